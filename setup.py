@@ -1,0 +1,52 @@
+"""Build: folder X is the package hocket.X (src/hocket/ holds one symlink per folder)."""
+
+import os
+from glob import glob
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+FOLDERS = ["algorithms", "bench", "collectives", "kernels", "transports"]
+# Listed by name, so that a missing file fails the build.
+EXTENSIONS = [
+    "collectives.buffers",
+    "collectives.engine",
+    "collectives.hot",
+    "collectives.plan",
+    "collectives.work",
+    "kernels.reduce",
+    "transports.adapter",
+    "transports.stream",
+    "transports.window",
+]
+# HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).
+EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
+
+
+def extension(name):
+    return Extension(
+        f"hocket.{name}",
+        [f"src/hocket/{name.replace('.', '/')}.pyx"],
+        include_dirs=["src/hocket", numpy.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+        extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", *EXTRA],
+        extra_link_args=EXTRA,
+        depends=glob("kernels/*.h") + glob("transports/*.h"),
+    )
+
+
+setup(
+    version="0.1.0",
+    package_dir={"": "src"},
+    packages=["hocket", *(f"hocket.{folder}" for folder in FOLDERS)],
+    package_data={"": ["*.pxd", "*.pyx", "*.pyi", "*.h", "py.typed"]},
+    ext_modules=cythonize(
+        [extension(name) for name in EXTENSIONS],
+        build_dir="build/cython",
+        include_path=["src"],
+        language_level=3,
+        compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True},
+    ),
+    zip_safe=False,
+)
