@@ -1,0 +1,65 @@
+"""The op table: what a reduction can do to two elements, and which dtypes it is defined for.
+
+The codes are those of kernels/ops.h.  `avg` and `premul_sum` are not here: they are a sum and a scale.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hocket.errors import ArgumentError
+from hocket.kernels.dtypes import DType
+
+
+class Op(NamedTuple):
+    """One row: the dtype kinds it accepts, and the words an error uses for them."""
+
+    code: int
+    name: str
+    kinds: frozenset[str]
+    needs: str
+    aliases: tuple[str, ...]
+
+
+_INTEGERS = frozenset({"bool", "int", "uint"})
+_ORDERED = _INTEGERS | {"float"}
+_NUMBERS = _ORDERED | {"complex"}
+_PAIRS = frozenset({"pair"})
+
+OPS: tuple[Op, ...] = tuple(
+    Op(code, *row)
+    for code, row in enumerate(
+        (
+            ("sum", _NUMBERS, "numbers or bool", ("add",)),
+            ("prod", _NUMBERS, "numbers or bool", ("product", "mul", "multiply")),
+            ("min", _ORDERED, "real numbers or bool", ("minimum",)),
+            ("max", _ORDERED, "real numbers or bool", ("maximum",)),
+            ("band", _INTEGERS, "integers or bool", ("bitwise_and",)),
+            ("bor", _INTEGERS, "integers or bool", ("bitwise_or",)),
+            ("bxor", _INTEGERS, "integers or bool", ("bitwise_xor",)),
+            ("land", _ORDERED, "real numbers or bool", ("logical_and",)),
+            ("lor", _ORDERED, "real numbers or bool", ("logical_or",)),
+            ("lxor", _ORDERED, "real numbers or bool", ("logical_xor",)),
+            ("minloc", _PAIRS, "pairs {value, index}", ("min_loc", "argmin")),
+            ("maxloc", _PAIRS, "pairs {value, index}", ("max_loc", "argmax")),
+        )
+    )
+)
+
+_BY_NAME = {name: op for op in OPS for name in (op.name, *op.aliases)}
+
+
+def by_name(name: str) -> Op:
+    """The row called `name`, in any case, or one of its aliases."""
+    try:
+        return _BY_NAME[name.lower()]
+    except KeyError:
+        raise ArgumentError(f"no op is called {name!r}; known: {', '.join(op.name for op in OPS)}") from None
+
+
+def lookup(op: str, dtype: DType) -> int:
+    """The code of `op`, if it is defined for `dtype`."""
+    row = by_name(op)
+    if dtype.kind not in row.kinds:
+        raise ArgumentError(f"op {row.name!r} needs {row.needs}, got {dtype.name}")
+    return row.code

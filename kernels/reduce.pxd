@@ -1,0 +1,20 @@
+"""Arithmetic on bytes for Cython callers: find a kernel once per plan, call it without the GIL.
+
+The codes are those of kernels/dtypes.h and kernels/ops.h, which kernels/dtypes.py and kernels/ops.py describe.
+
+A `reduce_fn(out, inputs, k, count)` computes out = inputs[0] op ... op inputs[k-1], left to right; k >= 1, and k == 1
+copies.  `out` may be exactly one of the inputs and must not overlap one otherwise.  Any alignment.
+(k + 1) * count * itemsize bytes of memory traffic.
+
+A `scale_fn(out, x, count, factor)` computes out = x * factor; `out` may be `x`.  Integers round toward zero and
+saturate; a factor of 1.0 / n divides them by n exactly.
+"""
+
+ctypedef void (*reduce_fn)(void *, const void *const *, int, size_t) noexcept nogil
+ctypedef void (*scale_fn)(void *, const void *, size_t, double) noexcept nogil
+
+# The kernel for a dtype and an op at the level in use; NULL if they have none.
+cdef reduce_fn find_reduce(int dtype, int op) noexcept nogil
+
+# The kernel that scales a dtype; NULL for bool, pairs and bytes.
+cdef scale_fn find_scale(int dtype) noexcept nogil
