@@ -1,0 +1,49 @@
+"""Algorithms as data: pure functions from (rank, size, root) to a schedule.  They never see a byte.
+
+To add one, write a file with an `@algorithm` function and import it below; the proof comes with it.
+"""
+
+from hocket.algorithms import bruck as bruck
+from hocket.algorithms import chain as chain
+from hocket.algorithms import direct as direct
+from hocket.algorithms import double_tree as double_tree
+from hocket.algorithms import pairwise as pairwise
+from hocket.algorithms import pat as pat
+from hocket.algorithms import recursive as recursive
+from hocket.algorithms import ring as ring
+from hocket.algorithms import scan as scan
+from hocket.algorithms import scatter_allgather as scatter_allgather
+from hocket.algorithms import tree as tree
+from hocket.algorithms.contract import CONTRACTS, Contract
+from hocket.algorithms.cost import cost
+from hocket.algorithms.draw import Drawing, show
+from hocket.algorithms.hierarchical import hierarchical
+from hocket.algorithms.registry import Algorithm, algorithm, get, names, register
+from hocket.algorithms.schedule import Chunks, Copy, Op, Recv, Schedule, Send, Step, ids
+from hocket.algorithms.select import select
+from hocket.algorithms.verify import verify, verify_steps
+
+__all__ = [
+    "CONTRACTS",
+    "Algorithm",
+    "Chunks",
+    "Contract",
+    "Copy",
+    "Drawing",
+    "Op",
+    "Recv",
+    "Schedule",
+    "Send",
+    "Step",
+    "algorithm",
+    "cost",
+    "get",
+    "hierarchical",
+    "ids",
+    "names",
+    "register",
+    "select",
+    "show",
+    "verify",
+    "verify_steps",
+]

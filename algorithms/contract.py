@@ -1,0 +1,81 @@
+"""What each collective promises, as data: who brings what, and what must stand where at the end.
+
+A contribution is a rank's own input for a chunk.  `wants` names contributions by rank, always in rank
+order: that is what a chunk must hold, each exactly once.  Verification and lowering read this table;
+nothing else in the library says what a collective means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Contract(NamedTuple):
+    """One collective.
+
+    blocks: True when chunk c means a block: rank c's (reduce_scatter, allgather, gather, scatter: exactly
+    `size` chunks), or for alltoall chunk s*size+d the block from rank s to rank d.  False when the
+    algorithm chooses how many near-equal pieces the vector is cut into.
+    """
+
+    collective: str
+    holds: Callable[[int, int, int, int], bool]
+    """(rank, size, root, chunk): does this rank bring input for that chunk?"""
+    wants: Callable[[int, int, int, int], tuple[int, ...] | None]
+    """(rank, size, root, chunk): whose contributions must stand there at the end; None: not wanted."""
+    blocks: bool = False
+    rooted: bool = False
+
+
+def _all(size: int) -> tuple[int, ...]:
+    return tuple(range(size))
+
+
+CONTRACTS: dict[str, Contract] = {
+    row.collective: row
+    for row in (
+        Contract("allreduce", lambda r, p, root, c: True, lambda r, p, root, c: _all(p)),
+        Contract(
+            "reduce_scatter",
+            lambda r, p, root, c: True,
+            lambda r, p, root, c: _all(p) if c == r else None,
+            blocks=True,
+        ),
+        Contract("allgather", lambda r, p, root, c: c == r, lambda r, p, root, c: (c,), blocks=True),
+        Contract("broadcast", lambda r, p, root, c: r == root, lambda r, p, root, c: (root,), rooted=True),
+        Contract(
+            "reduce",
+            lambda r, p, root, c: True,
+            lambda r, p, root, c: _all(p) if r == root else None,
+            rooted=True,
+        ),
+        Contract(
+            "gather",
+            lambda r, p, root, c: c == r,
+            lambda r, p, root, c: (c,) if r == root else None,
+            blocks=True,
+            rooted=True,
+        ),
+        Contract(
+            "scatter",
+            lambda r, p, root, c: r == root,
+            lambda r, p, root, c: (root,) if c == r else None,
+            blocks=True,
+            rooted=True,
+        ),
+        Contract(
+            "alltoall",
+            lambda r, p, root, c: c // p == r,
+            lambda r, p, root, c: (c // p,) if c % p == r else None,
+            blocks=True,
+        ),
+        Contract("scan", lambda r, p, root, c: True, lambda r, p, root, c: _all(r + 1)),
+        Contract("exscan", lambda r, p, root, c: True, lambda r, p, root, c: _all(r) if r else None),
+    )
+}
+
+
+def block_count(contract: Contract, size: int) -> int:
+    """How many chunks a blocks collective has: size, or size*size for alltoall."""
+    return size * size if contract.collective == "alltoall" else size

@@ -1,0 +1,95 @@
+"""Two-level algorithms are proven like all others, over many groupings."""
+
+from __future__ import annotations
+
+import pytest
+
+from hocket.algorithms import CONTRACTS, Send, get, hierarchical, ids, names, verify
+from hocket.algorithms.hierarchical import STAGES
+from hocket.errors import ArgumentError, ScheduleError
+
+GROUPINGS = [
+    ((0,),),
+    ((0, 1, 2),),
+    ((0,), (1,), (2,)),
+    ((0, 1), (2, 3)),
+    ((0, 2), (1, 3)),
+    ((0, 1, 2), (3,)),
+    ((0, 1, 2), (3, 4), (5, 6, 7, 8)),
+    ((5, 0, 3), (4, 1), (2, 6)),
+    tuple(tuple(range(4 * j, 4 * j + 4)) for j in range(4)),
+    tuple(tuple(range(j, 15, 5)) for j in range(5)),
+]
+
+
+def outers(collective: str) -> tuple[str, ...]:
+    ring = ("ring",) if CONTRACTS[collective].rooted else ()
+    return (*names(collective), *ring)
+
+
+@pytest.mark.parametrize("collective", STAGES)
+@pytest.mark.parametrize("groups", GROUPINGS, ids=str)
+def test_every_grouping_outer_inner_root_and_number_of_leaders(
+    collective: str, groups: tuple[tuple[int, ...], ...]
+) -> None:
+    size = sum(map(len, groups))
+    for outer in outers(collective):
+        for inner in ("direct", "binomial", "chain"):
+            for leaders in (None, *range(1, min(map(len, groups)) + 1)):
+                algorithm = hierarchical(collective, groups, inner, outer, leaders)
+                for root in range(size) if CONTRACTS[collective].rooted and size < 10 else (size - 1,):
+                    verify(algorithm, size, root)
+
+
+@pytest.mark.parametrize("collective", STAGES)
+def test_pipelined_over_segments(collective: str) -> None:
+    verify(hierarchical(collective, ((0, 1, 2), (3, 4), (5, 6, 7, 8))), 9, segments=3)
+
+
+def test_rank_order_is_kept_where_it_can_be() -> None:
+    consecutive, woven = ((0, 1, 2), (3, 4)), ((0, 2, 4), (1, 3))
+    assert hierarchical("allreduce", consecutive, outer="recursive_doubling").order == "rank"
+    assert hierarchical("allreduce", consecutive, outer="ring").order == "any"
+    assert hierarchical("allreduce", consecutive, inner="chain", outer="direct").order == "any"
+    assert hierarchical("allreduce", woven, outer="recursive_doubling").order == "any"
+    assert hierarchical("broadcast", woven).order == "rank"
+
+
+def test_only_leaders_talk_between_groups_and_share_the_bytes() -> None:
+    groups = tuple(tuple(range(4 * j, 4 * j + 4)) for j in range(4))
+    host = {rank: j for j, group in enumerate(groups) for rank in group}
+    for leaders in (1, 2, 4):
+        algorithm = hierarchical("allreduce", groups, leaders=leaders)
+        crossing = [0] * 16
+        for rank in range(16):
+            for step in algorithm.steps(rank, 16, 0):
+                for op in step:
+                    if isinstance(op, Send) and host[op.peer] != host[rank]:
+                        crossing[rank] += len(ids(op.chunks))
+        assert [r for r in range(16) if crossing[r]] == [r for group in groups for r in group[:leaders]]
+        outer_ring = 2 * 3 / 4 / leaders  # of the vector: 2(g-1)/g of a part
+        assert max(crossing) / algorithm.chunks(16) == outer_ring
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="no hierarchical 'alltoall'"):
+        hierarchical("alltoall", ((0,), (1,)))
+    for groups in ((), ((0, 1), (1, 2)), ((0, 2),)):
+        with pytest.raises(ArgumentError, match="each rank 0..p-1 exactly once"):
+            hierarchical("allreduce", groups)
+    for leaders in (0, 3):
+        with pytest.raises(ArgumentError, match=f"leaders={leaders}: wanted is 1..2"):
+            hierarchical("allreduce", ((0, 1, 2), (3, 4)), leaders=leaders)
+    with pytest.raises(ArgumentError, match="choose one that works on one chunk"):
+        hierarchical("broadcast", ((0, 1), (2, 3)), inner="scatter_allgather")
+    with pytest.raises(ArgumentError, match="known: one_shot"):
+        hierarchical("allreduce", ((0, 1), (2, 3)), outer="unheard of")
+    with pytest.raises(ArgumentError, match="its groups hold 4 ranks"):
+        verify(hierarchical("allreduce", ((0, 1), (2, 3))), 5)
+
+
+def test_the_proof_sees_a_group_left_out() -> None:
+    good = hierarchical("allreduce", ((0, 1), (2, 3)))
+    lame = get("allreduce", "direct")
+    with pytest.raises(ScheduleError):
+        verify(type(good)("allreduce", "half", lambda r, p, root: lame.steps(r % 2, 2, 0), lame.chunks), 4)

@@ -1,0 +1,86 @@
+"""The decision table: complete, and true to its promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from hocket.algorithms import CONTRACTS, get, hierarchical, names, select
+from hocket.errors import ArgumentError
+
+KB = 1024
+SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 100)
+BYTES = (0, 1, 8, 256, 2 * KB, 4 * KB, 8 * KB, 64 * KB, 600 * KB, 1 << 30, 1 << 50)
+
+
+def one_host(size: int) -> tuple[tuple[int, ...], ...]:
+    return (tuple(range(size)),)
+
+
+def alone(size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple((rank,) for rank in range(size))
+
+
+def pairs(size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(range(rank, min(rank + 2, size))) for rank in range(0, size, 2))
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes", "name"),
+    [
+        (2, 8 * KB, "one_shot"), (2, 8 * KB + 1, "direct"),
+        (3, 4 * KB, "one_shot"), (4, 4 * KB, "one_shot"), (4, 4 * KB + 1, "direct"),
+        (8, 2 * KB, "one_shot"), (8, 2 * KB + 1, "direct"), (9, 8, "direct"), (16, 1 << 30, "direct"),
+        (17, 8 * KB, "recursive_doubling"), (17, 100 * KB, "halving_doubling"), (17, 1 << 20, "ring"),
+    ],
+)  # fmt: skip
+def test_allreduce_on_one_host(size: int, nbytes: int, name: str) -> None:
+    assert select("allreduce", size, nbytes, one_host(size)) == name
+    assert select("allreduce", size, nbytes, ()) == name
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes", "name"),
+    [
+        (2, 64 * KB, "one_shot"), (2, 64 * KB + 1, "direct"),
+        (8, 16 * KB, "one_shot"), (8, 512 * KB, "direct"), (8, 512 * KB + 1, "ring"),
+        (9, 8 * KB, "recursive_doubling"), (9, 512 * KB, "halving_doubling"), (9, 1 << 20, "ring"),
+    ],
+)  # fmt: skip
+def test_allreduce_between_hosts(size: int, nbytes: int, name: str) -> None:
+    assert select("allreduce", size, nbytes, alone(size)) == name
+
+
+def test_two_levels_where_hosts_share_links_and_bytes_are_many() -> None:
+    for collective in CONTRACTS:
+        picked = select(collective, 8, 1 << 20, pairs(8))
+        known = collective in ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce")
+        assert (picked == "hierarchical") == known
+        assert not known or hierarchical(collective, pairs(8)).requires(8) is None
+        assert select(collective, 8, 1 * KB, pairs(8)) != "hierarchical"
+        assert select(collective, 8, 1 << 20, alone(8)) != "hierarchical"
+        assert select(collective, 8, 1 << 20, one_host(8)) != "hierarchical"
+
+
+@pytest.mark.parametrize("collective", CONTRACTS)
+@pytest.mark.parametrize("hosts", [one_host, alone, pairs])
+def test_always_a_registered_algorithm_that_keeps_the_order_if_it_must(collective: str, hosts: object) -> None:
+    assert callable(hosts)
+    for size in SIZES:
+        for nbytes in BYTES:
+            name = select(collective, size, nbytes, hosts(size))
+            assert name in names(collective) or name == "hierarchical"
+            ordered = select(collective, size, nbytes, hosts(size), commutative=False)
+            reducing = collective in ("allreduce", "reduce_scatter", "reduce", "scan", "exscan")
+            assert not reducing or get(collective, ordered).order == "rank"
+
+
+def test_alltoall_goes_by_the_size_of_a_block() -> None:
+    assert select("alltoall", 100, 256 * 100, alone(100)) == "bruck"
+    assert select("alltoall", 100, 257 * 100, alone(100)) == "pairwise"
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="no collective 'allreduced'; known: allreduce"):
+        select("allreduced", 2, 8, ())
+    with pytest.raises(ArgumentError, match="groups hold 3 ranks, but size=4"):
+        select("allreduce", 4, 8, one_host(3))
