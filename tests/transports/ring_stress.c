@@ -1,0 +1,313 @@
+/* The shared-memory protocol between threads, for ThreadSanitizer and AddressSanitizer.
+ *
+ *   ring_stress pair START COUNT       one producer, one consumer; packet numbers begin at START (wrap-around)
+ *   ring_stress multicast START COUNT  one producer, three consumers of different pace
+ *   ring_stress marks 0 0              what was released long ago stays released, however far the counter went
+ *   ring_stress hostile SEED COUNT     lines full of random bytes; the window is exactly as big as said
+ *   ring_stress scribble SEED COUNT    a peer that changes the lines while they are read
+ *
+ * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for STUCK_NS. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "transports/ring.h"
+
+enum { READERS = 3, MESSAGE_MAX = 200000, REGION = MESSAGE_MAX + 64, BURST = 150 };
+#define STUCK_NS 8000000000ull
+
+static _Thread_local hk_ladder LADDER = {200, 200, 100000, 50000};
+
+typedef struct rng {
+    uint64_t state;
+} rng;
+
+static uint64_t draw(rng *r) {
+    r->state = r->state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t x = r->state ^ (r->state >> 29);
+    x *= 0x9e3779b97f4a7c15u;
+    return x ^ (x >> 32);
+}
+
+static void die(int code, const char *what) {
+    fprintf(stderr, "ring_stress: %s\n", what);
+    fflush(stderr);
+    _exit(code);
+}
+
+/* --- the job: both sides draw the same messages from the same seed */
+
+typedef struct message {
+    uint64_t tag;
+    size_t length;
+    int in_window, to; /* to: a reader, or READERS for all of them */
+} message;
+
+/* Message i.  Every other BURST is of short ones only, so that lines run out and not slots. */
+static message next_message(rng *r, uint64_t i, int multicast) {
+    static const size_t LENGTHS[] = {0, 1, 8, 47, 48, 49, 1000, HK_BY_REF_MIN, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, MESSAGE_MAX};
+    message m;
+    m.tag = draw(r);
+    uint64_t kind = draw(r);
+    m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 11];
+    m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
+    m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
+    return m;
+}
+
+static unsigned char letter(uint64_t tag, size_t i) { return (unsigned char)(tag + i * 131 + (i >> 8)); }
+
+typedef struct place {
+    char *window;
+    size_t window_bytes;
+    char *region; /* of the producer's window: messages that are named, not copied */
+    hk_shared_slots shared;
+    hk_producer producer[READERS];
+    hk_consumer consumer[READERS];
+    uint32_t *producer_bell, *consumer_bell[READERS];
+    uint64_t start, count;
+    int readers;
+} place;
+
+static place *build(uint32_t start, uint64_t count, int readers) {
+    place *w = calloc(1, sizeof *w);
+    w->start = start, w->count = count, w->readers = readers;
+    w->window_bytes = HK_LANE_BYTES(READERS) + REGION;
+    w->window_bytes = (w->window_bytes + 127) / 128 * 128;
+    w->window = aligned_alloc(128, w->window_bytes);
+    memset(w->window, 0, w->window_bytes);
+    uint32_t *bells = calloc(4 * (READERS + 1), sizeof *bells);
+    w->producer_bell = bells;
+    w->shared.slot = w->window + READERS * HK_RING_BYTES;
+    w->region = w->window + HK_LANE_BYTES(READERS);
+    for (int i = 0; i < HK_SHARED_SLOTS; i++) {
+        w->shared.reader[i] = calloc(READERS, sizeof(hk_producer *));
+        w->shared.until[i] = calloc(READERS, sizeof(uint32_t));
+    }
+    for (int i = 0; i < READERS; i++) {
+        hk_producer *p = &w->producer[i];
+        hk_consumer *c = &w->consumer[i];
+        w->consumer_bell[i] = bells + 4 * (i + 1);
+        p->base.ops = &hk_producer_ops, c->base.ops = &hk_consumer_ops;
+        p->window = w->window, p->window_bytes = w->window_bytes;
+        p->ring = c->ring = (hk_ring *)(w->window + (size_t)i * HK_RING_BYTES);
+        p->slot = (char *)p->ring + sizeof(hk_ring);
+        p->shared = &w->shared;
+        p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
+        c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = -1;
+        p->next = p->released = c->next = p->ring->released = start;
+        for (uint32_t k = 0; k < HK_LINES; k++) /* as START packets would have left them */
+            p->ring->line[(start - 1 - k) % HK_LINES].seq = start - k;
+    }
+    return w;
+}
+
+/* --- waiting, as the engine does it */
+
+static void pause_or_die(hk_wait *wait, uint32_t *bell) {
+    if (hk_wait_step(wait, &LADDER, bell, NULL, 0) > STUCK_NS) die(2, "stuck");
+}
+
+static void send_one(place *w, const message *m, char *source) {
+    char *src = m->in_window ? w->region : source;
+    hk_channel *all[READERS];
+    const int several = m->to == READERS;
+    for (int i = 0; i < READERS; i++) all[i] = &w->producer[several ? i : m->to].base;
+    for (size_t i = 0; i < m->length; i++) src[i] = (char)letter(m->tag, i);
+    hk_wait wait = {0};
+    size_t done = 0;
+    for (;;) {
+        long n = several ? hk_ring_multicast(all, READERS, m->tag, m->length, done, src + done, m->length - done)
+                         : hk_ring_send(all[0], m->tag, m->length, done, src + done, m->length - done);
+        if (n == HK_AGAIN) {
+            pause_or_die(&wait, w->producer_bell);
+            continue;
+        }
+        done += (size_t)n;
+        hk_wait_reset(&wait, &LADDER, w->producer_bell);
+        if (done == m->length) break;
+    }
+    for (int i = 0; i < (several ? READERS : 1); i++)
+        while (!hk_ring_settled(all[i])) pause_or_die(&wait, w->producer_bell);
+    hk_wait_reset(&wait, &LADDER, w->producer_bell);
+    memset(src, 0x55, m->length); /* the caller's memory is his again */
+}
+
+static void *produce(void *arg) {
+    place *w = arg;
+    rng r = {w->start};
+    char *source = malloc(MESSAGE_MAX);
+    for (uint64_t i = 0; i < w->count; i++) {
+        message m = next_message(&r, i, w->readers > 1);
+        send_one(w, &m, source);
+    }
+    free(source);
+    return NULL;
+}
+
+static void receive_one(hk_consumer *c, uint32_t *bell, const message *m, rng *pace) {
+    hk_wait wait = {0};
+    size_t done = 0;
+    for (;;) {
+        hk_view v;
+        int rc = hk_ring_peek(&c->base, &v, 1);
+        if (rc == HK_AGAIN) {
+            pause_or_die(&wait, bell);
+            continue;
+        }
+        if (rc != 1) die(1, "a fault from an honest producer");
+        hk_wait_reset(&wait, &LADDER, bell);
+        if (v.tag != m->tag || v.length != m->length || done + v.avail > m->length) die(1, "not the message that was sent");
+        size_t n = v.avail > 16 && draw(pace) % 2 ? v.avail / 2 : v.avail;
+        for (size_t i = 0; i < n; i++)
+            if ((unsigned char)v.data[i] != letter(m->tag, done + i)) die(1, "wrong data");
+        done += n;
+        hk_ring_consume(&c->base, n, done == m->length);
+        if (done == m->length) return;
+    }
+}
+
+typedef struct reader {
+    place *w;
+    int index;
+} reader;
+
+static void *consume(void *arg) {
+    reader *me = arg;
+    place *w = me->w;
+    rng r = {w->start}, pace = {(uint64_t)me->index};
+    for (uint64_t i = 0; i < w->count; i++) {
+        message m = next_message(&r, i, w->readers > 1);
+        if (i % BURST == 0) usleep(5000 * (useconds_t)(me->index + 1));
+        if (m.to != READERS && m.to != me->index) continue;
+        if (draw(&pace) % 64 == 0) usleep(200);
+        receive_one(&w->consumer[me->index], w->consumer_bell[me->index], &m, &pace);
+    }
+    return NULL;
+}
+
+static void job(uint32_t start, uint64_t count, int readers) {
+    place *w = build(start, count, readers);
+    pthread_t thread[READERS + 1];
+    reader me[READERS];
+    pthread_create(&thread[READERS], NULL, produce, w);
+    for (int i = 0; i < readers; i++) {
+        me[i] = (reader){w, i};
+        pthread_create(&thread[i], NULL, consume, &me[i]);
+    }
+    for (int i = 0; i < readers; i++) pthread_join(thread[i], NULL);
+    pthread_join(thread[READERS], NULL);
+}
+
+/* --- marks: after 2^31 packets and more, without a single one by reference or in a slot */
+
+static void marks(void) {
+    static const uint32_t COUNTERS[] = {1, 64, 0x7fffffff, 0x80000000, 0x80000001, 0xc0000000, 0xfffffff0};
+    char source[100] = {0};
+    for (size_t i = 0; i < sizeof COUNTERS / sizeof *COUNTERS; i++) {
+        place *w = build(COUNTERS[i], 0, 1); /* the marks are still 0 */
+        hk_channel *all[READERS] = {&w->producer[0].base, &w->producer[1].base, &w->producer[2].base};
+        if (!hk_ring_settled(all[0])) die(1, "a memory that was never named is not settled");
+        w->shared.readers[0] = 1, w->shared.reader[0][0] = &w->producer[0];
+        if (hk_ring_multicast(all, READERS, 7, 100, 0, source, 100) != 100) die(1, "a multicast slot released long ago is not free");
+        for (int k = 0; k < HK_SLOTS; k++)
+            if (hk_ring_send(all[0], 7, 100, 0, source, 100) != 100) die(1, "a slot released long ago is not free");
+        if (hk_ring_send(all[0], 7, 100, 0, source, 100) != HK_AGAIN) die(1, "a slot in use was written");
+    }
+}
+
+/* --- hostile: random lines, in a window with nothing behind it */
+
+static void spoil(rng *r, const place *w, hk_line *line, uint32_t seq) {
+    const uint64_t end = w->window_bytes;
+    const uint64_t EDGES[] = {0, 1, end - 1, end, end + 1, end - HK_SLOT_BYTES, UINT64_MAX, UINT64_MAX - 1000, 1ull << 63};
+    const uint32_t LENGTHS[] = {0, 1, HK_INLINE, HK_INLINE + 1, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, (1u << 31) - 1, 1u << 30};
+    line->tag = draw(r);
+    line->len = draw(r) % 4 ? LENGTHS[draw(r) % 8] | (draw(r) % 2 ? HK_REF : 0) : (uint32_t)draw(r);
+    line->u.ref.where = draw(r) % 4 ? EDGES[draw(r) % 9] : draw(r) % (2 * end);
+    line->u.ref.length = draw(r);
+    hk_store32(&line->seq, draw(r) % 4 ? seq : (uint32_t)draw(r));
+}
+
+static volatile char sink;
+
+/* Read what peek says can be read: AddressSanitizer watches.  Returns peek's answer. */
+static int taste(place *w, hk_consumer *c, rng *r) {
+    hk_view v;
+    int rc = hk_ring_peek(&c->base, &v, 1);
+    if (rc == 1 && v.avail) {
+        if (v.data < w->window || v.avail > w->window_bytes || v.data + v.avail > w->window + w->window_bytes)
+            die(1, "peek names memory outside the window");
+        for (size_t i = 0; i < v.avail; i += 1 + v.avail / 64) sink ^= v.data[i];
+        sink ^= v.data[v.avail - 1];
+        hk_ring_consume(&c->base, draw(r) % (v.avail + 1), 0);
+    } else if (rc == 1) {
+        hk_ring_consume(&c->base, 0, 1);
+    } else if (rc != HK_AGAIN && rc != HK_FAULT) {
+        die(1, "peek says neither data, again nor fault");
+    } else if (rc == HK_FAULT && c->data != NULL) {
+        die(1, "a packet is open after a fault");
+    }
+    return rc;
+}
+
+static void hostile(uint64_t seed, uint64_t count) {
+    place *w = build((uint32_t)seed, 0, 1);
+    rng r = {seed};
+    hk_consumer *c = &w->consumer[0];
+    char source[HK_SLOT_BYTES];
+    memset(source, 1, sizeof source);
+    uint64_t faults = 0, reads = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (c->data == NULL) spoil(&r, w, &c->ring->line[c->next % HK_LINES], c->next + 1);
+        int rc = taste(w, c, &r);
+        faults += rc == HK_FAULT, reads += rc == 1;
+        hk_producer *p = &w->producer[1]; /* and a reader that lies about what it has finished */
+        hk_store32(&p->ring->released, (uint32_t)draw(&r));
+        (void)hk_ring_send(&p->base, 1, draw(&r) % 2 ? 8 : sizeof source, 0, source, draw(&r) % 2 ? 8 : sizeof source);
+    }
+    if (faults < count / 10 || reads < count / 10) die(1, "the hostile lines are not hostile");
+}
+
+/* --- scribble: between the check and the use */
+
+static uint32_t finished, scribbles;
+
+static void *scribble(void *arg) {
+    place *w = arg;
+    hk_line *line = w->consumer[0].ring->line;
+    for (uint64_t i = 0; !hk_load32(&finished); i++) {
+        hk_line *one = &line[i % HK_LINES];
+        __atomic_store_n(&one->u.ref.where, i % 3 ? 0 : UINT64_MAX - HK_SLOT_BYTES, __ATOMIC_RELAXED);
+        __atomic_store_n(&one->len, (i % 5 ? 1000u : 0x7fffffffu) | HK_REF, __ATOMIC_RELAXED);
+        hk_store32(&scribbles, (uint32_t)i);
+    }
+    return NULL;
+}
+
+static void scribbled(uint64_t seed, uint64_t count) {
+    place *w = build((uint32_t)seed, count, 1);
+    rng r = {seed};
+    hk_consumer *c = &w->consumer[0];
+    pthread_t thread;
+    pthread_create(&thread, NULL, scribble, w);
+    for (uint64_t read = 0; read < count || hk_load32(&scribbles) < count;) {
+        __atomic_store_n(&c->ring->line[c->next % HK_LINES].seq, c->next + 1, __ATOMIC_RELAXED);
+        read += taste(w, c, &r) == 1;
+    }
+    hk_store32(&finished, 1);
+    pthread_join(thread, NULL);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 64;
+    const uint64_t first = strtoull(argv[2], NULL, 0), count = strtoull(argv[3], NULL, 0);
+    if (strcmp(argv[1], "pair") == 0) job((uint32_t)first, count, 1);
+    else if (strcmp(argv[1], "multicast") == 0) job((uint32_t)first, count, READERS);
+    else if (strcmp(argv[1], "marks") == 0) marks();
+    else if (strcmp(argv[1], "hostile") == 0) hostile(first, count);
+    else if (strcmp(argv[1], "scribble") == 0) scribbled(first, count);
+    else return 64;
+    puts("ok");
+    return 0;
+}

@@ -1,0 +1,249 @@
+"""The listener and its reactor: strangers disturb nobody, cost nothing for long, and nothing is left behind."""
+
+import gc
+import logging
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hocket.errors import ArgumentError, TransportError
+from hocket.transports.handshake import Hello, connect
+from hocket.transports.listener import HALF_OPEN, Listener, private_directory
+from hocket.transports.reactor import Reactor
+
+KEY = b"k" * 32
+
+
+def until(true, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.01)
+
+
+def descriptors():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def reactor():
+    made = Reactor()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def got():
+    peers = []
+    yield peers
+    for sock, _ in peers:
+        sock.close()
+
+
+@pytest.fixture
+def tcp(reactor, got):
+    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, lambda sock, hello: got.append((sock, hello)))
+    yield listener
+    listener.close()
+
+
+def hello(rank=1):
+    return Hello(rank, "data", "job")
+
+
+def test_unix_path_is_private_and_removed(reactor, got, tmp_path):
+    path = str(tmp_path / "private" / "hub")
+    listener = Listener(reactor, ("unix", path), None, lambda sock, hello: got.append((sock, hello)))
+    assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.lstat(os.path.dirname(path)).st_mode) == 0o700
+    connect(listener.address, None, hello(), 5).close()
+    until(lambda: got)
+    assert got[0][1] == hello()
+    listener.close()
+    assert not os.path.exists(path)
+
+
+def test_a_dead_jobs_path_is_replaced_a_living_ones_is_not(reactor, tmp_path):
+    os.chmod(tmp_path, 0o700)
+    path = str(tmp_path / "hub")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    living = Listener(reactor, ("unix", path), None, lambda sock, hello: None)
+    with pytest.raises(TransportError, match="EADDRINUSE"):
+        Listener(reactor, ("unix", path), None, lambda sock, hello: None)
+    living.close()
+
+
+def test_a_directory_that_others_can_enter_is_refused(tmp_path):
+    (tmp_path / "open").mkdir(mode=0o755)
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    private_directory(str(tmp_path / "real"))
+    for name in ("open", "link"):
+        with pytest.raises(TransportError, match="0700, not a link"):
+            private_directory(str(tmp_path / name))
+
+
+def test_another_user_is_refused(reactor, tmp_path, monkeypatch, caplog):
+    os.chmod(tmp_path, 0o700)
+    listener = Listener(reactor, ("unix", str(tmp_path / "s")), None, lambda sock, hello: None)
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        sock.connect(str(tmp_path / "s"))
+        assert sock.recv(1) == b""
+    assert f"refused user id {uid}" in caplog.text
+    with pytest.raises(TransportError, match="served by another user"):
+        connect(listener.address, None, hello(), 1)
+    listener.close()
+
+
+def test_what_cannot_be_bound_says_why(reactor, tmp_path):
+    for address, key, error, text in [
+        (("tcp", "0.0.0.0", 0), KEY, ArgumentError, "never all"),
+        (("tcp", "127.0.0.1", 0), None, ArgumentError, "HOCKET_SECRET"),
+        (("tcp", "198.51.100.7", 0), KEY, TransportError, "EADDRNOTAVAIL.*HOCKET_IFACE"),
+        (("unix", str(tmp_path / "d" / ("x" * 120))), None, TransportError, "107 bytes"),
+    ]:
+        with pytest.raises(error, match=text):
+            Listener(reactor, address, key, lambda sock, hello: None)
+
+
+def test_first_free_port_of_a_range(reactor):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        listener = Listener(reactor, ("tcp", "127.0.0.1", range(port, port + 20)), KEY, lambda sock, hello: None)
+        assert port < listener.address[2] < port + 20
+        listener.close()
+
+
+def junk(address):
+    for words in (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", os.urandom(4096), b"hocket", b""):
+        sock = socket.create_connection(address[1:])
+        sock.sendall(words)
+        sock.close()
+
+
+def test_junk_is_closed_and_a_member_gets_in(tcp, got, caplog):
+    connect(tcp.address, KEY, hello(0), 5).close()
+    until(lambda: len(got) == 1)
+    before = descriptors()
+    for _ in range(25):
+        junk(tcp.address)
+    connect(tcp.address, KEY, hello(9), 5).close()
+    until(lambda: len(got) == 2)
+    assert got[1][1].rank == 9
+    got.pop()[0].close()
+    until(lambda: descriptors() == before)
+    assert 1 <= sum("closed a connection" in record.message for record in caplog.records) <= 3
+
+
+def test_idle_connections_are_limited_and_expire(tcp, got):
+    before = descriptors()
+    idle = [socket.create_connection(tcp.address[1:]) for _ in range(200)]
+    until(lambda: len(tcp._waiting) == HALF_OPEN)
+    assert descriptors() <= before + 200 + HALF_OPEN
+    start = time.monotonic()
+    connect(tcp.address, KEY, hello(), 5).close()
+    assert time.monotonic() - start < 1
+    until(lambda: not tcp._waiting)
+    assert time.monotonic() - start < 3.5
+    for sock in idle:
+        sock.settimeout(1)
+        assert sock.recv(1) == b""
+        sock.close()
+
+
+def test_slow_loris_is_cut_after_two_seconds(tcp):
+    with socket.create_connection(tcp.address[1:]) as sock:
+        start = time.monotonic()
+        with pytest.raises(OSError):
+            for _ in range(40):
+                sock.sendall(b"h")
+                time.sleep(0.1)
+        assert 1.5 < time.monotonic() - start < 3.5
+
+
+def test_out_of_descriptors_neither_spins_nor_stops(tcp, got):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    client = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+    try:
+        client.connect(tcp.address[1:])
+        used = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - used < 0.1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client.close()
+    connect(tcp.address, KEY, hello(), 5).close()
+    until(lambda: got)
+
+
+def test_open_and_close_leave_no_descriptor(got):
+    before = descriptors()
+    for _ in range(20):
+        reactor = Reactor()
+        listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, lambda sock, hello: sock.close())
+        idle = socket.create_connection(listener.address[1:])
+        connect(listener.address, KEY, hello(), 5).close()
+        listener.close()
+        reactor.close()
+        idle.close()
+    assert descriptors() == before
+
+
+def test_reactor_survives_a_failing_callback_and_keeps_time(reactor, caplog):
+    ran = []
+    with caplog.at_level(logging.ERROR):
+        reactor.soon(lambda: 1 / 0)
+        start = time.monotonic()
+        reactor.later(0.2, lambda: ran.append(("late", time.monotonic() - start)))
+        reactor.later(0.1, lambda: ran.append(("early", time.monotonic() - start)))
+        until(lambda: len(ran) == 2)
+    assert "ZeroDivisionError" in caplog.text
+    assert [name for name, _ in ran] == ["early", "late"] and 0.2 <= ran[1][1] < 0.5
+
+
+def test_reactor_sleeps(reactor):
+    used = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - used < 0.05
+
+
+FORK = """
+import os, socket, sys, time
+from hocket.transports.listener import Listener
+from hocket.transports.reactor import Reactor
+reactor = Reactor()
+listener = Listener(reactor, ("unix", sys.argv[1]), None, lambda sock, hello: None)
+mine, theirs = socket.socketpair()
+reactor.add(mine, lambda: None)
+time.sleep(0.1)
+child = os.fork()
+if child == 0:
+    listener.close(); reactor.close(); reactor.soon(lambda: None)   # inert: nothing happens, nothing is removed
+    time.sleep(3)
+    os._exit(0)
+time.sleep(0.2)
+assert os.path.exists(sys.argv[1]), "the child removed the parent's path"
+reactor.remove(mine, close=True)
+theirs.settimeout(1)
+assert theirs.recv(1) == b"", "the child's copy kept the connection open"
+os.kill(child, 9); os.waitpid(child, 0)
+listener.close()
+"""
+
+
+def test_a_forked_child_holds_nothing_and_removes_nothing(tmp_path):
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "d" / "hub")], check=True, timeout=20)

@@ -1,0 +1,87 @@
+"""A channel written in Python, for the engine: the reference transport, and whoever writes the next.
+
+The Python object has the methods of `hocket.transports.base.PyChannel`; each call takes the GIL.
+"""
+
+from cpython.pycapsule cimport PyCapsule_New
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
+
+from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel, hk_channel_ops, hk_view
+
+
+cdef struct py_channel:
+    hk_channel base
+    PyObject* adapter
+
+
+cdef hk_channel_ops OPS
+OPS.send = _send
+OPS.settled = NULL
+OPS.multicast = NULL
+OPS.peek = _peek
+OPS.consume = _consume
+OPS.recv = NULL
+OPS.close = NULL
+
+
+cdef class Adapter:
+    """`capsule` is the channel that carries `target`'s bytes.  The adapter must outlive it."""
+
+    cdef py_channel channel
+    cdef object target
+    cdef object view                # keeps what was peeked alive
+    cdef readonly object capsule
+    cdef readonly object error      # the exception behind a fault
+
+    def __cinit__(self, target):
+        self.target = target
+        self.channel.base.ops = &OPS
+        self.channel.base.fd = -1
+        self.channel.adapter = <PyObject*>self
+        self.capsule = PyCapsule_New(&self.channel.base, HK_CAPSULE, NULL)
+
+
+cdef long _failed(Adapter a, object error) noexcept:
+    a.error = error
+    return HK_LOST if isinstance(error, ConnectionError) else HK_FAULT
+
+
+cdef long _send(hk_channel* ch, uint64_t tag, uint64_t length, uint64_t done, const void* src, size_t n) noexcept nogil:
+    with gil:
+        a = <Adapter>(<py_channel*>ch).adapter
+        try:
+            taken = a.target.send(tag, length, done, (<const char*>src)[:n] if n else b"")
+            if taken is not None and not 0 <= taken <= n:
+                raise ValueError(f"send took {taken} of {n} bytes")
+            return HK_AGAIN if taken is None else <long>taken
+        except BaseException as e:
+            return _failed(a, e)
+
+
+cdef int _peek(hk_channel* ch, hk_view* v, size_t want) noexcept nogil:
+    cdef const unsigned char[::1] data
+    with gil:
+        a = <Adapter>(<py_channel*>ch).adapter
+        try:
+            head = a.target.peek(want)
+            if head is None:
+                return HK_AGAIN
+            v.tag, v.length, a.view = head
+            v.avail = len(a.view)
+            if v.avail:
+                data = a.view
+                v.data = <const char*>&data[0]
+            return 1
+        except BaseException as e:
+            return <int>_failed(a, e)
+
+
+cdef void _consume(hk_channel* ch, size_t n, int end) noexcept nogil:
+    with gil:
+        a = <Adapter>(<py_channel*>ch).adapter
+        a.view = None
+        try:
+            a.target.consume(n, bool(end))
+        except BaseException as e:
+            _failed(a, e)

@@ -1,0 +1,25 @@
+/* The few atomic operations the shared-memory protocol needs: acquire and release, never "x86 orders it anyway". */
+#ifndef HK_ATOMICS_H
+#define HK_ATOMICS_H
+
+#include <stdint.h>
+
+static inline uint32_t hk_load32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline uint64_t hk_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void hk_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline uint32_t hk_relaxed32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline uint64_t hk_relaxed64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline void hk_add32(uint32_t *p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
+
+static inline void hk_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory"); /* `yield` is a no-op on most cores; isb costs about a PAUSE */
+#else
+    __asm__ __volatile__("" ::: "memory");
+#endif
+}
+
+#endif

@@ -1,0 +1,103 @@
+"""What the hub does with faults, without I/O: one fault of a communicator becomes one verdict on all its ranks.
+
+    report (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their accounts, or no answer  ->  "verdict"
+
+Later reports of the same communicator are folded into the first.  Knows no sockets and no clock: it is told who sent
+what and when time is over, and says what to send by calling `send(rank, message)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+GATHER = 0.4  # seconds in which a rank says what it was doing
+NO_ANSWER = {"state": "no answer"}
+Fault = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Case:
+    """The fault of one communicator while its accounts come in."""
+
+    fault: Fault
+    accounts: dict[int, Any]
+    decided: bool = False
+
+
+class Faults:
+    """`send` delivers to one rank; `wait(seconds, call)` calls back; `absent` maps the ranks that are gone to how."""
+
+    def __init__(
+        self,
+        send: Callable[[int, dict[str, Any]], object],
+        wait: Callable[[float, Callable[[], object]], object],
+        absent: Mapping[int, str],
+    ) -> None:
+        self._send, self._wait, self._absent = send, wait, absent
+        self._cases: dict[str, Case] = {}
+        self._stuck: dict[str, dict[int, Fault]] = {}
+
+    def report(self, by: int, fault: Fault) -> None:
+        """A rank failed: open the case of its communicator, or add to it."""
+        comm, account = str(fault["comm"]), fault.get("account")
+        case = self._cases.get(comm)
+        if case is None:
+            ranks = [int(rank) for rank in fault["ranks"]]
+            case = self._cases[comm] = Case({**fault, "ranks": ranks, "by": by}, {})
+            self._stuck.pop(comm, None)
+            stop = {key: value for key, value in case.fault.items() if key != "account"}
+            for rank in ranks:
+                self._send(rank, {"stop": stop})
+            self._wait(GATHER, lambda: self._decide(case))
+        if account:
+            case.accounts[by] = account  # knows more than the answer to a stop
+        self._settle(case)
+
+    def stuck(self, by: int, info: Fault) -> None:
+        """A rank has waited a while; two that wait in the same call for different things are a mismatch."""
+        comm, seq, ranks = str(info["comm"]), int(info["seq"]), list(info["ranks"])
+        waiting = self._stuck.setdefault(comm, {})
+        if comm in self._cases or (by in waiting and waiting[by]["seq"] > seq):
+            return
+        waiting[by] = {"seq": seq, "fingerprint": str(info["fingerprint"]), "account": info.get("account")}
+        same = {rank: other for rank, other in waiting.items() if other["seq"] == seq}
+        if len({other["fingerprint"] for other in same.values()}) == 1:
+            return
+        groups: dict[str, list[int]] = {}
+        for rank, other in sorted(same.items()):
+            groups.setdefault(other["fingerprint"], []).append(rank)
+        text = " and ".join(f"rank{'s' * (len(g) > 1)} {', '.join(map(str, g))}" for g in groups.values())
+        self.report(by, {
+            "kind": "mismatch", "comm": comm, "seq": seq, "ranks": ranks,
+            "text": f"{text} called different things in call {seq} of {comm}",
+        })  # fmt: skip
+        for rank, other in same.items():
+            self.account(rank, comm, other["account"])
+
+    def account(self, rank: int, comm: str, account: Any) -> None:
+        """What a rank was doing when it was stopped; the first answer counts."""
+        case = self._cases.get(comm)
+        if case is not None and account:
+            case.accounts.setdefault(rank, account)
+            self._settle(case)
+
+    def gone(self) -> None:
+        """Some rank is absent now: nobody waits for its account any more."""
+        for case in list(self._cases.values()):
+            self._settle(case)
+
+    def _settle(self, case: Case) -> None:
+        if all(rank in case.accounts or rank in self._absent for rank in case.fault["ranks"]):
+            self._decide(case)
+
+    def _decide(self, case: Case) -> None:
+        if case.decided:
+            return
+        case.decided = True
+        for rank in case.fault["ranks"]:
+            case.accounts.setdefault(rank, {"state": self._absent[rank]} if rank in self._absent else NO_ANSWER)
+        verdict = {key: case.fault.get(key) for key in ("kind", "comm", "seq", "by", "text", "ranks")}
+        for rank in case.fault["ranks"]:
+            self._send(rank, {"verdict": {**verdict, "accounts": case.accounts}})

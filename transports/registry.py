@@ -1,0 +1,48 @@
+"""The transports there are, best first, and why one is absent.  Data, and the entry points of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+BUILT_IN = {"shm": "hocket.transports.shm:ShmTransport", "tcp": "hocket.transports.tcp:TcpTransport"}
+"""In order of preference.  Loaded by name, so that an unused one costs nothing."""
+
+Loader = Callable[[], Any]
+
+
+def known() -> dict[str, Loader]:
+    """Name -> how to load its class; built in first, then what other packages declare."""
+    from importlib import metadata  # slow to import, and only `init` needs it
+
+    found: dict[str, Loader] = {name: partial(_load, path) for name, path in BUILT_IN.items()}
+    for entry in metadata.entry_points(group="hocket.transports"):
+        found.setdefault(entry.name, entry.load)
+    return found
+
+
+def load(names: list[str] | None = None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The classes that can work here, and for each other one the reason."""
+    present: dict[str, Any] = {}
+    absent: dict[str, str] = {}
+    for name, loader in known().items():
+        if names is not None and name not in names:
+            continue
+        try:
+            kind = loader()
+        except Exception as error:  # someone else's package: its failure to load is a reason, not our crash
+            absent[name] = f"cannot be loaded: {error}"
+            continue
+        why = kind.available()
+        if why:
+            absent[name] = why
+        else:
+            present[name] = kind
+    return present, absent
+
+
+def _load(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)

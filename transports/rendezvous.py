@@ -1,0 +1,199 @@
+"""How the ranks of a job find each other: rank 0 opens the hub at an address all know, the others come to it.
+
+The address may name several TCP ports: rank 0 takes the first free one, the others try them in turn until one proves
+itself to be this job's hub, so a stranger on a port costs a moment and confuses nobody.  The hub stops listening when
+all are there.  Cost: one connection and one round of messages a rank.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import socket
+import time
+from collections.abc import Sequence
+
+from hocket.errors import ArgumentError, TimeoutError, TransportError
+from hocket.transports.handshake import Address, AuthError, Hello, dial, show
+from hocket.transports.hub import JOIN, PURPOSE, Hub
+from hocket.transports.listener import Listener
+from hocket.transports.reactor import Reactor
+from hocket.transports.session import Session
+
+Meeting = tuple[str, str] | tuple[str, str, int | Sequence[int]]
+KNOCK = 1.0  # seconds for one candidate to prove itself
+WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
+AGAIN = 0.05  # seconds between two rounds over the candidates
+
+
+def join(
+    rank: int,
+    size: int,
+    address: Meeting,
+    key: bytes | None,
+    job: str,
+    timeout: float,
+    reactor: Reactor | None = None,
+) -> Session:
+    """Meet all `size` ranks of `job` at `address`.  key None: the user id alone is the proof, on a unix path only.
+
+    Raises TimeoutError (names the ranks that did not come), ArgumentError (this rank is taken, another size),
+    AuthError (another key).
+    """
+    if not 0 <= rank < size:
+        raise ArgumentError(f"rank {rank} is outside of 0..{size - 1}")
+    if key is None and address[0] != "unix":
+        raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
+    owned = reactor is None
+    reactor = reactor or Reactor()
+    meet = Meet(rank, size, _candidates(address), key, job, time.monotonic() + timeout, timeout, reactor)
+    try:
+        session = meet.open() if rank == 0 else meet.find()
+    except BaseException:
+        if owned:
+            reactor.close()
+        raise
+    session._owns_reactor = owned
+    return session
+
+
+class Meet:
+    """One rank's attempt to join."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        candidates: list[Address],
+        key: bytes | None,
+        job: str,
+        deadline: float,
+        timeout: float,
+        reactor: Reactor,
+    ) -> None:
+        self.rank, self.size, self.candidates, self.key, self.job = rank, size, candidates, key, job
+        self.deadline, self.timeout, self.reactor = deadline, timeout, reactor
+
+    # --- rank 0 ---
+
+    def open(self) -> Session:
+        hub = Hub(self.reactor, self.size, self.job, keyed=self.key is not None)
+        listener = self._listen(hub) if self.size > 1 else None
+        hub.complete = lambda: listener.close() if listener else None
+        mine, hubs = socket.socketpair()
+        self.reactor.soon(lambda: hub.take(hubs, Hello(0, PURPOSE, self.job)))
+        session = Session(self.reactor, mine, 0, self.size, self.key)
+        session._hub = hub
+        if listener and listener.address[0] == "tcp":
+            session.home = str(listener.address[1])
+        try:
+            return self._settle(session)
+        except BaseException:
+            self.reactor.soon(hub.late)  # the others learn it now, not when their own time is over
+            if listener:
+                listener.close()
+            session.close()
+            raise
+
+    def _listen(self, hub: Hub) -> Listener:
+        """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
+        for address in itertools.cycle(self.candidates):
+            try:
+                return Listener(self.reactor, address, self.key, hub.take)
+            except TransportError as why:
+                self._look_for_double(address, why)
+                if why.errno != errno.EADDRINUSE or time.monotonic() > self.deadline:
+                    raise
+                if address == self.candidates[-1]:
+                    time.sleep(AGAIN)
+        raise ArgumentError("the rendezvous address has no port")
+
+    def _look_for_double(self, address: Address, why: TransportError) -> None:
+        """If the taken address is held by this very job's hub, then there are two ranks 0."""
+        if why.errno != errno.EADDRINUSE:
+            return
+        try:
+            session = self._knock(address)
+        except TransportError:
+            return
+        answer = session._wait("refused", seconds=KNOCK)
+        session._link.close()
+        if answer and not answer["foreign"]:
+            raise ArgumentError(f"{show(address)}: {answer['refused']}")
+
+    # --- the others ---
+
+    def find(self) -> Session:
+        started, last, stranger = time.monotonic(), "not tried", ""
+        while time.monotonic() < self.deadline:
+            strangers = 0
+            for address in self.candidates:
+                try:
+                    return self._settle(self._knock(address))
+                except AuthError as why:
+                    last = stranger = str(why)
+                    strangers += 1
+                except TransportError as why:
+                    last = str(why)
+            if strangers == len(self.candidates) and time.monotonic() - started > WRONG_KEY:
+                raise AuthError(last)
+            time.sleep(AGAIN)
+        if stranger:  # the other candidates may be silent: who did answer is the better news
+            raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
+        raise TimeoutError(
+            f"rank {self.rank}: rank 0 of job {self.job!r} was not found within {self.timeout:g} s "
+            f"(is it running? HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(self.candidates[0])}",
+            [0],
+        )
+
+    def _knock(self, address: Address) -> Session:
+        left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
+        sock = dial(address, self.key, Hello(self.rank, PURPOSE, self.job), left)
+        return Session(self.reactor, sock, self.rank, self.size, self.key)
+
+    # --- all ---
+
+    def _settle(self, session: Session) -> Session:
+        """Wait for the hub's welcome.  TransportError: this was not the hub, or it died; go on looking."""
+        try:
+            welcome = self._welcome(session)
+        except BaseException:
+            if session.rank:
+                session.close()
+            raise
+        session._admit(welcome)
+        return session
+
+    def _welcome(self, session: Session) -> dict[str, str]:
+        answer = session._wait("welcome", "refused", ("who", JOIN), seconds=self.deadline - time.monotonic())
+        if answer is None and not session._ended_how:
+            answer = {"missing": session._ask(JOIN)}
+        if answer is None:
+            raise TransportError("the hub closed the connection before the job was complete")
+        if "refused" in answer:
+            raise (TransportError if answer["foreign"] else ArgumentError)(f"rank {self.rank}: {answer['refused']}")
+        if "missing" in answer:
+            missing = list(answer["missing"])
+            raise TimeoutError(
+                f"rank {self.rank}: of {self.size} ranks, {missing} did not come within {self.timeout:g} s: were they "
+                "started, with the same address? (HOCKET_TIMEOUT is the limit)",
+                missing,
+            )
+        return dict(answer["welcome"])
+
+
+def _hint(address: Address) -> str:
+    """Where rank 0 cannot be met from another host."""
+    if address[0] == "tcp" and not address[1].startswith(("127.", "localhost", "::1")):
+        return ""
+    return (
+        "; that address is this host's own (loopback): if rank 0 is on another host, set MASTER_ADDR to an address "
+        "of it that is reached from here, such as 10.0.0.1, on every rank"
+    )
+
+
+def _candidates(address: Meeting) -> list[Address]:
+    if address[0] == "unix":
+        return [("unix", str(address[1]))]
+    ports = address[2]  # type: ignore[misc]
+    return [("tcp", str(address[1]), port) for port in ([ports] if isinstance(ports, int) else ports)]

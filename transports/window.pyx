@@ -1,0 +1,265 @@
+"""Shared memory: a rank's window, and the rings of one lane inside it.
+
+A window is an anonymous memfd that grows: no name is left behind, whatever is killed.  It is mapped once, into a
+range of addresses reserved far beyond its end, so that it can grow without being mapped again.
+"""
+
+import os
+import secrets
+import threading
+import time
+
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.pycapsule cimport PyCapsule_New
+from libc.errno cimport errno
+from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset, strerror
+from posix.unistd cimport close
+from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+
+from hocket.errors import TransportError
+from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
+
+
+cdef extern from "sys/mman.h" nogil:
+    int MAP_NORESERVE
+
+cdef extern from "transports/atomics.h" nogil:
+    uint32_t hk_load32(const uint32_t*)
+
+cdef extern from "transports/ring.h" nogil:
+    enum: HK_SHARED_SLOTS
+    enum: HK_SLOT_BYTES
+    size_t HK_RING_BYTES
+    size_t HK_LANE_BYTES(size_t size)
+    struct hk_ring:
+        uint32_t released
+    struct hk_shared_slots:
+        char* slot
+        hk_producer** reader[8]
+        uint32_t* until[8]
+    struct hk_producer:
+        hk_channel base
+        hk_ring* ring
+        char* window
+        size_t window_bytes
+        char* slot
+        hk_shared_slots* shared
+        uint32_t* peer_bell
+        uint32_t next
+    struct hk_consumer:
+        hk_channel base
+        hk_ring* ring
+        const char* window
+        size_t window_bytes
+        size_t window_reserved
+        int window_fd
+        uint32_t* peer_bell
+    const hk_channel_ops hk_producer_ops
+    const hk_channel_ops hk_consumer_ops
+
+cdef enum:
+    PAGE = 4096
+    TOKEN = 32          # bytes at offset 0: proves that a descriptor that came by is the promised window
+    BELL = 128          # offset of the two words that the owner sleeps on
+    FIRST = 8192        # the first byte that can be allocated
+
+CLOSE_LOOKS = 200       # milliseconds that a closing lane waits for its readers
+RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where a limit (ulimit -v) forbids it
+
+
+cdef class Window:
+    """Memory of one rank that all ranks of the host have mapped.
+
+    `Window()` makes this process's own, `Window(fd)` maps a peer's (and takes the descriptor over).
+    `private=True`: plain memory, for ranks that are threads of one process.
+    """
+
+    cdef readonly int fd
+    cdef readonly size_t reserved, size
+    cdef readonly bytes token
+    cdef char* base
+    cdef bint private
+    cdef object lock        # threads allocate at once; `release` is called by finalizers, also in the middle of `alloc`
+    cdef list holes         # (bytes, offset) given back
+
+    def __cinit__(self, int fd=-1, bint private=False):
+        cdef bint own = fd < 0
+        cdef int flags = MAP_SHARED | MAP_NORESERVE | (MAP_ANONYMOUS if private else 0)
+        self.base = NULL
+        self.fd, self.private = fd, private
+        self.holes = []
+        self.lock = threading.Lock()
+        if own and not private:
+            self.fd = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.reserved = RESERVE if not private else RESERVE // 16
+        while True:
+            self.base = <char*>mmap(NULL, self.reserved, PROT_READ | PROT_WRITE, flags, self.fd, 0)
+            if self.base != <char*>MAP_FAILED:
+                break
+            self.base = NULL
+            if self.reserved <= 1 << 28:
+                raise TransportError(f"cannot map shared memory: {strerror(errno).decode()}; is `ulimit -v` set?")
+            self.reserved //= 2
+        if own:
+            self.size = 0
+            self._grow(FIRST)
+            self.token = secrets.token_bytes(TOKEN)
+            memcpy(self.base, <char*>self.token, TOKEN)
+        else:
+            import fcntl
+            # A window that could shrink under us would turn a read into SIGBUS.
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK or os.fstat(fd).st_size < FIRST:
+                raise TransportError("a peer offered shared memory that is not a sealed hocket window")
+            self.size = self.reserved
+            self.token = self.base[:TOKEN]
+            self.leave()    # a mapping needs no descriptor; only the owner, who grows it, keeps one
+
+    def _grow(self, size_t size):
+        import fcntl
+        if self.fd < 0 and not self.private:
+            raise TransportError("this rank has left the job: there is no more shared memory to be had from it")
+        if size > self.reserved:
+            raise MemoryError(f"shared memory of this rank is full: {size} bytes wanted, {self.reserved} addresses kept")
+        if not self.private:
+            try:
+                os.posix_fallocate(self.fd, self.size, size - self.size)   # full memory: an error, not SIGBUS
+            except OSError as e:
+                raise MemoryError(f"no shared memory for {size - self.size} more bytes: {e.strerror}") from None
+            if self.size == 0:
+                fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        self.size = size
+
+    def alloc(self, size_t nbytes):
+        """The offset of `nbytes` fresh bytes, page aligned and zero."""
+        cdef size_t want = (max(nbytes, 1) + PAGE - 1) // PAGE * PAGE
+        cdef size_t offset
+        with self.lock:
+            for hole in self.holes:
+                if hole[0] == want:
+                    self.holes.remove(hole)
+                    offset = hole[1]
+                    memset(self.base + offset, 0, want)
+                    return offset
+            offset = self.size
+            self._grow(self.size + want)
+            return offset
+
+    def release(self, size_t offset, size_t nbytes):
+        """Give `alloc`'s bytes back; a later `alloc` of the same size takes them again."""
+        self.holes.append(((max(nbytes, 1) + PAGE - 1) // PAGE * PAGE, offset))
+
+    def leave(self):
+        """Close the descriptor: no further growth.  What is mapped stays until the last array in it has gone."""
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1
+
+    def view(self, size_t offset, size_t nbytes):
+        """These bytes, writable.  The caller keeps the window alive."""
+        cdef size_t end = self.end()
+        if offset > end or nbytes > end - offset:
+            raise ValueError("outside of the window")
+        return PyMemoryView_FromMemory(self.base + offset, nbytes, PyBUF_WRITE)
+
+    cdef size_t end(self) except 0:
+        """Up to where there is memory: beyond, an access is SIGBUS.  A private window is all there."""
+        return min(self.reserved, <size_t>os.fstat(self.fd).st_size) if self.fd >= 0 else self.reserved
+
+    @property
+    def address(self):
+        return <uintptr_t>self.base
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            munmap(self.base, self.reserved)
+        if self.fd >= 0:
+            close(self.fd)
+
+
+cdef class RingLane:
+    """The rings of one lane: this rank's block in its own window, and its readers' view of the peers' blocks.
+
+    `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.
+    """
+
+    cdef Window own
+    cdef list windows
+    cdef readonly int rank, size
+    cdef readonly size_t offset
+    cdef hk_producer* producers
+    cdef hk_consumer* consumers
+    cdef hk_shared_slots shared
+    cdef bint closed
+
+    def __cinit__(self, int rank, list windows):
+        cdef int i
+        self.rank, self.size, self.windows = rank, len(windows), windows
+        self.own = windows[rank]
+        self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
+        self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
+        self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
+        if self.producers == NULL or self.consumers == NULL:
+            raise MemoryError
+        self.shared.slot = self.own.base + self.offset + <size_t>self.size * HK_RING_BYTES
+        for i in range(HK_SHARED_SLOTS):
+            self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
+            self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
+
+    def offer(self):
+        """What the peers need to know: where this rank's block is."""
+        return self.offset
+
+    def open(self, int peer, size_t offset):
+        """The channels (to, from) member `peer`, whose block is at `offset` of its window."""
+        cdef hk_producer* p = &self.producers[peer]
+        cdef hk_consumer* c = &self.consumers[peer]
+        cdef Window theirs = self.windows[peer]
+        cdef size_t end = theirs.end()
+        if offset % PAGE or offset < FIRST or offset > end or HK_LANE_BYTES(self.size) > end - offset:
+            raise TransportError(f"rank {peer} names a block outside its window")
+        p.base.ops, p.base.fd = &hk_producer_ops, -1
+        p.window, p.window_bytes = self.own.base, self.own.reserved
+        p.ring = <hk_ring*>(self.own.base + self.offset + <size_t>peer * HK_RING_BYTES)
+        p.slot = <char*>p.ring + sizeof(hk_ring)
+        p.shared = &self.shared
+        p.peer_bell = <uint32_t*>(theirs.base + BELL)
+        p.base.bell = <uint32_t*>(self.own.base + BELL)
+        c.base.ops, c.base.fd = &hk_consumer_ops, -1
+        c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, theirs.fd
+        c.ring = <hk_ring*>(theirs.base + offset + <size_t>self.rank * HK_RING_BYTES)
+        c.peer_bell = p.peer_bell
+        c.base.bell = p.base.bell
+        return PyCapsule_New(&p.base, HK_CAPSULE, NULL), PyCapsule_New(&c.base, HK_CAPSULE, NULL)
+
+    def close(self):
+        """Give the block back, once every peer has read all that it was sent.
+
+        That we heard a peer does not mean that it has read us.  A block that is not read to its end within a while
+        is not given back: a message that nobody received, or a peer that is stopped or gone.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        for _ in range(CLOSE_LOOKS):
+            if self._is_read():
+                self.own.release(self.offset, HK_LANE_BYTES(self.size))
+                return
+            time.sleep(0.001)
+
+    cdef bint _is_read(self):
+        cdef int i
+        for i in range(self.size):
+            if self.producers[i].ring != NULL and hk_load32(&self.producers[i].ring.released) != self.producers[i].next:
+                return False
+        return True
+
+    def __dealloc__(self):
+        cdef int i
+        free(self.producers)
+        free(self.consumers)
+        for i in range(HK_SHARED_SLOTS):
+            free(self.shared.reader[i])
+            free(self.shared.until[i])
