@@ -1,0 +1,87 @@
+"""The hub: what the collectives mean, and the engine that runs them.  The public names of `hocket`, nothing else."""
+
+from hocket.algorithms.draw import show
+from hocket.collectives.communicator import Communicator
+from hocket.collectives.default import (
+    allgather,
+    allgatherv,
+    allreduce,
+    alltoall,
+    alltoallv,
+    barrier,
+    broadcast,
+    communicator,
+    exscan,
+    gather,
+    gatherv,
+    rank,
+    recv,
+    reduce,
+    reduce_scatter,
+    reduce_scatterv,
+    scan,
+    scatter,
+    scatterv,
+    send,
+    sendrecv,
+    size,
+    split,
+    subgroup,
+)
+from hocket.collectives.handle import Work, group
+from hocket.collectives.memory import empty, zeros
+from hocket.collectives.ops import premul_sum
+from hocket.collectives.start import init
+from hocket.collectives.threads import local_world
+from hocket.errors import (
+    ArgumentError,
+    Error,
+    MismatchError,
+    PeerLostError,
+    ScheduleError,
+    TimeoutError,
+    TransportError,
+)
+
+__all__ = [
+    "ArgumentError",
+    "Communicator",
+    "Error",
+    "MismatchError",
+    "PeerLostError",
+    "ScheduleError",
+    "TimeoutError",
+    "TransportError",
+    "Work",
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "broadcast",
+    "communicator",
+    "empty",
+    "exscan",
+    "gather",
+    "gatherv",
+    "group",
+    "init",
+    "local_world",
+    "premul_sum",
+    "rank",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatterv",
+    "scan",
+    "scatter",
+    "scatterv",
+    "send",
+    "sendrecv",
+    "show",
+    "size",
+    "split",
+    "subgroup",
+    "zeros",
+]

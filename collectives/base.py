@@ -1,0 +1,80 @@
+"""The end of a communicator, and all that is under its public face (communicator.py).
+
+    members.py    who belongs to it, its queues
+    failing.py    the error paths
+    running.py    how a collective is carried out
+    messages.py   send and recv
+    base.py       closing, leaving, forks
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from hocket.collectives.calls import resolve_call
+from hocket.collectives.engine import CODES
+from hocket.collectives.messages import Messages
+from hocket.collectives.options import Options
+from hocket.collectives.running import NO_OP
+from hocket.collectives.work import Queued
+from hocket.errors import ArgumentError, PeerLostError
+
+log = logging.getLogger("hocket")
+DONE, BUSY = CODES["done"], CODES["busy"]
+
+
+class CommunicatorBase(Messages):
+    """Everything but the public methods."""
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Leave: waits (bounded) until all members have come to it, then frees what it holds.  Never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._broken is None:
+            self._last_barrier(timeout)
+            self._broken = ArgumentError(f"communicator {self.name!r} is closed")
+            for queue in self._queues.values():
+                queue.close()
+        if self.name == "world":
+            self.world.close()
+
+    def _last_barrier(self, timeout: float) -> None:
+        """Wait, bounded, until no member can still need what this rank has written."""
+        engine = self._main.engine
+        try:
+            call = resolve_call("close", self._nothing, None, 0, None, self.rank, self.size)
+            engine.owner = None
+            plan = self._plan(self._main, call, NO_OP, Options(timeout=timeout))
+            code = engine.execute(plan, 0, 0, -1, None, timeout)
+            if code == BUSY:  # works that nobody waited for end first
+                last = Queued(engine, plan, 0, 0, timeout=timeout)
+                code = last.status if last.wait(timeout + 1) else CODES["timeout"]
+            if code not in (DONE, CODES["timeout"]):
+                self._fail(engine, code, engine.culprit, timeout)
+        except PeerLostError as error:
+            log.info("at close: %s", error)
+        except Exception as error:  # leaving must not fail, but a mismatch found here must not be silent either
+            log.error("at close: %s", error)
+
+    def disown(self) -> None:
+        """In a forked child: this communicator stays the parent's."""
+        self._closed = True
+        self._broken = ArgumentError(
+            "this process is a fork of a rank; the communicator belongs to its parent. Start processes before "
+            "hocket.init(), or with the spawn method."
+        )
+        for queue in self._queues.values():
+            queue.engine.abort()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if isinstance(exc[1], BaseException):
+            self.give_up(exc[1])
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: rank {self.rank} of {self.size}>"

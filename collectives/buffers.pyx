@@ -1,0 +1,147 @@
+"""From the caller's array to (pointer, bytes, dtype): the only place that looks at array types.
+
+NumPy arrays take about 50 ns.  torch tensors are asked for `data_ptr` and friends, so torch is never imported
+here; anything else comes in through the buffer protocol or `__array_interface__`.  Nothing is copied, except GPU
+arrays, which are staged in host memory (staging.py).
+"""
+
+import sys
+
+cimport numpy as np
+import numpy
+from libc.stdint cimport uintptr_t
+
+from hocket.collectives import staging
+from hocket.errors import ArgumentError
+from hocket.kernels import dtypes
+
+np.import_array()
+
+cdef dict NUMPY_DTYPES = {}     # numpy dtype -> DType, filled as they come
+cdef dict TORCH_DTYPES = {}     # torch dtype -> DType
+cdef object BYTES = dtypes.by_name("bytes")
+
+
+cdef class Buffer:
+    """A contiguous array of the caller's: address, shape, dtype."""
+
+    cdef readonly uintptr_t address
+    cdef readonly size_t nbytes, count
+    cdef readonly tuple shape
+    cdef readonly object dtype      # kernels.dtypes.DType
+    cdef readonly object array      # what the caller gave us
+    cdef readonly bint writable
+    cdef public bint fresh          # made by us for the result
+    cdef object export              # of a buffer: what keeps its memory where it is
+    cdef readonly object host       # of a GPU array: its copy in host memory
+
+    def restore(self):
+        """Write the result back to where the caller wants it, if that is in GPU memory."""
+        if self.host is not None:
+            staging.restore(self.array, self.host)
+
+    @property
+    def rows(self):
+        """Length of axis 0; a scalar has none."""
+        return self.shape[0] if self.shape else 0
+
+    def __repr__(self):
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+cdef object numpy_dtype(object dtype):
+    found = NUMPY_DTYPES.get(dtype)
+    if found is None:
+        try:
+            found = dtypes.from_numpy(dtype)
+        except ArgumentError:
+            if dtype.hasobject:
+                raise
+            name = f"bytes({dtype.itemsize})" if dtype.isnative else f"{dtype.str} (not in native byte order)"
+            found = BYTES._replace(itemsize=dtype.itemsize, name=name)
+        NUMPY_DTYPES[dtype] = found
+    return found
+
+
+def describe(array, str what="x"):
+    """A `Buffer` over `array`, or an error that says what is wrong with it."""
+    cdef Buffer b
+    cdef np.ndarray a
+    if isinstance(array, np.ndarray):
+        a = <np.ndarray>array
+        if not np.PyArray_IS_C_CONTIGUOUS(a):
+            raise ArgumentError(f"{what} is not C-contiguous (strides {array.strides}); pass numpy.ascontiguousarray({what})")
+        b = Buffer.__new__(Buffer)
+        b.address = <uintptr_t>np.PyArray_DATA(a)
+        b.nbytes = np.PyArray_NBYTES(a)
+        b.count = np.PyArray_SIZE(a)
+        b.shape = array.shape
+        b.dtype = numpy_dtype(array.dtype)
+        b.array = array
+        b.writable = np.PyArray_ISWRITEABLE(a)
+        return b
+    if hasattr(array, "data_ptr"):
+        return describe_torch(array, what)
+    if hasattr(array, "__cuda_array_interface__"):
+        return describe_device(array, what)
+    try:
+        view = numpy.asarray(array if hasattr(array, "__array_interface__") else memoryview(array))
+    except TypeError:
+        raise ArgumentError(
+            f"{what} is a {type(array).__name__}: pass a NumPy array, a torch tensor, or anything with the buffer protocol"
+        ) from None
+    b = describe(view, what)
+    b.array, b.export = array, view     # as long as it is exported, a bytearray cannot be resized under us
+    if isinstance(array, numpy.generic):
+        b.writable = False              # `view` is a copy
+    return b
+
+
+cdef Buffer describe_device(object array, str what):
+    """A GPU array: its copy in host memory, which `Buffer.restore` writes back."""
+    cdef Buffer b = describe(staging.to_host(array), what)
+    b.array, b.host = array, b.array
+    return b
+
+
+cdef Buffer describe_torch(object tensor, str what):
+    kind = type(tensor).__name__
+    if kind not in ("Tensor", "Parameter"):
+        raise TypeError(f"{what} is a {kind}, which has no memory of its own: pass a plain torch tensor")
+    if tensor.layout.__str__() != "torch.strided":
+        raise ArgumentError(f"{what} is a sparse tensor; pass {what}.to_dense() or its values")
+    if not tensor.is_contiguous():
+        raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
+    if tensor.is_cuda:
+        return describe_device(tensor, what)
+    if not tensor.is_cpu:
+        raise ArgumentError(f"{what} is on {tensor.device}, whose memory cannot be read; pass {what}.cpu()")
+    cdef Buffer b = Buffer.__new__(Buffer)
+    dtype = TORCH_DTYPES.get(tensor.dtype)
+    if dtype is None:
+        dtype = TORCH_DTYPES[tensor.dtype] = dtypes.from_torch_name(str(tensor.dtype))
+    if tensor.is_neg() or tensor.is_conj():     # lazy: the memory holds other values than the tensor
+        raise ArgumentError(f"{what} is a conjugated or negated view; pass {what}.resolve_conj().resolve_neg()")
+    b.address = tensor.data_ptr()
+    b.count = tensor.numel()
+    b.nbytes = b.count * dtype.itemsize
+    b.shape = tuple(tensor.shape)
+    # What autograd records must not change behind its back.
+    b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()
+    b.dtype, b.array = dtype, tensor
+    return b
+
+
+def empty_like(Buffer model, tuple shape):
+    """A new array of the model's kind and dtype (NumPy in, NumPy out; torch in, torch out) and this shape."""
+    if model.host is not None:
+        return staging.empty_like(model.array, shape)
+    if hasattr(model.array, "new_empty"):
+        return model.array.new_empty(shape)
+    dtype = model.array.dtype if hasattr(model.array, "dtype") else numpy.dtype(model.dtype.numpy)
+    return numpy.empty(shape, dtype)
+
+
+def overlap(Buffer a, Buffer b):
+    """Do the two share memory?"""
+    return a.nbytes and b.nbytes and a.address < b.address + b.nbytes and b.address < a.address + a.nbytes

@@ -1,0 +1,222 @@
+"""The Communicator: an ordered set of ranks, and everything they can do together.
+
+Every collective is called by all ranks, in the same order, with the same dtype, shape, op and root; what differs is
+found and raised on all of them (MismatchError), at no extra round trip.  Every call also takes
+
+    async_op=False    True: return a `Work` at once
+    timeout=None      seconds; default HOCKET_TIMEOUT (300)
+    algorithm=None    a name (`hocket.algorithms.names`) or an `Algorithm`, instead of the choice by size
+    transport=None    "shm", "tcp", ...: use only this road
+
+Arrays are NumPy arrays, torch CPU tensors, or anything with the buffer protocol; results are of the caller's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.algorithms.registry import Algorithm
+from hocket.collectives.base import CommunicatorBase
+from hocket.collectives.explain import explain
+from hocket.collectives.ops import Op
+from hocket.collectives.options import Options
+from hocket.errors import ArgumentError
+
+
+class Communicator(CommunicatorBase):
+    """`rank` of `size` ranks.  Made by `hocket.init`, `split`, `dup`, `subgroup` or `hocket.local_world`."""
+
+    # --- reductions
+
+    def allreduce(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
+    ) -> Any:  # fmt: skip
+        """Combine all ranks' x; every rank gets the result, in place or in `out`.
+
+        order="rank": combine strictly in rank order.  All ranks hold the same bits in any case.
+        Cost: at least 2n(p-1)/p bytes per rank.
+
+        >>> import hocket, numpy as np
+        >>> hocket.local_world(4).run(lambda comm: comm.allreduce(np.ones(3)).tolist())[0]
+        [4.0, 4.0, 4.0]
+        """
+        return self._call("allreduce", x, out, op, 0, None, async_op, timeout, algorithm, transport, order)
+
+    def reduce(
+        self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+        order: str = "any",
+    ) -> Any:  # fmt: skip
+        """Combine all ranks' x; the root gets the result (new, or in `out`), the others None.  x is untouched."""
+        return self._call("reduce", x, out, op, root, None, async_op, timeout, algorithm, transport, order)
+
+    def reduce_scatter(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
+    ) -> Any:  # fmt: skip
+        """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank."""
+        return self._call("reduce_scatter", x, out, op, 0, None, async_op, timeout, algorithm, transport, order)
+
+    def reduce_scatterv(
+        self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+        order: str = "any",
+    ) -> Any:  # fmt: skip
+        """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
+        return self._call("reduce_scatter", x, out, op, 0, counts, async_op, timeout, algorithm, transport, order)
+
+    def scan(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Rank r gets the combination of ranks 0..r, in rank order; in place or in `out`."""
+        return self._call("scan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
+
+    def exscan(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Rank r gets the combination of ranks 0..r-1; rank 0's result is left as it was."""
+        return self._call("exscan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
+
+    # --- movement
+
+    def broadcast(
+        self, x: Any, root: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """The root's x to all ranks, in place."""
+        return self._call("broadcast", x, None, None, root, None, async_op, timeout, algorithm, transport, "any")
+
+    def allgather(
+        self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """All ranks' rows, concatenated on axis 0 in rank order.  n(p-1) bytes received per rank."""
+        return self._call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
+
+    def allgatherv(
+        self, x: Any, counts: Sequence[int], out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """allgather with counts[r] rows from rank r; all ranks give the same counts."""
+        return self._call("allgather", x, out, None, 0, counts, async_op, timeout, algorithm, transport, "any")
+
+    def gather(
+        self, x: Any, root: int = 0, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """All ranks' rows, concatenated, at the root; None elsewhere."""
+        return self._call("gather", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
+
+    def gatherv(
+        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """gather with counts[r] rows from rank r; all ranks give the same counts."""
+        return self._call("gather", x, out, None, root, counts, async_op, timeout, algorithm, transport, "any")
+
+    def scatter(
+        self, x: Any = None, root: int = 0, out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """The root's x of size * m rows; rank r gets rows r*m .. (r+1)*m.
+
+        Ranks other than the root say what they expect: `out` of m rows, or an x of the root's shape (not read).
+        """
+        return self._call("scatter", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
+
+    def scatterv(
+        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """scatter with counts[r] rows for rank r; all ranks give the same counts.  x may be None with `out`."""
+        return self._call("scatter", x, out, None, root, counts, async_op, timeout, algorithm, transport, "any")
+
+    def alltoall(
+        self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """x of size * m rows: rows d*m .. (d+1)*m go to rank d; the result holds the rows from each rank in order."""
+        return self._call("alltoall", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
+
+    def alltoallv(
+        self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None, *,
+        async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
+        what = "alltoall", x, out, None, 0, (send_counts, recv_counts)
+        return self._call(*what, async_op, timeout, algorithm, transport, "any")
+
+    def barrier(
+        self, *, async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Return when all ranks have called it: an allreduce of nothing."""
+        work = self._call("barrier", self._nothing, None, None, 0, None, async_op, timeout, algorithm, transport, "any")
+        return work if async_op else None
+
+    # --- between two ranks
+
+    def send(
+        self, x: Any, dest: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Send x to `dest`.  Returns when x may be changed, which may be before it has been received."""
+        options = Options(async_op, timeout, None, transport)
+        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, tag, options)
+
+    def recv(
+        self, out: Any, source: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype."""
+        options = Options(async_op, timeout, None, transport)
+        return self._exchange_messages(None, None, out, self._rank(source, "source"), tag, options)
+
+    def sendrecv(
+        self, x: Any, dest: int, out: Any, source: int, tag: int = 0, *, async_op: bool = False,
+        timeout: float | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Send x to `dest` while receiving `out` from `source`: cannot deadlock, even in a ring."""
+        options = Options(async_op, timeout, None, transport)
+        return self._exchange_messages(x, self._rank(dest, "dest"), out, self._rank(source, "source"), tag, options)
+
+    # --- communicators
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """One communicator for each color, ranks ordered by (key, old rank); color None: take no part."""
+        rows = self._share([color, key])
+        serial = self._next_serial()
+        mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
+        members = [self.members[r] for _, r in mine]
+        made = None if color is None else type(self)(self.world, f"{self.name}/{serial}.{color}", members)
+        self._wire(made)
+        return made
+
+    def dup(self) -> Communicator:
+        """A communicator of the same ranks with an order of calls of its own."""
+        made = self.split(0)
+        assert made is not None
+        return made
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
+        """A communicator of these ranks, in this order.  All ranks of this one call it; others get None."""
+        ranks = [self._rank(r, "ranks") for r in ranks]
+        if len(set(ranks)) < len(ranks):
+            raise ArgumentError(f"ranks={ranks} names a rank twice")
+        return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
+
+    # --- about it
+
+    def explain(self, collective: str | None = None, nbytes: int | None = None) -> str:
+        """Which transport leads to each rank and why the others do not, and which algorithm is used at which size.
+
+        >>> import hocket
+        >>> print(hocket.local_world(1).run(lambda comm: comm.explain("allreduce", 8))[0].splitlines()[0])
+        communicator 'world': rank 0 of 1
+        """
+        return explain(self, collective, nbytes)

@@ -1,0 +1,145 @@
+"""What the environment says, read in one place, once.
+
+Every variable is a line of VARIABLES (which `hocket doctor` prints).  A bad value is an ArgumentError that names the
+variable, the value and what is accepted.  Knows nothing of launchers (launch.py reads theirs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import ipaddress
+import os
+import re
+import socket
+import stat
+import struct
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from hocket.errors import ArgumentError
+
+SHORTEST_SECRET = 16  # bytes
+LEVELS = ("warning", "info", "debug")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One environment variable; `parse` raises ValueError for what `accepted` does not describe."""
+
+    name: str
+    parse: Callable[[str], Any]
+    accepted: str
+    default: str
+    description: str
+
+
+def _words(text: str) -> str:
+    if not re.fullmatch(r"[\w=:.+-]+(,[\w=:.+-]+)*", text):
+        raise ValueError
+    return text
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _level(text: str) -> str:
+    if text.lower() not in LEVELS:
+        raise ValueError
+    return text.lower()
+
+
+def _ports(text: str) -> range:
+    first, dash, last = text.partition("-")
+    found = range(int(first), int(last if dash else first) + 1)
+    if not found or found[0] < 1 or found[-1] > 65535:
+        raise ValueError
+    return found
+
+
+def _secret(text: str) -> bytes:
+    found = os.fsencode(text)
+    if len(found) < SHORTEST_SECRET:
+        raise ValueError
+    return found
+
+
+def _secret_file(path: str) -> bytes:
+    """The content of a file that nobody else can read, and that is no link to one."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as why:
+        raise ValueError(f"cannot be opened ({why.strerror})") from None
+    with open(number, "rb") as file:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise ValueError(f"has mode {stat.S_IMODE(found.st_mode):04o} and belongs to user {found.st_uid}")
+        secret = file.read(65536).strip()
+    if len(secret) < SHORTEST_SECRET:
+        raise ValueError(f"holds {len(secret)} bytes")
+    return secret
+
+
+def interface_address(name: str) -> str:
+    """The address to listen on for HOCKET_IFACE: an IP address as it is, or the IPv4 address of an interface."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(name))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            found = fcntl.ioctl(sock, 0x8915, struct.pack("256s", os.fsencode(name)[:15]))  # SIOCGIFADDR
+        except OSError as why:
+            raise ValueError(f"{why.strerror}; there are {', '.join(n for _, n in socket.if_nameindex())}") from None
+    return socket.inet_ntoa(found[20:24])
+
+
+VARIABLES = (
+    Variable("HOCKET_TRANSPORT", _words, "names, with commas between", "", "transports to use, best first"),
+    Variable("HOCKET_ALGORITHM", _words, "a name, or collective=name with commas between", "", "algorithm to use"),
+    Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0", "300", "how long a call may wait for other ranks"),
+    Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
+    Variable("HOCKET_SECRET", _secret, "at least 16 bytes", "", "the job's secret, the same on every rank"),
+    Variable("HOCKET_SECRET_FILE", _secret_file, "a file of your own with mode 0600, not a link, at least 16 bytes",
+             "", "file that holds the job's secret"),
+    Variable("HOCKET_IFACE", interface_address, "an interface's name (eth0) or address",
+             "", "interface that TCP listens on"),
+    Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of this process.  `secret` is never shown."""
+
+    transport: str | None = None
+    algorithm: str | None = None
+    timeout: float = 300.0
+    log: str = "warning"
+    secret: bytes | None = dataclasses.field(default=None, repr=False)
+    iface: str | None = None  # the address that HOCKET_IFACE stands for
+    ports: range | None = None
+
+    @classmethod
+    def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:
+        """Read VARIABLES (empty means unset).  Removes HOCKET_SECRET, so that this process's children lack it."""
+        env = os.environ if environ is None else environ
+        found = {each.name: _value(each, env[each.name]) for each in VARIABLES if env.get(each.name)}
+        env.pop("HOCKET_SECRET", None)
+        secret = found.pop("HOCKET_SECRET", None)
+        from_file = found.pop("HOCKET_SECRET_FILE", None)
+        settings = {name.removeprefix("HOCKET_").lower(): value for name, value in found.items()}
+        return cls(secret=secret or from_file, **settings)
+
+
+def _value(variable: Variable, text: str) -> Any:
+    try:
+        return variable.parse(text)
+    except ValueError as why:
+        shown = f"{len(os.fsencode(text))} bytes long" if variable.name == "HOCKET_SECRET" else repr(text)
+        # Python's own complaints about numbers add nothing.
+        detail = f", which {why}" if variable.parse in (_secret_file, interface_address) else ""
+        raise ArgumentError(f"{variable.name} is {shown}{detail}; accepted: {variable.accepted}") from None

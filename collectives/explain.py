@@ -1,0 +1,47 @@
+"""`comm.explain()`: which road leads to each rank, why not another, and which algorithm for which size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hocket.algorithms.select import select
+
+if TYPE_CHECKING:
+    from hocket.collectives.base import CommunicatorBase
+
+SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
+
+
+def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
+    """The text of `Communicator.explain`."""
+    world = comm.world
+    lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
+    if world.why:
+        lines.append(f"  found by: {world.why}")
+    lines.append(f"  hosts: {' | '.join(','.join(map(str, g)) for g in comm.groups)} (proven by sharing memory)")
+    lines.append("roads:")
+    for peer, member in enumerate(comm.members):
+        if peer == comm.rank:
+            continue
+        road = world.road(member)
+        lines.append(f"  rank {peer}: {road}")
+        for name in [*world.tables, *world.absent]:
+            why = world.refusal(name, member)
+            if name != road:
+                lines.append(f"    not {name}: {why or 'comes after ' + road}")
+    lines.append("algorithms (by bytes of the whole vector):")
+    for name in (collective,) if collective else COLLECTIVES:
+        chosen = [(n, select(name, comm.size, n, comm.groups)) for n in ((nbytes,) if nbytes is not None else SIZES)]
+        lines.append(f"  {name}: " + ", ".join(f"{human(n)} {a}" for n, a in chosen))
+    return "\n".join(lines)
+
+
+def human(nbytes: int) -> str:
+    """8 B, 64 KiB, 1 MiB."""
+    size, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:g} {unit}"

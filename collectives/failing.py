@@ -1,0 +1,178 @@
+"""When a call fails: tell the others, hear them, and raise what happened.
+
+What a rank was doing is asked for by the control plane (`stop`), what came of it arrives as a verdict (`hear`);
+both on the reactor's thread, while the failed call waits in `_fail`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from hocket.collectives import verdicts
+from hocket.collectives.engine import CODES, Engine
+from hocket.collectives.members import Members
+from hocket.collectives.plan import Plan
+from hocket.collectives.work import Queued, oldest
+from hocket.errors import ArgumentError, Error, PeerLostError
+
+DONE = CODES["done"]
+STUCK_AFTER = 0.2
+"""Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
+VERDICT_WAIT = 3.0
+"""Seconds a failed call waits for the hub to hear all sides."""
+LEFT_GRACE = 2.0
+"""Seconds of waiting after which a rank that said goodbye counts as missing."""
+
+
+class Failing(Members):
+    """The error paths of a communicator."""
+
+    def usable(self) -> None:
+        """Raise what ended this communicator, if something did."""
+        if self._broken is not None:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        """A call on a communicator that has failed or is closed."""
+        assert self._broken is not None
+        if isinstance(self._broken, ArgumentError):
+            raise ArgumentError(str(self._broken))
+        raise type(self._broken)(*self._broken.args, *_details(self._broken)) from self._broken
+
+    def _fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
+        """Tell the others, hear them, and raise what happened."""
+        if code == CODES["aborted"] and self._broken is not None:
+            self._refuse()  # it had failed, or was closed, before this call
+        plan, seq, site = _at(engine, ended)
+        call = plan.text if plan else ""
+        here = site or verdicts.caller_site()
+        account: dict[str, Any] = {"state": "in call", "seq": seq, "call": call, "site": here}
+        if plan is not None and plan.algorithm == "message":
+            account["waits_for"] = sorted(plan.peers)
+        if code == CODES["raised"]:
+            error = engine.error or Error("unknown")
+            engine.error = None
+            kind = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
+            self._report(kind, f"{type(error).__name__}: {error}", account)
+            self._abort(PeerLostError(f"this communicator failed at {here}: {type(error).__name__}: {error}"))
+            raise error
+        if code == CODES["mismatch"]:
+            odd = ended.foreign if ended is not None else engine.foreign
+            told = f"rank {self.rank} got a message of another call from rank {culprit}"
+            if engine is self._main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
+                account["then"], seq = engine.call(odd), odd
+            self._report("mismatch", told, account, seq)
+        elif code == CODES["timeout"]:
+            self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
+        elif code in (CODES["lost"], CODES["fault"]) and not self._heard.wait(1.0):
+            what = "closed the connection" if code == CODES["lost"] else "sent what the protocol does not allow"
+            self._report("error", f"rank {culprit} {what} (errno {engine.channel_errors(culprit)})", account)
+        heard = self._heard.wait(VERDICT_WAIT)
+        verdict = self._verdict if heard else None
+        if verdict is None:  # the hub itself is silent: say what this rank knows
+            kind = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}.get(code, "lost")
+            verdict = {
+                "kind": kind, "comm": self.name, "seq": seq, "by": self.world.rank, "text": call,
+                "lost": [self.members[culprit]], "how": "and the job's control plane does not answer",
+                "accounts": {self.world.rank: account, self.members[culprit]: {"state": "no answer"}},
+            }  # fmt: skip
+            if kind == "timeout":
+                verdict["accounts"].setdefault(self.members[0], {"state": "no answer"})
+        error = verdicts.build(verdict, self.members, self.rank, call)
+        self._abort(error)
+        raise error
+
+    def _report(self, kind: str, text: str, account: dict[str, Any], seq: int | None = None) -> None:
+        self.world.session.report({
+            "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
+            "text": text, "account": account,
+        })  # fmt: skip
+
+    def _abort(self, error: BaseException) -> None:
+        if self._broken is None:
+            self._broken = error
+        self._halted = True
+        for queue in list(self._queues.values()):
+            queue.engine.abort()
+
+    def stop(self, fault: dict[str, Any]) -> dict[str, Any]:
+        """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
+        account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
+        self._halted = True
+        for queue in list(self._queues.values()):
+            queue.engine.abort()
+        return account
+
+    def hear(self, verdict: dict[str, Any]) -> None:
+        """The verdict on this communicator, or on ranks that were lost."""
+        if verdict["kind"] == "lost":
+            mine = bool(set(verdict["lost"]) & set(self.members))
+        else:
+            mine = verdict["comm"] == self.name
+        if not mine or self._verdict is not None:
+            return
+        self._verdict = verdict
+        self._heard.set()
+        call = self._main.engine.plan.text if self._main.engine.busy and self._main.engine.plan else ""
+        self._abort(verdicts.build(verdict, self.members, self.rank, call))
+
+    def account(self, seq: int = 0) -> dict[str, Any]:
+        """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
+        main = self._main.engine
+        then = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
+        for queue in list(self._queues.values()):
+            engine = queue.engine
+            if engine.busy or oldest(engine) is not None:
+                plan, number, site = _at(engine)
+                text = plan.text if plan else ""
+                then = then if seq < number else {}
+                return {"state": "in call", "seq": number, "call": text, "site": site or self._where(), **then}
+        return {"state": "idle", "seq": main.sequence, "call": "", "site": verdicts.thread_site(), **then}
+
+    def _where(self) -> str:
+        """The user's line that is in a call on this communicator, whichever thread it is in."""
+        for ident, frame in list(sys._current_frames().items()):
+            look: Any = frame if ident != threading.get_ident() else None  # not the reactor, who asks
+            while look is not None:
+                if look.f_locals.get("self") is self:
+                    return verdicts.thread_site(ident)
+                look = look.f_back
+        return verdicts.thread_site()
+
+    def on_wait(self, engine: Engine, seconds: float) -> None:
+        """Called by the engine now and then in a long wait (holding the GIL)."""
+        plan, seq, site = _at(engine)
+        if seconds > STUCK_AFTER and seq != self._stuck_at and plan is not None:
+            self._stuck_at = seq
+            site = site or verdicts.caller_site()
+            self.world.session.stuck({
+                "comm": self.name, "seq": seq, "ranks": self.members, "fingerprint": f"{plan.fingerprint:08x}",
+                "account": {"state": "in call", "seq": seq, "call": plan.text, "site": site},
+            })  # fmt: skip
+        gone = self.world.left & set(self.members)
+        if gone and seconds > LEFT_GRACE:
+            left = sorted(self.members.index(r) for r in gone)
+            raise verdicts.lost(left, "it has left the job (closed its communicator or exited)", self.rank,
+                                engine.plan.text if engine.plan else "")
+
+    def give_up(self, error: BaseException) -> None:
+        """This rank fails with `error`: tell the others now, so that none of them waits for it."""
+        if self._broken is None:
+            self._report("error", f"{type(error).__name__}: {error}", self.account())
+            self._abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
+
+
+def _at(engine: Engine, ended: Queued | None = None) -> tuple[Plan | None, int, str | None]:
+    """The call that an engine is at: its plan, its number, and where it was made if that is known."""
+    queued = ended or oldest(engine)
+    return (queued.plan, queued.seq, queued.site) if queued is not None else (engine.plan, engine.sequence, None)
+
+
+def _details(error: BaseException) -> Iterable[Any]:
+    for name in ("calls", "ranks", "missing"):
+        if hasattr(error, name):
+            return (getattr(error, name),)
+    return ()

@@ -1,0 +1,73 @@
+"""`Work`: the handle of an asynchronous call."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+from hocket.collectives.hot import group_opened
+from hocket.collectives.work import Queued
+
+_groups = threading.local()
+
+
+class Work:
+    """What `async_op=True` returns.  Also awaitable: `y = await comm.allreduce(x, async_op=True)`."""
+
+    def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None]) -> None:
+        self._queued, self._result, self._fail = queued, result, fail
+
+    def done(self) -> bool:
+        """Has it ended (well or not)?  Never blocks."""
+        return self._queued.status != 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has ended; runs it here if it has not started.  Raises its error.
+
+        False if it has not ended after `timeout` seconds (0: one try); it goes on.
+        """
+        if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
+            return False
+        self._fail(self._queued)
+        return True
+
+    def result(self) -> Any:
+        """Wait, and return what the blocking call would have returned."""
+        self.wait()
+        return self._result
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # a tenth of hocket's own import time, and only those who await need it
+
+        loop = asyncio.get_running_loop()
+        yield from loop.run_in_executor(None, self._queued.wait).__await__()
+        return self.result()
+
+
+@contextlib.contextmanager
+def group() -> Generator[list[Work], None, None]:
+    """Several calls issued as one: inside the block each call returns at once, the block ends when all have ended.
+
+    Sends and receives of a group progress together, so their order does not matter.  Results are in place, in
+    `out=`, or in the array that the call returned.
+    """
+    if getattr(_groups, "open", None) is not None:
+        yield _groups.open  # nested: part of the outer group
+        return
+    works: list[Work] = []
+    _groups.open = works
+    group_opened(1)
+    try:
+        yield works
+    finally:
+        _groups.open = None
+        group_opened(-1)
+    for work in works:
+        work.wait()
+
+
+def open_group() -> list[Work] | None:
+    """The works of the group this thread is in, if it is in one."""
+    return getattr(_groups, "open", None)

@@ -1,0 +1,106 @@
+"""Who belongs to a communicator, and the queues that carry its calls to them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from hocket.collectives.calls import rank_in
+from hocket.collectives.hot import HotPath
+from hocket.collectives.queue import Queue, usable_cores
+from hocket.collectives.world import SHARED, World
+
+
+class Members(HotPath):
+    """An ordered set of world ranks (`members`), with queues of their own."""
+
+    def __init__(self, world: World, name: str, members: Sequence[int]) -> None:
+        self.world, self.name, self.members = world, name, list(members)
+        self.rank, self.size = self.members.index(world.rank), len(self.members)
+        self._queues: dict[tuple[str, str | None], Queue] = {}
+        self._serial = 0
+        self._closed = False
+        self._broken: BaseException | None = None
+        self._verdict: dict[str, Any] | None = None
+        self._heard = threading.Event()
+        self._stuck_at = -1
+        self._halted = False
+        self._nothing = numpy.empty(0, numpy.uint8)
+        self.groups = tuple(
+            tuple(self.members.index(r) for r in host if r in self.members)
+            for host in world.groups if any(r in self.members for r in host)
+        )  # fmt: skip
+        self._crowded = max(Counter(world.kernels).values()) > usable_cores()
+        for concurrent in ("collectives", "messages"):
+            self._queues[concurrent, None] = self._make_queue(concurrent, None)
+        self._main = self._queues["collectives", None]
+        self._hot_init(self._main.engine, world.config.timeout)
+        world.communicators.add(self)  # type: ignore[arg-type]
+
+    def _make_queue(self, kind: str, forced: str | None) -> Queue:
+        roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]
+        name = f"{zlib.crc32(f'{self.name}|{kind}|{forced}'.encode()):08x}"
+        used = [t for t in dict.fromkeys(roads) if t is not None]
+        lanes = {t: self.world.transports[t].lane(name, self.rank, self.members) for t in used}
+        one_host = len(self.groups) == 1 and (forced is None or forced in SHARED)
+        queue = Queue(
+            self.rank, roads, lanes, crowded=self._crowded, one_host=one_host, concurrent=kind == "messages"
+        )
+        queue.engine.owner = self
+        return queue
+
+    def wire(self, offers: Sequence[list[dict[str, Any]]]) -> None:
+        """Take the members' offers for the queues made at birth."""
+        for i, queue in enumerate(self._queues.values()):
+            queue.accept([offer[i] for offer in offers])
+
+    def offer(self) -> list[dict[str, Any]]:
+        return [queue.offer() for queue in self._queues.values()]
+
+    def _queue(self, kind: str, forced: str | None) -> Queue:
+        """The queue for this kind of call over this transport; made, by all members together, at first use."""
+        queue = self._queues.get((kind, forced))
+        if queue is None:
+            if forced is not None and not all(self._share(self._reaches_all(forced))):
+                self.world.add(forced, self._exchange_in_world)
+            queue = self._make_queue(kind, forced)
+            queue.accept(self._share(queue.offer()))
+            self._queues[kind, forced] = queue
+        return queue
+
+    def _reaches_all(self, transport: str) -> bool:
+        """Has this rank a road to every member over this transport?  (Members may know different things.)"""
+        return all(r == self.world.rank or self.world.refusal(transport, r) is None for r in self.members)
+
+    def _exchange_in_world(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.world.size
+        for r, given in zip(self.members, self._share(value), strict=True):
+            values[r] = given
+        return values
+
+    def _share(self, value: Any) -> list[Any]:
+        """Every member's JSON value, by rank."""
+        data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
+        lengths = self.allgather(numpy.array([len(data)]))  # type: ignore[attr-defined]
+        rows = self.allgatherv(data, lengths.tolist())  # type: ignore[attr-defined]
+        ends = numpy.cumsum(lengths)
+        return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _wire(self, made: Members | None) -> None:
+        """Give a new communicator its peers' offers; collective over this one."""
+        offers = self._share(made.offer() if made is not None else None)
+        if made is not None:
+            made.wire([offers[self.members.index(r)] for r in made.members])
+
+    def _rank(self, value: int, what: str) -> int:
+        return rank_in(self.size, value, what)

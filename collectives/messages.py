@@ -1,0 +1,96 @@
+"""send, recv and sendrecv: messages between two ranks, matched by tag, in a queue of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.collectives.buffers import Buffer, describe
+from hocket.collectives.calls import Call, writable
+from hocket.collectives.engine import CODES
+from hocket.collectives.handle import open_group
+from hocket.collectives.lower import IN, OUT
+from hocket.collectives.options import Options
+from hocket.collectives.plan import Plan
+from hocket.collectives.running import NO_OP, Running, check_timeout
+from hocket.errors import ArgumentError
+
+DONE, BUSY = CODES["done"], CODES["busy"]
+
+
+class Messages(Running):
+    """The messages of a communicator."""
+
+    def _exchange_messages(
+        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, options: Options
+    ) -> Any:
+        if self._broken is not None:
+            self._refuse()
+        check_timeout(options.timeout)
+        if not 0 <= tag < 1 << 31:
+            raise ArgumentError(f"tag={tag} must be between 0 and 2**31 - 1")
+        src = describe(x) if dest is not None else None
+        dst = writable(describe(out, "out"), "out") if source is not None else None
+        if src is not None and dst is not None and src.dtype != dst.dtype:
+            raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
+        if dest == self.rank or source == self.rank:
+            return self._to_self(x, dest, out, source, src, dst, options)
+        queue = self._queue("messages", options.transport)
+        model = src or dst
+        assert model is not None
+        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        key = dest, source, model.dtype.code, model.shape, dst and dst.nbytes
+        plan = queue.engine.plans.get(key)
+        if plan is None:
+            plan = _message_plan(dest, source, src, dst)
+            self._connect(queue, plan, timeout)
+            queue.keep(key, plan)
+        label = model.dtype.code << 32 | tag
+        at = (src.address if src else 0, dst.address if dst else 0)
+        call = Call("message", src, dst, 0, result=out)
+        engine = queue.engine
+        if options.async_op or open_group() is not None:
+            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst), call=call)
+        code = engine.execute(plan, *at, -1, None, timeout, label)
+        if code == BUSY:
+            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst), call=call).result()
+        if code != DONE:
+            self._fail(engine, code, engine.culprit, timeout)
+        if dst is not None:
+            dst.restore()
+        return out
+
+    def _to_self(
+        self, x: Any, dest: int | None, out: Any, source: int | None, src: Buffer | None, dst: Buffer | None,
+        options: Options,
+    ) -> Any:  # fmt: skip
+        if dest != source or src is None or dst is None or src.nbytes != dst.nbytes:
+            raise ArgumentError(f"rank {self.rank} cannot send to or receive from itself; use sendrecv, or copy")
+        work = self._start(
+            self._queue("messages", options.transport), _self_plan(src), src.address, dst.address, NO_OP,
+            options, 0, (src, dst), call=Call("message", src, dst, 0, result=out),
+        )  # fmt: skip
+        return work if options.async_op else out if open_group() is not None else work.result()
+
+
+def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
+    step: list[Any] = []
+    if src is not None:
+        step.append(("send", (dest,), -1, False, [(IN, 0, src.nbytes)], None))
+    if dst is not None:
+        step.append(("recv", (source,), -1, False, None, [(OUT, 0, dst.nbytes)]))
+    model = src or dst
+    assert model is not None
+    verb = "sendrecv" if src and dst else "send" if src else "recv"
+    ends = ", ".join(f"{k}={v}" for k, v in (("dest", dest), ("source", source)) if v is not None)
+    return Plan(
+        [step], itemsize=model.dtype.itemsize, dtype=model.dtype.code, scratch=0, segment=0, fingerprint=0,
+        collective=verb, algorithm="message", text=f"{verb}({model.dtype.name}{list(model.shape)}, {ends})",
+    )  # fmt: skip
+
+
+def _self_plan(src: Buffer) -> Plan:
+    pieces = [(IN, 0, src.nbytes)], [(OUT, 0, src.nbytes)]
+    return Plan(
+        [[("copy", (), -1, False, *pieces)]], itemsize=1, dtype=src.dtype.code, scratch=0, segment=0, fingerprint=0,
+        collective="sendrecv", algorithm="copy", text="sendrecv to itself",
+    )  # fmt: skip

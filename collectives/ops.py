@@ -1,0 +1,97 @@
+"""What `op=` may be, and what it means for a plan: a kernel's code, a user's function, a factor before or after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy
+
+from hocket.collectives.buffers import Buffer
+from hocket.errors import ArgumentError
+from hocket.kernels import ops as kernel_ops
+
+Function = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class PremulSum:
+    """Sum of factor * x; the factor may differ between ranks.  `hocket.premul_sum(factor)`."""
+
+    factor: float
+
+
+Op = str | Function | PremulSum
+
+
+def premul_sum(factor: float) -> PremulSum:
+    """The op that multiplies this rank's x by `factor` before it is summed (NCCL's PreMulSum)."""
+    return PremulSum(float(factor))
+
+
+class Resolved(NamedTuple):
+    """An op for one dtype and size."""
+
+    name: str
+    code: int
+    user: Callable[[Sequence[memoryview], memoryview], None] | None = None
+    before: float | None = None
+    """Factor on this rank's input."""
+    after: float = 0.0
+    """Factor on the result."""
+
+    @property
+    def commutative(self) -> bool:
+        """A user's function is combined in rank order: nothing is known of it."""
+        return self.user is None
+
+
+LARGEST_ELEMENT = 4096
+"""Bytes: what every channel surely delivers in one piece."""
+
+
+def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
+    """`op` for x's dtype, or an error that says which ops or dtypes fit."""
+    dtype = x.dtype
+    if isinstance(op, str):
+        if op != "avg":
+            return Resolved(op, kernel_ops.lookup(op, dtype))
+        return Resolved("avg", _summable(op, x), after=1.0 / size)
+    if isinstance(op, PremulSum):
+        return Resolved("premul_sum", _summable("premul_sum", x), before=op.factor)
+    if callable(op):
+        if x.dtype.itemsize > LARGEST_ELEMENT:
+            raise ArgumentError(f"elements of {x.dtype.itemsize} bytes; a function op takes at most {LARGEST_ELEMENT}")
+        return Resolved("user", -1, _reducer(op, x))
+    raise ArgumentError(
+        f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor) or a function"
+    )
+
+
+def _summable(name: str, x: Buffer) -> int:
+    if x.dtype.name == "bool":
+        raise ArgumentError(f"op {name!r} needs numbers, got bool")
+    return kernel_ops.lookup("sum", x.dtype)
+
+
+def _reducer(function: Function, x: Buffer) -> Callable[[Sequence[memoryview], memoryview], None]:
+    """`function(a, b) -> array` folded over the operands the engine hands out, in rank order."""
+    model = x.array
+    is_torch = hasattr(model, "data_ptr")
+    dtype: Any = model.dtype if hasattr(model, "dtype") else numpy.dtype(x.dtype.numpy)
+
+    def view(memory: memoryview) -> Any:
+        if is_torch:
+            import torch
+
+            return torch.frombuffer(memory, dtype=dtype)
+        return numpy.frombuffer(memory, dtype)
+
+    def fold(operands: Sequence[memoryview], out: memoryview) -> None:
+        total = view(operands[0])
+        for operand in operands[1:]:
+            total = function(total, view(operand))
+        view(out)[:] = total
+
+    return fold

@@ -1,0 +1,48 @@
+"""A compiled schedule: what `lower` made of one rank's steps, as flat arrays of bytes and peers."""
+
+from libc.stdint cimport uint32_t
+
+cdef enum:
+    SEND = 0       # one message to one peer, or the same message to several (multicast)
+    RECV = 1       # one message from one peer, into place
+    REDUCE = 2     # messages from several peers and our own operand, combined in rank order
+    COPY = 3       # within this rank
+
+cdef enum:
+    IN = 0         # the caller's input
+    OUT = 1        # the caller's output (the same memory when in place)
+    SCRATCH = 2
+
+cdef struct Piece:
+    int space
+    size_t offset, length           # bytes
+
+cdef struct Instr:
+    int kind
+    int npeers
+    int* peers                      # REDUCE: in rank order
+    int own                         # REDUCE: our operand's place among them, -1: we bring none
+    bint after_sends                # may overwrite what this step's sends read: wait for them
+    int npieces
+    Piece* src
+    Piece* dst
+
+cdef struct Step:
+    int first, count
+
+cdef class Plan:
+    cdef readonly int nsteps, ninstrs, nsegments, npeers_max
+    cdef readonly size_t segment, itemsize, scratch
+    cdef readonly int dtype
+    cdef readonly uint32_t fingerprint
+    cdef readonly str collective, algorithm
+    cdef readonly str text          # the call, for people: allreduce(float32[1024], op='sum')
+    cdef readonly frozenset peers
+    cdef readonly bint small        # few bytes: over before another thread could use the GIL
+    cdef Step* steps
+    cdef Instr* instrs
+    cdef int* peer_pool
+    cdef Piece* piece_pool
+
+    cdef _fill(self, int i, kind, to, own, after, src, dst, int* peers, int* pieces)
+    cdef Piece* _pieces(self, list source, int* pieces)

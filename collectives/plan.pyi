@@ -1,0 +1,21 @@
+from hocket.collectives.lower import Instr
+
+class Plan:
+    nsteps: int
+    ninstrs: int
+    nsegments: int
+    npeers_max: int
+    segment: int
+    itemsize: int
+    scratch: int
+    dtype: int
+    fingerprint: int
+    collective: str
+    algorithm: str
+    text: str
+    peers: frozenset[int]
+    small: bool
+    def __init__(
+        self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
+        fingerprint: int, collective: str, algorithm: str, text: str,
+    ) -> None: ...

@@ -1,0 +1,70 @@
+"""A compiled schedule as flat C arrays.  Knows nothing of channels or time; `engine` runs it."""
+
+from libc.stdlib cimport calloc, free
+
+KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY}
+
+
+cdef class Plan:
+    """`steps`: for each step a list of (kind, peers, own, after_sends, src, dst), src and dst lists of
+    (space, offset, length) in bytes.  `segment`: run in segments of so many bytes of every piece (0: whole).
+    """
+
+    def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
+                  uint32_t fingerprint, str collective, str algorithm, str text):
+        cdef int n = 0, s, i = 0, peers = 0, pieces = 0
+        cdef size_t longest = 0, total = 0
+        for step in steps:
+            for kind, to, own, after, src, dst in step:
+                n += 1
+                peers += len(to)
+                pieces += len(src or ()) + len(dst or ())
+                for _, _, length in (src or dst):
+                    longest = max(longest, length)
+                    total += length
+        self.nsteps, self.ninstrs = len(steps), n
+        self.itemsize, self.dtype, self.scratch, self.segment = itemsize, dtype, scratch, segment
+        self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
+        self.small = total <= 16384
+        self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
+        self.peers = frozenset(p for step in steps for instr in step for p in instr[1])
+        self.steps = <Step*>calloc(max(1, self.nsteps), sizeof(Step))
+        self.instrs = <Instr*>calloc(max(1, n), sizeof(Instr))
+        self.peer_pool = <int*>calloc(max(1, peers), sizeof(int))
+        self.piece_pool = <Piece*>calloc(max(1, pieces), sizeof(Piece))
+        if not (self.steps and self.instrs and self.peer_pool and self.piece_pool):
+            raise MemoryError
+        peers = pieces = 0
+        for s, step in enumerate(steps):
+            self.steps[s] = Step(i, len(step))
+            for kind, to, own, after, src, dst in step:
+                self._fill(i, kind, to, own, after, src, dst, &peers, &pieces)
+                i += 1
+
+    cdef _fill(self, int i, kind, to, own, after, src, dst, int* peers, int* pieces):
+        cdef Instr* x = &self.instrs[i]
+        x.kind, x.own, x.after_sends = KINDS[kind], own, after
+        x.npeers = len(to)
+        self.npeers_max = max(self.npeers_max, x.npeers)
+        x.peers = self.peer_pool + peers[0]
+        for p in to:
+            self.peer_pool[peers[0]] = p
+            peers[0] += 1
+        x.npieces = len(src or dst or ())
+        if src:
+            x.src = self._pieces(src, pieces)
+        if dst:
+            x.dst = self._pieces(dst, pieces)
+
+    cdef Piece* _pieces(self, list source, int* pieces):
+        cdef Piece* first = self.piece_pool + pieces[0]
+        for space, offset, length in source:
+            self.piece_pool[pieces[0]] = Piece(space, offset, length)
+            pieces[0] += 1
+        return first
+
+    def __dealloc__(self):
+        free(self.steps)
+        free(self.instrs)
+        free(self.peer_pool)
+        free(self.piece_pool)

@@ -1,0 +1,116 @@
+"""A queue: one engine, and the lanes that carry it to each member.
+
+Channels are opened when a plan first needs them; a lane inside the host costs nothing to open and is opened at once,
+so that lowering knows which channels can multicast.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from hocket.collectives.engine import Engine
+from hocket.collectives.plan import Plan
+from hocket.transports.base import Lane
+
+LOCAL = ("shm", "threads")
+"""Transports whose channels are memory: opening one needs no answer from the peer."""
+SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 20
+"""Polls before the first yield: with a core for each local rank (100-200 us; over sockets each poll is a system call),
+and without."""
+PLANS = 1024
+"""Plans that a queue remembers."""
+CLOSE_WAIT = 1.0
+"""Seconds that closing waits for other threads to leave the engine."""
+POLLS_WITH_GIL = 200
+"""Polls (2-4 us) before the GIL is released: releasing and taking it back costs a small call a third of its time."""
+SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 262144
+"""One slot of a ring (transports/ring.h); one read-ahead of a stream (stream.h)."""
+EAGER_LOCAL, EAGER_STREAM = 32768, 4096
+"""Bytes of one message that a channel surely buffers: half a slot of a ring, and well below any socket's buffers."""
+
+
+class Queue:
+    """The engine of one communicator's collectives, or of its sends and receives."""
+
+    def __init__(
+        self, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
+        one_host: bool, concurrent: bool = False,
+    ) -> None:  # fmt: skip
+        self.roads, self.lanes = roads, lanes
+        local = all(road in LOCAL for i, road in enumerate(roads) if i != index)
+        spins = SPIN_SHARED if crowded else SPIN_ALONE if local else SPIN_STREAM
+        in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
+        polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
+        self.engine = Engine(index, len(roads), spins, concurrent, polls)
+        self.segment = SEGMENT_LOCAL if one_host else SEGMENT_STREAM
+        """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
+        self.offers: Sequence[dict[str, Any]] = []
+        self._opening = [threading.Lock() for _ in roads]
+
+    def keep(self, key: Hashable, plan: Plan) -> None:
+        """Remember a plan; the oldest goes when there are many (counts that change with each call)."""
+        plans = self.engine.plans
+        plans[key] = plan
+        while len(plans) > PLANS:
+            plans.pop(next(iter(plans)), None)
+
+    def offer(self) -> dict[str, Any]:
+        """What the other members need; see `Lane.offer`."""
+        return {name: lane.offer() for name, lane in self.lanes.items()}
+
+    def accept(self, offers: Sequence[dict[str, Any]]) -> None:
+        """Take the other members' offers, and open what is local."""
+        self.offers = offers
+        self.connect(p for p, road in enumerate(self.roads) if road in LOCAL and p != self.engine.rank)
+
+    def connect(self, peers: Iterable[int], look: Callable[[int], object] = lambda peer: None) -> None:
+        """Open the channels to these members that are not open yet; `look(peer)` is called now and then in a wait."""
+        for peer in sorted(peers):
+            if not self.engine.connected(peer):
+                with self._opening[peer]:  # threads may call at once
+                    self._open(peer, look)
+
+    def _open(self, peer: int, look: Callable[[int], object]) -> None:
+        if not self.engine.connected(peer):
+            road = self.roads[peer]
+            assert road is not None
+            lane = self.lanes[road]
+            if hasattr(lane, "look"):
+                lane.look = functools.partial(look, peer)
+            try:
+                self.engine.connect(peer, *lane.open(peer, self.offers[peer].get(road)), lane)
+            finally:
+                if hasattr(lane, "look"):
+                    vars(lane).pop("look", None)  # it holds the communicator
+
+    @property
+    def eager(self) -> int:
+        """Bytes that every channel of this queue buffers."""
+        others = (road for i, road in enumerate(self.roads) if i != self.engine.rank)
+        return EAGER_LOCAL if all(road in LOCAL for road in others) else EAGER_STREAM
+
+    def close(self) -> None:
+        self.engine.abort()
+        deadline = time.monotonic() + CLOSE_WAIT
+        while self.engine.driven and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for lane in self.lanes.values():
+            lane.close()
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, cut by the cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no cgroup v2, or not limited
+    return cores

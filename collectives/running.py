@@ -1,0 +1,220 @@
+"""How a collective is carried out: resolve the call, find or make its plan, run it or queue it."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any
+
+from hocket.algorithms import registry
+from hocket.algorithms.hierarchical import hierarchical
+from hocket.algorithms.registry import Algorithm
+from hocket.algorithms.select import select
+from hocket.collectives import verdicts
+from hocket.collectives.buffers import describe, empty_like
+from hocket.collectives.calls import Call, resolve_call
+from hocket.collectives.engine import CODES, scale
+from hocket.collectives.failing import Failing
+from hocket.collectives.handle import Work, open_group
+from hocket.collectives.lower import lower
+from hocket.collectives.ops import Op, Resolved, resolve
+from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
+from hocket.collectives.plan import Plan
+from hocket.collectives.queue import Queue
+from hocket.collectives.work import Queued
+from hocket.errors import ArgumentError
+
+DONE, BUSY = CODES["done"], CODES["busy"]
+NO_OP = Resolved("", -1)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """A limit of a call is seconds, more than 0."""
+    if timeout is not None and not timeout > 0:
+        raise ArgumentError(f"timeout={timeout!r} must be seconds, more than 0 (None: HOCKET_TIMEOUT)")
+
+
+class Running(Failing):
+    """The general way of every call; hot.pyx has the short one."""
+
+    def _general(
+        self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
+    ) -> Any:
+        """The way of every call that has not been made before (hot.pyx has the short one)."""
+        call = resolve_call(collective, x, out, self._rank(root, "root"), counts, self.rank, self.size)
+        return self._run(call, options, op)
+
+    def _run(self, call: Call, options: Options, op: Op | None = None) -> Any:
+        if self._broken is not None:
+            self._refuse()
+        if options.order not in ("any", "rank"):
+            raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
+        check_timeout(options.timeout)
+        how = resolve(op, call.model, self.size) if call.collective in REDUCING else NO_OP
+        queue = self._main if options.transport is None else self._queue("collectives", options.transport)
+        key = (
+            call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
+            call.src is None, call.dst is None, how.name, options.algorithm, options.order,
+        )  # fmt: skip
+        plan = queue.engine.plans.get(key)
+        if plan is None:
+            plan = self._plan(queue, call, how, options)
+            queue.keep(key, plan)
+        if how.before is not None:
+            call = _premultiplied(call, how.before)
+        src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
+        after = how.after if call.dst else 0.0
+        if options.async_op or open_group() is not None:
+            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call)
+        engine = queue.engine
+        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        code = engine.execute(plan, src, dst, how.code, how.user, timeout)
+        if code == BUSY:
+            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call).result()
+        if code != DONE:
+            self._fail(engine, code, engine.culprit, timeout)
+        if after and call.dst is not None:
+            scale(call.dst.dtype.code, dst, dst, call.dst.count, after)
+        if call.dst is not None:
+            call.dst.restore()
+        usual = options in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
+        if usual and call.src is not None and call.is_told_by_shape:
+            out = call.dst.array if call.dst is not None else None
+            given = call.dst is not None and not call.dst.fresh
+            what = call.collective, call.src.array, out, op, call.root, options.order
+            self._remember(*what, given, call.in_place, plan, how.code, after)
+        return call.result
+
+    def _start(
+        self, queue: Queue, plan: Plan, src: int, dst: int, how: Resolved, options: Options, tag: int | None,
+        keep: Any, factor: float = 0.0, call: Call | None = None,
+    ) -> Any:  # fmt: skip
+        """Queue the run; a `Work`, or inside a group the array that will hold the result."""
+        engine, site = queue.engine, verdicts.caller_site()
+        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        count = call.dst.count if call is not None and call.dst is not None else 0
+        queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, factor, count, site)
+
+        def check(ended: Queued) -> None:
+            if ended.status != DONE:
+                self._fail(engine, ended.status, ended.culprit, timeout, ended)
+            if call is not None and call.dst is not None:
+                call.dst.restore()
+
+        work = Work(queued, call.result if call else None, check)
+        together = open_group()
+        if together is None or options.async_op:
+            return work
+        together.append(work)
+        return call.result if call else None
+
+    def _plan(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
+        algorithm = self._algorithm(call, how, options)
+        why = algorithm.requires(self.size)
+        if why:
+            raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
+        layout = call.layout(algorithm, self.rank, self.size)
+        longest = max(layout.lengths, default=0)
+        itemsize = call.model.dtype.itemsize
+        segment = queue.segment // itemsize * itemsize
+        if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
+            segment = 0
+        lowered = lower(
+            algorithm, self.rank, self.size, call.root, layout,
+            eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
+        )  # fmt: skip
+        agreed = f"{call.agreed}|{how.name}|{algorithm.name}"
+        shape = list(call.model.shape)
+        extra = (f", op={how.name!r}" if how.name else "") + (f", root={call.root}" if registry_rooted(call) else "")
+        text = f"{call.collective}({call.model.dtype.name}{shape}{extra})"
+        if call.collective in ("barrier", "close"):
+            text = f"{call.collective}()"
+        plan = Plan(
+            lowered.steps, itemsize=itemsize, dtype=call.model.dtype.code, scratch=lowered.scratch, segment=segment,
+            fingerprint=zlib.crc32(agreed.encode()), collective=call.collective, algorithm=algorithm.name,
+            text=text,
+        )  # fmt: skip
+        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        self._connect(queue, plan, timeout)
+        return plan
+
+    def _algorithm(self, call: Call, how: Resolved, options: Options) -> Algorithm:
+        commutative = how.commutative and options.order == "any"
+        if isinstance(options.algorithm, Algorithm):
+            return options.algorithm
+        collective = call.contract
+        name = options.algorithm or self._configured(collective)
+        if name is None:
+            if call.private:
+                return registry.get(collective, "direct" if self.size <= 16 else "pairwise")
+            nbytes = call.count * call.model.dtype.itemsize
+            name = select(collective, self.size, nbytes, self.groups, commutative)
+        two_levels = name == "hierarchical"
+        chosen = hierarchical(collective, self.groups) if two_levels else registry.get(collective, name)
+        if not commutative and chosen.order != "rank" and how.name:
+            raise ArgumentError(
+                f"{call.collective} algorithm {name!r} does not keep rank order, which this op or order='rank' needs"
+            )
+        return chosen
+
+    def _configured(self, collective: str) -> str | None:
+        """HOCKET_ALGORITHM: one name, for the collectives that have it, or collective=name,..."""
+        for item in (self.world.config.algorithm or "").split(","):
+            where, _, name = item.rpartition("=")
+            if name and where in ("", collective) and (where or name in registry.names(collective)):
+                return name
+        return None
+
+    def _connect(self, queue: Queue, plan: Plan, timeout: float) -> None:
+        """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
+        engine, began, waits_for = queue.engine, time.monotonic(), -1
+        if all(engine.connected(p) for p in plan.peers):
+            return
+
+        def look(peer: int) -> None:
+            nonlocal waits_for
+            waits_for, waited = peer, time.monotonic() - began
+            if self._halted:
+                raise _Ended(CODES["aborted"])
+            if engine.owner is not None:
+                self.on_wait(engine, waited)
+            if 0 < timeout < waited:
+                raise _Ended(CODES["timeout"])
+
+        engine.begin(plan)
+        try:
+            queue.connect(plan.peers, look)
+        except _Ended as why:
+            self._fail(engine, why.code, waits_for, timeout)
+        except BaseException as error:
+            engine.error = error
+            self._fail(engine, CODES["raised"], waits_for, timeout)
+        engine.ready(plan)
+
+
+class _Ended(Exception):
+    """There is no more use in waiting for a channel; the code is the engine's."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "scan", "exscan"})
+"""Calls that have an op."""
+
+
+def registry_rooted(call: Call) -> bool:
+    """Does a root matter to this call?"""
+    return call.collective in ("broadcast", "reduce", "gather", "scatter")
+
+
+def _premultiplied(call: Call, factor: float) -> Call:
+    """The call on factor * x: in place if it is in place, else on a copy."""
+    assert call.src is not None
+    made = None if call.in_place else empty_like(call.src, call.src.shape)
+    target = call.src if made is None else describe(made)
+    scale(call.src.dtype.code, target.address, call.src.address, call.src.count, factor)
+    return Call(
+        call.collective, target, target if call.in_place else call.dst, call.count, call.root, call.counts,
+        call.in_place, call.private, call.result,
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""`init()`: from a process that some launcher started to a Communicator of all ranks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+from hocket.collectives import default, work
+from hocket.collectives.communicator import Communicator
+from hocket.collectives.config import Config
+from hocket.collectives.launch import Place, detect
+from hocket.collectives.threads import lone_session
+from hocket.collectives.world import World
+from hocket.errors import ArgumentError
+from hocket.transports import registry
+from hocket.transports.base import Context, Transport
+from hocket.transports.reactor import Reactor
+from hocket.transports.rendezvous import join
+from hocket.transports.session import Session
+
+log = logging.getLogger("hocket")
+_lock = threading.Lock()
+_config: Config | None = None
+_worlds: list[Communicator] = []
+START_TIMEOUT = 60.0
+"""Seconds for all ranks to come; HOCKET_TIMEOUT or timeout= if that is shorter."""
+
+
+def config() -> Config:
+    """This process's settings, read from the environment once."""
+    global _config
+    with _lock:
+        if _config is None:
+            _config = Config.from_env()
+            if not log.handlers:
+                handler = logging.StreamHandler()
+                handler.setFormatter(logging.Formatter("hocket[%(process)d] %(message)s"))
+                log.addHandler(handler)
+            log.setLevel(_config.log.upper())
+        return _config
+
+
+def init(
+    rank: int | None = None, size: int | None = None, address: str | None = None, *, auth: str = "secret",
+    transport: str | None = None, timeout: float | None = None, make_default: bool = True,
+) -> Communicator:  # fmt: skip
+    """Join the other ranks of this job and return the communicator of all of them.
+
+    The place in the job is found in what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and
+    WORLD_SIZE set by hand); alone, the size is 1.  `rank`, `size` and `address` ("unix:/path", "tcp:host:port") beat
+    the launcher.  `transport`: names to use, best first ("shm,tcp"); default all that this machine has.  `timeout`:
+    seconds for all ranks to come (60).  `auth="none"`: over several hosts without a secret, for networks where
+    everybody may join.  HOCKET_LOG=info prints what was decided.
+
+    Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
+
+    >>> import hocket
+    >>> with hocket.init() as comm:
+    ...     comm.rank, comm.size
+    (0, 1)
+    """
+    settings = config()
+    place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
+    log.info("%s", place.why)
+    wait = timeout or min(START_TIMEOUT, settings.timeout)
+    names = (transport or settings.transport or ",".join(registry.known())).split(",")
+    world = _alone(settings) if place.size == 1 else _join(place, settings, names, wait)
+    world.why = place.why
+    try:
+        comm = Communicator(world, "world", range(place.size))
+        comm.wire(world.session.exchange(comm.offer(), wait))
+    except BaseException:
+        world.close()
+        raise
+    for peer in range(place.size):
+        if peer != place.rank:
+            log.info("rank %d to rank %d: %s", place.rank, peer, world.road(peer))
+    _worlds[:] = [each for each in _worlds if not each._closed]  # what was left may go, and its memory with it
+    _worlds.append(comm)
+    if make_default:
+        default.set_default(comm)
+    return comm
+
+
+def _alone(settings: Config) -> World:
+    return World(0, 1, lone_session(), settings, [], lambda name: "alone")
+
+
+def _join(place: Place, settings: Config, names: list[str], wait: float) -> World:
+    reactor = Reactor()
+    try:
+        return _meet(place, settings, names, wait, reactor)
+    except BaseException:  # nothing of a start that failed stays
+        reactor.close()
+        raise
+
+
+def _meet(place: Place, settings: Config, names: list[str], wait: float, reactor: Reactor) -> World:
+    session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor)
+    context = Context(
+        place.rank, place.size, session.key, place.job, reactor, _interface(session, settings), settings.ports, wait
+    )
+    present, absent = registry.load(names)
+    unknown = set(names) - set(present) - set(absent)
+    if unknown:
+        raise ArgumentError(f"transport {sorted(unknown)} is not known; there are {', '.join(registry.known())}")
+
+    def make(name: str) -> Transport | str:
+        if name in absent:
+            return absent[name]
+        kind = present.get(name) or registry.load([name])[0].get(name)
+        if kind is None:
+            raise ArgumentError(f"transport {name!r} is not known; there are {', '.join(registry.known())}")
+        made: Transport = kind(context)
+        return made
+
+    try:
+        world = World(place.rank, place.size, session, settings, names, make)
+    except BaseException:
+        session.close()
+        raise
+    world.reactor = reactor
+    return world
+
+
+def _interface(session: Session, settings: Config) -> str:
+    """The address that the other ranks reach us by: the one our own way to the rendezvous starts from."""
+    if settings.iface:
+        return settings.iface
+    here: Any = session.local_address
+    return here or "127.0.0.1"
+
+
+@atexit.register
+def _leave() -> None:
+    """At exit: say goodbye, or what this rank died of."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for comm in _worlds:
+        with contextlib.suppress(Exception):
+            if isinstance(error, BaseException):
+                comm.give_up(error)
+            comm.close()
+    work.stop()
+
+
+def _forked() -> None:
+    """In a forked child the job is the parent's: calls are refused, and nothing of it is touched."""
+    work.forked()
+    for first in _worlds:
+        for comm in list(first.world.communicators):  # those of split and dup too
+            comm.disown()
+    _worlds.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,176 @@
+"""`local_world(n)`: n ranks as threads of this process, for tests, notebooks and examples.
+
+The ranks talk through the same rings and the same engine as processes do, in plain memory; only the control plane
+is replaced by a lock.  Kernels and waits run without the GIL; Python code between calls takes turns as usual.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from hocket.collectives.communicator import Communicator
+from hocket.collectives.config import Config
+from hocket.collectives.world import World
+from hocket.errors import ArgumentError, TimeoutError
+from hocket.transports.base import Transport
+from hocket.transports.reference import Exchange, ReferenceTransport
+from hocket.transports.shm import ThreadTransport
+from hocket.transports.window import Window
+
+Result = TypeVar("Result")
+
+
+class _Meeting:
+    """What the threads' sessions share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.sessions: list[ThreadSession] = []
+        self.barrier = threading.Barrier(size)
+        self.values: list[Any] = [None] * size
+        self.lock = threading.Lock()
+        self.judged: set[str] = set()
+        self.stuck: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+
+
+class ThreadSession:
+    """The control plane between threads; the interface of transports.session.Session."""
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank, self.meeting = rank, meeting
+        self.on_stop: Callable[[dict[str, Any]], dict[str, Any]] = lambda fault: {}
+        self.on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None
+        self.on_left: Callable[[int], None] = lambda rank: None
+        meeting.sessions.append(self)
+
+    def exchange(self, value: Any, timeout: float) -> list[Any]:
+        meeting = self.meeting
+        meeting.values[self.rank] = value
+        try:
+            meeting.barrier.wait(timeout)
+            values = list(meeting.values)
+            meeting.barrier.wait(timeout)
+        except threading.BrokenBarrierError:
+            raise TimeoutError("not all threads of the local world came to its start") from None
+        return values
+
+    def report(self, fault: dict[str, Any]) -> None:
+        meeting = self.meeting
+        with meeting.lock:
+            if fault["comm"] in meeting.judged:
+                return
+            meeting.judged.add(fault["comm"])
+        members = [s for s in meeting.sessions if s.rank in fault["ranks"]]
+        accounts = {str(s.rank): fault["account"] if s is self else s.on_stop(fault) for s in members}
+        verdict = {**fault, "by": self.rank, "accounts": accounts}
+        for session in members:
+            session.on_verdict(verdict)
+
+    def stuck(self, info: dict[str, Any]) -> None:
+        with self.meeting.lock:
+            seen = self.meeting.stuck.setdefault((info["comm"], info["seq"]), {})
+            seen[self.rank] = info
+            differ = len({i["fingerprint"] for i in seen.values()}) > 1
+        if differ:
+            self.report({**info, "kind": "mismatch", "text": "ranks wait for different calls"})
+
+    def close(self) -> None:
+        for session in self.meeting.sessions:
+            if session is not self:
+                session.on_left(self.rank)
+
+
+def lone_session() -> ThreadSession:
+    """The control plane of a job of one rank."""
+    return ThreadSession(0, _Meeting(1))
+
+
+class LocalWorld:
+    """n communicators, one for each thread.  A context manager; iterating gives the communicators."""
+
+    def __init__(self, size: int, transport: str = "threads") -> None:
+        if size < 1:
+            raise ArgumentError(f"local_world({size}): at least one rank")
+        make = _maker(size, transport)
+        meeting = _Meeting(size)
+        sessions = [ThreadSession(r, meeting) for r in range(size)]
+        self.comms: list[Communicator] = []
+
+        def start(rank: int) -> Communicator:
+            world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank))
+            world.why = f"rank {rank} of {size}: a thread of local_world({size})"
+            comm = Communicator(world, "world", range(size))
+            comm.wire(sessions[rank].exchange(comm.offer(), 30.0))
+            return comm
+
+        self.comms = _in_threads(start, list(range(size)))
+
+    def run(self, function: Callable[..., Result], *args: Any) -> list[Result]:
+        """function(comm, *args) on every rank, each in its own thread; the results by rank.  Raises the first error."""
+
+        def call(comm: Communicator) -> Result:
+            from hocket.collectives import default
+
+            with default.current(comm):
+                try:
+                    return function(comm, *args)
+                except BaseException as error:
+                    comm.give_up(error)
+                    raise
+
+        return _in_threads(call, self.comms)
+
+    def close(self) -> None:
+        _in_threads(lambda comm: comm.close(), self.comms)
+
+    def __iter__(self) -> Iterator[Communicator]:
+        return iter(self.comms)
+
+    def __enter__(self) -> LocalWorld:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _maker(size: int, transport: str) -> Callable[[int], Transport]:
+    if transport == "threads":
+        windows = [Window(private=True) for _ in range(size)]
+        return lambda rank: ThreadTransport(rank, windows)
+    if transport == "reference":
+        exchange = Exchange()
+        return lambda rank: ReferenceTransport(rank, size, exchange)
+    raise ArgumentError(f"local_world has the transports 'threads' and 'reference', not {transport!r}")
+
+
+def local_world(size: int, transport: str = "threads") -> LocalWorld:
+    """`size` ranks as threads of this process.  transport="reference": over the pure Python one, for comparison.
+
+    >>> import numpy as np
+    >>> with local_world(3) as world:
+    ...     world.run(lambda comm: int(comm.allreduce(np.array([comm.rank]))[0]))
+    [3, 3, 3]
+    """
+    return LocalWorld(size, transport)
+
+
+def _in_threads(function: Callable[[Any], Result], arguments: list[Any]) -> list[Result]:
+    results: list[Any] = [None] * len(arguments)
+    errors: list[BaseException] = []
+
+    def call(i: int) -> None:
+        try:
+            results[i] = function(arguments[i])
+        except BaseException as error:  # handed to the caller below
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(i,), name=f"rank-{i}", daemon=True) for i in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

@@ -1,0 +1,120 @@
+"""From what the control plane knows to what the user reads: accounts and verdicts become exceptions.
+
+An account is what one rank says it was doing: {"state": "in call" | "idle" | "no answer", "seq", "call", "site"}.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import hocket.errors as errors
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+FOLDERS = ("collectives", "transports", "algorithms", "kernels", "hocket")
+OURS = tuple(os.path.join(PACKAGE, folder, "") for folder in FOLDERS)
+CLOSE = "close()"
+"""The call of a rank that leaves a communicator."""
+LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
+
+
+@functools.lru_cache(maxsize=1024)
+def _shown(filename: str) -> str:
+    """The name under which a source file is shown; "" for hocket's own and Python's library."""
+    path = os.path.realpath(filename)
+    ours = path.startswith(OURS) or os.path.basename(os.path.dirname(path)) == "hocket"
+    theirs = path.startswith(LIBRARY) and "-packages" not in path
+    return "" if ours or theirs or filename.startswith("<frozen") else os.path.basename(path)
+
+
+def _user_site(frame: FrameType | None) -> str:
+    """The innermost frame of the user's own: "train.py:88 in step"."""
+    while frame is not None:
+        name = _shown(frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "?"
+
+
+def caller_site() -> str:
+    """Where the user's code called us, seen from the calling thread."""
+    return _user_site(sys._getframe(1))
+
+
+def thread_site(ident: int | None = None) -> str:
+    """Where another thread (the main one if None) is now."""
+    ident = ident or threading.main_thread().ident
+    return _user_site(sys._current_frames().get(ident or 0))
+
+
+def describe_account(account: dict[str, Any] | None) -> str:
+    """One rank's account in words."""
+    if not account or account.get("state") == "no answer":
+        return "does not answer (stopped, or its interpreter is held)"
+    if account.get("state") in ("lost", "left"):
+        return "is gone (its process ended)" if account["state"] == "lost" else "has left the job"
+    if account.get("then"):
+        now = f"in {account['call']}" if account.get("state") == "in call" else "in no call"
+        site, number = account.get("site", "?"), account["seq"]
+        return f"called {account['then']}, and is now {now} at {site} (its call number {number})"
+    if account.get("state") == "idle":
+        last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
+        return f"is not in a call on this communicator, it is at {account.get('site', '?')}{last}"
+    call, site, seq = (account.get(key, "?") for key in ("call", "site", "seq"))
+    return f"called {call} at {site} (its call number {seq})"
+
+
+def build(verdict: dict[str, Any], members: list[int], me: int, call: str) -> errors.Error:
+    """The exception that rank `me` (of the communicator) raises for `verdict`."""
+    kind = verdict["kind"]
+    if kind == "lost":
+        return lost([members.index(r) for r in verdict["lost"] if r in members], verdict.get("how", ""), me, call)
+    accounts = {members.index(int(r)): a for r, a in verdict.get("accounts", {}).items() if int(r) in members}
+    lines = "".join(f"\n  rank {r} {describe_account(a)}" for r, a in sorted(accounts.items()))
+    where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
+    by = verdict.get("by")
+    who = f"rank {members.index(by)}" if by in members else "a rank"
+    leaving = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE]
+    if kind == "mismatch" and leaving and me not in leaving:
+        return lost(leaving, "it has left (closed this communicator, or exited)", me, call)
+    if kind == "mismatch":
+        calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
+        return errors.MismatchError(
+            f"the ranks called different things ({where}):{lines}\nAll ranks must make the same calls in the same "
+            "order, with the same dtype, shape, op and root.", calls)  # fmt: skip
+    if kind == "timeout":
+        awaited = accounts.get(members.index(by), {}).get("waits_for") if by in members else None
+        missing = awaited or [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]
+        names = ranks(missing) if missing else "no rank (the data did not move)"
+        return errors.TimeoutError(
+            f"{verdict.get('text', '')} ({where}, seen by {who}): waiting for {names}:{lines}\n"
+            "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
+    if kind == "interrupt":
+        return errors.PeerLostError(f"{who} was interrupted ({where})", [members.index(by)] if by in members else [])
+    return errors.PeerLostError(
+        f"{who} failed: {verdict.get('text', '')} ({where})", [members.index(by)] if by in members else [])  # fmt: skip
+
+
+def arrived(account: dict[str, Any], seq: int) -> bool:
+    """Has that rank come to call number `seq`?"""
+    if account.get("state") in ("no answer", "lost", "left", "error"):
+        return False
+    return int(account.get("seq", 0)) >= seq
+
+
+def lost(gone: list[int], how: str, me: int, call: str) -> errors.PeerLostError:
+    """The exception for ranks that are no more."""
+    during = f" during {call}" if call else ""
+    return errors.PeerLostError(
+        f"{ranks(gone)} {'is' if len(gone) == 1 else 'are'} gone{during}: {how or 'its process ended'}; "
+        f"noticed by rank {me}. This communicator cannot be used any more.", gone)  # fmt: skip
+
+
+def ranks(which: list[int]) -> str:
+    """ "rank 3", or "ranks 1, 2, 5"."""
+    return f"rank {which[0]}" if len(which) == 1 else f"ranks {', '.join(map(str, which))}"

@@ -1,0 +1,25 @@
+from collections.abc import Callable
+from typing import Any
+
+from hocket.collectives.engine import Engine
+from hocket.collectives.plan import Plan
+
+class Queued:
+    status: int
+    culprit: int
+    foreign: int
+    plan: Plan
+    seq: int
+    site: str | None
+    def __init__(
+        self, engine: Engine, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
+        timeout: float = 0, tag: int | None = None, keep: Any = None, factor: float = 0, count: int = 0,
+        site: str | None = None,
+    ) -> None: ...
+    def wait(self, timeout: float = -1) -> bool: ...
+
+def stop() -> None: ...
+def forked() -> None: ...
+def reap() -> None: ...
+def oldest(engine: Engine) -> Queued | None: ...
+def queue_is_empty(engine: Engine) -> bool: ...

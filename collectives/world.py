@@ -1,0 +1,165 @@
+"""The world: what a process has once, whatever communicators it makes.
+
+Its session with the other ranks (control plane), its transports, and for each other rank the transports that reach
+it and the reason why each other one does not.  The session's callbacks arrive here, on the reactor's thread, and are
+passed on to the communicators they concern.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hocket.collectives.config import Config
+from hocket.errors import TransportError
+from hocket.transports.base import Transport
+from hocket.transports.reactor import Reactor
+from hocket.transports.shm import boot_id
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator import Communicator
+
+
+class Control(Protocol):
+    """What the world needs of a session (transports.session.Session, or threads.ThreadSession)."""
+
+    on_stop: Any
+    on_verdict: Any
+    on_left: Any
+
+    def exchange(self, value: Any, timeout: float) -> list[Any]: ...
+    def report(self, fault: dict[str, Any]) -> None: ...
+    def stuck(self, info: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+Exchange = Callable[[Any], list[Any]]
+"""Gives a JSON value, gets every world rank's by rank (None from those who do not take part)."""
+SHARED = ("shm", "threads")
+"""Transports that prove a common host."""
+
+
+class World:
+    """This process's place among all ranks.
+
+    `make(name)` builds a transport, or gives the reason why it cannot be.  `names`: the transports to try, best
+    first; the later ones are not even opened if the earlier ones reach everybody (no TCP port on a single host).
+    """
+
+    def __init__(
+        self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
+        make: Callable[[str], Transport | str],
+    ) -> None:  # fmt: skip
+        self.rank, self.size, self.session, self.config = rank, size, session, config
+        self.names, self._make = names, make
+        self.transports: dict[str, Transport] = {}
+        self.absent: dict[str, str] = {}
+        self.tables: dict[str, list[list[str | None]]] = {}
+        """transport -> [rank][peer] -> None where the road is open, else the reason."""
+        self.left: set[int] = set()
+        self.lost: dict[int, str] = {}
+        self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self.lock = threading.Lock()
+        self.closed = False
+        self.why = ""
+        self.reactor: Reactor | None = None
+        session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
+        self.kernels = session.exchange(boot_id(), config.timeout)
+        """Of each rank, the kernel it runs on: who competes for the same cores, whatever the roads between them."""
+        try:
+            for name in names:
+                if self._all_reached():
+                    self.absent[name] = "not opened: every rank is reached without it"
+                else:
+                    self.add(name, lambda value: session.exchange(value, config.timeout))
+        except BaseException:
+            for transport in self.transports.values():
+                transport.close()
+            raise
+        self.groups = _hosts(size, self._share_a_host)
+
+    def add(self, name: str, exchange: Exchange) -> None:
+        """Open one more transport, or one more time to ranks that were not there then.
+
+        Collective over those who take part in `exchange`.
+        """
+        made = self.transports.get(name) or self._make(name)
+        if isinstance(made, str):
+            self.absent[name] = made
+            offers = exchange(None)
+            mine: list[str | None] = [made] * self.size
+        else:
+            self.absent.pop(name, None)
+            self.transports[name] = made
+            offers = exchange(made.offer())
+            mine = made.reach(offers)
+        mine[self.rank] = None
+        before = self.tables.get(name, [["it took no part"] * self.size for _ in range(self.size)])
+        self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
+
+    def refusal(self, name: str, rank: int, seen_from: int | None = None) -> str | None:
+        """Why this road is not used; None if it is open at both ends."""
+        me = self.rank if seen_from is None else seen_from
+        if name not in self.tables:
+            return self.absent.get(name, f"no such transport; there are {', '.join(self.names)}")
+        here, there = self.tables[name][me][rank], self.tables[name][rank][me]
+        return here or (f"refused by rank {rank}: {there}" if there else None)
+
+    def road(self, rank: int, forced: str | None = None) -> str:
+        """The transport used to `rank`: the first that reaches it, or the forced one."""
+        names = [forced] if forced else list(self.names)
+        for name in names:
+            if self.refusal(name, rank) is None:
+                return name
+        why = "; ".join(f"{n}: {self.refusal(n, rank)}" for n in names)
+        raise TransportError(f"rank {self.rank} has no road to rank {rank} ({why})")
+
+    def _all_reached(self) -> bool:
+        pairs = [(a, b) for a in range(self.size) for b in range(a)]
+        return all(any(self.refusal(n, b, a) is None for n in self.tables) for a, b in pairs)
+
+    def _share_a_host(self, a: int, b: int) -> bool:
+        return any(n in self.tables and self.refusal(n, b, a) is None for n in SHARED)
+
+    # --- from the control plane (reactor's thread)
+
+    def _on_stop(self, fault: dict[str, Any]) -> dict[str, Any]:
+        for comm in list(self.communicators):
+            if comm.name == fault["comm"]:
+                return comm.stop(fault)
+        return {"state": "idle", "call": "", "site": "", "seq": 0}
+
+    def _on_verdict(self, verdict: dict[str, Any]) -> None:
+        if verdict["kind"] == "lost":
+            self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
+        for comm in list(self.communicators):
+            comm.hear(verdict)
+
+    def _on_left(self, rank: int) -> None:
+        self.left.add(rank)
+
+    def close(self) -> None:
+        """Leave the job: goodbye, then the transports.  Never raises, bounded."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.session.close()
+        for transport in self.transports.values():
+            transport.close()
+        if self.reactor is not None:
+            self.reactor.close()
+
+
+def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:
+    """Ranks grouped by who shares memory with whom (proven, so a rank that could not prove it is alone)."""
+    groups: list[list[int]] = []
+    for r in range(size):
+        home = next((g for g in groups if together(g[0], r) and together(r, g[0])), None)
+        if home is None:
+            groups.append([r])
+        else:
+            home.append(r)
+    return tuple(tuple(g) for g in groups)

@@ -1,0 +1,205 @@
+"""Several hosts: two network namespaces with a cable between them, in each a temporary directory and two ranks.
+
+Needs the right to make namespaces (root); CI without it has no such machine, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faulty import all_ready, facts, job
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def may_make_namespaces() -> bool:
+    probe = ["unshare", "--net", "--mount", "true"]
+    return os.geteuid() == 0 and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not may_make_namespaces(), reason="needs root and network namespaces")
+V4, V6 = ("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")
+SECRET = secrets.token_hex(16)
+
+
+class Hosts:
+    """Two namespaces, named after this process, joined by a veth pair."""
+
+    def __init__(self) -> None:
+        self.names = [f"hk{os.getpid()}{side}" for side in "ab"]
+
+    def make(self) -> None:
+        a, b = self.names
+        for name in self.names:
+            ip("netns", "add", name)
+        ip("link", "add", "v0", "netns", a, "type", "veth", "peer", "name", "v0", "netns", b)
+        for name, four, six in zip(self.names, V4, V6, strict=True):
+            ip("-n", name, "addr", "add", f"{four}/24", "dev", "v0")
+            ip("-n", name, "-6", "addr", "add", f"{six}/64", "dev", "v0", "nodad")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "v0", "up")
+
+    def cut(self) -> None:
+        ip("-n", self.names[0], "link", "set", "v0", "down")
+
+    def remove(self) -> None:
+        for name in self.names:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("netns", "del", name)
+
+    def prefix(self, host: int, own: pathlib.Path, env: dict[str, str]) -> list[str]:
+        """The words that run a command on a host, where `own` is TMPDIR: no Unix socket of another is seen."""
+        own.mkdir(exist_ok=True)
+        unset = [word for name in UNSET for word in ("-u", name)]
+        words = shlex.join(["env", *unset, *(f"{k}={v}" for k, v in env.items())])
+        script = f'mount --bind {shlex.quote(str(own))} "$TMPDIR" && exec {words} "$0" "$@"'
+        return ["ip", "netns", "exec", self.names[host], "unshare", "-m", "sh", "-c", script]
+
+
+UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"]
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    made = Hosts()
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
+
+
+@contextlib.contextmanager
+def job_on(hosts: Hosts, source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
+    own = {"WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "29500", "HOCKET_SECRET": SECRET, **env}
+    own = {k: v for k, v in own.items() if v}
+    places = [where / f"host{r // 2}" for r in range(4)]
+    prefix = {r: hosts.prefix(r // 2, places[r], {"RANK": str(r), **own}) for r in range(4)}
+    with job(4, source, where, prefix=prefix) as run:
+        yield run
+    for place in places:
+        assert [name for name in os.listdir(place) if not name.startswith("hocket-0")] == []
+
+
+ROADS = """
+comm = hocket.init({how})
+mine = {{p: comm.world.road(p) for p in range(4) if p != comm.rank}}
+say(groups=comm.groups, roads=mine, explain=comm.explain("allreduce", 8))
+for name, call in faulty.CALLS.items():
+    call(comm, np.arange(25200.0))
+for n in (1, 7, 3000, 400000):
+    x = (np.arange(n) % 1000 + comm.rank).astype(np.float64)
+    expected = 4.0 * (np.arange(n) % 1000) + 6
+    for algorithm in (None, "ring", "hierarchical"):
+        assert np.array_equal(comm.allreduce(x, out=np.empty(n), algorithm=algorithm), expected), (n, algorithm)
+    for root in range(4):
+        for algorithm in (None, "hierarchical"):
+            y = x.copy()
+            assert np.array_equal(comm.broadcast(y, root, algorithm=algorithm), np.arange(n) % 1000 + root), (n, root)
+        got = comm.reduce(x, root)
+        assert got is None if comm.rank != root else np.array_equal(got, expected)
+    assert np.array_equal(comm.allgather(x)[3 * n:], np.arange(n) % 1000 + 3)
+    y = np.repeat(np.arange(4.0), n) + 10 * comm.rank
+    assert np.array_equal(comm.alltoall(y), np.repeat(np.arange(4.0) * 10, n) + comm.rank)
+    assert np.array_equal(comm.reduce_scatter(y), np.full(n, 4.0 * comm.rank + 60))
+    before = np.arange(n) % 1000 * (comm.rank + 1.0) + sum(range(comm.rank + 1))
+    assert np.array_equal(comm.scan(x, out=np.empty(n)), before)
+ports = [t._listener.address for name, t in comm.world.transports.items() if name == "tcp"]
+comm.close()
+say(done=True, ports=ports)
+"""
+
+
+@pytest.mark.parametrize(
+    ("master", "how", "env"),
+    [
+        (V4[0], "", {}),
+        (V6[0], "", {"HOCKET_PORTS": "41000-41003"}),
+        (V4[0], "auth='none'", {"HOCKET_SECRET": ""}),
+    ],
+    ids=["ipv4", "ipv6 and HOCKET_PORTS", "no secret"],
+)
+def test_two_hosts(hosts: Hosts, master: str, how: str, env: dict[str, str], tmp_path: pathlib.Path) -> None:
+    with job_on(hosts, ROADS.format(how=how), tmp_path, master=master, **env) as run:
+        ends = run.wait(60)
+    for rank, end in enumerate(ends):
+        said = facts(end)
+        assert said["groups"] == [[0, 1], [2, 3]], said
+        mate = rank ^ 1
+        assert said["roads"] == {str(p): "shm" if p == mate else "tcp" for p in range(4) if p != rank}, said
+        assert said["done"] and said["ports"][0][1] == ((V6 if ":" in master else V4)[rank // 2]), said
+        if "HOCKET_PORTS" in env:
+            assert 41000 <= said["ports"][0][2] <= 41003, said
+
+
+def errors(run: Any) -> list[str]:
+    ends = run.wait(60)
+    assert all(end.code != 0 for end in ends), ends
+    return [end.err for end in ends]
+
+
+def test_missing_secret_is_refused(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+    with job_on(hosts, "hocket.init(timeout=5)", tmp_path, HOCKET_SECRET="") as run:
+        for text in errors(run):
+            assert "ArgumentError" in text and "HOCKET_SECRET" in text and "HOCKET_SECRET_FILE" in text, text
+            assert 'auth="none"' in text or "auth='none'" in text, text
+
+
+def test_another_secret_is_refused(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+    source = """
+import os
+if os.environ["RANK"] == "3":
+    os.environ["HOCKET_SECRET"] = "another secret of this job"
+hocket.init(timeout=9)
+"""
+    with job_on(hosts, source, tmp_path) as run:
+        texts = errors(run)
+    assert "[3] did not come" in texts[0], texts[0]
+    assert "AuthError" in texts[3], texts[3]
+
+
+def test_loopback_master_gives_a_hint(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+    with job_on(hosts, "hocket.init(timeout=4)", tmp_path, master="127.0.0.1") as run:
+        texts = errors(run)
+    assert "[2, 3] did not come" in texts[0], texts[0]
+    for rank in (2, 3):
+        assert "127.0.0.1" in texts[rank] and "loopback" in texts[rank], texts[rank]
+
+
+CUT = """
+comm = hocket.init()
+x = np.arange(50000.0)
+comm.allreduce(x.copy())
+ready()
+with telling():
+    while True:
+        comm.allreduce(x.copy())
+comm.close()
+say(left=[what for what in faulty.held()])
+"""
+
+
+def test_cut_cable(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+    with job_on(hosts, CUT, tmp_path) as run:
+        all_ready(tmp_path, range(4))
+        time.sleep(0.2)
+        cut = time.monotonic()
+        hosts.cut()
+        ends = run.wait(60)
+    for rank, end in enumerate(ends):
+        said = facts(end)
+        other_side = {2, 3} if rank < 2 else {0, 1}
+        assert said["error"] == "PeerLostError" and said["ranks"] and set(said["ranks"]) <= other_side, (rank, said)
+        assert said["at"] - cut < 7.0, (rank, said["at"] - cut)
+        assert said["left"] == [], said

@@ -1,0 +1,117 @@
+"""Descriptors, threads, mappings and memory stay where they were, whatever is made and closed."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from faulty import facts, job
+
+TRANSPORTS = ["shm", "tcp"]
+
+COMMUNICATORS = """
+comm = hocket.init(transport={transport!r})
+
+def once(i):
+    x = np.ones(3000)
+    made = [comm.dup(), comm.split(comm.rank % 2), comm.subgroup([0, 2])]
+    for c in made:
+        if c is not None:
+            assert c.allreduce(x.copy())[0] == c.size
+            c.barrier(async_op=True).wait()
+    made[0].sendrecv(x, (comm.rank + 1) % 3, np.empty_like(x), (comm.rank - 1) % 3)
+    for c in made:
+        if c is not None:
+            c.close()
+
+for i in range(10):
+    once(i)
+comm.barrier()
+before = faulty.count()
+for i in range({rounds}):
+    once(i)
+comm.barrier()
+say(before=before, after=faulty.count())
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_communicators(transport: str, tmp_path: pathlib.Path) -> None:
+    """200 communicators and more a rank."""
+    with job(3, COMMUNICATORS.format(transport=transport, rounds=70), tmp_path) as run:
+        for end in run.wait(60):
+            same(facts(end), rss=5 << 20)
+
+
+def same(said: dict[str, dict[str, int]], rss: int) -> None:
+    before, after = said["before"], said["after"]
+    assert after["fds"] <= before["fds"] and after["threads"] == before["threads"], said
+    assert after["names"] == before["names"], said
+    assert after["maps"] <= before["maps"] + 10, said  # the allocator may take an arena more
+    assert after["rss"] - before["rss"] < rss, said
+
+
+AGAIN = """
+import os
+
+def once(i):
+    address = os.environ["HOCKET_RENDEZVOUS"] + str(i)
+    comm = hocket.init(int(os.environ["HOCKET_RANK"]), 3, address, transport={transport!r})
+    assert comm.allreduce(np.full(30000, 1.0))[0] == 3
+    comm.allreduce(np.ones(3), async_op=True).wait()
+    comm.close()
+
+for i in range(4):
+    once(i)
+before = faulty.count()
+for i in range(4, 24):
+    once(i)
+after = faulty.count()
+say(before=before, after=after)
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_init_and_close(transport: str, tmp_path: pathlib.Path) -> None:
+    with job(3, AGAIN.format(transport=transport), tmp_path) as run:
+        for end in run.wait(60):
+            said = facts(end)
+            same(said, rss=5 << 20)
+            # One for asynchronous calls per process; nothing of the control plane.
+            assert set(said["after"]["names"]) <= {"MainThread", "hocket-progress"}, said
+
+
+MIXED = """
+import random
+
+comm = hocket.init(transport={transport!r})
+dice = random.Random(3)
+names = ["allreduce", "broadcast", "reduce", "allgather", "alltoall", "barrier", "sendrecv", "scan", "gather", "async"]
+
+def some(n):
+    for i in range(n):
+        faulty.CALLS[dice.choice(names)](comm, np.ones(dice.choice([3, 12, 600, 900, 6000])))
+        if i % 50 == 0:
+            try:
+                comm.allreduce(np.ones((4, 4))[:, 1])
+            except hocket.ArgumentError:
+                pass
+            comm.send(np.ones(5), (comm.rank + 1) % 3, tag=9)  # set aside by the receiver, then taken
+            comm.send(np.ones(6), (comm.rank + 1) % 3, tag=8)
+            comm.recv(np.ones(6), (comm.rank - 1) % 3, tag=8)
+            comm.recv(np.ones(5), (comm.rank - 1) % 3, tag=9)
+
+some({warm})
+before = faulty.count()
+some({calls})
+say(before=before, after=faulty.count())
+comm.close()
+"""
+
+
+@pytest.mark.parametrize(("transport", "calls"), [("shm", 20_000), ("tcp", 1_600)])
+def test_mixed_calls(transport: str, calls: int, tmp_path: pathlib.Path) -> None:
+    with job(3, MIXED.format(transport=transport, calls=calls, warm=calls // 4), tmp_path) as run:
+        for end in run.wait(110):
+            same(facts(end), rss=3 << 20)

@@ -1,0 +1,189 @@
+"""A rank is killed: every survivor says who within a second, frees everything, and what does not need it goes on."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import signal
+import time
+
+import pytest
+from faulty import CALLS, all_ready, facts, job
+
+LIMIT = 1.0
+"""Seconds from the kill to the exception on every survivor."""
+TRANSPORTS = ["shm", "tcp"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", CALLS)
+def test_killed_in_the_middle(name: str, transport: str, tmp_path: pathlib.Path) -> None:
+    dice = random.Random(f"{name}{transport}")
+    victim = dice.choice([0, 0, 1, 2])  # rank 0 holds the hub
+    with job(3, f"faulty.endure({name!r}, {transport!r})", tmp_path) as run:
+        all_ready(tmp_path, range(3))
+        time.sleep(dice.uniform(0.0, 0.05))
+        killed = time.monotonic()
+        run.signal(victim, signal.SIGKILL)
+        ends = run.wait(20)
+    assert ends[victim].code == -signal.SIGKILL
+    for rank in {0, 1, 2} - {victim}:
+        said = facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [victim], said
+        assert f"rank {victim} is gone" in said["text"], said
+        assert said["at"] - killed < LIMIT, (said["at"] - killed, said)
+        assert said["left"] == [], said
+
+
+OTHERS_GO_ON = """
+comm = hocket.init(transport={transport!r})
+pair = comm.split(0 if comm.rank != {victim} else None)
+alone = comm.split(comm.rank)
+mates = [r for r in range(comm.size) if r != {victim}]
+x = np.arange(30000.0)
+assert pair is None or pair.allreduce(x.copy())[7] == 7 * pair.size
+late = pair and comm.rank == mates[-1]
+ready()
+with telling():
+    if comm.rank == {victim}:
+        time.sleep(60)
+    work = comm.allreduce(x.copy(), async_op=True)
+    work.wait()
+assert comm.rank in mates
+for i in range(300):
+    assert np.array_equal(pair.allreduce(x.copy()), x * pair.size)
+    assert pair.broadcast(np.array([i if pair.rank == 1 else -1]), root=1)[0] == i
+y = np.empty_like(x)
+pair.sendrecv(x + pair.rank, 1 - pair.rank, y, 1 - pair.rank)
+assert y[0] == 1 - pair.rank
+assert alone.allreduce(x.copy())[3] == 3
+again = pair.dup()
+assert again.allgather(np.array([comm.rank])).tolist() == mates
+for c in (again, pair, alone, comm):
+    c.close()
+say(went_on=True, left=faulty.held())
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("victim", [0, 2])
+def test_communicators_without_the_lost_rank_go_on(transport: str, victim: int, tmp_path: pathlib.Path) -> None:
+    with job(3, OTHERS_GO_ON.format(transport=transport, victim=victim), tmp_path) as run:
+        all_ready(tmp_path, range(3))
+        time.sleep(0.1)
+        killed = time.monotonic()
+        run.signal(victim, signal.SIGKILL)
+        ends = run.wait(20)
+    for rank in {0, 1, 2} - {victim}:
+        said = facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [victim], said
+        assert said["at"] - killed < LIMIT and said["went_on"] and said["left"] == [], said
+
+
+SUBGROUP = """
+comm = hocket.init(transport={transport!r})
+inner = comm.subgroup([2, 1])
+x = np.arange(30000.0)
+if inner is not None:
+    inner.allreduce(x.copy())
+ready()
+with telling():
+    while inner is not None:
+        inner.allreduce(x.copy())
+if comm.rank == 0:
+    with telling():
+        comm.barrier()
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_lost_rank_has_the_number_of_the_communicator_that_says_so(transport: str, tmp_path: pathlib.Path) -> None:
+    """World rank 2 is rank 0 of the inner communicator."""
+    with job(3, SUBGROUP.format(transport=transport), tmp_path) as run:
+        all_ready(tmp_path, range(3))
+        run.signal(2, signal.SIGKILL)
+        ends = run.wait(20)
+    assert facts(ends[0])["ranks"] == [2]
+    assert facts(ends[1])["ranks"] == [0]
+
+
+RECEIVERS = """
+comm = hocket.init(transport={transport!r})
+x = np.zeros(1000)
+comm.barrier()
+if comm.rank == 2:
+    comm.send(x[:10], 0)
+    comm.send(x[:10], 1)
+ready()
+with telling():
+    if comm.rank == 2:
+        time.sleep(60)
+    comm.recv(x[:10], 2)
+    work = comm.recv(x, 2, async_op=True) if comm.rank else None
+    work.wait() if work else comm.recv(x, 2)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_killed_before_it_sent(transport: str, tmp_path: pathlib.Path) -> None:
+    with job(3, RECEIVERS.format(transport=transport), tmp_path) as run:
+        all_ready(tmp_path, range(3))
+        time.sleep(0.1)
+        killed = time.monotonic()
+        run.signal(2, signal.SIGKILL)
+        ends = run.wait(20)
+    for rank in (0, 1):
+        said = facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [2] and said["at"] - killed < LIMIT, said
+
+
+TWO = """
+comm = hocket.init(transport={transport!r})
+comm.barrier()
+ready()
+with telling():
+    while True:
+        comm.allreduce(np.ones(1000))
+with telling():
+    comm.barrier()
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_two_killed_at_once(transport: str, tmp_path: pathlib.Path) -> None:
+    with job(4, TWO.format(transport=transport), tmp_path) as run:
+        all_ready(tmp_path, range(4))
+        run.signal(1, signal.SIGKILL)
+        run.signal(3, signal.SIGKILL)
+        ends = run.wait(20)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["error"] == "PeerLostError" and set(said["ranks"]) <= {1, 3} and said["ranks"], said
+
+
+FIRST_CALL = """
+comm = hocket.init(transport={transport!r})
+ready()
+with telling():
+    if comm.rank == {victim}:
+        time.sleep(60)
+    comm.allreduce(np.ones(1000), algorithm="ring")
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_killed_before_the_first_call(victim: int, tmp_path: pathlib.Path) -> None:
+    """The others wait for its stream, or dial it, and not in the engine yet."""
+    with job(3, FIRST_CALL.format(transport="tcp", victim=victim), tmp_path) as run:
+        all_ready(tmp_path, range(3))
+        time.sleep(0.1)
+        killed = time.monotonic()
+        run.signal(victim, signal.SIGKILL)
+        ends = run.wait(20)
+    for rank in {0, 1, 2} - {victim}:
+        said = facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [victim] and said["at"] - killed < LIMIT, said

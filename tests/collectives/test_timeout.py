@@ -1,0 +1,212 @@
+"""A rank that stops, is late, or is interrupted: who waits for whom is said, and nobody hangs."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+
+import pytest
+from faulty import all_ready, facts, job
+
+TRANSPORTS = ["shm", "tcp"]
+
+STOPPED = """
+comm = hocket.init(transport={transport!r})
+x = np.arange(1000.0)
+comm.allreduce(x.copy())
+if comm.rank == 1:
+    ready()
+    await_file("stopped-1")
+    time.sleep({late})
+else:
+    await_file("stopped-1")
+with telling():
+    comm.allreduce(x.copy(), timeout=1)
+with telling():
+    comm.barrier()
+    say(error="none")
+if comm.rank != 1:
+    ready("raised")
+comm.close()
+say(ended=True)
+"""
+
+
+@pytest.mark.parametrize("victim", [1])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_stopped_rank_does_not_answer(transport: str, victim: int, tmp_path: pathlib.Path) -> None:
+    with job(3, STOPPED.format(transport=transport, late=0), tmp_path) as run:
+        all_ready(tmp_path, [victim])
+        run.signal(victim, signal.SIGSTOP)
+        (tmp_path / "signs" / "stopped-1").touch()
+        all_ready(tmp_path, [0, 2], "raised")
+        run.signal(victim, signal.SIGCONT)
+        ends = run.wait(30)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["error"] == "TimeoutError" and said["missing"] == [1], said
+        assert "rank 1 does not answer" in said["text"] and said["ended"], said
+        assert "HOCKET_TIMEOUT" in said["text"] and "rank.py:14 in" in said["text"], said
+    said = facts(ends[1])
+    assert said["error"] == "TimeoutError" and said["ended"], said
+
+
+HUB_STOPPED = """
+comm = hocket.init(transport={transport!r})
+x = np.arange(1000.0)
+comm.allreduce(x.copy())
+if comm.rank == 0:
+    ready()
+    await_file("stopped-0")
+else:
+    await_file("stopped-0")
+with telling():
+    comm.allreduce(x.copy(), timeout=1)
+    comm.barrier()  # rank 0 finds the others' data when it goes on
+if comm.rank:
+    ready("raised")
+comm.close()
+say(ended=True)
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_stopped_hub(transport: str, tmp_path: pathlib.Path) -> None:
+    """Rank 0 holds the hub: nobody can ask, the others still raise in time and name it."""
+    with job(3, HUB_STOPPED.format(transport=transport), tmp_path) as run:
+        all_ready(tmp_path, [0])
+        run.signal(0, signal.SIGSTOP)
+        (tmp_path / "signs" / "stopped-0").touch()
+        began = time.monotonic()
+        all_ready(tmp_path, [1, 2], "raised")
+        assert time.monotonic() - began < 10
+        run.signal(0, signal.SIGCONT)
+        ends = run.wait(30)
+    for rank in (1, 2):
+        said = facts(ends[rank])
+        assert said["error"] == "TimeoutError" and 0 in said["missing"], said
+        assert "rank 0 does not answer" in said["text"] and said["ended"], said
+    said = facts(ends[0])
+    assert said["error"] in ("TimeoutError", "PeerLostError") and said["ended"], said
+
+
+LATE = """
+comm = hocket.init(transport={transport!r})
+x = np.arange(1000.0)
+comm.allreduce(x.copy())
+
+def busy_elsewhere():
+    for _ in range(180):
+        time.sleep(0.01)
+
+with telling():
+    if comm.rank == 1:
+        ready()
+        busy_elsewhere()
+    comm.allreduce(x.copy(), timeout=1)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_late_rank_is_named_with_where_it_is(transport: str, tmp_path: pathlib.Path) -> None:
+    with job(3, LATE.format(transport=transport), tmp_path) as run:
+        ends = run.wait(30)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["error"] == "TimeoutError" and said["missing"] == [1], said
+        assert "rank 1 is not in a call on this communicator" in said["text"], said
+        assert "in busy_elsewhere" in said["text"], said
+        assert f"rank {2 - rank} called allreduce(float64[1000], op='sum')" in said["text"], said
+    assert facts(ends[1])["error"] == "TimeoutError"
+
+
+MESSAGE = """
+comm = hocket.init(transport={transport!r})
+comm.barrier()
+with telling():
+    if comm.rank == 0:
+        comm.recv(np.empty(10), 2, timeout=1)
+    time.sleep(1.5)
+    comm.barrier()
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_message_that_does_not_come(transport: str, tmp_path: pathlib.Path) -> None:
+    with job(3, MESSAGE.format(transport=transport), tmp_path) as run:
+        ends = run.wait(30)
+    for rank in range(3):
+        said = facts(ends[rank])
+        assert said["error"] == "TimeoutError" and said["missing"] == [2], said
+        assert "recv(float64[10], source=2)" in said["text"], said
+
+
+INTERRUPTED = """
+comm = hocket.init(transport={transport!r})
+x = np.arange(1000.0)
+{warm}
+with telling():
+    if comm.rank == 2:
+        ready()
+        {last}
+    ready()
+    {call}
+comm.close()
+say(left=faulty.held())
+"""
+CALLS = {
+    "blocking": ("comm.allreduce(x)", "comm.allreduce(x)"),
+    "asynchronous": ("comm.allreduce(x)", "comm.allreduce(x, async_op=True).wait()"),
+    "recv": ("comm.allreduce(x)", "comm.recv(x, 2)"),
+    "first": ("pass", "comm.allreduce(x, algorithm='ring')"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("victim", "transport"), [(0, "shm"), (1, "tcp")])
+def test_interrupt(name: str, victim: int, transport: str, tmp_path: pathlib.Path) -> None:
+    """Ctrl-C on one rank while it and another wait in a call: KeyboardInterrupt there, PeerLostError elsewhere."""
+    warm, call = CALLS[name]
+    last = "time.sleep(0.6); " + call.replace("recv(x, 2", "recv(x, 0")
+    source = INTERRUPTED.format(transport=transport, warm=warm, call=call, last=last)
+    with job(3, source, tmp_path) as run:
+        all_ready(tmp_path, range(3))
+        time.sleep(0.2)
+        struck = time.monotonic()
+        run.signal(victim, signal.SIGINT)
+        ends = run.wait(30)
+    for rank in range(3):
+        said = facts(ends[rank])
+        if rank == victim:
+            assert said["error"] == "KeyboardInterrupt", said
+        else:
+            assert said["error"] == "PeerLostError" and said["ranks"] == [victim], said
+            assert f"rank {victim} was interrupted" in said["text"], said
+        if rank != 2:  # who came later
+            assert said["at"] - struck < 1.0, (said["at"] - struck, said)
+        assert said["left"] == [], said
+
+
+
+
+NEVER_CAME = """
+import os
+if os.environ["HOCKET_RANK"] == "1":
+    raise SystemExit
+with telling():
+    hocket.init(timeout=1.5)
+say(left=faulty.held())
+"""
+
+
+def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
+    with job(3, NEVER_CAME, tmp_path) as run:
+        ends = run.wait(30)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["error"] == "TimeoutError" and said["missing"] == [1] and said["left"] == [], said
+
+

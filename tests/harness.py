@@ -1,0 +1,93 @@
+"""Real processes for tests: start ranks, collect what they print, end only what was started."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Ended:
+    """One rank's end."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Job:
+    """`size` ranks that run `source` (Python text) or `argv`; each is its own process, as under a launcher.
+
+    with Job(2, source="...") as job:
+        job.kill(1); ends = job.wait(10)
+    """
+
+    size: int
+    source: str = ""
+    argv: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    prefix: dict[int, list[str]] = field(default_factory=dict)
+    """Words before the command of a rank: ["ip", "netns", "exec", "a"]."""
+
+    def __enter__(self) -> Job:
+        self.directory = tempfile.mkdtemp(prefix="hocket-test-")
+        script = os.path.join(self.directory, "rank.py")
+        with open(script, "w") as file:
+            file.write(textwrap.dedent(self.source))
+        base = {
+            **os.environ, "HOCKET_SIZE": str(self.size), "HOCKET_LOCAL_SIZE": str(self.size),
+            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secrets.token_hex(16),
+            "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **self.env,
+        }  # fmt: skip
+        self.processes = [
+            subprocess.Popen(
+                [*self.prefix.get(r, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])],
+                env={**base, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            )
+            for r in range(self.size)
+        ]  # fmt: skip
+        return self
+
+    def wait(self, seconds: float = 60.0) -> list[Ended]:
+        """Every rank's end; ranks still there after `seconds` are killed and the test fails."""
+        deadline = time.monotonic() + seconds
+        ends, late = [], []
+        for r, process in enumerate(self.processes):
+            try:
+                out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late.append(r)
+                process.kill()
+                out, err = process.communicate()
+            ends.append(Ended(process.returncode, out, err))
+        if late:
+            raise AssertionError(f"ranks {late} did not end within {seconds} s: {ends}")
+        return ends
+
+    def signal(self, rank: int, number: int) -> None:
+        self.processes[rank].send_signal(number)
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def run(size: int, source: str, seconds: float = 60.0, **env: str) -> list[str]:
+    """Run `source` on `size` ranks; all must end with 0.  What each printed."""
+    with Job(size, source, env=env) as job:
+        ends = job.wait(seconds)
+    for r, end in enumerate(ends):
+        assert end.code == 0, f"rank {r} ended with {end.code}:\n{end.err}\n{end.out}"
+    return [end.out for end in ends]

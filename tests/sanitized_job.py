@@ -1,0 +1,99 @@
+"""What `sanitize.sh` runs: every collective, between threads and between processes, small and large."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import numpy as np
+
+import hocket
+
+COUNTS = (0, 1, 7, 1000, 70001)
+
+
+def everything(comm: Any) -> None:
+    """Each collective at each size, with a result that is checked; asynchronous ones and messages among them."""
+    p, r = comm.size, comm.rank
+    total = p * (p + 1) // 2
+    for n in COUNTS:
+        ones = np.full(n, r + 1, np.float32)
+        assert (comm.allreduce(ones.copy()) == total).all()
+        assert (comm.allreduce(ones.copy(), op="max") == p).all()
+        assert (comm.allreduce(hocket_copy(comm, ones)) == total).all()
+        got = comm.reduce(ones, root=p - 1)
+        assert got is None or (got == total).all()
+        wide = np.tile(ones, p)
+        assert (comm.reduce_scatter(wide) == total).all()
+        assert (comm.allgather(ones).reshape(p, n) == np.arange(1, p + 1)[:, None]).all()
+        assert (comm.alltoall(wide).reshape(p, n) == np.arange(1, p + 1)[:, None]).all()
+        assert (comm.scan(ones.copy()) == (r + 1) * (r + 2) // 2).all()
+        x = ones.copy()
+        comm.broadcast(x, root=0)
+        assert (x == 1).all()
+        rows = comm.gather(ones, root=0)
+        assert rows is None or (rows.reshape(p, n) == np.arange(1, p + 1)[:, None]).all()
+        assert (comm.scatter(wide, root=0, out=np.empty_like(ones)) == 1).all()
+        works = [comm.allreduce(ones.copy(), async_op=True) for _ in range(3)]
+        assert all((w.result() == total).all() for w in works)
+        comm.barrier()
+        into = np.empty_like(ones)
+        comm.sendrecv(ones, (r + 1) % p, into, (r - 1) % p)
+        assert (into == (r - 1) % p + 1).all()
+        first, second = np.zeros(n + 1, np.float32), np.zeros(n, np.float32)
+        longer = np.ones(n + 1, np.float32)
+        later = [comm.send(x, (r + 1) % p, tag, async_op=True) for tag, x in ((1, ones), (2, longer))]
+        comm.recv(first, (r - 1) % p, tag=2)  # against the order: the other is set aside
+        comm.recv(second, (r - 1) % p, tag=1)
+        for work in later:
+            work.wait()
+        assert (first == 1).all() and (second == (r - 1) % p + 1).all()
+    comm.allreduce(np.ones(5, np.complex128))
+    for algorithm in ("ring", "direct", "tree", "recursive_doubling", "halving_doubling", "double_binary_tree"):
+        assert (comm.allreduce(np.ones(40000, np.int64), algorithm=algorithm) == p).all(), algorithm
+    other = comm.dup()
+    assert (other.allreduce(np.ones(3)) == p).all()
+    other.close()
+
+
+def hocket_copy(comm: Any, x: Any) -> Any:
+    made = hocket.empty(x.shape, x.dtype, comm=comm)
+    made[...] = x
+    return made
+
+
+def leave_at_once(comm: Any) -> None:
+    other = comm.dup()
+    assert (other.allreduce(np.ones(3), async_op=True).result() == comm.size).all()
+    other.close()
+
+
+def in_threads() -> None:
+    for size in (2, 4):
+        with hocket.local_world(size) as world:
+            world.run(everything)
+    for _ in range(40):
+        with hocket.local_world(2) as world:
+            world.run(leave_at_once)
+        del world  # the engines go while the progress thread still looks for work
+
+
+def in_processes() -> None:
+    for transport in ("shm", "tcp"):
+        source = """
+            import hocket, sanitized_job
+            with hocket.init() as comm:
+                sanitized_job.everything(comm)
+        """
+        harness.run(2, textwrap.dedent(source), seconds=240, HOCKET_TRANSPORT=transport)
+
+
+PARTS: dict[str, Callable[[], None]] = {"threads": in_threads, "processes": in_processes}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        PARTS[name]()
+        print(f"{name}: ok", flush=True)
