@@ -1,0 +1,185 @@
+"""`hocket bench allreduce -n 4`: how fast is a collective, beside other libraries and in nccl-tests' words?
+
+Three ways to start: `hocket bench ... -n 4` starts the ranks itself; `hocket run -n 4 -- python -m hocket.bench ...`
+and `mpirun -n 4 python -m hocket.bench ...` make every process of the job a rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from hocket.bench.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
+from hocket.bench.check import FOLDS
+from hocket.bench.measure import Effort, measure
+from hocket.bench.table import Row, header, line
+from hocket.bench.team import Started, Team
+from hocket.errors import ArgumentError, Error
+
+Parsed = TypeVar("Parsed")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="hocket bench", description="Measure a collective.", allow_abbrev=False)
+    add = made.add_argument
+    add("collective", choices=list(COLLECTIVES), metavar="COLLECTIVE", help=", ".join(COLLECTIVES))
+    add("-n", "--ranks", type=int, metavar="N", help="ranks to start on this machine (2; under a launcher: its ranks)")
+    add("-b", "--begin", type=_argument(parse_size), default=8, metavar="SIZE", help="smallest size (8)")
+    add("-e", "--end", type=_argument(parse_size), default=1 << 26, metavar="SIZE", help="largest size (64M)")
+    add("-f", "--factor", type=float, default=2.0, metavar="F", help="from one size to the next (2)")
+    add("--dtype", default="float32", help="float32, int64, bfloat16, ...")
+    add("--op", default="sum", help="sum, prod, min, max, avg, ...")
+    add("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
+    add("--algorithm", metavar="A", help="instead of the choice by size")
+    add("--transport", metavar="T", help="shm, tcp, ...: use only this one")
+    add("--check", action="store_true", help="count wrong elements, against NumPy (outside of the timed part)")
+    add("--peers", default="", metavar="P,...", help="beside these: gloo, openmpi, mpich, impi (or mpich=/prefix)")
+    add("--time", type=float, default=0.5, metavar="S", help="seconds for one size and library (0.5)")
+    add("--blocks", type=int, default=5, metavar="B", help="timed blocks, of which the median counts (5)")
+    add("--iters", type=int, metavar="I", help="calls in a block, instead of as many as fit the time")
+    add("--json", metavar="FILE", help="write machine, versions and all numbers")
+    add("--plot", metavar="PNG", help="draw time and bandwidth over size (needs matplotlib)")
+    return made
+
+
+def _argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """argparse shows the reasons of its own exception only."""
+
+    def parsed(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ArgumentError as why:
+            raise argparse.ArgumentTypeError(str(why)) from None
+
+    return parsed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line behind `hocket bench`.  0; 1 if elements were wrong or a run failed; 2: bad arguments."""
+    made = parser()
+    options = made.parse_args(argv)
+    try:
+        size = _launched(options.ranks)
+        if size is None:
+            return _start(options)
+        if options.peers or options.ranks not in (None, size):
+            raise ArgumentError(f"under a launcher the ranks are its {size}: -n and --peers need `hocket bench` alone")
+        return _join(options)
+    except ArgumentError as why:
+        made.error(str(why))
+    except Error as why:
+        print(f"hocket bench: {why}", file=sys.stderr)
+        return 1
+
+
+def _launched(ranks: int | None) -> int | None:
+    """How many ranks a launcher has started this program as; None: it was started by hand, or to start `ranks`."""
+    from hocket.collectives.config import Config
+    from hocket.collectives.launch import ALONE, detect
+
+    # Only the place is asked for: whether there is a secret is for init() to find out.
+    place = detect(os.environ, Config(secret=b"not a secret: no one is met"))
+    return None if place.launcher == ALONE.name or (place.size == 1 and ranks) else place.size
+
+
+def _cases(options: argparse.Namespace, size: int) -> list[Case]:
+    if not 0 <= options.root < size:
+        raise ArgumentError(f"--root {options.root} is none of the {size} ranks")
+    if options.blocks < 1 or (options.iters is not None and options.iters < 1) or options.time <= 0:
+        raise ArgumentError("--blocks, --iters and --time must be positive")
+    if options.check and options.op not in FOLDS:
+        raise ArgumentError(f"--check knows nothing of op {options.op!r}; it does of {', '.join(FOLDS)}")
+    if options.plot and (options.collective == "barrier" or find_spec("matplotlib") is None):
+        raise ArgumentError("--plot needs a collective with sizes, and matplotlib (pip install matplotlib)")
+    numpy_dtype(options.dtype)
+    every = sizes(options.begin, options.end, options.factor) if options.collective != "barrier" else [0]
+    cases = [case(options.collective, size, n, options.dtype, options.op, options.root) for n in every]
+    return list(dict.fromkeys(cases))  # several small sizes may round to the same count
+
+
+def _start(options: argparse.Namespace) -> int:
+    """This process is no rank: it starts all of them, and the peers'."""
+    from hocket.bench import launchers
+
+    size = 2 if options.ranks is None else options.ranks
+    if size < 1:
+        raise ArgumentError(f"-n {size}: at least one rank")
+    cases = _cases(options, size)
+    names = [text.partition("=")[0] for text in options.peers.split(",") if text]
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"--peers {options.peers}: each once")
+    settings = {"collective": options.collective, "transport": options.transport, "algorithm": options.algorithm}
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through what ends the workers
+    with ExitStack() as stack:
+        peers = []
+        for text in filter(None, options.peers.split(",")):
+            try:
+                peers.append(Started(text.partition("=")[0], size, launchers.peer(text, size)))
+                stack.callback(peers[-1].close)
+            except Error as why:
+                if text.partition("=")[0] not in launchers.PEERS:
+                    raise
+                print(f"# not measured: {why}", file=sys.stderr)
+        ours = Started("hocket", size, launchers.ours(size, settings))
+        stack.callback(ours.close)
+        return _report(options, cases, ours, peers)
+
+
+def _join(options: argparse.Namespace) -> int:
+    """This process is one of the ranks; rank 0 prints."""
+    from hocket.bench.ours import Ours
+    from hocket.bench.team import Joined
+
+    ours = Ours(options.collective, options.transport, options.algorithm)
+    cases = _cases(options, ours.size)
+    team = Joined(ours)
+    if ours.rank:
+        team.serve()
+        return 0
+    try:
+        return _report(options, cases, team, [])
+    finally:
+        team.close()
+
+
+def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peers: Sequence[Team]) -> int:
+    from hocket.bench import machine
+
+    before = machine.describe()
+    effort = Effort(options.time, options.blocks, options.iters, options.check)
+    names = [team.name for team in peers]
+    cores, load = before["usable_cores"], before["load"][0]
+    print(f"# {options.collective} on {cases[0].size} ranks; {cores} usable cores, load {load:.2f}")
+    for team in (ours, *peers):
+        print(f"# {team.name}: {team.about}")
+    print(header(names), flush=True)
+    rows: list[Row] = []
+    for row in measure(cases, ours, peers, effort):
+        print(line(row, names), flush=True)
+        rows.append(row)
+    _write(options, before, {team.name: team.about for team in peers}, rows)
+    wrong = sum(row.wrong or 0 for row in rows)
+    if options.check:
+        print(f"# Out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}")
+    return 1 if wrong else 0
+
+
+def _write(options: argparse.Namespace, before: dict[str, Any], abouts: dict[str, str], rows: Sequence[Row]) -> None:
+    if options.json:
+        from hocket.bench.machine import write
+
+        write(options.json, before, abouts, rows)
+    if options.plot:
+        from hocket.bench.plot import plot
+
+        plot(options.plot, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

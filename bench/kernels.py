@@ -1,0 +1,92 @@
+"""How fast are the reduction kernels?  `python -m hocket.bench.kernels [--level avx2]`
+
+GB/s of memory traffic: (k + 1) n bytes for a sum of k inputs, 2n for memcpy (np.copyto), 3n for np.add of two.
+What a call costs on empty arrays is subtracted: the engine calls the kernels without Python.  Medians of repeated
+calls, all in one run; only the ratios within a table mean anything on a shared machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hocket.kernels import reduce
+from hocket.kernels.dtypes import DTYPES, DType
+
+try:
+    import ml_dtypes
+except ImportError:  # the table then lacks the dtypes that only ml_dtypes has
+    ml_dtypes = None  # type: ignore[assignment, unused-ignore]
+
+Array = np.ndarray[Any, Any]
+SIZES = {"64 KB": 1 << 16, "4 MB": 1 << 22}
+TRIALS = 7
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
+    """The NumPy dtype of a row, None where this machine has no library for it."""
+    if dtype.kind == "pair":
+        value, index = dtype.name.split("_")
+        return np.dtype([("value", value), ("index", index)])
+    if hasattr(np, dtype.numpy):
+        return np.dtype(dtype.numpy)
+    return np.dtype(getattr(ml_dtypes, dtype.numpy)) if hasattr(ml_dtypes, dtype.numpy) else None
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """The median time of a call, over trials of about 2 ms each."""
+    call()
+    start = time.perf_counter()
+    call()
+    repeats = max(1, int(0.002 / max(time.perf_counter() - start, 1e-7)))
+    trials = []
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        trials.append((time.perf_counter() - start) / repeats)
+    return sorted(trials)[TRIALS // 2]
+
+
+def row(dtype: DType, np_dtype: np.dtype[Any], nbytes: int) -> list[float]:
+    """GB/s of memcpy, sums of two and four inputs, and np.add."""
+    count = nbytes // dtype.itemsize
+    zeros = np.zeros(count, np_dtype)
+    nothing = zeros[:0]
+    inputs = [zeros.copy() if np_dtype.names else np.ones(count, np_dtype) for _ in range(4)]
+    op = "minloc" if dtype.kind == "pair" else "sum"
+    calls: list[tuple[int, Callable[[Array, list[Array]], object]]] = [
+        (2, lambda out, x: np.copyto(out, x[0])),
+        (3, lambda out, x: reduce.reduce_arrays(out, x[:2], op)),
+        (5, lambda out, x: reduce.reduce_arrays(out, x, op)),
+    ]
+    if not np_dtype.names:
+        calls.append((3, lambda out, x: np.add(x[0], x[1], out=out)))
+    rates = []
+    for streams, call in calls:
+        elapsed = seconds(partial(call, zeros, inputs)) - seconds(partial(call, nothing, [nothing] * 4))
+        rates.append(streams * nbytes / max(elapsed, 1e-9) / 1e9)
+    return rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--level", choices=reduce.levels(), default=reduce.levels()[-1])
+    reduce.use_level(parser.parse_args().level)
+    print(f"{reduce.features()}\n")
+    for name, nbytes in SIZES.items():
+        print(f"{name:<14}  GB/s: memcpy   sum k=2   sum k=4    np.add")
+        for dtype in DTYPES:
+            np_dtype = numpy_dtype(dtype)
+            if np_dtype is not None and dtype.kind != "opaque":
+                print(f"{dtype.name:<16}" + "".join(f"{rate:10.1f}" for rate in row(dtype, np_dtype, nbytes)))
+        print()
+
+
+if __name__ == "__main__":
+    main()

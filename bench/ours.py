@@ -1,0 +1,53 @@
+"""hocket under the stopwatch: the subject that the table is about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import hocket
+from hocket.bench.cases import Case
+
+
+class Ours:
+    """A subject (worker.py) of hocket's calls, as a user would write them."""
+
+    name = "hocket"
+
+    def __init__(self, collective: str, transport: str | None = None, algorithm: str | None = None) -> None:
+        if algorithm:
+            # By the environment, not by the call: then every call takes the way that calls without arguments take.
+            where = "allreduce" if collective == "barrier" else collective
+            os.environ["HOCKET_ALGORITHM"] = f"{where}={algorithm}"
+        self.comm = hocket.init(transport=transport)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.about = f"hocket {hocket.__version__}"
+
+    def prepare(self, case: Case, given: Any, result: Any) -> Callable[[], object]:
+        comm, op, root = self.comm, case.op, case.root
+        at_root = self.rank == root
+        calls: dict[str, Callable[[], object]] = {
+            "allreduce": partial(comm.allreduce, given, op),
+            "reduce": partial(comm.reduce, given, root, op, result if at_root else None),
+            "reduce_scatter": partial(comm.reduce_scatter, given, op, result),
+            "broadcast": partial(comm.broadcast, given, root),
+            "allgather": partial(comm.allgather, given, result),
+            "gather": partial(comm.gather, given, root, result if at_root else None),
+            "scatter": partial(comm.scatter, given if at_root else None, root, result),
+            "alltoall": partial(comm.alltoall, given, result),
+            "scan": partial(comm.scan, given, op),
+            "exscan": partial(comm.exscan, given, op),
+            "barrier": comm.barrier,
+        }
+        return calls[case.collective]
+
+    def barrier(self) -> None:
+        self.comm.barrier()
+
+    def chosen(self) -> dict[str, str]:
+        """The algorithm of the latest call, and the roads it may take."""
+        queue = self.comm._main
+        roads = [road for road in dict.fromkeys(queue.roads) if road is not None]
+        return {"algorithm": queue.engine.plan.algorithm if queue.engine.plan else "", "transport": "+".join(roads)}

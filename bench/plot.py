@@ -1,0 +1,63 @@
+"""The picture: time and bus bandwidth over size, one line per library.  Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.bench.table import Row, bandwidth
+
+COLORS = {"hocket": "#c1272d", "gloo": "#0072b2", "openmpi": "#e69f00", "mpich": "#009e73", "impi": "#7a4fa3"}
+MARKERS = {"hocket": "o", "gloo": "s", "openmpi": "^", "mpich": "v", "impi": "D"}
+
+
+def plot(path: str, rows: Sequence[Row]) -> None:
+    """Write the PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display
+    from matplotlib import pyplot
+
+    figure, (times, rates) = pyplot.subplots(1, 2, figsize=(12, 5), constrained_layout=True)
+    names = ["hocket", *dict.fromkeys(name for row in rows for name in row.peers)]
+    for name in names:
+        seen = [(row, row.seconds if name == "hocket" else row.peers.get(name)) for row in rows]
+        points = [(row.case, seconds) for row, seconds in seen if seconds]
+        if name == "hocket":
+            style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3}
+        else:
+            style = {"linewidth": 1.4, "zorder": 2}
+        style.update(color=COLORS.get(name), marker=MARKERS.get(name, "."), markersize=4.5, label=name)
+        sizes = [case.nbytes for case, _ in points]
+        times.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
+        rates.plot(sizes, [bandwidth(c, s) * c.kind.factor(c.size) for c, s in points], **style)
+    case = rows[0].case
+    figure.suptitle(f"{case.collective} of {case.dtype} on {case.size} ranks of one machine", fontsize=13)
+    _axis(times, "time of one call", "µs (lower is better)", len(names) > 1)
+    _axis(rates, "bus bandwidth", "GB/s (higher is better)", len(names) > 1)
+    figure.savefig(path, format="png", dpi=130)
+    pyplot.close(figure)
+
+
+def _axis(axis: Any, title: str, unit: str, legend: bool) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_title(title)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("size")
+    axis.set_ylabel(unit)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(nbytes)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.grid(True, which="major", alpha=0.3)
+    if legend:
+        axis.legend(frameon=False)
+
+
+def short(nbytes: float) -> str:
+    """8 B, 64 KiB, 1 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:g} GiB"
