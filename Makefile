@@ -1,0 +1,47 @@
+# make run: the example and the benchmark.  make test: lint, types, tests.  make sanitize: the library under the
+# sanitizers.  All in .venv, made when first needed.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PLOT := build/allreduce.png
+# What an editable install compiles; .py files need no reinstall.
+SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h)
+
+.PHONY: run test lint sanitize clean
+
+run: $(VENV)/run.stamp
+	@mkdir -p build
+	$(BIN)/hocket run -n 4 -- examples/digits.py
+	$(BIN)/hocket bench allreduce -n 4 -b 8 -e 64M -f 2 --plot $(PLOT)
+	@echo "the plot is $(PLOT)"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
+sanitize: $(VENV)/test.stamp
+	PYTHON=$(BIN)/python tests/sanitize.sh
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find algorithms bench collectives kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) install --quiet --editable '.[run]'
+	@touch $@
+
+# torch first, so that nothing else decides its version; any torch will do where this one is not to be had.
+$(VENV)/test.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) install --quiet '$(TORCH)' || $(PIP) install --quiet torch
+	$(PIP) install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/run.stamp
