@@ -6,7 +6,6 @@ The upper half runs in the ranks (their PYTHONPATH leads here), the lower half i
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import pathlib
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from harness import Ended, Job
+from holding import descriptors
 
 import hocket
 
@@ -90,20 +90,16 @@ def await_file(name: str, seconds: float = 30.0) -> None:
 
 def held() -> list[str]:
     """The sockets, memfds and event descriptors that this process holds."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return [what for what in found if what.startswith(("socket:", "anon_inode:", "/memfd:"))]
+    return [what for _, what in descriptors() if what.startswith(("socket:", "anon_inode:", "/memfd:"))]
 
 
 def count() -> dict[str, Any]:
     """What this process holds: numbers that must not grow."""
-    gc.collect()
+    fds = len(descriptors())  # collects garbage first
     with open("/proc/self/maps") as maps, open("/proc/self/statm") as memory:
         mapped, pages = sum(1 for _ in maps), int(memory.read().split()[1])
     return {
-        "fds": len(os.listdir("/proc/self/fd")),
+        "fds": fds,
         "threads": len(os.listdir("/proc/self/task")),
         "names": sorted(t.name for t in threading.enumerate()),
         "maps": mapped,

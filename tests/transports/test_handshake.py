@@ -1,11 +1,11 @@
 """The handshake: who holds the key gets in, nothing else does; and the client's errors name both ends."""
 
-import os
 import socket
 import threading
 import time
 
 import pytest
+from holding import descriptors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -184,9 +184,9 @@ def test_a_server_that_says_nothing_costs_only_the_timeout_and_no_descriptor():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         start = time.monotonic()
         with pytest.raises(TransportError, match=r"tcp:127.0.0.1:\d+ -> tcp:127.0.0.1:\d+: the handshake.*ETIMEDOUT"):
             connect(("tcp", "127.0.0.1", sock.getsockname()[1]), KEY, ME, 0.4)
         assert time.monotonic() - start < 1.5
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() <= before
