@@ -13,6 +13,8 @@ EXTENSIONS = [
     "collectives.buffers",
     "collectives.engine",
     "collectives.hot",
+    "collectives.matching",
+    "collectives.moves",
     "collectives.plan",
     "collectives.work",
     "kernels.reduce",

@@ -10,12 +10,18 @@ holds its channel, and what comes behind it waits.
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 
-from hocket.collectives.plan cimport COPY, IN, OUT, RECV, REDUCE, SCRATCH, SEND, Piece
-from hocket.kernels.reduce cimport find_reduce, find_scale, scale_fn
-from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel_ops
+from hocket.collectives.matching cimport matched_recv, stash_free
+from hocket.collectives.moves cimport copy, recv, reduce, send
+from hocket.collectives.plan cimport COPY, IN, OUT, RECV, REDUCE, SCRATCH, SEND, Instr, Piece, Plan
+from hocket.collectives.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, MOVED, RAISED, TIMED_OUT, Core, PyObject,
+                                     Run, Stash, State, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
+                                     hk_wait_step, piece_length, pollfd)
+from hocket.kernels.reduce cimport find_reduce
+from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel, hk_view
 
 
 cdef extern from "poll.h" nogil:
@@ -23,306 +29,13 @@ cdef extern from "poll.h" nogil:
     enum: POLLOUT
 
 cdef enum:
-    MAX_WAYS = 64               # operands of one k-way reduction; more are taken in several rounds
     MAX_FDS = 64
     RECENT = 16                 # calls that can be asked for when ranks disagree; a rank is never further ahead by much
-    CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
-    BIG_BYTES = 65536           # after moving so much, let the other messages of the step have a turn
     CHECK_NS = 50000000         # how often a long wait looks at signals, deadlines and its owner
 
 CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": ABORTED, "timeout": TIMED_OUT,
          "raised": RAISED, "done": DONE, "busy": BUSY}
 
-
-# ---------------------------------------------------------------- one message, or one reduction, as far as it goes
-
-cdef inline size_t piece_length(Run* r, Piece* p, int k) noexcept nogil:
-    """Bytes of piece `p` that belong to segment `k`."""
-    cdef size_t first
-    if r.segment == 0:
-        return p.length
-    first = <size_t>k * r.segment
-    if first >= p.length:
-        return 0
-    return min(r.segment, p.length - first)
-
-
-cdef inline char* piece_at(Run* r, Piece* p, State* s) noexcept nogil:
-    return r.base[p.space] + p.offset + <size_t>s.segment * r.segment + s.at
-
-
-cdef inline void step_on(Run* r, Piece* pieces, int n, State* s, size_t moved) noexcept nogil:
-    s.done += moved
-    s.at += moved
-    while s.piece < n and s.at >= piece_length(r, &pieces[s.piece], s.segment):
-        s.piece += 1
-        s.at = 0
-
-
-cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    cdef hk_channel* ch = e.tx[x.peers[0]]
-    cdef hk_channel* several[MAX_WAYS]
-    cdef const hk_channel_ops* ops = ch.ops
-    cdef int i, moved = BLOCKED
-    cdef long n
-    cdef size_t left
-    cdef char* at
-    while s.done < s.total or not s.opened:
-        left, at = 0, NULL
-        if s.piece < x.npieces:
-            at = piece_at(r, &x.src[s.piece], s)
-            left = piece_length(r, &x.src[s.piece], s.segment) - s.at
-            if r.user != NULL and left > CUT_BYTES:
-                left = CUT_BYTES - CUT_BYTES % r.itemsize   # packets of whole elements, however odd their size
-        if x.npeers == 1:
-            n = ops.send(ch, r.tag, s.total, s.done, at, left)
-        else:
-            for i in range(x.npeers):
-                several[i] = e.tx[x.peers[i]]
-            n = ops.multicast(several, x.npeers, r.tag, s.total, s.done, at, left)
-        if n < 0:
-            r.culprit = x.peers[0]
-            return moved if n == HK_AGAIN else <int>n
-        s.opened = True
-        moved = MOVED
-        step_on(r, x.src, x.npieces, s, n)
-        if n >= BIG_BYTES and s.done < s.total:
-            return moved
-    if ops.settled != NULL:
-        for i in range(x.npeers):
-            if not ops.settled(e.tx[x.peers[i]]):
-                return moved
-    return DONE
-
-
-cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view* v, size_t want) noexcept nogil:
-    """Look at the head of the channel; the first time, prove that this message is ours."""
-    cdef int n = ch.ops.peek(ch, v, want)
-    if n < 0:
-        r.culprit = peer
-        return BLOCKED if n == HK_AGAIN else n
-    if v.tag != r.tag or v.length != s.total:
-        r.culprit, r.foreign = peer, <uint32_t>(v.tag >> 32)
-        return MISMATCH
-    return MOVED
-
-
-cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    cdef int peer = x.peers[0], rc, moved = BLOCKED
-    cdef hk_channel* ch = e.rx[peer]
-    cdef hk_view v
-    cdef size_t left
-    cdef long n
-    if not s.opened:
-        rc = open_message(r, peer, ch, s, &v, 0)
-        if rc != MOVED:
-            return rc
-        s.opened = True
-        moved = MOVED
-    while s.done < s.total:
-        left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
-        if ch.ops.recv != NULL:
-            n = ch.ops.recv(ch, piece_at(r, &x.dst[s.piece], s), left)
-        else:
-            n = ch.ops.peek(ch, &v, 1)
-            if n == 1:
-                if v.tag != r.tag and not r.matched:
-                    r.culprit = peer
-                    return MISMATCH
-                if v.avail == 0:
-                    return moved
-                n = <long>min(left, v.avail)
-                memcpy(piece_at(r, &x.dst[s.piece], s), v.data, n)
-                ch.ops.consume(ch, n, s.done + n == s.total)
-        if n < 0:
-            r.culprit = peer
-            return moved if n == HK_AGAIN else <int>n
-        moved = MOVED
-        step_on(r, x.dst, x.npieces, s, n)
-        if n >= BIG_BYTES and s.done < s.total:
-            return moved
-    if s.total == 0 or ch.ops.recv != NULL:
-        ch.ops.consume(ch, 0, 1)
-    return DONE
-
-
-cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    """Take what all the peers have sent so far, and combine it with our own operand in rank order."""
-    cdef hk_view v
-    cdef const void* ways[MAX_WAYS]
-    cdef int i, k, rc, moved = BLOCKED
-    cdef size_t n, left
-    cdef hk_channel* ch
-    while True:
-        left = 0
-        if s.done < s.total:
-            left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
-        n, k = left, 0
-        for i in range(x.npeers):
-            if i == x.own:
-                ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
-                k += 1
-            ch = e.rx[x.peers[i]]
-            rc = open_message(r, x.peers[i], ch, s, &v, r.itemsize)
-            if rc != MOVED:
-                return moved if rc == BLOCKED else rc
-            ways[k] = v.data
-            k += 1
-            n = min(n, v.avail)
-        if x.own == x.npeers:
-            ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
-            k += 1
-        n -= n % r.itemsize
-        if n == 0 and left:
-            return moved
-        if n:
-            if r.user != NULL:
-                if call_user(e, r.user, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
-                    return RAISED
-            else:
-                r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
-        for i in range(x.npeers):
-            ch = e.rx[x.peers[i]]
-            ch.ops.consume(ch, n, s.done + n == s.total)
-        moved = MOVED
-        step_on(r, x.dst, x.npieces, s, n)
-        if s.done == s.total:
-            return DONE
-        if n >= BIG_BYTES:
-            return moved
-
-
-cdef int call_user(Core* e, PyObject* user, void* out, const void** ways, int k, size_t n) noexcept nogil:
-    with gil:
-        try:
-            (<object>user)([(<const char[:n]>(<const char*>ways[i])) for i in range(k)], <char[:n]>(<char*>out))
-            return 0
-        except BaseException as error:
-            (<Engine>e.self).error = error
-            return -1
-
-
-cdef void copy(Run* r, Instr* x, State* s) noexcept nogil:
-    cdef int i
-    cdef size_t n, skip = <size_t>s.segment * r.segment
-    for i in range(x.npieces):
-        n = piece_length(r, &x.dst[i], s.segment)
-        if n:
-            memcpy(r.base[x.dst[i].space] + x.dst[i].offset + skip,
-                   r.base[x.src[i].space] + x.src[i].offset + skip, n)
-
-
-# ------------------------------------------------------------------------- send and recv, matched by tag
-
-cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched
-
-cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    """Like `recv`, but a message with another tag is set aside until its own recv comes.
-
-    Of several recvs that wait, only the first in a pass looks at the channel: what arrives between two looks
-    would otherwise go to the later one, out of order.
-    """
-    cdef int peer = x.peers[0], rc
-    cdef hk_channel* ch = e.rx[peer]
-    cdef Stash** link = &e.stash[peer]
-    cdef Stash* m
-    cdef hk_view v
-    if e.rx_owner[peer] == r:
-        return finish_matched(e, r, x, s, peer)
-    while link[0] != NULL:                                  # the oldest that fits
-        m = link[0]
-        if (m.tag & TAG_MASK) == (r.tag & TAG_MASK):
-            if m.done < m.length:
-                break                                       # still on its way in
-            if m.tag != r.tag or m.length != s.total:
-                r.culprit = peer
-                return MISMATCH
-            unpack(r, x, s, m.data)
-            link[0] = m.next
-            free(m.data)
-            free(m)
-            return DONE
-        link = &m.next
-    if e.rx_mark[peer] == e.pass_number:
-        return BLOCKED                                      # an earlier recv has looked in this pass and waits: it goes first
-    e.rx_mark[peer] = e.pass_number
-    if e.rx_owner[peer] != NULL:
-        return BLOCKED                                      # another recv is in the middle of a message
-    rc = drain_stash(e, r, peer, ch)
-    if rc != DONE:
-        return rc
-    if link[0] != NULL:
-        return MOVED                                        # it is complete now: found on the next pass
-    rc = ch.ops.peek(ch, &v, 0)
-    if rc < 0:
-        r.culprit = peer
-        return BLOCKED if rc == HK_AGAIN else rc
-    if (v.tag & TAG_MASK) != (r.tag & TAG_MASK):
-        r.culprit = peer
-        return set_aside(e, peer, &v)
-    if v.tag != r.tag or v.length != s.total:
-        r.culprit = peer
-        return MISMATCH
-    e.rx_owner[peer] = r
-    e.rx_mark[peer] = e.pass_number - 1                     # it has its message: the next recv may look
-    return finish_matched(e, r, x, s, peer)
-
-
-cdef int finish_matched(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
-    cdef int rc = recv(e, r, x, s)
-    if rc == DONE:
-        e.rx_owner[peer] = NULL
-    return rc
-
-
-cdef void unpack(Run* r, Instr* x, State* s, const char* data) noexcept nogil:
-    cdef size_t n
-    while s.done < s.total:
-        n = piece_length(r, &x.dst[s.piece], s.segment) - s.at
-        memcpy(piece_at(r, &x.dst[s.piece], s), data + s.done, n)
-        step_on(r, x.dst, x.npieces, s, n)
-
-
-cdef int set_aside(Core* e, int peer, hk_view* v) noexcept nogil:
-    cdef Stash** link = &e.stash[peer]
-    cdef Stash* m = <Stash*>calloc(1, sizeof(Stash))
-    while link[0] != NULL:
-        link = &link[0].next
-    if m != NULL:
-        m.tag, m.length = v.tag, v.length
-        m.data = <char*>malloc(max(<size_t>1, <size_t>v.length))
-    if m == NULL or m.data == NULL:
-        free(m)
-        return HK_FAULT
-    link[0] = m
-    if m.length == 0:
-        e.rx[peer].ops.consume(e.rx[peer], 0, 1)
-    return MOVED
-
-
-cdef int drain_stash(Core* e, Run* r, int peer, hk_channel* ch) noexcept nogil:
-    """Take in the rest of the message that is being set aside.  DONE when there is none."""
-    cdef Stash* m = e.stash[peer]
-    cdef hk_view v
-    cdef size_t n
-    cdef int rc
-    while m != NULL and m.done == m.length:
-        m = m.next
-    if m == NULL:
-        return DONE
-    while m.done < m.length:
-        rc = ch.ops.peek(ch, &v, 1)
-        if rc < 0 or v.avail == 0:
-            r.culprit = peer
-            return BLOCKED if rc == HK_AGAIN or rc == 1 else rc
-        n = min(v.avail, m.length - m.done)
-        memcpy(m.data + m.done, v.data, n)
-        m.done += n
-        ch.ops.consume(ch, n, m.done == m.length)
-    return DONE
-
-
-# ---------------------------------------------------------------------------------------------- the run
 
 cdef int run_init(Run* r, Plan plan) except -1:
     """Point `r` at `plan`; its arrays grow and are kept."""
@@ -699,14 +412,9 @@ cdef class Engine:
 
     def __dealloc__(self):
         cdef int i
-        cdef Stash* m
         if self.core.stash != NULL:
             for i in range(self.core.size):
-                while self.core.stash[i] != NULL:
-                    m = self.core.stash[i]
-                    self.core.stash[i] = m.next
-                    free(m.data)
-                    free(m)
+                stash_free(self.core.stash[i])
         free(self.core.tx)
         free(self.core.rx)
         free(self.core.tx_mark)
@@ -715,19 +423,3 @@ cdef class Engine:
         free(self.core.rx_owner)
         free(self.scratch)
         run_free(&self.run)
-
-
-cdef int scale_now(int dtype, void* dst, const void* src, size_t count, double factor) noexcept nogil:
-    cdef scale_fn fn = find_scale(dtype)
-    if fn == NULL:
-        return -1
-    fn(dst, src, count, factor)
-    return 0
-
-
-def scale(int dtype, uintptr_t dst, uintptr_t src, size_t count, double factor):
-    """dst = src * factor, `count` elements: for avg and premul_sum.  False if the dtype cannot be scaled."""
-    cdef int rc
-    with nogil:
-        rc = scale_now(dtype, <void*>dst, <const void*>src, count, factor)
-    return rc == 0

@@ -8,10 +8,10 @@ cimport numpy as np
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from hocket.collectives.engine cimport DONE, Engine, Run
-from hocket.collectives.engine cimport scale_now
+from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
-from hocket.kernels.reduce cimport find_reduce, reduce_fn
+from hocket.collectives.run cimport DONE, Run
+from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
 from hocket.collectives.options import Options
 
@@ -42,6 +42,7 @@ cdef class Entry:
     cdef bint in_place, fresh           # otherwise: `out` was given
     cdef bint silent                    # this rank gets None
     cdef reduce_fn reduce
+    cdef scale_fn scale                 # afterwards, of the result (avg); NULL: not
     cdef double after
     cdef size_t out_nbytes, out_count
 
@@ -130,8 +131,8 @@ cdef class HotPath:
         if rc != DONE:
             engine.culprit, engine.foreign = r.culprit, r.foreign
             self._fail(engine, rc, r.culprit, self.limit * 1e-9)
-        if e.after != 0:
-            scale_now(e.plan.dtype, dst, dst, e.out_count, e.after)
+        if e.scale != NULL:
+            e.scale(dst, dst, e.out_count, e.after)
         return result
 
     def _remember(self, str collective, x, out, op, root, order, bint given, bint in_place, Plan plan, int code, double after):
@@ -151,6 +152,7 @@ cdef class HotPath:
             e.dims[i] = np.PyArray_DIM(a, i)
         e.in_place, e.silent, e.after = in_place, out is None, after
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
+        e.scale = find_scale(plan.dtype) if after else NULL
         if out is not None:
             if not np.PyArray_CheckExact(out) or np.PyArray_NDIM(<np.ndarray>out) > MAX_DIMS:
                 return

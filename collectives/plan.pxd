@@ -31,7 +31,7 @@ cdef struct Step:
     int first, count
 
 cdef class Plan:
-    cdef readonly int nsteps, ninstrs, nsegments, npeers_max
+    cdef readonly int nsteps, ninstrs, nsegments
     cdef readonly size_t segment, itemsize, scratch
     cdef readonly int dtype
     cdef readonly uint32_t fingerprint

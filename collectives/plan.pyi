@@ -4,7 +4,6 @@ class Plan:
     nsteps: int
     ninstrs: int
     nsegments: int
-    npeers_max: int
     segment: int
     itemsize: int
     scratch: int

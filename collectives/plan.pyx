@@ -45,7 +45,6 @@ cdef class Plan:
         cdef Instr* x = &self.instrs[i]
         x.kind, x.own, x.after_sends = KINDS[kind], own, after
         x.npeers = len(to)
-        self.npeers_max = max(self.npeers_max, x.npeers)
         x.peers = self.peer_pool + peers[0]
         for p in to:
             self.peer_pool[peers[0]] = p

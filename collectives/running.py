@@ -13,7 +13,7 @@ from hocket.algorithms.select import select
 from hocket.collectives import verdicts
 from hocket.collectives.buffers import describe, empty_like
 from hocket.collectives.calls import Call, resolve_call
-from hocket.collectives.engine import CODES, scale
+from hocket.collectives.engine import CODES
 from hocket.collectives.failing import Failing
 from hocket.collectives.handle import Work, open_group
 from hocket.collectives.lower import lower
@@ -23,6 +23,7 @@ from hocket.collectives.plan import Plan
 from hocket.collectives.queue import Queue
 from hocket.collectives.work import Queued
 from hocket.errors import ArgumentError
+from hocket.kernels.reduce import scale_bytes
 
 DONE, BUSY = CODES["done"], CODES["busy"]
 NO_OP = Resolved("", -1)
@@ -74,7 +75,7 @@ class Running(Failing):
         if code != DONE:
             self._fail(engine, code, engine.culprit, timeout)
         if after and call.dst is not None:
-            scale(call.dst.dtype.code, dst, dst, call.dst.count, after)
+            scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
         if call.dst is not None:
             call.dst.restore()
         usual = options in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
@@ -213,7 +214,7 @@ def _premultiplied(call: Call, factor: float) -> Call:
     assert call.src is not None
     made = None if call.in_place else empty_like(call.src, call.src.shape)
     target = call.src if made is None else describe(made)
-    scale(call.src.dtype.code, target.address, call.src.address, call.src.count, factor)
+    scale_bytes(call.src.dtype.code, target.address, call.src.address, call.src.count, factor)
     return Call(
         call.collective, target, target if call.in_place else call.dst, call.count, call.root, call.counts,
         call.in_place, call.private, call.result,

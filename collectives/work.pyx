@@ -12,10 +12,11 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from hocket.collectives.engine cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Engine, Run, advance,
-                                        failed_before, has_failed, hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
-                                        hk_wait_step, run_free, scale_now, slow_check)
+from hocket.collectives.engine cimport Engine, advance, failed_before, has_failed, run_free, slow_check
 from hocket.collectives.plan cimport SCRATCH, Plan
+from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, hk_ladder, hk_load32,
+                                     hk_now, hk_store32, hk_wait, hk_wait_reset, hk_wait_step)
+from hocket.kernels.reduce cimport find_scale, scale_fn
 
 from hocket.errors import Error
 
@@ -42,8 +43,8 @@ cdef struct Node:
     Core* core
     Node* next
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
-    double factor               # of the result, 0: none (avg)
-    int dtype
+    scale_fn scale              # afterwards, of the result (avg); NULL: not
+    double factor
     char* result
     size_t count
 
@@ -62,8 +63,8 @@ thread = None
 # ------------------------------------------------------------------------------------- progress, lock held
 
 cdef int settle(Node* n, int rc) noexcept nogil:
-    if rc == DONE and n.factor != 0:
-        scale_now(n.dtype, n.result, n.result, n.count, n.factor)
+    if rc == DONE and n.scale != NULL:
+        n.scale(n.result, n.result, n.count, n.factor)
     hk_store32(&n.status, <uint32_t>rc)
     return MOVED
 
@@ -225,7 +226,8 @@ cdef class Queued:
         if timeout > 0:
             n.run.deadline = hk_now() + <uint64_t>(timeout * 1e9)
         n.core, n.status = &engine.core, BLOCKED
-        n.factor, n.dtype, n.result, n.count = factor, plan.dtype, <char*>dst, count
+        n.scale = find_scale(plan.dtype) if factor else NULL
+        n.factor, n.result, n.count = factor, <char*>dst, count
         reap()
         PENDING[id(self)] = self
         while pthread_mutex_trylock(&lock) != 0:    # its holder may want the GIL

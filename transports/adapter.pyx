@@ -22,7 +22,6 @@ OPS.multicast = NULL
 OPS.peek = _peek
 OPS.consume = _consume
 OPS.recv = NULL
-OPS.close = NULL
 
 
 cdef class Adapter:

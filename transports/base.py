@@ -10,7 +10,7 @@ A third party adds one by the entry-point group `hocket.transports`: name -> cla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from hocket.transports.reactor import Reactor
@@ -31,7 +31,6 @@ class Context:
     ports: range | None = None
     """Ports that may be listened on; None: the system chooses."""
     timeout: float = 30.0
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class PyChannel(Protocol):

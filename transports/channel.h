@@ -48,8 +48,6 @@ typedef struct hk_channel_ops {
     void (*consume)(hk_channel *, size_t len, int end);
     /* Receive straight into the caller's memory; at most what is left of the message.  NULL: peek and copy. */
     long (*recv)(hk_channel *, void *dst, size_t len);
-    /* Called once, when the communicator closes. */
-    void (*close)(hk_channel *);
 } hk_channel_ops;
 
 struct hk_channel {

@@ -1,0 +1,11 @@
+"""What an instruction does: each takes one message, or one reduction, as far as it goes, and never blocks."""
+
+from hocket.collectives.plan cimport Instr
+from hocket.collectives.run cimport Core, Run, State
+
+# BLOCKED: not now; MOVED: a part; DONE: all of it; or an error.
+cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+
+cdef void copy(Run* r, Instr* x, State* s) noexcept nogil

@@ -1,0 +1,167 @@
+"""Instructions on channels: send, recv, reduce and copy, each as far as it goes without waiting."""
+
+from libc.stdint cimport uint32_t
+from libc.string cimport memcpy
+
+from hocket.collectives.plan cimport Instr
+from hocket.collectives.run cimport (BLOCKED, DONE, MISMATCH, MOVED, RAISED, Core, PyObject, Run, State, piece_at,
+                                     piece_length, step_on)
+from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_view
+
+cdef enum:
+    MAX_WAYS = 64               # operands of one k-way reduction; more are taken in several rounds
+    CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
+    BIG_BYTES = 65536           # after moving so much, let the other messages of the step have a turn
+
+
+cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    cdef hk_channel* ch = e.tx[x.peers[0]]
+    cdef hk_channel* several[MAX_WAYS]
+    cdef const hk_channel_ops* ops = ch.ops
+    cdef int i, moved = BLOCKED
+    cdef long n
+    cdef size_t left
+    cdef char* at
+    while s.done < s.total or not s.opened:
+        left, at = 0, NULL
+        if s.piece < x.npieces:
+            at = piece_at(r, &x.src[s.piece], s)
+            left = piece_length(r, &x.src[s.piece], s.segment) - s.at
+            if r.user != NULL and left > CUT_BYTES:
+                left = CUT_BYTES - CUT_BYTES % r.itemsize   # packets of whole elements, however odd their size
+        if x.npeers == 1:
+            n = ops.send(ch, r.tag, s.total, s.done, at, left)
+        else:
+            for i in range(x.npeers):
+                several[i] = e.tx[x.peers[i]]
+            n = ops.multicast(several, x.npeers, r.tag, s.total, s.done, at, left)
+        if n < 0:
+            r.culprit = x.peers[0]
+            return moved if n == HK_AGAIN else <int>n
+        s.opened = True
+        moved = MOVED
+        step_on(r, x.src, x.npieces, s, n)
+        if n >= BIG_BYTES and s.done < s.total:
+            return moved
+    if ops.settled != NULL:
+        for i in range(x.npeers):
+            if not ops.settled(e.tx[x.peers[i]]):
+                return moved
+    return DONE
+
+
+cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view* v, size_t want) noexcept nogil:
+    """Look at the head of the channel; the first time, prove that this message is ours."""
+    cdef int n = ch.ops.peek(ch, v, want)
+    if n < 0:
+        r.culprit = peer
+        return BLOCKED if n == HK_AGAIN else n
+    if v.tag != r.tag or v.length != s.total:
+        r.culprit, r.foreign = peer, <uint32_t>(v.tag >> 32)
+        return MISMATCH
+    return MOVED
+
+
+cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    cdef int peer = x.peers[0], rc, moved = BLOCKED
+    cdef hk_channel* ch = e.rx[peer]
+    cdef hk_view v
+    cdef size_t left
+    cdef long n
+    if not s.opened:
+        rc = open_message(r, peer, ch, s, &v, 0)
+        if rc != MOVED:
+            return rc
+        s.opened = True
+        moved = MOVED
+    while s.done < s.total:
+        left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
+        if ch.ops.recv != NULL:
+            n = ch.ops.recv(ch, piece_at(r, &x.dst[s.piece], s), left)
+        else:
+            n = ch.ops.peek(ch, &v, 1)
+            if n == 1:
+                if v.tag != r.tag and not r.matched:
+                    r.culprit = peer
+                    return MISMATCH
+                if v.avail == 0:
+                    return moved
+                n = <long>min(left, v.avail)
+                memcpy(piece_at(r, &x.dst[s.piece], s), v.data, n)
+                ch.ops.consume(ch, n, s.done + n == s.total)
+        if n < 0:
+            r.culprit = peer
+            return moved if n == HK_AGAIN else <int>n
+        moved = MOVED
+        step_on(r, x.dst, x.npieces, s, n)
+        if n >= BIG_BYTES and s.done < s.total:
+            return moved
+    if s.total == 0 or ch.ops.recv != NULL:
+        ch.ops.consume(ch, 0, 1)
+    return DONE
+
+
+cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """Take what all the peers have sent so far, and combine it with our own operand in rank order."""
+    cdef hk_view v
+    cdef const void* ways[MAX_WAYS]
+    cdef int i, k, rc, moved = BLOCKED
+    cdef size_t n, left
+    cdef hk_channel* ch
+    while True:
+        left = 0
+        if s.done < s.total:
+            left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
+        n, k = left, 0
+        for i in range(x.npeers):
+            if i == x.own:
+                ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
+                k += 1
+            ch = e.rx[x.peers[i]]
+            rc = open_message(r, x.peers[i], ch, s, &v, r.itemsize)
+            if rc != MOVED:
+                return moved if rc == BLOCKED else rc
+            ways[k] = v.data
+            k += 1
+            n = min(n, v.avail)
+        if x.own == x.npeers:
+            ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
+            k += 1
+        n -= n % r.itemsize
+        if n == 0 and left:
+            return moved
+        if n:
+            if r.user != NULL:
+                if call_user(e, r.user, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
+                    return RAISED
+            else:
+                r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
+        for i in range(x.npeers):
+            ch = e.rx[x.peers[i]]
+            ch.ops.consume(ch, n, s.done + n == s.total)
+        moved = MOVED
+        step_on(r, x.dst, x.npieces, s, n)
+        if s.done == s.total:
+            return DONE
+        if n >= BIG_BYTES:
+            return moved
+
+
+cdef int call_user(Core* e, PyObject* user, void* out, const void** ways, int k, size_t n) noexcept nogil:
+    with gil:
+        try:
+            (<object>user)([(<const char[:n]>(<const char*>ways[i])) for i in range(k)], <char[:n]>(<char*>out))
+            return 0
+        except BaseException as error:
+            (<object>e.self).error = error
+            return -1
+
+
+cdef void copy(Run* r, Instr* x, State* s) noexcept nogil:
+    cdef int i
+    cdef size_t n, skip = <size_t>s.segment * r.segment
+    for i in range(x.npieces):
+        n = piece_length(r, &x.dst[i], s.segment)
+        if n:
+            memcpy(r.base[x.dst[i].space] + x.dst[i].offset + skip,
+                   r.base[x.src[i].space] + x.src[i].offset + skip, n)

@@ -1,0 +1,119 @@
+"""Run: one execution of a plan, and Core: what runs need of their engine.  C structs, used without the GIL."""
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t
+
+from hocket.collectives.plan cimport Instr, Piece, Step
+from hocket.kernels.reduce cimport reduce_fn
+from hocket.transports.channel cimport hk_channel
+
+
+cdef extern from "transports/atomics.h" nogil:
+    uint32_t hk_load32(const uint32_t*)
+    void hk_store32(uint32_t*, uint32_t)
+
+cdef extern from "transports/wait.h" nogil:
+    struct pollfd:
+        int fd
+        short events
+    struct hk_ladder:
+        uint32_t spins
+        uint32_t spins_now
+        uint64_t yield_ns
+        uint64_t slow_ns
+    struct hk_wait:
+        uint32_t polls
+    uint64_t hk_now()
+    uint64_t hk_wait_step(hk_wait*, const hk_ladder*, uint32_t* bell, pollfd*, int)
+    void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
+
+
+cdef enum:                  # what advancing a run can say; errors are negative, HK_LOST and HK_FAULT among them
+    BLOCKED = 0
+    MOVED = 1
+    DONE = 2
+    MISMATCH = -4           # a message of another call than ours
+    ABORTED = -5            # the control plane stopped this communicator
+    TIMED_OUT = -6
+    RAISED = -7             # a Python exception, kept in `Engine.error`
+    BUSY = 3                # another thread's call is running, or some are queued: queue this one
+
+
+cdef struct State:          # of one instruction, while its step is in flight
+    size_t done, total      # bytes of the message
+    size_t at               # ... within the piece
+    int piece, segment
+    bint opened, complete
+
+
+cdef struct Run:            # one execution of a plan
+    Step* steps
+    Instr* instrs
+    int nsteps, nsegments, capacity
+    size_t segment, itemsize
+    char* base[3]           # IN, OUT, SCRATCH
+    uint64_t tag
+    reduce_fn reduce
+    PyObject* user          # a user's reduction, called instead
+    bint matched            # send/recv: messages are matched by tag, others are set aside
+    int t                   # the merged step: segment k is in step t - k
+    State* states
+    int* active
+    int nactive, remaining, sends_left
+    int culprit             # the peer behind an error
+    uint32_t foreign        # the call number of a message that was not ours
+    uint64_t limit          # ns that the run may take, 0: any; counted once it has waited long enough to be looked at
+    uint64_t deadline       # ns, 0: not counted yet
+
+
+cdef struct Stash:          # a message that came before its recv
+    uint64_t tag
+    size_t length, done
+    char* data
+    Stash* next
+
+
+cdef struct Core:           # what runs need of an engine, without Python
+    int rank, size
+    hk_channel** tx
+    hk_channel** rx
+    uint32_t* tx_mark       # in which pass the channel was last held by an unfinished message
+    uint32_t* rx_mark       # ... or, of recvs by tag, in which pass one has looked
+    uint32_t pass_number
+    Stash** stash
+    Run** rx_owner          # send/recv: the run that is in the middle of a message
+    volatile int aborted
+    int failed              # the code of the first run that failed: what it left half sent makes the channels unusable
+    int failed_culprit
+    hk_ladder ladder
+    uint32_t* bell
+    PyObject* self          # the Engine (borrowed)
+    void* head              # queued asynchronous runs (work.Node)
+    uint32_t pending        # are there any?  0 is a release: whoever queued or drove them is through
+    uint32_t busy           # a blocking call drives this engine: nobody else may
+    int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
+    bint listed             # among the engines with queued runs
+    bint concurrent         # send/recv: queued runs progress side by side, not one after the other
+
+
+cdef inline size_t piece_length(Run* r, Piece* p, int k) noexcept nogil:
+    """Bytes of piece `p` that belong to segment `k`."""
+    cdef size_t first
+    if r.segment == 0:
+        return p.length
+    first = <size_t>k * r.segment
+    if first >= p.length:
+        return 0
+    return min(r.segment, p.length - first)
+
+
+cdef inline char* piece_at(Run* r, Piece* p, State* s) noexcept nogil:
+    return r.base[p.space] + p.offset + <size_t>s.segment * r.segment + s.at
+
+
+cdef inline void step_on(Run* r, Piece* pieces, int n, State* s, size_t moved) noexcept nogil:
+    s.done += moved
+    s.at += moved
+    while s.piece < n and s.at >= piece_length(r, &pieces[s.piece], s.segment):
+        s.piece += 1
+        s.at = 0
