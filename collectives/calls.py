@@ -18,6 +18,9 @@ from hocket.errors import ArgumentError
 IN_PLACE = frozenset({"allreduce", "scan", "exscan", "broadcast", "barrier"})
 """Collectives that work in place when no out= is given."""
 
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Collectives with a root."""
+
 
 @dataclass
 class Call:
@@ -60,6 +63,17 @@ class Call:
         shape = "" if self.private else f"{self.count}|{self.counts}"
         return f"{self.collective}|{self.model.dtype.name}|{self.root}|{shape}"
 
+    def words(self, op: str, algorithm: str | None) -> str:
+        """The call, for people, with all that ranks may differ in; `algorithm` if somebody asked for one."""
+        if self.collective in ("barrier", "close"):
+            return f"{self.collective}()"
+        said = {"op": op or None, "root": self.root if self.collective in ROOTED else None, "algorithm": algorithm}
+        parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
+        if self.counts is not None and (self.private or len(set(self.counts)) > 1):
+            parts.append(f"counts of elements {shortened(self.counts)}")
+        parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
+        return f"{self.collective}({', '.join(parts)})"
+
     def layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
         """Where the chunks of `algorithm` lie."""
         itemsize = self.model.dtype.itemsize
@@ -77,6 +91,12 @@ class Call:
             mine = (OUT, at[rank]) if self.in_place else (IN, 0)
             return Layout(lengths, lambda c: mine, lambda c: (OUT, at[c]))
         return Layout(lengths, lambda c: (IN, at[c]), lambda c: (OUT, 0))
+
+
+def shortened(counts: Sequence[int]) -> str:
+    """Counts for a text: of many, the first and the last."""
+    shown = [str(n) for n in counts]
+    return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:6], '...', shown[-1]])}]"
 
 
 def _alltoall(counts: Sequence[int], rank: int, size: int, itemsize: int) -> Layout:

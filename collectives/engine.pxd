@@ -29,8 +29,10 @@ cdef class Engine:
     cdef size_t scratch_bytes
     cdef public int culprit
     cdef readonly Plan plan     # of the latest call
+    cdef object tag             # ... if it is a message
     cdef list recent            # plans of the latest RECENT calls, by number
     cdef readonly uint32_t foreign
+    cdef readonly size_t came
     cdef public object owner    # told of long waits: owner.on_wait(engine, seconds)
     cdef public object error
     cdef list keep

@@ -313,6 +313,11 @@ cdef class Engine:
         return plan.text if plan is not None else ""
 
     @property
+    def words(self):
+        """The latest call, for people."""
+        return self.plan.words(self.tag) if self.plan is not None else ""
+
+    @property
     def driven(self):
         """Is a thread in this engine, or a run queued?"""
         return bool(hk_load32(&self.core.busy)) or bool(hk_load32(&self.core.pending))
@@ -373,14 +378,14 @@ cdef class Engine:
         self.release()
         return rc
 
-    def begin(self, Plan plan):
+    def begin(self, Plan plan, tag=None):
         """Count a call as under way before it can run: its channels are being opened.  `ready` ends that."""
-        self.plan, self.busy = plan, True
-        self.opening += plan.algorithm != "message"
+        self.plan, self.tag, self.busy = plan, tag, True
+        self.opening += tag is None
 
-    def ready(self, Plan plan):
+    def ready(self):
         self.busy = False
-        self.opening -= plan.algorithm != "message"
+        self.opening -= self.tag is None
 
     def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None):
         """Run `plan` now, in this thread.  Returns DONE or an error code (CODES); `culprit` names the peer.
@@ -401,9 +406,10 @@ cdef class Engine:
             r.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
         else:
             r.tag, r.matched = tag, True
+        self.tag = tag
         r.limit = <uint64_t>(timeout * 1e9)
         rc = self.perform(r, plan)
-        self.culprit, self.foreign = r.culprit, r.foreign
+        self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came
         return rc
 
     def channel_errors(self, int peer):

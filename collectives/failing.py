@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from hocket.collectives import verdicts
@@ -17,6 +17,7 @@ from hocket.collectives.members import Members
 from hocket.collectives.plan import Plan
 from hocket.collectives.work import Queued, oldest
 from hocket.errors import ArgumentError, Error, PeerLostError
+from hocket.kernels.dtypes import DTYPES
 
 DONE = CODES["done"]
 STUCK_AFTER = 0.2
@@ -46,12 +47,8 @@ class Failing(Members):
         """Tell the others, hear them, and raise what happened."""
         if code == CODES["aborted"] and self._broken is not None:
             self._refuse()  # it had failed, or was closed, before this call
-        plan, seq, site = _at(engine, ended)
-        call = plan.text if plan else ""
-        here = site or verdicts.caller_site()
-        account: dict[str, Any] = {"state": "in call", "seq": seq, "call": call, "site": here}
-        if plan is not None and plan.algorithm == "message":
-            account["waits_for"] = sorted(plan.peers)
+        account = _account(engine, ended)
+        call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
             error = engine.error or Error("unknown")
             engine.error = None
@@ -62,7 +59,10 @@ class Failing(Members):
         if code == CODES["mismatch"]:
             odd = ended.foreign if ended is not None else engine.foreign
             told = f"rank {self.rank} got a message of another call from rank {culprit}"
-            if engine is self._main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
+            if "waits_for" in account:
+                came = ended.came if ended is not None else engine.came
+                told = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
+            elif engine is self._main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
                 account["then"], seq = engine.call(odd), odd
             self._report("mismatch", told, account, seq)
         elif code == CODES["timeout"]:
@@ -116,7 +116,7 @@ class Failing(Members):
             return
         self._verdict = verdict
         self._heard.set()
-        call = self._main.engine.plan.text if self._main.engine.busy and self._main.engine.plan else ""
+        call = self._main.engine.words if self._main.engine.busy else ""
         self._abort(verdicts.build(verdict, self.members, self.rank, call))
 
     def account(self, seq: int = 0) -> dict[str, Any]:
@@ -126,10 +126,8 @@ class Failing(Members):
         for queue in list(self._queues.values()):
             engine = queue.engine
             if engine.busy or oldest(engine) is not None:
-                plan, number, site = _at(engine)
-                text = plan.text if plan else ""
-                then = then if seq < number else {}
-                return {"state": "in call", "seq": number, "call": text, "site": site or self._where(), **then}
+                found = _account(engine, where=self._where)
+                return found | (then if seq < found["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": verdicts.thread_site(), **then}
 
     def _where(self) -> str:
@@ -144,19 +142,17 @@ class Failing(Members):
 
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
-        plan, seq, site = _at(engine)
+        plan, call, seq, _ = _at(engine)
         if seconds > STUCK_AFTER and seq != self._stuck_at and plan is not None:
             self._stuck_at = seq
-            site = site or verdicts.caller_site()
             self.world.session.stuck({
                 "comm": self.name, "seq": seq, "ranks": self.members, "fingerprint": f"{plan.fingerprint:08x}",
-                "account": {"state": "in call", "seq": seq, "call": plan.text, "site": site},
+                "account": _account(engine),
             })  # fmt: skip
         gone = self.world.left & set(self.members)
         if gone and seconds > LEFT_GRACE:
             left = sorted(self.members.index(r) for r in gone)
-            raise verdicts.lost(left, "it has left the job (closed its communicator or exited)", self.rank,
-                                engine.plan.text if engine.plan else "")
+            raise verdicts.lost(left, "it has left the job (closed its communicator or exited)", self.rank, call)
 
     def give_up(self, error: BaseException) -> None:
         """This rank fails with `error`: tell the others now, so that none of them waits for it."""
@@ -165,10 +161,23 @@ class Failing(Members):
             self._abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
 
 
-def _at(engine: Engine, ended: Queued | None = None) -> tuple[Plan | None, int, str | None]:
-    """The call that an engine is at: its plan, its number, and where it was made if that is known."""
+def _account(
+    engine: Engine, ended: Queued | None = None, where: Callable[[], str] = verdicts.caller_site
+) -> dict[str, Any]:
+    """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it."""
+    plan, call, seq, site = _at(engine, ended)
+    account: dict[str, Any] = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
+    if plan is not None and plan.algorithm == "message":
+        account["waits_for"] = sorted(plan.peers)
+    return account
+
+
+def _at(engine: Engine, ended: Queued | None = None) -> tuple[Plan | None, str, int, str | None]:
+    """The call that an engine is at: its plan, the call in words, its number, where it was made if that is known."""
     queued = ended or oldest(engine)
-    return (queued.plan, queued.seq, queued.site) if queued is not None else (engine.plan, engine.sequence, None)
+    if queued is not None:
+        return queued.plan, queued.words, queued.seq, queued.site
+    return engine.plan, engine.words, engine.sequence, None
 
 
 def _details(error: BaseException) -> Iterable[Any]:

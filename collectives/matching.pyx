@@ -5,11 +5,11 @@ from libc.string cimport memcpy
 
 from hocket.collectives.moves cimport recv
 from hocket.collectives.plan cimport Instr
-from hocket.collectives.run cimport (BLOCKED, DONE, MISMATCH, MOVED, Core, Run, Stash, State, piece_at, piece_length,
-                                     step_on)
+from hocket.collectives.run cimport (BLOCKED, DONE, MOVED, Core, Run, Stash, State, not_ours, piece_at,
+                                     piece_length, step_on)
 from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, hk_channel, hk_view
 
-cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched
+cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see messages.py
 
 cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """Like `recv`, but a message with another tag is set aside until its own recv comes.
@@ -30,8 +30,7 @@ cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if m.done < m.length:
                 break                                       # still on its way in
             if m.tag != r.tag or m.length != s.total:
-                r.culprit = peer
-                return MISMATCH
+                return not_ours(r, peer, m.tag, m.length)
             unpack(r, x, s, m.data)
             link[0] = m.next
             free(m.data)
@@ -56,8 +55,7 @@ cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         r.culprit = peer
         return set_aside(e, peer, &v)
     if v.tag != r.tag or v.length != s.total:
-        r.culprit = peer
-        return MISMATCH
+        return not_ours(r, peer, v.tag, v.length)
     e.rx_owner[peer] = r
     e.rx_mark[peer] = e.pass_number - 1                     # it has its message: the next recv may look
     return finish_matched(e, r, x, s, peer)

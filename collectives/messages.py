@@ -38,13 +38,13 @@ class Messages(Running):
         model = src or dst
         assert model is not None
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        label = model.dtype.code << 32 | tag
         key = dest, source, model.dtype.code, model.shape, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
             plan = _message_plan(dest, source, src, dst)
-            self._connect(queue, plan, timeout)
+            self._connect(queue, plan, timeout, label)
             queue.keep(key, plan)
-        label = model.dtype.code << 32 | tag
         at = (src.address if src else 0, dst.address if dst else 0)
         call = Call("message", src, dst, 0, result=out)
         engine = queue.engine

@@ -1,11 +1,10 @@
 """Instructions on channels: send, recv, reduce and copy, each as far as it goes without waiting."""
 
-from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from hocket.collectives.plan cimport Instr
-from hocket.collectives.run cimport (BLOCKED, DONE, MISMATCH, MOVED, RAISED, Core, PyObject, Run, State, piece_at,
-                                     piece_length, step_on)
+from hocket.collectives.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, PyObject, Run, State, not_ours,
+                                     piece_at, piece_length, step_on)
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_view
 
 cdef enum:
@@ -57,8 +56,7 @@ cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view
         r.culprit = peer
         return BLOCKED if n == HK_AGAIN else n
     if v.tag != r.tag or v.length != s.total:
-        r.culprit, r.foreign = peer, <uint32_t>(v.tag >> 32)
-        return MISMATCH
+        return not_ours(r, peer, v.tag, v.length)
     return MOVED
 
 
@@ -82,8 +80,7 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             n = ch.ops.peek(ch, &v, 1)
             if n == 1:
                 if v.tag != r.tag and not r.matched:
-                    r.culprit = peer
-                    return MISMATCH
+                    return not_ours(r, peer, v.tag, v.length)
                 if v.avail == 0:
                     return moved
                 n = <long>min(left, v.avail)

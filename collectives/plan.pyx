@@ -41,6 +41,10 @@ cdef class Plan:
                 self._fill(i, kind, to, own, after, src, dst, &peers, &pieces)
                 i += 1
 
+    def words(self, tag):
+        """The call, for people; `tag` of a message, which plans do not know."""
+        return self.text if tag is None else f"{self.text[:-1]}, tag={tag & 0xffffffff})"
+
     cdef _fill(self, int i, kind, to, own, after, src, dst, int* peers, int* pieces):
         cdef Instr* x = &self.instrs[i]
         x.kind, x.own, x.after_sends = KINDS[kind], own, after

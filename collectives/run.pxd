@@ -61,7 +61,8 @@ cdef struct Run:            # one execution of a plan
     int* active
     int nactive, remaining, sends_left
     int culprit             # the peer behind an error
-    uint32_t foreign        # the call number of a message that was not ours
+    uint32_t foreign        # of a message that was not ours: its call number; of one matched by tag, its dtype
+    size_t came             # ... and its bytes
     uint64_t limit          # ns that the run may take, 0: any; counted once it has waited long enough to be looked at
     uint64_t deadline       # ns, 0: not counted yet
 
@@ -94,6 +95,12 @@ cdef struct Core:           # what runs need of an engine, without Python
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs
     bint concurrent         # send/recv: queued runs progress side by side, not one after the other
+
+
+cdef inline int not_ours(Run* r, int peer, uint64_t tag, size_t length) noexcept nogil:
+    """A message that this run cannot take: keep what it was."""
+    r.culprit, r.foreign, r.came = peer, <uint32_t>(tag >> 32), length
+    return MISMATCH
 
 
 cdef inline size_t piece_length(Run* r, Piece* p, int k) noexcept nogil:

@@ -125,15 +125,11 @@ class Running(Failing):
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
         )  # fmt: skip
         agreed = f"{call.agreed}|{how.name}|{algorithm.name}"
-        shape = list(call.model.shape)
-        extra = (f", op={how.name!r}" if how.name else "") + (f", root={call.root}" if registry_rooted(call) else "")
-        text = f"{call.collective}({call.model.dtype.name}{shape}{extra})"
-        if call.collective in ("barrier", "close"):
-            text = f"{call.collective}()"
+        asked = algorithm.name if options.algorithm or self._configured(call.contract) else None
         plan = Plan(
             lowered.steps, itemsize=itemsize, dtype=call.model.dtype.code, scratch=lowered.scratch, segment=segment,
             fingerprint=zlib.crc32(agreed.encode()), collective=call.collective, algorithm=algorithm.name,
-            text=text,
+            text=call.words(how.name, asked),
         )  # fmt: skip
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
         self._connect(queue, plan, timeout)
@@ -166,7 +162,7 @@ class Running(Failing):
                 return name
         return None
 
-    def _connect(self, queue: Queue, plan: Plan, timeout: float) -> None:
+    def _connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
         """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
         engine, began, waits_for = queue.engine, time.monotonic(), -1
         if all(engine.connected(p) for p in plan.peers):
@@ -182,7 +178,7 @@ class Running(Failing):
             if 0 < timeout < waited:
                 raise _Ended(CODES["timeout"])
 
-        engine.begin(plan)
+        engine.begin(plan, tag)
         try:
             queue.connect(plan.peers, look)
         except _Ended as why:
@@ -190,7 +186,7 @@ class Running(Failing):
         except BaseException as error:
             engine.error = error
             self._fail(engine, CODES["raised"], waits_for, timeout)
-        engine.ready(plan)
+        engine.ready()
 
 
 class _Ended(Exception):
@@ -202,11 +198,6 @@ class _Ended(Exception):
 
 REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "scan", "exscan"})
 """Calls that have an op."""
-
-
-def registry_rooted(call: Call) -> bool:
-    """Does a root matter to this call?"""
-    return call.collective in ("broadcast", "reduce", "gather", "scatter")
 
 
 def _premultiplied(call: Call, factor: float) -> Call:

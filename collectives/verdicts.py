@@ -66,7 +66,7 @@ def describe_account(account: dict[str, Any] | None) -> str:
         last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
         return f"is not in a call on this communicator, it is at {account.get('site', '?')}{last}"
     call, site, seq = (account.get(key, "?") for key in ("call", "site", "seq"))
-    return f"called {call} at {site} (its call number {seq})"
+    return f"called {call} at {site}" + (f" (its call number {seq})" if "waits_for" not in account else "")
 
 
 def build(verdict: dict[str, Any], members: list[int], me: int, call: str) -> errors.Error:
@@ -82,11 +82,15 @@ def build(verdict: dict[str, Any], members: list[int], me: int, call: str) -> er
     leaving = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE]
     if kind == "mismatch" and leaving and me not in leaving:
         return lost(leaving, "it has left (closed this communicator, or exited)", me, call)
+    if kind == "mismatch" and by in members and "waits_for" in accounts.get(members.index(by), {}):
+        calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
+        return errors.MismatchError(
+            f"{verdict.get('text', '')}: a message must have the dtype and the size of its recv.{lines}", calls)
     if kind == "mismatch":
         calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
         return errors.MismatchError(
             f"the ranks called different things ({where}):{lines}\nAll ranks must make the same calls in the same "
-            "order, with the same dtype, shape, op and root.", calls)  # fmt: skip
+            "order, with the same dtype, shape, counts, op, root and algorithm.", calls)  # fmt: skip
     if kind == "timeout":
         awaited = accounts.get(members.index(by), {}).get("waits_for") if by in members else None
         missing = awaited or [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]

@@ -8,6 +8,8 @@ class Queued:
     status: int
     culprit: int
     foreign: int
+    came: int
+    words: str
     plan: Plan
     seq: int
     site: str | None

@@ -214,7 +214,7 @@ cdef class Queued:
         cdef Node** link
         cdef Node* n = &self.node
         self.engine, self.plan, self.keep, self.user, self.site = engine, plan, keep, user, site
-        engine.plan = plan
+        engine.plan, engine.tag = plan, tag
         engine.prepare(&n.run, plan, src, dst, op, user)
         if plan.scratch:                        # the engine's own scratch may be in use by a run before us
             self.own_scratch = <char*>malloc(plan.scratch)
@@ -267,6 +267,15 @@ cdef class Queued:
     @property
     def foreign(self):
         return self.node.run.foreign
+
+    @property
+    def came(self):
+        return self.node.run.came
+
+    @property
+    def words(self):
+        """The call, for people."""
+        return self.plan.words(self.node.run.tag if self.node.run.matched else None)
 
     def wait(self, double timeout=-1):
         """Drive everything that is queued until this ended.  False: `timeout` seconds (< 0: any) passed."""

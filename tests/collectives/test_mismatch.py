@@ -57,6 +57,17 @@ def test_pairs_of_collectives(transport: str, tmp_path: pathlib.Path) -> None:
         said = read(run.wait(110))
     for number, (name, (most, odd)) in enumerate(PAIRS.items()):
         check(name, [s[name] for s in said], [odd if r == number % 3 else most for r in range(3)])
+        told = {text.split(" at ")[0] for s in said for text in s[name]["calls"].values() if text.startswith("called")}
+        assert len(told) > 1, f"{name}: nothing in {told} tells the calls apart"
+
+
+CAME = {
+    "longer than recv": "4800 bytes of float64",
+    "shorter than recv": "80 bytes of float64",
+    "dtype": "4800 bytes of float64",
+    "large and small": "8000000 bytes of float64",
+    "set aside, then of the wrong size": "40 bytes of float64",
+}
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -66,6 +77,8 @@ def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
         said = read(run.wait(60))
     for name, (send, recv) in MESSAGES.items():
         check(name, [s[name] for s in said], [send, recv, None])
+        text = said[1][name]["text"]
+        assert re.match(rf"recv\(.*, source=0, tag=\d\) at mismatches.py:.* got {CAME[name]} from rank 0: ", text), text
 
 
 @pytest.mark.parametrize("name", PAIRS)

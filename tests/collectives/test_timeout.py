@@ -141,7 +141,7 @@ def test_a_message_that_does_not_come(transport: str, tmp_path: pathlib.Path) ->
     for rank in range(3):
         said = facts(ends[rank])
         assert said["error"] == "TimeoutError" and said["missing"] == [2], said
-        assert "recv(float64[10], source=2)" in said["text"], said
+        assert "recv(float64[10], source=2, tag=0)" in said["text"], said
 
 
 INTERRUPTED = """
