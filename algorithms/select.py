@@ -18,6 +18,7 @@ ANY = 1 << 62
 KB = 1024
 
 REDUCING = frozenset({"allreduce", "reduce_scatter", "reduce", "scan", "exscan"})
+"""Collectives that have an op."""
 HIERARCHICAL_FROM = 64 * KB
 """Below this one more level costs more steps than the shared links save."""
 

@@ -15,12 +15,15 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+from hocket.algorithms.select import REDUCING
 from hocket.bench.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.bench.check import FOLDS
 from hocket.bench.measure import Effort, measure
 from hocket.bench.table import Row, header, line
 from hocket.bench.team import Started, Team
 from hocket.errors import ArgumentError, Error
+from hocket.kernels.dtypes import by_name
+from hocket.kernels.ops import lookup
 
 Parsed = TypeVar("Parsed")
 
@@ -76,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Error as why:
         print(f"hocket bench: {why}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def _launched(ranks: int | None) -> int | None:
@@ -93,6 +98,11 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
         raise ArgumentError(f"--root {options.root} is none of the {size} ranks")
     if options.blocks < 1 or (options.iters is not None and options.iters < 1) or options.time <= 0:
         raise ArgumentError("--blocks, --iters and --time must be positive")
+    if options.op != "avg" and options.collective in REDUCING:
+        lookup(options.op, by_name(options.dtype))
+    for file in filter(None, (options.json, options.plot)):
+        if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
+            raise ArgumentError(f"{file} cannot be written")
     if options.check and options.op not in FOLDS:
         raise ArgumentError(f"--check knows nothing of op {options.op!r}; it does of {', '.join(FOLDS)}")
     if options.plot and (options.collective == "barrier" or find_spec("matplotlib") is None):

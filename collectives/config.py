@@ -10,17 +10,19 @@ import contextlib
 import dataclasses
 import fcntl
 import ipaddress
+import logging
 import os
 import re
 import socket
 import stat
 import struct
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 from hocket.errors import ArgumentError
 
 SHORTEST_SECRET = 16  # bytes
+log = logging.getLogger("hocket")
 LEVELS = ("warning", "info", "debug")
 
 
@@ -127,12 +129,24 @@ class Config:
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:
         """Read VARIABLES (empty means unset).  Removes HOCKET_SECRET, so that this process's children lack it."""
         env = os.environ if environ is None else environ
+        _warn_of_unknown(env)
         found = {each.name: _value(each, env[each.name]) for each in VARIABLES if env.get(each.name)}
         env.pop("HOCKET_SECRET", None)
         secret = found.pop("HOCKET_SECRET", None)
         from_file = found.pop("HOCKET_SECRET_FILE", None)
         settings = {name.removeprefix("HOCKET_").lower(): value for name, value in found.items()}
         return cls(secret=secret or from_file, **settings)
+
+
+PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS")
+"""What `hocket run` leaves for its ranks; read by launch.py."""
+
+
+def _warn_of_unknown(environ: Iterable[str]) -> None:
+    known = [*(each.name for each in VARIABLES), *PLACE]
+    for name in sorted(environ):
+        if name.startswith("HOCKET_") and name not in known:
+            log.warning("%s in the environment means nothing to hocket; known: %s", name, ", ".join(known))
 
 
 def _value(variable: Variable, text: str) -> Any:

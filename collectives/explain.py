@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hocket.algorithms.select import select
+from hocket.collectives.asked import asked
 
 if TYPE_CHECKING:
     from hocket.collectives.base import CommunicatorBase
@@ -32,6 +33,10 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
                 lines.append(f"    not {name}: {why or 'comes after ' + road}")
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:
+        setting = asked(world.config.algorithm, name)
+        if setting:
+            lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")
+            continue
         chosen = [(n, select(name, comm.size, n, comm.groups)) for n in ((nbytes,) if nbytes is not None else SIZES)]
         lines.append(f"  {name}: " + ", ".join(f"{human(n)} {a}" for n, a in chosen))
     return "\n".join(lines)

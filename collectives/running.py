@@ -9,8 +9,9 @@ from typing import Any
 from hocket.algorithms import registry
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.registry import Algorithm
-from hocket.algorithms.select import select
+from hocket.algorithms.select import REDUCING, select
 from hocket.collectives import verdicts
+from hocket.collectives.asked import asked
 from hocket.collectives.buffers import describe, empty_like
 from hocket.collectives.calls import Call, resolve_call
 from hocket.collectives.engine import CODES
@@ -125,11 +126,11 @@ class Running(Failing):
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
         )  # fmt: skip
         agreed = f"{call.agreed}|{how.name}|{algorithm.name}"
-        asked = algorithm.name if options.algorithm or self._configured(call.contract) else None
+        special = options.algorithm or asked(self.world.config.algorithm, call.contract)
         plan = Plan(
             lowered.steps, itemsize=itemsize, dtype=call.model.dtype.code, scratch=lowered.scratch, segment=segment,
             fingerprint=zlib.crc32(agreed.encode()), collective=call.collective, algorithm=algorithm.name,
-            text=call.words(how.name, asked),
+            text=call.words(how.name, algorithm.name if special else None),
         )  # fmt: skip
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
         self._connect(queue, plan, timeout)
@@ -140,7 +141,7 @@ class Running(Failing):
         if isinstance(options.algorithm, Algorithm):
             return options.algorithm
         collective = call.contract
-        name = options.algorithm or self._configured(collective)
+        name = options.algorithm or asked(self.world.config.algorithm, collective)
         if name is None:
             if call.private:
                 return registry.get(collective, "direct" if self.size <= 16 else "pairwise")
@@ -153,14 +154,6 @@ class Running(Failing):
                 f"{call.collective} algorithm {name!r} does not keep rank order, which this op or order='rank' needs"
             )
         return chosen
-
-    def _configured(self, collective: str) -> str | None:
-        """HOCKET_ALGORITHM: one name, for the collectives that have it, or collective=name,..."""
-        for item in (self.world.config.algorithm or "").split(","):
-            where, _, name = item.rpartition("=")
-            if name and where in ("", collective) and (where or name in registry.names(collective)):
-                return name
-        return None
 
     def _connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
         """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
@@ -194,10 +187,6 @@ class _Ended(Exception):
 
     def __init__(self, code: int) -> None:
         self.code = code
-
-
-REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "scan", "exscan"})
-"""Calls that have an op."""
 
 
 def _premultiplied(call: Call, factor: float) -> Call:

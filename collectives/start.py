@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from hocket.collectives import default, work
+from hocket.collectives import asked, default, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect
@@ -36,11 +36,11 @@ def config() -> Config:
     global _config
     with _lock:
         if _config is None:
-            _config = Config.from_env()
             if not log.handlers:
                 handler = logging.StreamHandler()
                 handler.setFormatter(logging.Formatter("hocket[%(process)d] %(message)s"))
                 log.addHandler(handler)
+            _config = Config.from_env()
             log.setLevel(_config.log.upper())
         return _config
 
@@ -65,6 +65,7 @@ def init(
     (0, 1)
     """
     settings = config()
+    asked.check(settings.algorithm)
     place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
     log.info("%s", place.why)
     wait = timeout or min(START_TIMEOUT, settings.timeout)

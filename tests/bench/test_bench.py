@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,9 @@ def test_what_a_peer_lacks_is_told_once() -> None:
         (["allreduce", "--peers", "gloo,gloo"], "each once"),
         (["broadcast", "--root", "2"], "none of the 2 ranks"),
         (["allreduce", "--dtype", "float33"], "float33"),
+        (["allreduce", "--op", "sums"], "no op is called 'sums'"),
+        (["allreduce", "--op", "band"], "needs integers"),
+        (["allreduce", "--json", "/no/such/folder/x.json"], "/no/such/folder/x.json cannot be written"),
         (["allreduce", "--blocks", "0"], "must be positive"),
         (["barrier", "--plot", "x.png"], "--plot needs"),
         (["allreduce", "-b", "64", "-e", "8"], "needs 1 <= begin <= end"),
@@ -95,6 +99,18 @@ def test_what_a_peer_lacks_is_told_once() -> None:
 def test_bad_arguments_are_named(words: list[str], reason: str) -> None:
     _, err = run(*BENCH, *words, code=2)
     assert reason in err.splitlines()[-1]
+
+
+def test_an_interrupt_ends_it_without_a_word(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    words = [*BENCH, "allreduce", "-n", "2", "--time", "100"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None and bench.stderr is not None
+        while not bench.stdout.readline().startswith("# hocket: "):
+            assert bench.poll() is None
+        bench.send_signal(signal.SIGINT)
+        assert bench.wait(30) == 130 and bench.stderr.read() == ""
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_hocket_refuses_is_reported() -> None:

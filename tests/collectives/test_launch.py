@@ -12,6 +12,7 @@ import sysconfig
 
 import pytest
 
+from hocket.collectives import asked, start
 from hocket.collectives.config import VARIABLES, Config, interface_address
 from hocket.collectives.launch import OPEN_KEY, ancestor, detect, parse_address, show_meeting
 from hocket.errors import ArgumentError
@@ -231,6 +232,36 @@ def test_config_reads_everything_and_hides_the_secret():
 def test_bad_values_are_named(name, value):
     with pytest.raises(ArgumentError, match=f"HOCKET_{name} is '{re.escape(value)}'.*accepted: "):
         Config.from_env({f"HOCKET_{name}": value})
+
+
+def test_unknown_settings_are_told(caplog):
+    Config.from_env({"HOCKET_TIMOUT": "3", "HOCKET_RANK": "0", "HOME": "/"})
+    (message,) = caplog.messages
+    assert re.match("HOCKET_TIMOUT in the environment means nothing to hocket; known: .*HOCKET_TIMEOUT", message)
+
+
+ASKED = "ring,broadcast=chain,allreduce=tree"
+
+
+def test_the_algorithm_asked_for():
+    asked.check(ASKED)
+    assert [asked.asked(ASKED, c) for c in ("allreduce", "broadcast", "allgather", "alltoall")] == [
+        "ring", "chain", "ring", None
+    ]  # fmt: skip
+    assert asked.asked("hierarchical", "allreduce") == "hierarchical" and asked.asked("hierarchical", "scan") is None
+    assert asked.asked(None, "allreduce") is None
+
+
+@pytest.mark.parametrize(
+    "setting, reason",
+    [("telepathy", "no algorithm is called 'telepathy'; known: .*ring"),
+     ("allreduce=chain", "no allreduce algorithm is called 'chain'; known: .*hierarchical"),
+     ("allsum=ring", "no collective is called 'allsum'; known: allreduce")],
+)  # fmt: skip
+def test_an_algorithm_that_does_not_exist(setting, reason, monkeypatch):
+    monkeypatch.setattr(start, "_config", Config(algorithm=setting))
+    with pytest.raises(ArgumentError, match=f"HOCKET_ALGORITHM: {reason}"):
+        start.init()
 
 
 def test_short_secrets_are_refused_and_not_shown():
