@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,25 @@ def spread(
     module = inspect.getmodulename(inspect.getfile(function))
     source = RANK.format(module=module, name=function.__name__, transport=transport)
     harness.run(size, source, seconds, PYTHONPATH=PATH, **env)
+
+
+def in_threads(*functions: Callable[[], None]) -> None:
+    """Call each in a thread of its own; the first error is raised."""
+    errors: list[BaseException] = []
+
+    def run(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(f,)) for f in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def same(got: Any, wanted: Any, what: str) -> None:

@@ -8,15 +8,13 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import harness
 import numpy as np
 import pytest
-from worlds import PATH, spread
+from worlds import PATH, in_threads, spread
 
 from hocket.collectives.communicator import Communicator
 
@@ -216,24 +214,6 @@ def test_alone(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ threads of a rank
-
-
-def in_threads(*functions: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def run(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(f,)) for f in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def all_at_once(comm: Communicator) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import harness
 import numpy as np
 import pytest
-from worlds import PATH, THREADS, same, spread
+from worlds import PATH, THREADS, in_threads, same, spread
 
 import hocket
 from hocket.collectives.communicator import Communicator
@@ -108,23 +108,12 @@ def beside_the_parent(comm: Communicator) -> None:
             want = sum(range(c.size)) + i * c.size
             assert (work.result() == want).all(), f"{c!r}, round {i}"
     # a thread for each communicator, blocking calls
-    errors: list[BaseException] = []
-
     def drive(c: Communicator) -> None:
-        try:
-            for i in range(50):
-                got = c.allreduce(np.full(100, float(i)))
-                assert (got == i * c.size).all(), f"{c!r} in its own thread, round {i}"
-        except BaseException as error:
-            errors.append(error)
+        for i in range(50):
+            got = c.allreduce(np.full(100, float(i)))
+            assert (got == i * c.size).all(), f"{c!r} in its own thread, round {i}"
 
-    threads = [threading.Thread(target=drive, args=(c,)) for c in mine]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(*(functools.partial(drive, c) for c in mine))
     works(comm)
 
 
