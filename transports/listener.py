@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import random
 import socket
 import stat
 import time
@@ -22,6 +23,8 @@ from hocket.transports.reactor import Reactor
 
 log = logging.getLogger("hocket.transports")
 HALF_OPEN = 64  # connections that have not proven themselves; the oldest gives way
+BACKLOG = 256
+ROUNDS = 10  # through a range of ports; ranks that start together may take one from each other
 PATH_LIMIT = 107  # bytes in sockaddr_un
 Place = tuple[str, str] | tuple[str, str, int] | tuple[str, str, Iterable[int]]
 
@@ -46,9 +49,8 @@ class Listener:
         self._waiting: dict[socket.socket, Server] = {}  # half open, oldest first
         self._said, self._unsaid = 0.0, 0
         self._closed = False
-        self._sock, self.address = _bind(address)
+        self._sock, self.address = _listen(address)
         self._inode = os.lstat(self.address[1]).st_ino if self.address[0] == "unix" else 0
-        self._sock.listen(256)
         self._sock.setblocking(False)
         reactor.add(self._sock, self._accept)
 
@@ -156,28 +158,42 @@ def private_directory(path: str) -> None:
         )
 
 
-def _bind(address: Place) -> tuple[socket.socket, Address]:
+def _listen(address: Place) -> tuple[socket.socket, Address]:
     if address[0] == "unix":
-        return _bind_unix(address[1])
+        return _listen_unix(address[1])
     host, port = address[1], address[2]  # type: ignore[misc]
     family, (numeric, *_) = resolve(host, 0)[0]
     if numeric in ("0.0.0.0", "::", ""):
         raise ArgumentError("a listener binds one interface, never all: give its address (HOCKET_IFACE)")
     failed = TransportError(f"tcp:{host}: no port to listen on was given")
-    for number in (port,) if isinstance(port, int) else port:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((numeric, number))
-            return sock, ("tcp", numeric, sock.getsockname()[1])
-        except OSError as why:
-            sock.close()
-            failed = failure(show(("tcp", numeric, number)), why, "cannot listen")
-            failed.errno = why.errno
+    ports = [port] if isinstance(port, int) else list(port)
+    for attempt in range(ROUNDS):
+        if attempt:
+            time.sleep(random.uniform(0.001, 0.01))
+        for number in ports:
+            try:
+                return _listen_at(family, numeric, number)
+            except OSError as why:
+                failed = failure(show(("tcp", numeric, number)), why, "cannot listen")
+                failed.errno = why.errno
+        if failed.errno != errno.EADDRINUSE or len(ports) == 1:
+            break
     raise failed
 
 
-def _bind_unix(path: str) -> tuple[socket.socket, Address]:
+def _listen_at(family: int, host: str, port: int) -> tuple[socket.socket, Address]:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)  # where two have bound one port at once, this tells who has it: one of them, or neither
+        return sock, ("tcp", host, sock.getsockname()[1])
+    except OSError:
+        sock.close()
+        raise
+
+
+def _listen_unix(path: str) -> tuple[socket.socket, Address]:
     if len(os.fsencode(path)) > PATH_LIMIT:
         raise TransportError(f"unix:{path}: the path is longer than {PATH_LIMIT} bytes: set TMPDIR to a shorter one")
     private_directory(os.path.dirname(path))
@@ -188,6 +204,7 @@ def _bind_unix(path: str) -> tuple[socket.socket, Address]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         sock.bind(path)
+        sock.listen(BACKLOG)
     except OSError as why:
         sock.close()
         failed = failure(f"unix:{path}", why, "cannot listen")

@@ -133,6 +133,7 @@ say(done=True, ports=ports)
 def test_two_hosts(hosts: Hosts, master: str, how: str, env: dict[str, str], tmp_path: pathlib.Path) -> None:
     with job_on(hosts, ROADS.format(how=how), tmp_path, master=master, **env) as run:
         ends = run.wait(60)
+    assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
     for rank, end in enumerate(ends):
         said = facts(end)
         assert said["groups"] == [[0, 1], [2, 3]], said

@@ -7,10 +7,12 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from holding import descriptors
+from worlds import in_threads
 
 from hocket.errors import ArgumentError, TransportError
 from hocket.transports.handshake import Hello, connect
@@ -183,6 +185,21 @@ def test_out_of_descriptors_neither_spins_nor_stops(tcp, got):
         client.close()
     connect(tcp.address, KEY, hello(), 5).close()
     until(lambda: got)
+
+
+def test_as_many_listeners_as_ports_all_find_one(reactor, ports):
+    """At once, as the ranks of a host do: two may bind one port, and only one of them listens on it."""
+    for _ in range(50):
+        gate, made = threading.Barrier(len(ports)), []
+
+        def listen(gate=gate, made=made):
+            gate.wait()
+            made.append(Listener(reactor, ("tcp", "127.0.0.1", ports), KEY, lambda sock, hello: None))
+
+        in_threads(*[listen] * len(ports))
+        assert sorted(listener.address[2] for listener in made) == ports
+        for listener in made:
+            listener.close()
 
 
 def test_open_and_close_leave_no_descriptor(got):
