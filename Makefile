@@ -27,7 +27,7 @@ lint: $(VENV)/test.stamp
 
 # The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
 sanitize: $(VENV)/test.stamp
-	PYTHON=$(BIN)/python tests/sanitize.sh
+	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize.sh
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
