@@ -1,5 +1,5 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make sanitize: the library under the
-# sanitizers.  All in .venv, made when first needed.
+# sanitizers.  make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -10,7 +10,7 @@ PLOT := build/allreduce.png
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h)
 
-.PHONY: run test lint sanitize clean
+.PHONY: run test lint sanitize compare clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -28,6 +28,15 @@ lint: $(VENV)/test.stamp
 # The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
 sanitize: $(VENV)/test.stamp
 	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize.sh
+
+# hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
+# machine itself, line by line with its targets.  Ten minutes, on a machine that does nothing else.
+compare: $(VENV)/test.stamp
+	@mkdir -p build
+	test -e build/impi/bin/mpiexec.hydra || { $(PYTHON) -m venv build/impi && \
+		build/impi/bin/python -m pip --disable-pip-version-check install --quiet impi-rt; }
+	$(BIN)/python -m hocket.bench.compare --json build/compare.json --plot build/compare.png \
+		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

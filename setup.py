@@ -10,6 +10,7 @@ from setuptools import Extension, setup
 FOLDERS = ["algorithms", "bench", "collectives", "kernels", "transports"]
 # Listed by name, so that a missing file fails the build.
 EXTENSIONS = [
+    "bench.limits",
     "collectives.buffers",
     "collectives.engine",
     "collectives.hot",

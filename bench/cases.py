@@ -54,6 +54,15 @@ COLLECTIVES = {
 }
 
 
+LIMITS = {
+    "memcpy": Collective(_whole, "all", "all"),
+    "duplex": Collective(_whole, "", ""),
+    "pingpong": Collective(_whole, "", ""),
+}
+"""What the machine can do, measured beside (machine_limits.py): copy `count` elements on rank 0; send and receive them
+over one TCP socket, both at once; a cache line there and back."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One row of the table, before it is measured."""
@@ -67,7 +76,7 @@ class Case:
 
     @property
     def kind(self) -> Collective:
-        return COLLECTIVES[self.collective]
+        return (COLLECTIVES | LIMITS)[self.collective]
 
     @property
     def whole(self) -> int:
@@ -121,3 +130,15 @@ def numpy_dtype(name: str) -> numpy.dtype[Any]:
         raise ArgumentError(f"dtype {name!r} is not NumPy's own: pip install ml_dtypes") from None
     found: numpy.dtype[Any] = numpy.dtype(getattr(ml_dtypes, row.numpy))
     return found
+
+
+def as_tensor(array: Any) -> Any:
+    """The same memory as a torch tensor; ml_dtypes' arrays go by their bits."""
+    if array is None:
+        return None
+    import torch
+
+    name = array.dtype.name
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
+    return torch.from_numpy(array)

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hocket.bench.cases import Case
+from hocket.bench.cases import Case, as_tensor
+from hocket.bench.worker import Ordinary
 from hocket.errors import ArgumentError
 
 OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 
 
-class Gloo:
+class Gloo(Ordinary):
     """A subject (worker.py): RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say where the ranks meet."""
 
     name = "gloo"
@@ -27,7 +28,7 @@ class Gloo:
         self.about = f"gloo of torch {torch.__version__}"
 
     def prepare(self, case: Case, given: Any, result: Any) -> Callable[[], object]:
-        x, out = self._tensor(given), self._tensor(result)
+        x, out = as_tensor(given), as_tensor(result)
         op = self._op(case) if case.kind.reduces else None
         root, at_root = case.root, self.rank == case.root
         match case.collective:
@@ -59,16 +60,6 @@ class Gloo:
 
     def _blocks(self, whole: Any) -> list[Any]:
         return list(whole.chunk(self.size))
-
-    @staticmethod
-    def _tensor(array: Any) -> Any:
-        """The same memory as a tensor; ml_dtypes' arrays go by their bits."""
-        if array is None:
-            return None
-        name = array.dtype.name
-        if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-            return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
-        return torch.from_numpy(array)
 
     @staticmethod
     def _op(case: Case) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hocket.bench.cases import Case
+from hocket.bench.worker import Ordinary
 from hocket.errors import ArgumentError
 
 OPS = {
@@ -24,13 +25,13 @@ DTYPES = {
 MARKS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel(R) MPI"}
 
 
-class Mpi:
+class Mpi(Ordinary):
     """A subject (worker.py) of the MPI that `name` means."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         version = " ".join(MPI.Get_library_version().split())
-        if MARKS[name] not in version:
+        if MARKS[name.removesuffix("-single")] not in version:
             raise ArgumentError(f"mpi4py loaded {version[:60]!r} instead of {name}")
         self.comm = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size

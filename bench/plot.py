@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 from hocket.bench.table import Row, bandwidth
@@ -61,3 +62,24 @@ def short(nbytes: float) -> str:
             return f"{nbytes:g} {unit}"
         nbytes /= 1024
     return f"{nbytes:g} GiB"
+
+
+def ratios(path: str, rows: Sequence[tuple[str, float, float | None]]) -> None:
+    """Write a PNG of bars: (what, ours / best MPI, target), shorter is better."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(9, 1 + 0.24 * len(rows)), constrained_layout=True)
+    at = range(len(rows))
+    axis.barh(at, [ratio for _, ratio, _ in rows], color=COLORS["hocket"], height=0.7)
+    targets = [nan if target is None else target for _, _, target in rows]
+    axis.plot(targets, list(at), "|", color="black", markersize=9, label="target")
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.set_yticks(list(at), [what for what, _, _ in rows], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlabel("time of hocket / time of the fastest MPI (lower is better)")
+    axis.legend(fontsize=8)
+    figure.savefig(path, format="png", dpi=130)
+    pyplot.close(figure)

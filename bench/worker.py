@@ -31,8 +31,16 @@ class Subject(Protocol):
     size: int
 
     def prepare(self, case: Case, given: Any, result: Any) -> Callable[[], object]: ...
+    def empty(self, case: Case, count: int) -> Any: ...
     def barrier(self) -> None: ...
     def chosen(self) -> dict[str, str]: ...
+
+
+class Ordinary:
+    """Subjects whose buffers are NumPy arrays."""
+
+    def empty(self, case: Case, count: int) -> Any:
+        return numpy.empty(count, numpy_dtype(case.dtype))
 
 
 class Worker:
@@ -50,7 +58,9 @@ class Worker:
 
     def perform(self, order: Order) -> Order:
         """The report; an error is one too, so that the rest of the benchmark goes on."""
-        does: dict[str, Callable[..., Order]] = {"prepare": self._prepare, "time": self._time, "check": self._check}
+        does: dict[str, Callable[..., Order]] = {
+            "prepare": self._prepare, "time": self._time, "each": self._each, "check": self._check
+        }  # fmt: skip
         try:
             return does[order.pop("do")](**order)
         except Exception as error:
@@ -66,7 +76,7 @@ class Worker:
     def _array(self, which: str) -> check.Array | None:
         """Zeros: they stay zeros however often they are summed in place, so that no call meets overflows."""
         assert self.case is not None
-        array = numpy.empty(self.case.elements(which), numpy_dtype(self.case.dtype)) if which else None
+        array = self.subject.empty(self.case, self.case.elements(which)) if which else None
         if array is not None:
             array.fill(0)  # written, unlike numpy.zeros: every page is there before the clock starts
         return array
@@ -80,6 +90,17 @@ class Worker:
         for _ in range(iterations):
             call()
         return {"seconds": (clock() - start) / iterations}
+
+    def _each(self, iterations: int) -> Order:
+        """Seconds of every call of a block, on this rank: for percentiles."""
+        call, clock = self.call, time.perf_counter
+        seconds = [0.0] * iterations
+        self.subject.barrier()
+        for i in range(iterations):
+            start = clock()
+            call()
+            seconds[i] = clock() - start
+        return {"each": seconds}
 
     def _check(self) -> Order:
         """One more call, on data that tell ranks and places apart."""
@@ -105,6 +126,10 @@ def subject(name: str, settings: Order) -> Subject:
         from hocket.bench.peer_gloo import Gloo
 
         return Gloo()
+    if name == "limits":
+        from hocket.bench.machine_limits import Machine
+
+        return Machine()
     from hocket.bench.peer_mpi import Mpi
 
     return Mpi(name)

@@ -69,7 +69,7 @@ class TcpTransport:
         with self._lock:
             waiting = self._waiting.pop(key, None)
             if waiting is not None:
-                waiting.receive_from(_tuned(link))
+                waiting.receive_from(tuned(link))
             elif hello.purpose.startswith(PURPOSE) and key not in self._arrived and key not in self._too_late:
                 self._arrived[key] = link
             else:
@@ -85,11 +85,11 @@ class TcpTransport:
         me = self.context
         hello = Hello(me.rank, PURPOSE + lane, me.job)
         link = connect(("tcp", *self._addresses[rank]), me.key, hello, me.timeout, look)
-        channels = SocketChannels(_tuned(link), receive=False)
+        channels = SocketChannels(tuned(link), receive=False)
         key = rank, PURPOSE + lane
         with self._lock:
             if key in self._arrived:
-                channels.receive_from(_tuned(self._arrived.pop(key)))
+                channels.receive_from(tuned(self._arrived.pop(key)))
             else:
                 self._waiting[key] = channels
         return channels
@@ -149,7 +149,7 @@ def network_id() -> str:
     return f"{boot_id()}:{os.stat('/proc/self/ns/net').st_ino}"
 
 
-def _tuned(link: socket.socket) -> socket.socket:
+def tuned(link: socket.socket) -> socket.socket:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if link.getpeername()[0] == link.getsockname()[0]:
         with contextlib.suppress(OSError):  # not every system allows it

@@ -11,13 +11,14 @@ import hocket
 from hocket.bench import check
 from hocket.bench.cases import COLLECTIVES, Case, numpy_dtype
 from hocket.bench.measure import Effort, measure
-from hocket.bench.worker import Order, Worker
+from hocket.bench.ours import call_of
+from hocket.bench.worker import Order, Ordinary, Worker
 
 SIZE = 3
 CHECKED = [name for name in COLLECTIVES if name != "barrier"]
 
 
-class Rank:
+class Rank(Ordinary):
     """A subject: one rank of a local world, whose result `spoil` may change."""
 
     name, about = "rank", "a thread"
@@ -26,9 +27,7 @@ class Rank:
         self.comm, self.rank, self.size, self.spoil = comm, comm.rank, comm.size, spoil
 
     def prepare(self, case: Case, given: Any, result: Any) -> Callable[[], object]:
-        from hocket.bench.ours import Ours
-
-        call = Ours.prepare(self, case, given, result)  # type: ignore[arg-type]
+        call = call_of(self.comm, case, given, result)
 
         def spoilt() -> None:
             call()

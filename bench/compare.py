@@ -1,0 +1,229 @@
+"""hocket beside Gloo, every MPI at hand and the machine itself: `make compare`, or `python -m hocket.bench.compare`.
+
+Each line of targets.py is measured in turns with all its rivals (measure.py), and a line that falls short is printed
+as such.  Rivals are given their fast call: buffers with an explicit MPI type, in place, tensors made once.  Each MPI
+runs twice, as mpi4py starts it and with thread level "single"; the better one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from hocket.bench import launchers, machine
+from hocket.bench.cases import case
+from hocket.bench.measure import Effort, measure
+from hocket.bench.table import micro
+from hocket.bench.targets import TARGETS, Target
+from hocket.bench.team import Started, Team
+from hocket.bench.worker import Order
+from hocket.collectives.explain import human
+from hocket.errors import Error
+
+PEERS = "gloo,openmpi,openmpi-single,mpich,mpich-single"
+INTEL_CHEATS = "impi"
+"""Keeps shared memory for small messages even when told not to, so it is left out of the lines over TCP."""
+
+
+@dataclass
+class Result:
+    """One target and what came of it.  Seconds, by library."""
+
+    target: Target
+    seconds: dict[str, float]
+    blocks: dict[str, list[float]]
+    algorithm: str
+    p99: float | None = None
+    verdicts: list[str] = field(default_factory=list)
+    """What it falls short of."""
+
+    @property
+    def ours(self) -> float:
+        return self.seconds["hocket"]
+
+    @property
+    def best_mpi(self) -> tuple[str, float] | None:
+        """The fastest MPI and its time."""
+        mpis = [(s, name) for name, s in self.seconds.items() if name.removesuffix("-single") in launchers.MPIS]
+        return (min(mpis)[1], min(mpis)[0]) if mpis else None
+
+    @property
+    def limit(self) -> float | None:
+        return self.seconds.get("limits")
+
+    def judge(self) -> None:
+        """Fill in what the target asks for and this is not."""
+        t, mpi, gloo = self.target, self.best_mpi, self.seconds.get("gloo")
+        if t.mpi and mpi and self.ours > t.mpi * mpi[1]:
+            self.verdicts.append(f"{self.ours / mpi[1]:.2f} x MPI > {t.mpi:g}")
+        if t.gloo and gloo and self.ours * t.gloo > gloo:
+            self.verdicts.append(f"{gloo / self.ours:.1f} x faster than Gloo < {t.gloo:g}")
+        if t.us and self.ours * 1e6 > t.us:
+            self.verdicts.append(f"{self.ours * 1e6:.2f} us > {t.us:g}")
+        if t.limit and self.limit and self.ours > t.limit * self.limit:
+            self.verdicts.append(f"{self.ours / self.limit:.2f} x the machine > {t.limit:.3g}")
+
+
+class Machine:
+    """The team of limits in a library's place: copies, or sends raw bytes, what the case's result would need."""
+
+    def __init__(self, team: Team, target: Target) -> None:
+        self.team, self.name, self.about = team, "limits", team.about
+        tcp = target.transport == "tcp"
+        # All ranks together send 2(p - 1)n bytes, and one socket carries two streams at once.
+        self.count = target.nbytes // 4 * (target.ranks - 1 if tcp else 1)
+        self.what = "duplex" if tcp else "memcpy"
+
+    def order(self, do: str, **fields: Any) -> list[Order]:
+        if do == "prepare":
+            fields = {"collective": self.what, "size": 2, "count": self.count}
+        return self.team.order(do, **fields)
+
+    def close(self) -> None: ...
+
+
+def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> Iterator[Result]:
+    """Every target's result, as they come; those that share a team stand together."""
+    with ExitStack() as outer:
+        limits = Started("limits", 2, launchers.limits)
+        outer.callback(limits.close)
+        yield from _pingpong(limits)
+        for key in dict.fromkeys(_key(t) for t in targets):
+            ranks, transport, buffers = key
+            with ExitStack() as stack:
+                settings: dict[str, str | None] = {"transport": transport, "buffers": buffers}
+                ours = Started("hocket", ranks, launchers.ours(ranks, settings))
+                stack.callback(ours.close)
+                rivals = [team for text in peers if (team := _rival(text, ranks, transport))]
+                for team in rivals:
+                    stack.callback(team.close)
+                for target in targets:
+                    if _key(target) == key:
+                        extra = [Machine(limits, target)] if target.limit else []
+                        yield _result(target, ours, [*rivals, *extra], effort)
+
+
+def _key(target: Target) -> tuple[int, str, str]:
+    return target.ranks, target.transport, target.buffers
+
+
+def _rival(text: str, ranks: int, transport: str) -> Started | None:
+    name = text.partition("=")[0]
+    tcp = transport == "tcp"
+    if tcp and name.startswith(INTEL_CHEATS):
+        return None
+    try:
+        return Started(name, ranks, launchers.peer(text, ranks, tcp))
+    except Error as why:
+        print(f"# not measured: {why}", file=sys.stderr)
+        return None
+
+
+def _result(target: Target, ours: Team, rivals: Sequence[Team], effort: Effort) -> Result:
+    one = case(target.collective, target.ranks, target.nbytes, target.dtype, "sum", 0)
+    (row,) = measure([one], ours, rivals, effort)
+    result = Result(target, {"hocket": row.seconds, **row.peers}, row.blocks, row.algorithm)
+    if row.seconds < 1e-3:
+        each = sorted(s for report in ours.order("each", iterations=2000) for s in report["each"])
+        result.p99 = each[len(each) * 99 // 100]
+    result.judge()
+    return result
+
+
+def _pingpong(limits: Team) -> Iterator[Result]:
+    """A cache line to the other core and back: what the times of small messages are made of."""
+    from hocket.bench.machine_limits import ROUNDS
+
+    limits.order("prepare", collective="pingpong", size=2, count=1)
+    blocks = [max(float(r["seconds"]) for r in limits.order("time", iterations=20)) / ROUNDS for _ in range(7)]
+    yield Result(Target(2, 64, collective="pingpong"), {"hocket": median(blocks)}, {"limits": blocks}, "")
+
+
+def title(t: Target) -> str:
+    """allreduce 64 KiB, 4 ranks, tcp."""
+    words = [f"{t.collective} {human(t.nbytes)}" if t.nbytes else t.collective, f"{t.ranks} ranks"]
+    words += [t.transport] * (t.transport != "shm") + [t.dtype] * (t.dtype != "float32")
+    return ", ".join(words + [{"shared": "hocket.empty", "torch": "torch"}.get(t.buffers, "")]).rstrip(", ")
+
+
+HEADER = (
+    "| what | hocket us | p99 us | best MPI us | ours / MPI | target | x faster than Gloo | target | ours / machine | "
+    "target | falls short |\n|" + "---|" * 11
+)
+
+
+def line(result: Result) -> str:
+    """One row of the Markdown table."""
+    t, mpi, gloo = result.target, result.best_mpi, result.seconds.get("gloo")
+    cells = [
+        title(t),
+        micro(result.ours),
+        micro(result.p99) if result.p99 else "",
+        f"{micro(mpi[1])} ({mpi[0]})" if mpi else "",
+        f"{result.ours / mpi[1]:.2f}" if mpi else "",
+        f"{t.mpi:g}" if t.mpi else "",
+        f"{gloo / result.ours:,.1f}" if gloo else "",
+        f"{t.gloo:g}" if t.gloo else "",
+        f"{result.ours / result.limit:.2f}" if result.limit else "",
+        f"{t.limit:.3g}" if t.limit else "",
+        "; ".join(result.verdicts),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m hocket.bench.compare", description=__doc__.split("\n")[0])
+    made.add_argument("--peers", default=PEERS, help=f"as of `hocket bench` ({PEERS}); impi=/prefix for Intel MPI")
+    made.add_argument("--only", default="", metavar="TEXT", help="lines whose title holds this")
+    made.add_argument("--time", type=float, default=0.4, help="seconds for one line and library (0.4)")
+    made.add_argument("--blocks", type=int, default=7, help="turns of which the median counts (7)")
+    made.add_argument("--json", metavar="FILE")
+    made.add_argument("--plot", metavar="PNG")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    chosen = [t for t in TARGETS if options.only in title(t)]
+    peers = [text for text in options.peers.split(",") if text]
+    before = machine.describe()
+    print(f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f}\n\n{HEADER}")
+    found = []
+    for result in results(chosen, peers, Effort(options.time, options.blocks)):
+        print(line(result), flush=True)
+        found.append(result)
+    short = sum(bool(result.verdicts) for result in found)
+    print(f"\n{len(found) - 1} lines, {short} fall short of their target")
+    if options.json:
+        write(options.json, before, found)
+    if options.plot:
+        from hocket.bench.plot import ratios
+
+        ratios(options.plot, [(title(r.target), r.ours / mpi[1], r.target.mpi) for r in found if (mpi := r.best_mpi)])
+    return 0
+
+
+def write(path: str, before: dict[str, Any], found: Sequence[Result]) -> None:
+    """Everything as one JSON object; times in microseconds."""
+    rows = [
+        {
+            **r.target._asdict(), "algorithm": r.algorithm, "p99_us": r.p99 and r.p99 * 1e6, "short": r.verdicts,
+            "us": {name: s * 1e6 for name, s in r.seconds.items()},
+            "blocks_us": {name: [s * 1e6 for s in seconds] for name, seconds in r.blocks.items()},
+        }
+        for r in found
+    ]  # fmt: skip
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"machine": before, "load_after": list(os.getloadavg()), "rows": rows}, file, indent=1)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

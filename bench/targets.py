@@ -1,0 +1,69 @@
+"""What hocket wants to reach, as data: one line a measurement, and how fast it is to be beside whom.
+
+Ratios are ours / theirs, lower is better.  `mpi` is the best MPI of the run; `gloo` says how many times faster than
+Gloo; `limit` is the machine itself: memcpy, or the raw socket.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KB, MB = 1024, 1 << 20
+
+
+class Target(NamedTuple):
+    """`limit`: at most so many times the machine's own time.  None: nothing is promised."""
+
+    ranks: int
+    nbytes: int
+    mpi: float | None = None
+    gloo: float | None = None
+    us: float | None = None
+    limit: float | None = None
+    collective: str = "allreduce"
+    dtype: str = "float32"
+    transport: str = "shm"
+    buffers: str = "numpy"
+
+
+SMALL = [
+    Target(2, 8, mpi=0.5, gloo=200, us=0.6),
+    Target(2, 0, mpi=0.5, us=0.5, collective="barrier"),
+    Target(2, 1 * KB, mpi=0.6, gloo=25),
+    Target(2, 64 * KB, mpi=0.65, gloo=25),
+    Target(2, 1 * MB, mpi=0.75, gloo=8),
+]
+LARGE = [
+    Target(2, 16 * MB, mpi=0.85, gloo=6),
+    Target(2, 64 * MB, mpi=0.65, gloo=4, limit=1.2),
+]
+SHARED = [
+    Target(2, 16 * MB, mpi=0.7, buffers="shared"),
+    Target(2, 64 * MB, mpi=0.55, limit=1.05, buffers="shared"),
+]
+CROWDED = [
+    Target(4, 8, mpi=0.5, gloo=50),
+    Target(4, 64 * KB, mpi=0.8, gloo=50),
+    Target(4, 1 * MB, mpi=0.75, gloo=10),
+    Target(4, 16 * MB, mpi=0.7, gloo=4),
+    Target(4, 64 * MB, mpi=0.7, gloo=3),
+    Target(8, 8, mpi=0.5, us=12),
+]
+OTHERS = [
+    Target(ranks, nbytes, mpi=0.75, gloo=5, collective=collective)
+    for ranks in (2, 4)
+    for collective in ("allgather", "reduce_scatter", "broadcast", "alltoall")
+    for nbytes in (1 * KB, 64 * KB, 4 * MB)
+]
+HALF = [Target(2, 4 * MB, mpi=0.33, gloo=3, dtype=dtype) for dtype in ("float16", "bfloat16")]
+TCP = [
+    Target(2, 8, mpi=0.9, gloo=25, transport="tcp"),
+    Target(2, 64 * KB, mpi=0.75, gloo=15, transport="tcp"),
+    *(
+        Target(ranks, nbytes, mpi=0.8, gloo=2, limit=1 / 0.85, transport="tcp")
+        for ranks in (2, 4)
+        for nbytes in (1 * MB, 64 * MB)
+    ),
+]
+TORCH = [target._replace(buffers="torch") for target in SMALL + LARGE if target.collective == "allreduce"]
+TARGETS = SMALL + TORCH + LARGE + SHARED + CROWDED + OTHERS + HALF + TCP
