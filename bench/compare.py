@@ -25,11 +25,15 @@ from hocket.bench.targets import TARGETS, Target
 from hocket.bench.team import Started, Team
 from hocket.bench.worker import Order
 from hocket.collectives.explain import human
+from hocket.collectives.queue import usable_cores
 from hocket.errors import Error
 
 PEERS = "gloo,openmpi,openmpi-single,mpich,mpich-single"
 INTEL_CHEATS = "impi"
 """Keeps shared memory for small messages even when told not to, so it is left out of the lines over TCP."""
+
+SPINS = "mpich-single"
+"""Waits without ever yielding: with more ranks than cores a call takes milliseconds, and the run would take hours."""
 
 
 @dataclass
@@ -117,7 +121,7 @@ def _key(target: Target) -> tuple[int, str, str]:
 def _rival(text: str, ranks: int, transport: str) -> Started | None:
     name = text.partition("=")[0]
     tcp = transport == "tcp"
-    if tcp and name.startswith(INTEL_CHEATS):
+    if tcp and name.startswith(INTEL_CHEATS) or name == SPINS and ranks > usable_cores():
         return None
     try:
         return Started(name, ranks, launchers.peer(text, ranks, tcp))

@@ -1,13 +1,16 @@
-"""The short way for calls that were made before: NumPy arrays, default options, a plan at hand.
+"""The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
 
 A direct-mapped table of 64 entries remembers what the general way (running.py) resolved: same collective, dtype, shape,
 op, root and kind of output means the same plan.  Anything unusual is a miss, and the general way decides.
 """
 
 cimport numpy as np
-from cpython.ref cimport PyObject
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.ref cimport PyObject, Py_TYPE
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
+from hocket.collectives.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT, DLPACK_MAJOR, DLPackExchangeAPI,
+                                        DLTensor)
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
 from hocket.collectives.run cimport DONE, Run
@@ -24,6 +27,8 @@ cdef enum:
 
 cdef object _MISS = object()
 cdef int _groups_open = 0
+cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
+cdef const DLPackExchangeAPI* _tensors = NULL
 
 
 def group_opened(int change):
@@ -32,13 +37,78 @@ def group_opened(int change):
     _groups_open += change
 
 
+cdef struct Seen:                       # one argument, as far as the table asks
+    char* data
+    size_t count, nbytes
+    int ndim
+    const int64_t* dims
+    uintptr_t dtype                     # NumPy: the descriptor's address; others: what DLPack says of it, odd
+    bint writable
+
+
+cdef bint see(object x, Seen* s) except -1:
+    """Look at an argument; False if it wants the general way."""
+    if np.PyArray_CheckExact(x):
+        return see_array(<np.ndarray>x, s)
+    return <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL and see_tensor(x, s)
+
+
+cdef bint see_array(np.ndarray a, Seen* s) noexcept:
+    s.data, s.dims, s.ndim = np.PyArray_BYTES(a), <const int64_t*>np.PyArray_DIMS(a), np.PyArray_NDIM(a)
+    s.count, s.nbytes = np.PyArray_SIZE(a), np.PyArray_NBYTES(a)
+    s.dtype, s.writable = <uintptr_t><PyObject*>np.PyArray_DESCR(a), np.PyArray_ISWRITEABLE(a)
+    return np.PyArray_IS_C_CONTIGUOUS(a)
+
+
+cdef bint see_tensor(object x, Seen* s) except -1:
+    cdef DLTensor t
+    cdef int i
+    cdef int64_t step = 1
+    try:
+        _tensors.tensor_from_object(<PyObject*>x, &t)
+    except Exception:                   # sparse, and whatever else has no memory: the general way says why
+        return False
+    if t.device_type != DLPACK_CPU or t.lanes != 1 or t.bits % 8 or x.requires_grad:
+        return False
+    if t.code == DLPACK_COMPLEX and x.is_conj() or t.code in (DLPACK_COMPLEX, DLPACK_FLOAT) and x.is_neg():
+        return False                    # lazy: the memory holds other values than the tensor
+    for i in range(t.ndim - 1, -1, -1):
+        if t.strides != NULL and t.shape[i] != 1 and t.strides[i] != step:
+            return False
+        step *= t.shape[i]
+    s.data, s.dims, s.ndim = <char*>t.data + t.byte_offset, t.shape, t.ndim
+    s.count, s.nbytes = step, step * (t.bits // 8)
+    s.dtype, s.writable = (<uintptr_t>t.code << 16 | <uintptr_t>t.bits << 8) | 1, True
+    return True
+
+
+cdef bint learn(object x) except -1:
+    """Can calls on `x` be remembered?  The first tensor type with DLPack's C API is the one that is looked at."""
+    global _tensor_type, _tensors
+    cdef const DLPackExchangeAPI* api
+    if np.PyArray_CheckExact(x):
+        a = <np.ndarray>x
+        return np.PyArray_TYPE(a) < USER_DEFINED and np.PyArray_ISNOTSWAPPED(a) and np.PyArray_TYPE(a) != np.NPY_VOID
+    if _tensor_type == NULL and type(x).__name__ == "Tensor" and hasattr(type(x), "__dlpack_c_exchange_api__"):
+        api = <const DLPackExchangeAPI*>PyCapsule_GetPointer(type(x).__dlpack_c_exchange_api__, "dlpack_exchange_api")
+        if api.major == DLPACK_MAJOR:
+            _tensor_type, _tensors = <PyObject*>Py_TYPE(x), api
+            _kept.append(type(x))
+    return <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL
+
+
+_kept = []
+
+
 cdef class Entry:
     cdef Plan plan
     cdef str collective
-    cdef object dtype, op, root, order  # compared by identity: small ints and literals are the same objects
+    cdef object op, root, order         # compared by identity: small ints and literals are the same objects
+    cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
+    cdef uintptr_t dtype_id
     cdef int ndim, out_ndim
-    cdef np.npy_intp dims[MAX_DIMS]
-    cdef np.npy_intp out_dims[MAX_DIMS]
+    cdef int64_t dims[MAX_DIMS]
+    cdef int64_t out_dims[MAX_DIMS]
     cdef bint in_place, fresh           # otherwise: `out` was given
     cdef bint silent                    # this rank gets None
     cdef reduce_fn reduce
@@ -70,31 +140,28 @@ cdef class HotPath:
 
     cdef object _hot(self, str collective, object x, object out, object op, object root, object order):
         """The result, or MISS."""
-        cdef np.ndarray a, b
+        cdef Seen a, b
         cdef Entry e
         cdef Engine engine = self.engine
         cdef Run* r
         cdef int rc, i
-        cdef char* src
         cdef char* dst
-        if not np.PyArray_CheckExact(x):
+        if not see(x, &a):
             return _MISS
-        a = <np.ndarray>x
-        entry = self.entries[slot(collective, a, out is not None)]
+        entry = self.entries[slot(collective, &a, out is not None)]
         if entry is None:
             return _MISS
         e = <Entry>entry
         if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
-                or e.ndim != np.PyArray_NDIM(a) or <PyObject*>np.PyArray_DESCR(a) != <PyObject*>e.dtype or not np.PyArray_IS_C_CONTIGUOUS(a)
-                or _groups_open):
+                or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
             return _MISS
         for i in range(e.ndim):
-            if np.PyArray_DIM(a, i) != e.dims[i]:
+            if a.dims[i] != e.dims[i]:
                 return _MISS
-        src = dst = np.PyArray_BYTES(a)
+        dst = a.data
         result = None
         if e.in_place:
-            if (out is not None and out is not x) or not np.PyArray_ISWRITEABLE(a):
+            if (out is not None and out is not x) or not a.writable:
                 return _MISS
             result = x
         elif e.silent:
@@ -102,16 +169,16 @@ cdef class HotPath:
         elif e.fresh:
             if out is not None:
                 return _MISS
-            result = np.PyArray_EMPTY(e.out_ndim, e.out_dims, np.PyArray_TYPE(a), 0)
-            dst = np.PyArray_BYTES(<np.ndarray>result)
-        else:
-            if not np.PyArray_CheckExact(out):
+            result = self._fresh(e, x)
+            if not see(result, &b):
                 return _MISS
-            b = <np.ndarray>out
-            dst = np.PyArray_BYTES(b)
-            if (<PyObject*>np.PyArray_DESCR(b) != <PyObject*>e.dtype or not np.PyArray_IS_C_CONTIGUOUS(b)
-                    or not np.PyArray_ISWRITEABLE(b) or <size_t>np.PyArray_NBYTES(b) != e.out_nbytes
-                    or (dst < src + np.PyArray_NBYTES(a) and src < dst + e.out_nbytes)):
+            dst = b.data
+        else:
+            if not see(out, &b):
+                return _MISS
+            dst = b.data
+            if (b.dtype != e.dtype_id or not b.writable or b.nbytes != e.out_nbytes
+                    or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
                 return _MISS
             result = out
         if not engine.claim():
@@ -122,7 +189,7 @@ cdef class HotPath:
         except BaseException:
             engine.release()
             raise
-        r.base[IN], r.base[OUT] = src, dst
+        r.base[IN], r.base[OUT] = a.data, dst
         r.reduce = e.reduce
         r.limit = self.limit
         engine.seq += 1
@@ -135,38 +202,40 @@ cdef class HotPath:
             e.scale(dst, dst, e.out_count, e.after)
         return result
 
+    cdef object _fresh(self, Entry e, object x):
+        """A new array for the result, of x's kind."""
+        if np.PyArray_CheckExact(x):
+            return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
+        return x.new_empty(e.out_shape)
+
     def _remember(self, str collective, x, out, op, root, order, bint given, bint in_place, Plan plan, int code, double after):
         """Let the next such call take the short way, if it may."""
-        cdef np.ndarray a, b
+        cdef Seen a, b
         cdef Entry e
         cdef int i
-        if not np.PyArray_CheckExact(x) or np.PyArray_NDIM(<np.ndarray>x) > MAX_DIMS:
-            return
-        a = <np.ndarray>x
-        if np.PyArray_TYPE(a) >= USER_DEFINED or not np.PyArray_ISNOTSWAPPED(a) or np.PyArray_TYPE(a) == np.NPY_VOID:
+        if not learn(x) or not see(x, &a) or a.ndim > MAX_DIMS:
             return
         e = Entry.__new__(Entry)
-        e.plan, e.collective, e.dtype, e.op, e.root, e.order = plan, collective, a.dtype, op, root, order
-        e.ndim = np.PyArray_NDIM(a)
+        e.plan, e.collective, e.op, e.root, e.order = plan, collective, op, root, order
+        e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
         for i in range(e.ndim):
-            e.dims[i] = np.PyArray_DIM(a, i)
+            e.dims[i] = a.dims[i]
         e.in_place, e.silent, e.after = in_place, out is None, after
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
         e.scale = find_scale(plan.dtype) if after else NULL
         if out is not None:
-            if not np.PyArray_CheckExact(out) or np.PyArray_NDIM(<np.ndarray>out) > MAX_DIMS:
+            if not see(out, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
                 return
-            b = <np.ndarray>out
             e.fresh = not given and not in_place
-            e.out_ndim = np.PyArray_NDIM(b)
+            e.out_shape, e.out_ndim = tuple(out.shape), b.ndim
             for i in range(e.out_ndim):
-                e.out_dims[i] = np.PyArray_DIM(b, i)
-            e.out_nbytes, e.out_count = np.PyArray_NBYTES(b), np.PyArray_SIZE(b)
-        self.entries[slot(collective, a, given and not in_place)] = e
+                e.out_dims[i] = b.dims[i]
+            e.out_nbytes, e.out_count = b.nbytes, b.count
+        self.entries[slot(collective, &a, given and not in_place)] = e
 
 
-cdef inline int slot(str collective, np.ndarray a, bint given):
+cdef inline int slot(str collective, Seen* a, bint given):
     cdef uintptr_t h = <uintptr_t><PyObject*>collective >> 4
-    h = h * 31 + <uintptr_t>np.PyArray_TYPE(a)
-    h = h * 31 + <uintptr_t>np.PyArray_SIZE(a) * 2 + given
+    h = h * 31 + (a.dtype >> 4)
+    h = h * 31 + a.count * 2 + given
     return <int>((h ^ (h >> 7)) % ENTRIES)

@@ -19,7 +19,7 @@
 
 typedef struct hk_ladder {
     uint32_t spins;     /* polls on the first rung at most: many if each local rank has a core, few otherwise */
-    uint32_t spins_now; /* ... and now: halved by each wait that spinning did not end, doubled by each that it did */
+    uint32_t spins_now; /* ... and now: halved by each wait in which another process got our core, doubled by others */
     uint64_t yield_ns;  /* how long to stay on the second rung */
     uint64_t slow_ns;   /* a single yield longer than this: the core is wanted by a stranger */
 } hk_ladder;
@@ -27,6 +27,7 @@ typedef struct hk_ladder {
 typedef struct hk_wait {
     uint32_t polls;
     uint32_t slow;      /* slow yields met in this wait */
+    uint32_t shared;    /* a yield let somebody else run */
     uint32_t armed;     /* counted among the bell's sleepers, and has polled since */
     uint32_t seen;      /* the bell's count when it was armed */
     uint64_t since;     /* ns, when the spinning ended */
@@ -55,18 +56,21 @@ static inline void hk_wait_end(hk_wait *w, uint32_t *bell) {
     w->armed = 0;
 }
 
-enum { HK_SPINS_MIN = 20 };
+enum {
+    HK_SPINS_MIN = 20,
+    HK_SWITCH_NS = 1000 /* a yield that comes back sooner (0.2 us) found nobody to run */
+};
 
 /* Something moved: start again on the first rung, and learn from this wait.  Two ranks that a foreign process has
  * driven onto one core find each other in 1 us by yielding and in 200 us by spinning first. */
 static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
     hk_wait_end(w, bell);
-    if (w->since) {
+    if (w->shared) {
         l->spins_now = l->spins_now / 2 > HK_SPINS_MIN ? l->spins_now / 2 : HK_SPINS_MIN;
     } else if (w->polls && l->spins_now < l->spins) {
         l->spins_now = l->spins_now * 2 < l->spins ? l->spins_now * 2 : l->spins;
     }
-    w->polls = w->slow = 0;
+    w->polls = w->slow = w->shared = 0;
     w->since = 0;
 }
 
@@ -84,8 +88,10 @@ static inline uint64_t hk_wait_step(hk_wait *w, const hk_ladder *l, uint32_t *be
         sched_yield();
         uint64_t t1 = hk_now();
         if (t1 - t0 > l->slow_ns) w->slow++;
+        if (t1 - t0 > HK_SWITCH_NS) w->shared = 1;
         return t1 - w->since + 1;
     }
+    w->shared = 1;
     uint64_t nap = waited < 1000000000u ? 1000000u : 10000000u; /* 1 ms, after a second 10 ms */
     if (nfds > 0) {
         poll(fds, (nfds_t)nfds, bell ? 1 : (int)(nap / 1000000u));

@@ -235,3 +235,36 @@ def ordinary(comm: Communicator) -> None:
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "tcp")])
 def test_without_shared_memory_it_is_ordinary(size: int, transport: str) -> None:
     spread(ordinary, size, transport)
+
+
+def remembered(comm: Communicator) -> None:
+    """A call made before takes a short way, which must see all that the long one refuses or treats otherwise."""
+    for _ in range(3):
+        assert comm.allreduce(torch.ones(1)).item() == comm.size
+        assert comm.allreduce(torch.ones(2, 3), "avg").tolist() == [[1.0] * 3] * 2
+        assert comm.reduce_scatter(torch.ones(2 * comm.size, 3)).tolist() == [[comm.size] * 3] * 2
+        assert comm.allgather(torch.full((2,), comm.rank)).tolist() == [r for r in range(comm.size) for _ in "ab"]
+    with pytest.raises(ArgumentError, match="requires grad"):
+        comm.allreduce(torch.ones(1, requires_grad=True))
+    with torch.no_grad():
+        assert comm.allreduce(torch.ones(1, requires_grad=True)).item() == comm.size
+    with pytest.raises(ArgumentError, match="negated view"):
+        comm.allreduce(torch.ones(1, dtype=torch.complex64).conj().imag)
+    with pytest.raises(ArgumentError, match="not contiguous"):
+        comm.allreduce(torch.ones(3, 2).T)
+    with pytest.raises(ArgumentError, match="sparse"):
+        comm.allreduce(torch.ones(1).to_sparse())
+    with pytest.raises(ArgumentError, match="do not divide"):
+        comm.reduce_scatter(torch.ones(3, 2 * comm.size))  # as many elements as before, in other rows
+    with pytest.raises(ArgumentError, match="they must be the same"):
+        comm.allgather(torch.full((2,), comm.rank), out=torch.empty(2 * comm.size))
+    assert comm.allreduce(torch.ones(1, dtype=torch.int32)).dtype == torch.int32
+    assert comm.allreduce(torch.ones(2, 0)).shape == (2, 0)
+    several = torch.arange(6.0)
+    comm.allreduce(several[2:3])
+    assert several.tolist() == [0, 1, 2 * comm.size, 3, 4, 5]
+
+
+@pytest.mark.parametrize("transport", ["threads", "shm"])
+def test_what_was_called_before_is_looked_at_again(transport: str) -> None:
+    spread(remembered, 2, transport)
