@@ -37,7 +37,7 @@ MPIS = {
     "openmpi": Mpi("openmpi", "prterun", "libmpi.so.40", ("--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"),
                    ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"),
                    ("OMPI_MCA_pml=ob1", "OMPI_MCA_btl=tcp,self", "OMPI_MCA_btl_tcp_if_include=lo")),
-    "mpich": Mpi("mpich", "mpiexec.hydra", "libmpi.so.12", (), (), ("MPIR_CVAR_NOLOCAL=1",)),
+    "mpich": Mpi("mpich", "mpiexec.hydra", "libmpi.so.12", (), (), ("MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self")),
     "impi": Mpi("impi-rt", "mpiexec.hydra", "libmpi.so.12", (), ("I_MPI_ROOT",),
                 ("I_MPI_FABRICS=ofi", "I_MPI_OFI_PROVIDER=tcp")),
 }  # fmt: skip
