@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import free
 from faulty import all_ready, facts, job, wait_for
 from holding import descriptors
 
@@ -132,14 +133,8 @@ comm.close()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def test_the_hub_while_the_others_are_late(tmp_path: pathlib.Path) -> None:
-    port = free_port()
+    [port] = free.ports()
     env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}
     with job(3, LATE, tmp_path, env) as run:
         hub = run.processes[0].pid
@@ -167,9 +162,8 @@ class Tap:
     """A man in the middle of the way to the hub, who lets everything through and keeps it."""
 
     def __init__(self) -> None:
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port, self.heard = self.server.getsockname()[1], b""
-        self.to = self.port + 1
+        self.port, self.to = free.ports(2)
+        self.server, self.heard = socket.create_server(("127.0.0.1", self.port)), b""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -196,7 +190,7 @@ class Tap:
 def test_replayed_handshake(tmp_path: pathlib.Path) -> None:
     """What a rank with the right key said to join does not let anybody else in, neither to the hub nor to a rank."""
     tap = Tap()  # it holds the first candidate, so the hub takes a later one
-    env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{tap.port}-{tap.port + 1}"}
+    env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{tap.port}-{tap.to}"}
     with job(2, RECORD, tmp_path, env) as run:
         all_ready(tmp_path, range(2))
         assert len(tap.heard) > 100

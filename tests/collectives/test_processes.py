@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import time
 from pathlib import Path
 
+import free
 import harness
 import numpy as np
 import pytest
@@ -148,12 +148,6 @@ with hocket.init() as comm:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def launched(command: list[str], tmp_path: Path, **env: str) -> str:
     script = tmp_path / "hello.py"
     script.write_text(HELLO)
@@ -179,7 +173,7 @@ def test_torchrun(tmp_path: Path) -> None:
         str(SCRIPTS / "torchrun"),
         "--nproc-per-node=3",
         "--master-addr=127.0.0.1",
-        f"--master-port={free_port()}",
+        f"--master-port={free.ports()[0]}",
     ]
     is_right(launched(command, tmp_path), 3)
 

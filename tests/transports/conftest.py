@@ -1,9 +1,6 @@
 """Ranks of a control plane, and places for its hub."""
 
-import contextlib
-import random
-import socket
-
+import free
 import pytest
 from controlled import Rank
 
@@ -35,10 +32,4 @@ def unix(tmp_path):
 
 @pytest.fixture
 def ports():
-    """Some TCP ports that are free now, one after the other; below those that outgoing connections take."""
-    for first in random.sample(range(20000, 30000, 3), 100):
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + 3):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return [first, first + 1, first + 2]
-    raise AssertionError("no three free ports")
+    return free.ports(3)
