@@ -22,6 +22,8 @@ from hocket.algorithms.schedule import Op, Recv, Schedule, Send
 class _Tree(NamedTuple):
     parent: tuple[int | None, ...]
     depth: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+    height: int
 
 
 @lru_cache(maxsize=64)
@@ -46,22 +48,24 @@ def _tree(size: int, odd: int) -> _Tree:
         if neighbours:  # of two neighbours in order, the deeper one has the free place between them
             parent[leaf] = max(neighbours, key=depth.__getitem__)
             depth[leaf] = max(depth[node] for node in neighbours) + 1
-    return _Tree(tuple(parent), tuple(depth))
+    children: list[list[int]] = [[] for _ in range(size)]
+    for node, above in enumerate(parent):
+        if above is not None:
+            children[above].append(node)
+    return _Tree(tuple(parent), tuple(depth), tuple(map(tuple, children)), max(depth))
 
 
 def _up(rank: int, size: int) -> Schedule:
     """Both halves climb their tree, level by level."""
     trees = [_tree(size, odd) for odd in (1, 0)]
-    height = max(max(tree.depth) for tree in trees)
-    for level in range(height, 0, -1):
+    for level in range(max(tree.height for tree in trees), 0, -1):
         ops: list[Op] = []
         for half, tree in enumerate(trees):
             above = tree.parent[rank]
             if tree.depth[rank] == level and above is not None:
                 ops.append(Send(above, half))
             elif tree.depth[rank] == level - 1:
-                children = [node for node in range(size) if tree.parent[node] == rank]
-                ops += [Recv(child, half, reduce=True) for child in children]
+                ops += [Recv(child, half, reduce=True) for child in tree.children[rank]]
         yield tuple(ops)
 
 
