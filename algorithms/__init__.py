@@ -21,6 +21,8 @@ from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.registry import Algorithm, algorithm, get, names, register
 from hocket.algorithms.schedule import Chunks, Copy, Op, Recv, Schedule, Send, Step, ids
 from hocket.algorithms.select import select
+from hocket.algorithms.simulate import Prediction, simulate
+from hocket.algorithms.topology import Link, Topology, topology
 from hocket.algorithms.verify import verify, verify_steps
 
 __all__ = [
@@ -30,11 +32,14 @@ __all__ = [
     "Contract",
     "Copy",
     "Drawing",
+    "Link",
     "Op",
+    "Prediction",
     "Recv",
     "Schedule",
     "Send",
     "Step",
+    "Topology",
     "algorithm",
     "cost",
     "get",
@@ -44,6 +49,8 @@ __all__ = [
     "register",
     "select",
     "show",
+    "simulate",
+    "topology",
     "verify",
     "verify_steps",
 ]

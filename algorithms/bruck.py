@@ -6,11 +6,11 @@ Bruck et al., "Efficient algorithms for all-to-all communications in multiport m
 
 from __future__ import annotations
 
-from hocket.algorithms.registry import algorithm
+from hocket.algorithms.registry import algorithm, cyclic
 from hocket.algorithms.schedule import Recv, Schedule, Send
 
 
-@algorithm("allgather", "bruck", order="rank")
+@algorithm("allgather", "bruck", order="rank", period=cyclic)
 def allgather(rank: int, size: int) -> Schedule:
     """Send all blocks known so far a distance 1, 2, 4... to the left.  ceil(log2 p) steps, n(p-1)/p bytes."""
     known = 1
@@ -24,7 +24,7 @@ def allgather(rank: int, size: int) -> Schedule:
         known += count
 
 
-@algorithm("alltoall", "bruck", order="rank")
+@algorithm("alltoall", "bruck", order="rank", period=cyclic)
 def alltoall(rank: int, size: int) -> Schedule:
     """A block that must go j ranks to the right goes by the bits of j.  ceil(log2 p) steps of about n/2 bytes.
 

@@ -8,7 +8,7 @@ are one k-way reduction in rank order.
 from __future__ import annotations
 
 from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm
+from hocket.algorithms.registry import algorithm, cyclic
 from hocket.algorithms.schedule import Recv, Schedule, Send
 
 
@@ -17,27 +17,27 @@ def _others(rank: int, size: int) -> list[int]:
     return [(rank + i) % size for i in range(1, size)]
 
 
-@algorithm("allreduce", order="rank")
+@algorithm("allreduce", order="rank", period=cyclic)
 def one_shot(rank: int, size: int) -> Schedule:
     """Everybody sends the whole vector to all and reduces all.  1 step, n(p-1) bytes."""
     others = _others(rank, size)
     yield (*(Send(peer, 0) for peer in others), *(Recv(peer, 0, reduce=True) for peer in others))
 
 
-@algorithm("reduce_scatter", "direct", order="rank")
+@algorithm("reduce_scatter", "direct", order="rank", period=cyclic)
 def reduce_scatter(rank: int, size: int) -> Schedule:
     """Every block goes straight to its owner, who reduces all p.  1 step, n(p-1)/p bytes."""
     others = _others(rank, size)
     yield (*(Send(peer, peer) for peer in others), *(Recv(peer, rank, reduce=True) for peer in others))
 
 
-@algorithm("allgather", "direct", order="rank")
+@algorithm("allgather", "direct", order="rank", period=cyclic)
 def allgather(rank: int, size: int) -> Schedule:
     """Everybody sends its block to all.  1 step, n(p-1)/p bytes."""
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True)
+@algorithm("allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True, period=cyclic)
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2 steps, 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))
@@ -73,7 +73,7 @@ def scatter(rank: int, size: int, root: int) -> Schedule:
     return mirror(gather(rank, size, root))
 
 
-@algorithm("alltoall", "direct", order="rank")
+@algorithm("alltoall", "direct", order="rank", period=cyclic)
 def alltoall(rank: int, size: int) -> Schedule:
     """All blocks at once.  1 step, n(p-1)/p bytes; p-1 messages at a time fall on each rank."""
     others = _others(rank, size)

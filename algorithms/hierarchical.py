@@ -107,6 +107,7 @@ def hierarchical(
         requires=lambda size: None if size == total else f"its groups hold {total} ranks",
         doc=f"{len(hosts)} groups, {leaders} leaders each: {gathered.collective} ({gathered.name}) inside,"
         f" {between.collective} ({between.name}) between, {spread.collective} ({spread.name}) inside.",
+        period=lambda size: _period(hosts, between),
     )
 
 
@@ -147,6 +148,13 @@ def _order(groups: Groups, stages: Sequence[Algorithm]) -> Order:
     consecutive = [rank for group in groups for rank in group] == list(range(sum(map(len, groups))))
     reducing = [stage for stage in stages if stage.collective in ("reduce", "allreduce", "reduce_scatter")]
     return "rank" if not reducing or consecutive and all(stage.order == "rank" for stage in reducing) else "any"
+
+
+def _period(groups: Groups, between: Algorithm) -> int:
+    """Groups of consecutive ranks, equally many, are as alike as the ranks of the outer algorithm are."""
+    total, ranks = sum(map(len, groups)), len(groups[0])
+    alike = groups == tuple(tuple(range(at, at + ranks)) for at in range(0, total, ranks))
+    return ranks * between.period(len(groups)) if alike else total
 
 
 def _check(collective: str, groups: Groups, leaders: int) -> None:

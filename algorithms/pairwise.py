@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hocket.algorithms.registry import algorithm
+from hocket.algorithms.registry import algorithm, cyclic
 from hocket.algorithms.schedule import Recv, Schedule, Send
 
 
-@algorithm("alltoall", "pairwise", order="rank")
+@algorithm("alltoall", "pairwise", order="rank", period=cyclic)
 def alltoall(rank: int, size: int) -> Schedule:
     """One block out and one in per step.  p-1 steps, n(p-1)/p bytes."""
     for i in range(1, size):

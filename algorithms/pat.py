@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hocket.algorithms.compose import mirror
-from hocket.algorithms.registry import algorithm
+from hocket.algorithms.registry import algorithm, cyclic
 from hocket.algorithms.schedule import Recv, Schedule, Send
 
 MOST = 16
@@ -47,7 +47,7 @@ def _depth_first(offset: int, distance: int) -> Iterator[tuple[int, int]]:
         yield from _depth_first(offset, distance // 2)
 
 
-@algorithm("reduce_scatter", "pat")
+@algorithm("reduce_scatter", "pat", period=cyclic)
 def reduce_scatter(rank: int, size: int, most: int = MOST) -> Schedule:
     """Sums climb all trees at once, nearest hop first.
 
@@ -61,7 +61,7 @@ def reduce_scatter(rank: int, size: int, most: int = MOST) -> Schedule:
         )
 
 
-@algorithm("allgather", "pat", order="rank")
+@algorithm("allgather", "pat", order="rank", period=cyclic)
 def allgather(rank: int, size: int, most: int = MOST) -> Schedule:
     """Blocks come down all trees at once, farthest hop first.
 

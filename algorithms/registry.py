@@ -23,6 +23,16 @@ def any_size(size: int) -> str | None:
     return None
 
 
+def lopsided(size: int) -> int:
+    """The usual `period`: every rank may do something of its own."""
+    return size
+
+
+def cyclic(size: int) -> int:
+    """The `period` of algorithms that go by distances around the circle."""
+    return 1
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """A schedule for every rank of every size, and what one must know before choosing it."""
@@ -42,6 +52,8 @@ class Algorithm:
     requires: Callable[[int], str | None] = any_size
     """size -> None, or the reason why this size is refused."""
     doc: str = ""
+    period: Callable[[int], int] = lopsided
+    """size -> k: ranks k apart do the same with as many chunks, all peers k further around; simulated only once."""
 
 
 _known: dict[tuple[str, str], Algorithm] = {}
@@ -67,6 +79,7 @@ def algorithm(
     order: Order = "any",
     pipeline: bool = False,
     requires: Callable[[int], str | None] = any_size,
+    period: Callable[[int], int] = lopsided,
 ) -> Callable[[Steps], Steps]:
     """Register the decorated `(rank, size)` or `(rank, size, root)` function; its docstring becomes `doc`.
 
@@ -89,6 +102,7 @@ def algorithm(
             pipeline,
             requires,
             inspect.getdoc(steps) or "",
+            period,
         )
         register(entry)
         return steps

@@ -7,11 +7,11 @@ Optimal bytes; latency grows with p, so it is for long vectors.
 from __future__ import annotations
 
 from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm
+from hocket.algorithms.registry import algorithm, cyclic
 from hocket.algorithms.schedule import Recv, Schedule, Send
 
 
-@algorithm("reduce_scatter", "ring", pipeline=True)
+@algorithm("reduce_scatter", "ring", pipeline=True, period=cyclic)
 def reduce_scatter(rank: int, size: int) -> Schedule:
     """Each block starts right of its owner and collects its way round to it.  p-1 steps, n(p-1)/p bytes."""
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -19,13 +19,13 @@ def reduce_scatter(rank: int, size: int) -> Schedule:
         yield Send(right, (rank - i) % size), Recv(left, (rank - i - 1) % size, reduce=True)
 
 
-@algorithm("allgather", "ring", order="rank", pipeline=True)
+@algorithm("allgather", "ring", order="rank", pipeline=True, period=cyclic)
 def allgather(rank: int, size: int) -> Schedule:
     """Each block goes once around the ring, to the left.  p-1 steps, n(p-1)/p bytes."""
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "ring", chunks=lambda size: size, pipeline=True)
+@algorithm("allreduce", "ring", chunks=lambda size: size, pipeline=True, period=cyclic)
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2(p-1) steps, 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))

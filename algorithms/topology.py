@@ -1,0 +1,208 @@
+"""Where ranks sit and what lies between them, as data, and the text that says it.
+
+Ranks fill hosts in order, hosts fill racks in order.  In a flat topology every rank is a host of its own.
+Ports are what transfers share: each host's NIC, out and in (full duplex), each rack's uplink, up and down, and
+inside a host either one directed port for every pair of ranks or one memory for all of them.
+
+Must not know: schedules, time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hocket.errors import ArgumentError
+
+OVERHEAD = 1e-6
+"""Seconds of CPU a message, at each end.  An allreduce of 8 bytes on 2 ranks (`hocket bench allreduce -n 2 -b 8 -e 8`)
+takes 0.4 us over shared memory and 3.9 us with `--transport tcp`, both ends and the way between them together."""
+REDUCTION = 1 / 9e9
+"""Seconds a byte reduced: a third of the 28 GB/s that a float32 sum of two moves, `python -m hocket.bench.kernels`."""
+
+Port = tuple[str, int, int]
+"""(kind, which, and for a pair the receiving rank, else 0)"""
+
+
+class Link(NamedTuple):
+    """Latency in seconds, one way; bandwidth in bytes a second, each way."""
+
+    latency: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hosts of `ranks` ranks, joined by links of one kind, in racks if there is an uplink.
+
+    A transfer between racks takes the latency of `link` and that of `uplink`, and needs both bandwidths.
+    """
+
+    link: Link
+    ranks: int = 1
+    """Of a host."""
+    hosts: int = 0
+    """In all, or of a rack; 0: as many as are asked for."""
+    racks: int = 0
+    inside: Link | None = None
+    uplink: Link | None = None
+    shared: bool = False
+    """One memory carries all transfers inside a host, instead of each pair having the bandwidth for itself."""
+    overhead: float = OVERHEAD
+    """Seconds of CPU a message, at its sender and again at its receiver."""
+    reduction: float = REDUCTION
+    """Seconds of CPU a byte reduced."""
+
+    def check(self, size: int) -> None:
+        """ArgumentError if so many ranks have no room."""
+        room = self.ranks * self.hosts * max(1, self.racks)
+        if size < 1 or room and size > room:
+            raise ArgumentError(
+                f"{size} ranks: wanted is 1 or more{f', and at most {room} have room here' if room else ''}"
+            )
+
+    def groups(self, size: int) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each host."""
+        return tuple(tuple(range(at, min(at + self.ranks, size))) for at in range(0, size, self.ranks))
+
+    def period(self, size: int) -> int:
+        """All ranks moved on by so many, around `size`, see the same topology; `size` if nothing less will do."""
+        rack = self.ranks * self.hosts
+        unit = 1 if size <= self.ranks else self.ranks if not self.racks or size <= rack else rack
+        return unit if size % unit == 0 else size
+
+    def latency(self, source: int, target: int) -> float:
+        """Seconds from rank to rank, one way."""
+        a, b = source // self.ranks, target // self.ranks
+        if a == b and self.inside is not None:
+            return self.inside.latency
+        return self.link.latency + (self.uplink.latency if self.uplink and a // self.hosts != b // self.hosts else 0.0)
+
+    def ports(self, source: int, target: int, period: int) -> tuple[Port, ...]:
+        """What a transfer from rank to rank passes; ranks that are `period` apart are taken for the same one."""
+        a, b = source // self.ranks, target // self.ranks
+        source, near = source % period, target - source + source % period
+        if a == b and self.inside is not None:
+            return (("memory", source // self.ranks, 0),) if self.shared else (("pair", source, near),)
+        here, there = source // self.ranks, target % period // self.ranks
+        nics = ("out", here, 0), ("in", there, 0)
+        if self.uplink is None or a // self.hosts == b // self.hosts:
+            return nics
+        return *nics, ("up", here // self.hosts, 0), ("down", there // self.hosts, 0)
+
+    def bandwidth(self, port: Port) -> float:
+        """Bytes a second."""
+        link = {"out": self.link, "in": self.link, "up": self.uplink, "down": self.uplink}.get(port[0], self.inside)
+        assert link is not None
+        return link.bandwidth
+
+    def words(self, port: Port) -> str:
+        """A port, for people."""
+        kind, which, other = port
+        if kind == "pair":
+            return f"rank {which} to {other}"
+        if kind == "memory":
+            return f"host {which} memory"
+        return f"{'rack' if kind in ('up', 'down') else 'host' if self.inside else 'rank'} {which} {kind}"
+
+
+# --------------------------------------------------------------------------------------------- the text
+
+IN_A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+BYTES = {"bit": 1 / 8, "B": 1.0}
+PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+OPTIONS = "[,overhead=TIME][,reduce=RATE]"
+UNITS = "TIME is like 20us (s, ms, us, ns), RATE a second's, like 10Gbit or 1.5GB (k, M, G, T: powers of 1000)"
+
+
+def _time(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|ms|us|ns)", text)
+    if not found:
+        raise ValueError
+    return float(found[1]) / IN_A_SECOND[found[2]]
+
+
+def _rate(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)(bit|B)", text)
+    if not found or float(found[1]) == 0:
+        raise ValueError
+    return float(found[1]) * PREFIX[found[2]] * BYTES[found[3]]
+
+
+def _link(text: str) -> Link:
+    latency, _, bandwidth = text.partition("/")
+    return Link(_time(latency), _rate(bandwidth))
+
+
+class Form(NamedTuple):
+    """One kind of topology: numbers in its shape, the words it needs, and how all of it is written."""
+
+    numbers: int
+    words: dict[str, Callable[[str], Any]]
+    written: str
+
+
+FORMS = {
+    "flat": Form(0, {"latency": _time, "bandwidth": _rate}, "flat:latency=TIME,bandwidth=RATE"),
+    "hosts": Form(2, {"inside": _link, "link": _link}, "hosts:HOSTSxRANKS,inside=TIME/RATE[/shared],link=TIME/RATE"),
+    "racks": Form(
+        3,
+        {"inside": _link, "link": _link, "uplink": _link},
+        "racks:RACKSxHOSTSxRANKS,inside=TIME/RATE[/shared],link=TIME/RATE,uplink=TIME/RATE",
+    ),
+}
+MORE: dict[str, Callable[[str], float]] = {"overhead": _time, "reduce": _rate}
+
+
+def topology(text: str) -> Topology:
+    """The topology that a text describes; ArgumentError names what is accepted.
+
+    >>> topology("hosts:4x8,inside=0.3us/10GB,link=20us/10Gbit").link
+    Link(latency=2e-05, bandwidth=1250000000.0)
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in FORMS:
+        accepted = " or ".join(form.written for form in FORMS.values())
+        raise ArgumentError(f"topology {text!r}: accepted are {accepted}, each with {OPTIONS}; {UNITS}")
+    form = FORMS[kind]
+    words = rest.split(",") if rest else []
+    numbers = _shape(words.pop(0) if form.numbers and words else "", form, text)
+    given = _given(words, form, text)
+    overhead, reduce = given.pop("overhead", OVERHEAD), given.pop("reduce", 1 / REDUCTION)
+    if kind == "flat":
+        return Topology(Link(given["latency"], given["bandwidth"]), overhead=overhead, reduction=1 / reduce)
+    *racks, hosts, ranks = numbers
+    return Topology(
+        ranks=ranks, hosts=hosts, racks=racks[0] if racks else 0, overhead=overhead, reduction=1 / reduce, **given
+    )
+
+
+def _shape(text: str, form: Form, whole: str) -> list[int]:
+    numbers = [int(n) for n in text.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text) else []
+    if len(numbers) != form.numbers:
+        raise _wrong(whole, f"{text!r} is no shape", form)
+    return numbers
+
+
+def _given(words: list[str], form: Form, whole: str) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        parse = form.words.get(name) or MORE.get(name)
+        if parse is None or name in given:
+            raise _wrong(whole, f"{name!r} is {'there twice' if parse else 'unknown'}", form)
+        if name == "inside" and value.endswith("/shared"):
+            value, given["shared"] = value.removesuffix("/shared"), True
+        try:
+            given[name] = parse(value)
+        except ValueError:
+            raise _wrong(whole, f"{word!r} cannot be read", form) from None
+    if missing := [name for name in form.words if name not in given]:
+        raise _wrong(whole, f"{' and '.join(missing)} is missing", form)
+    return given
+
+
+def _wrong(whole: str, what: str, form: Form) -> ArgumentError:
+    return ArgumentError(f"topology {whole!r}: {what}; accepted is {form.written}{OPTIONS}; {UNITS}")
