@@ -1,4 +1,4 @@
-"""The picture: time and bus bandwidth over size, one line per library.  Needs matplotlib."""
+"""The pictures: of `hocket bench` time and bus bandwidth over size, of `hocket simulate` time.  Need matplotlib."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import nan
 from typing import Any
 
+from hocket.algorithms import Prediction
 from hocket.bench.table import Row, bandwidth
 
 COLORS = {"hocket": "#c1272d", "gloo": "#0072b2", "openmpi": "#e69f00", "mpich": "#009e73", "impi": "#7a4fa3"}
@@ -81,5 +82,28 @@ def ratios(path: str, rows: Sequence[tuple[str, float, float | None]]) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("time of hocket / time of the fastest MPI (lower is better)")
     axis.legend(fontsize=8)
+    figure.savefig(path, format="png", dpi=130)
+    pyplot.close(figure)
+
+
+def plot_simulated(path: str, title: str, rows: Sequence[Prediction]) -> None:
+    """Write the PNG: predicted time over ranks, or over bytes if all rows have the same number of ranks."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display
+    from matplotlib import pyplot
+
+    over_ranks = len({row.size for row in rows}) > 1
+    figure, axis = pyplot.subplots(figsize=(8, 5), constrained_layout=True)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        fixed = f", {short(row.nbytes)}" if over_ranks and len({r.nbytes for r in rows}) > 1 else ""
+        lines.setdefault(row.algorithm + fixed, []).append((row.size if over_ranks else row.nbytes, row.seconds * 1e6))
+    for label, points in lines.items():
+        axis.plot(*zip(*points, strict=True), marker="o", markersize=4.5, label=label)
+    _axis(axis, title, "µs (lower is better)", bool(lines))
+    if over_ranks:
+        axis.set_xlabel("ranks")
+        axis.xaxis.set_major_formatter(lambda ranks, _: f"{ranks:g}")
     figure.savefig(path, format="png", dpi=130)
     pyplot.close(figure)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": ("hocket.collectives.launcher", "start the ranks of a job on this machine"),
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
+    "simulate": ("hocket.bench.simulate", "predict a collective on machines that are not at hand"),
     "doctor": ("hocket.collectives.doctor", "what works on this machine, and why the rest does not"),
 }
 """Word -> the module whose `main(argv)` runs it, and what it does."""

@@ -1,0 +1,152 @@
+"""`hocket simulate allreduce --size 64 --bytes 1M --topology ...`: a collective on machines that are not at hand.
+
+The command only: reads its words, prints the table, writes JSON and the picture.  `hocket.algorithms.simulate` says
+what is simulated, and how true it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical, names, simulate, topology
+from hocket.algorithms.hierarchical import STAGES
+from hocket.algorithms.registry import Algorithm
+from hocket.bench.cases import COLLECTIVES, parse_size
+from hocket.bench.table import micro
+from hocket.collectives.queue import SEGMENT_LOCAL, SEGMENT_STREAM
+from hocket.errors import ArgumentError, Error
+
+COLUMNS = (
+    ("algorithm", "", 20), ("ranks", "", 7), ("bytes", "(B)", 12), ("time", "(us)", 11), ("algbw", "(GB/s)", 9),
+    ("busbw", "(GB/s)", 9), ("messages", "", 11), ("sent", "(B, most)", 12),
+)  # fmt: skip
+"""(name, unit, width); then the busiest link."""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="hocket simulate", description="Predict a collective.", allow_abbrev=False)
+    add = made.add_argument
+    add("collective", choices=list(CONTRACTS), metavar="COLLECTIVE", help=", ".join(CONTRACTS))
+    add("--algorithm", default="all", metavar="A,...", help="names, hierarchical among them, or all (the default)")
+    add("--size", required=True, metavar="P,...", help="numbers of ranks")
+    add("--bytes", required=True, metavar="N,...", help="a rank's whole vector: 8, 64K, 1M (powers of 1024)")
+    add("--topology", required=True, metavar="SPEC", help="hosts:4x8,inside=0.3us/10GB,link=20us/10Gbit; flat:, racks:")
+    add("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
+    add("--json", metavar="FILE", help="write all numbers")
+    add("--plot", metavar="PNG", help="draw time over ranks, or over bytes if one size is given (needs matplotlib)")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line behind `hocket simulate`.  0; 2: bad arguments."""
+    made = parser()
+    options = made.parse_args(argv)
+    try:
+        _report(options)
+    except Error as why:
+        made.error(str(why))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> None:
+    there = topology(options.topology)
+    sizes, lengths = [_ranks(text) for text in options.size.split(",")], [*map(parse_size, options.bytes.split(","))]
+    for file in filter(None, (options.json, options.plot)):
+        if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
+            raise ArgumentError(f"{file} cannot be written")
+    if options.plot and find_spec("matplotlib") is None:
+        raise ArgumentError("--plot needs matplotlib (pip install matplotlib)")
+    print(f"# {options.collective} on {options.topology}\n{header()}", flush=True)
+    rows = []
+    for row in _rows(options, there, sizes, lengths):
+        print(line(row), flush=True)
+        rows.append(row)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)
+    if options.plot:
+        from hocket.bench.plot import plot_simulated
+
+        plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows)
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentError(f"--size {text!r}: wanted are numbers of ranks, like 4,8,16")
+    return int(text)
+
+
+def _rows(
+    options: argparse.Namespace, there: Topology, sizes: Sequence[int], lengths: Sequence[int]
+) -> Iterator[Prediction]:
+    """One by one.  Of `all` algorithms, those that cannot be simulated are only mentioned."""
+    for size in sizes:
+        there.check(size)
+        segment = SEGMENT_LOCAL if len(there.groups(size)) == 1 else SEGMENT_STREAM
+        for nbytes in lengths:
+            for name in _names(options, there, size):
+                try:
+                    found = _algorithm(options.collective, name, there, size)
+                    yield simulate(found, size, nbytes, there, options.root, segment)
+                except ArgumentError as why:
+                    if options.algorithm != "all":
+                        raise
+                    print(f"# not simulated: {why}", file=sys.stderr)
+
+
+def _names(options: argparse.Namespace, there: Topology, size: int) -> Sequence[str]:
+    if options.algorithm != "all":
+        return [*dict.fromkeys(options.algorithm.split(","))]
+    levels = options.collective in STAGES and 1 < len(there.groups(size)) < size
+    return [*names(options.collective), *(["hierarchical"] if levels else [])]
+
+
+def _algorithm(collective: str, name: str, there: Topology, size: int) -> Algorithm:
+    return hierarchical(collective, there.groups(size)) if name == "hierarchical" else get(collective, name)
+
+
+def busbw(row: Prediction) -> float:
+    """GB/s, as `hocket bench` defines it."""
+    return algbw(row) * COLLECTIVES[row.collective].factor(row.size)
+
+
+def algbw(row: Prediction) -> float:
+    """GB/s."""
+    return row.nbytes / row.seconds / 1e9 if row.seconds else 0.0
+
+
+def record(row: Prediction) -> dict[str, Any]:
+    """As JSON; names as in `hocket bench --json`."""
+    return {
+        "collective": row.collective, "algorithm": row.algorithm, "ranks": row.size, "bytes": row.nbytes,
+        "time_us": row.seconds * 1e6, "algbw_gbs": algbw(row), "busbw_gbs": busbw(row), "messages": row.messages,
+        "sent_most": row.sent, "busiest": row.busiest, "share": row.share, "segments": row.segments,
+        "simulated": row.simulated,
+    }  # fmt: skip
+
+
+def header() -> str:
+    """Two lines: names and units."""
+    named = "".join(f"{name:>{width}}" for name, _, width in COLUMNS)
+    units = "".join(f"{unit:>{width}}" for _, unit, width in COLUMNS)
+    return f"#{named}  busiest link\n#{units}  (part of the time)"
+
+
+def line(row: Prediction) -> str:
+    """One row of the table."""
+    cells = (
+        row.algorithm, row.size, f"{row.nbytes:.0f}", micro(row.seconds), f"{algbw(row):.3f}", f"{busbw(row):.3f}",
+        row.messages, f"{row.sent:.0f}",
+    )  # fmt: skip
+    text = "".join(f"{cell:>{width}}" for cell, (_, _, width) in zip(cells, COLUMNS, strict=True))
+    return f" {text}  {row.busiest or '-'} ({row.share:.0%})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
