@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -44,19 +44,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line behind `hocket simulate`.  0; 2: bad arguments."""
+    """Run the command line behind `hocket simulate`.  0; 1: not all could be simulated; 2: bad arguments."""
     made = parser()
     options = made.parse_args(argv)
     try:
-        _report(options)
+        return _report(options)
     except Error as why:
         made.error(str(why))
-    return 0
 
 
-def _report(options: argparse.Namespace) -> None:
+def _report(options: argparse.Namespace) -> int:
     there = topology(options.topology)
-    sizes, lengths = [_ranks(text) for text in options.size.split(",")], [*map(parse_size, options.bytes.split(","))]
+    cases = _cases(options, there)
     for file in filter(None, (options.json, options.plot)):
         if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
             raise ArgumentError(f"{file} cannot be written")
@@ -64,40 +63,42 @@ def _report(options: argparse.Namespace) -> None:
         raise ArgumentError("--plot needs matplotlib (pip install matplotlib)")
     print(f"# {options.collective} on {options.topology}\n{header()}", flush=True)
     rows = []
-    for row in _rows(options, there, sizes, lengths):
-        print(line(row), flush=True)
-        rows.append(row)
+    for algorithm, size, nbytes in cases:
+        segment = SEGMENT_LOCAL if len(there.groups(size)) == 1 else SEGMENT_STREAM
+        try:
+            rows.append(simulate(algorithm, size, nbytes, there, options.root, segment))
+            print(line(rows[-1]), flush=True)
+        except ArgumentError as why:
+            print(f"# not simulated: {why}", file=sys.stderr)
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)
-    if options.plot:
+    if options.plot and rows:
         from hocket.bench.plot import plot_simulated
 
         plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows)
+    return 0 if len(rows) == len(cases) else 1
+
+
+def _cases(options: argparse.Namespace, there: Topology) -> list[tuple[Algorithm, int, int]]:
+    """(algorithm, ranks, bytes); what makes no sense is refused before anything is simulated."""
+    sizes, lengths = [_ranks(text) for text in options.size.split(",")], [*map(parse_size, options.bytes.split(","))]
+    for size in sizes:
+        there.check(size)
+        if not 0 <= options.root < size:
+            raise ArgumentError(f"--root {options.root} is none of {size} ranks")
+    return [
+        (_algorithm(options.collective, name, there, size), size, nbytes)
+        for size in sizes
+        for nbytes in lengths
+        for name in _names(options, there, size)
+    ]
 
 
 def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise ArgumentError(f"--size {text!r}: wanted are numbers of ranks, like 4,8,16")
     return int(text)
-
-
-def _rows(
-    options: argparse.Namespace, there: Topology, sizes: Sequence[int], lengths: Sequence[int]
-) -> Iterator[Prediction]:
-    """One by one.  Of `all` algorithms, those that cannot be simulated are only mentioned."""
-    for size in sizes:
-        there.check(size)
-        segment = SEGMENT_LOCAL if len(there.groups(size)) == 1 else SEGMENT_STREAM
-        for nbytes in lengths:
-            for name in _names(options, there, size):
-                try:
-                    found = _algorithm(options.collective, name, there, size)
-                    yield simulate(found, size, nbytes, there, options.root, segment)
-                except ArgumentError as why:
-                    if options.algorithm != "all":
-                        raise
-                    print(f"# not simulated: {why}", file=sys.stderr)
 
 
 def _names(options: argparse.Namespace, there: Topology, size: int) -> Sequence[str]:

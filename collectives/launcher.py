@@ -144,7 +144,7 @@ class Job:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=die_with(os.getpid()),
         )
         rank = Rank(number, process)
         self.ranks.append(rank)
@@ -275,7 +275,7 @@ class Job:
                 os.close(end)
 
 
-def _die_with(launcher: int) -> Callable[[], None]:
+def die_with(launcher: int) -> Callable[[], None]:
     """For a child before its exec: when the launcher dies, however it dies, the kernel kills this process."""
     prctl = ctypes.CDLL(None).prctl
 
