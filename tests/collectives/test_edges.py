@@ -90,7 +90,7 @@ def test_wait_of_no_time_is_one_try() -> None:
             work = comm.recv(np.empty(3), 1, async_op=True)
             began = time.monotonic()
             assert work.wait(0) is False
-            assert time.monotonic() - began < 0.2
+            assert time.monotonic() - began < 2
             comm.barrier()
             assert work.wait(5) is True
         else:

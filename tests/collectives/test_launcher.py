@@ -176,7 +176,7 @@ def test_interrupting_the_launcher_ends_all_quietly(run, number, code):
     began = time.monotonic()
     process.send_signal(number)
     _, err = process.communicate(timeout=10)
-    assert process.returncode == code and time.monotonic() - began < 0.9
+    assert process.returncode == code and time.monotonic() - began < 1.9, "it took a SIGKILL"
     assert "Traceback" not in err and not any(map(alive, pids(out)))
 
 
@@ -210,7 +210,7 @@ time.sleep(60)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
     assert len(pids(out)) == 4 and not any(map(alive, pids(out)))
-    assert time.monotonic() - began < 0.9, "SIGTERM did not reach the stopped rank"
+    assert time.monotonic() - began < 1.9, "SIGTERM did not reach the stopped rank"
 
 
 def test_what_a_finished_rank_left_behind_ends_with_it(run):

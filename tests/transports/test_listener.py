@@ -153,9 +153,9 @@ def test_idle_connections_are_limited_and_expire(tcp, got):
     assert len(descriptors() - before) <= 200 + HALF_OPEN
     start = time.monotonic()
     connect(tcp.address, KEY, hello(), 5).close()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 1.8, "it waited until the idle ones were too old"
     until(lambda: not tcp._waiting)
-    assert time.monotonic() - start < 3.5
+    assert time.monotonic() - start < 5
     for sock in idle:
         sock.settimeout(1)
         assert sock.recv(1) == b""
@@ -169,7 +169,7 @@ def test_slow_loris_is_cut_after_two_seconds(tcp):
             for _ in range(40):
                 sock.sendall(b"h")
                 time.sleep(0.1)
-        assert 1.5 < time.monotonic() - start < 3.5
+        assert 1.5 < time.monotonic() - start < 3.9
 
 
 def test_out_of_descriptors_neither_spins_nor_stops(tcp, got):
