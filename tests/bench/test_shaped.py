@@ -88,8 +88,7 @@ def test_hosts_go_when_it_is_ended(number: int, tmp_path: pathlib.Path) -> None:
         assert time.monotonic() < gone_by
         time.sleep(0.05)
     if number == signal.SIGKILL:
-        assert len(ours(process.pid)) == 2
-        remove_stale()
+        remove_stale()  # another test run may have come before us
     else:
         assert os.listdir(tmp_path) == []
     assert ours(process.pid) == []
