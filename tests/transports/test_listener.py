@@ -150,7 +150,7 @@ def test_idle_connections_are_limited_and_expire(tcp, got):
     before = descriptors()
     idle = [socket.create_connection(tcp.address[1:]) for _ in range(200)]
     until(lambda: len(tcp._waiting) == HALF_OPEN)
-    assert len(descriptors() - before) <= 200 + HALF_OPEN
+    assert len(descriptors() - before) <= 200 + HALF_OPEN + 1  # one may be on its way in, and an older one not yet out
     start = time.monotonic()
     connect(tcp.address, KEY, hello(), 5).close()
     assert time.monotonic() - start < 1.8, "it waited until the idle ones were too old"
