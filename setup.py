@@ -12,6 +12,7 @@ FOLDERS = ["algorithms", "bench", "collectives", "kernels", "transports"]
 EXTENSIONS = [
     "bench.limits",
     "collectives.buffers",
+    "collectives.drive",
     "collectives.engine",
     "collectives.hot",
     "collectives.matching",

@@ -1,4 +1,4 @@
-"""Two hosts with a slow cable between them: network namespaces, a veth pair, a token bucket (tc tbf) at each end.
+"""Two hosts with a cable between them: network namespaces and a veth pair, if wished with a token bucket at each end.
 
 Needs root and iproute2.  They are removed when the block ends, however it ends; what a killed process left,
 `remove_stale` removes.
@@ -12,9 +12,9 @@ import re
 import subprocess
 from collections.abc import Iterator
 
-PREFIX = "hkshaped"
+PREFIX = "hkhost"
 """Before the process id in the names."""
-ADDRESSES = ("10.79.0.1", "10.79.0.2")
+V4, V6 = ("10.79.0.1", "10.79.0.2"), ("fd79::1", "fd79::2")
 CABLE = "v0"
 BURST = "128kb"
 """Of the token bucket: room for whole packets of 64 KiB.  With 32kb tc cuts them, and `python -m hocket.bench.shaped`
@@ -22,34 +22,55 @@ found 0.54 instead of 0.92 Gbit/s."""
 
 
 def ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+    return _run("ip", *words)
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def _remove(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # or somebody else did
 
 
 def remove_stale() -> None:
-    """Namespaces of runs that are no more."""
+    """Namespaces of processes that are no more."""
     for name in re.findall(rf"^{PREFIX}\d+[ab]\b", ip("netns", "list"), re.M):
         if not os.path.exists(f"/proc/{name[len(PREFIX) : -1]}"):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # or another run did
+            _remove(name)
 
 
 @contextlib.contextmanager
-def hosts(rate: str, burst: str = BURST) -> Iterator[list[str]]:
-    """The names of two namespaces with a cable of that rate."""
+def hosts(rate: str | None = None) -> Iterator[list[str]]:
+    """The names of two namespaces with a cable of that rate (in tc's words, "1gbit") between them, V4[i] and V6[i]."""
     names = [f"{PREFIX}{os.getpid()}{side}" for side in "ab"]
     try:
         for name in names:
             ip("netns", "add", name)
         ip("link", "add", CABLE, "netns", names[0], "type", "veth", "peer", "name", CABLE, "netns", names[1])
-        for name, address in zip(names, ADDRESSES, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", CABLE)
+        for name, four, six in zip(names, V4, V6, strict=True):
+            ip("-n", name, "addr", "add", f"{four}/24", "dev", CABLE)
+            ip("-n", name, "-6", "addr", "add", f"{six}/64", "dev", CABLE, "nodad")
             for device in ("lo", CABLE):
                 ip("-n", name, "link", "set", device, "up")
-            shape = ["qdisc", "add", "dev", CABLE, "root", "tbf", "rate", rate, "burst", burst, "latency", "50ms"]
-            subprocess.run(["tc", "-n", name, *shape], check=True, capture_output=True)
+            if rate is not None:
+                shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", "50ms"]
+                _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, *shape)
         yield names
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+            _remove(name)
+
+
+def refusal(rate: str | None = None) -> str | None:
+    """Why this process may not have such hosts; None if it may.  FileNotFoundError: iproute2 is not installed."""
+    if os.geteuid():
+        return "network namespaces need root: run it with sudo"
+    try:
+        with hosts(rate):
+            return None
+    except subprocess.CalledProcessError as why:
+        return f"this system refuses `{' '.join(why.cmd)}`: {why.stderr.strip()}"
 
 
 def on(name: str, own: str) -> list[str]:

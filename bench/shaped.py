@@ -28,7 +28,7 @@ import numpy as np
 
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.cases import parse_size
-from hocket.bench.hosts import ADDRESSES, CABLE, PREFIX, hosts, ip, on, remove_stale
+from hocket.bench.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
 from hocket.collectives.launcher import die_with
 from hocket.collectives.queue import SEGMENT_STREAM
 from hocket.errors import ArgumentError
@@ -45,11 +45,12 @@ PATIENCE = 300.0
 def run(names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
     """What rank 0 found; all ranks are gone afterwards."""
     env = {
-        **os.environ, "WORLD_SIZE": str(RANKS * HOSTS), "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(PORT),
+        **os.environ, "WORLD_SIZE": str(RANKS * HOSTS), "MASTER_ADDR": V4[0], "MASTER_PORT": str(PORT),
         "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
-        temporary, *own = (stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)) for _ in range(HOSTS + 1))
+        made = [tempfile.TemporaryDirectory(prefix="hocket-shaped-") for _ in range(HOSTS + 1)]
+        temporary, *own = map(stack.enter_context, made)
         ranks: list[subprocess.Popen[str]] = []
         for rank in range(RANKS * HOSTS):
             words = [*on(names[rank // RANKS], own[rank // RANKS]), sys.executable, "-m", "hocket.bench.shaped", "rank"]
@@ -203,8 +204,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", default="1gbit", help="of the cable, in tc's words (1gbit)")
     parser.add_argument("--bytes", default="1M,4M,16M", metavar="N,...", help="(1M,4M,16M)")
     options = parser.parse_args(argv)
-    if os.geteuid():
-        raise ArgumentError("network namespaces need root: run it with sudo")
+    if why := refusal(options.rate):
+        raise ArgumentError(why)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through what removes the hosts
     remove_stale()
     sizes = [parse_size(text) for text in options.bytes.split(",")]

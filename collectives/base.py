@@ -65,8 +65,7 @@ class CommunicatorBase(Messages):
             "this process is a fork of a rank; the communicator belongs to its parent. Start processes before "
             "hocket.init(), or with the spawn method."
         )
-        for queue in self._queues.values():
-            queue.engine.abort()
+        self._halt()
 
     def __enter__(self) -> Any:
         return self

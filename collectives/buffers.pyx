@@ -1,6 +1,6 @@
 """From the caller's array to (pointer, bytes, dtype): the only place that looks at array types.
 
-NumPy arrays take about 50 ns.  torch tensors are asked for `data_ptr` and friends, so torch is never imported
+torch tensors are asked for `data_ptr` and friends, so torch is never imported
 here; anything else comes in through the buffer protocol or `__array_interface__`.  Nothing is copied, except GPU
 arrays, which are staged in host memory (staging.py).
 """

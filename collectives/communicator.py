@@ -8,7 +8,11 @@ found and raised on all of them (MismatchError), at no extra round trip.  Every 
     algorithm=None    a name (`hocket.algorithms.names`) or an `Algorithm`, instead of the choice by size
     transport=None    "shm", "tcp", ...: use only this road
 
-Arrays are NumPy arrays, torch CPU tensors, or anything with the buffer protocol; results are of the caller's kind.
+Arrays are contiguous: NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol; results are of
+the caller's kind.  Rows are counted on axis 0.  Costs: n is the bytes of the longest array of a rank, p = size.
+
+Every call may raise ArgumentError (this rank's arrays or arguments), and on all ranks MismatchError, PeerLostError,
+TimeoutError or TransportError, after which the communicator refuses calls.  All are `hocket.Error`.
 """
 
 from __future__ import annotations
@@ -49,7 +53,10 @@ class Communicator(CommunicatorBase):
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
         order: str = "any",
     ) -> Any:  # fmt: skip
-        """Combine all ranks' x; the root gets the result (new, or in `out`), the others None.  x is untouched."""
+        """Combine all ranks' x; the root gets the result (new, or in `out`), the others None.  x is untouched.
+
+        Cost: at least n(p-1)/p bytes per rank.
+        """
         return self._call("reduce", x, out, op, root, None, async_op, timeout, algorithm, transport, order)
 
     def reduce_scatter(
@@ -71,7 +78,10 @@ class Communicator(CommunicatorBase):
         self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """Rank r gets the combination of ranks 0..r, in rank order; in place or in `out`."""
+        """Rank r gets the combination of ranks 0..r, in rank order; in place or in `out`.
+
+        Cost: ceil(log2 p) steps of n bytes.
+        """
         return self._call("scan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
 
     def exscan(
@@ -87,14 +97,14 @@ class Communicator(CommunicatorBase):
         self, x: Any, root: int = 0, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """The root's x to all ranks, in place."""
+        """The root's x to all ranks, in place.  n bytes received per rank."""
         return self._call("broadcast", x, None, None, root, None, async_op, timeout, algorithm, transport, "any")
 
     def allgather(
         self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """All ranks' rows, concatenated on axis 0 in rank order.  n(p-1) bytes received per rank."""
+        """All ranks' rows, concatenated on axis 0 in rank order.  n(p-1)/p bytes received per rank."""
         return self._call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
 
     def allgatherv(
@@ -108,7 +118,7 @@ class Communicator(CommunicatorBase):
         self, x: Any, root: int = 0, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """All ranks' rows, concatenated, at the root; None elsewhere."""
+        """All ranks' rows, concatenated on axis 0, at the root; None elsewhere.  The root receives n(p-1)/p bytes."""
         return self._call("gather", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
 
     def gatherv(
@@ -122,7 +132,7 @@ class Communicator(CommunicatorBase):
         self, x: Any = None, root: int = 0, out: Any = None, *, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """The root's x of size * m rows; rank r gets rows r*m .. (r+1)*m.
+        """The root's x of size * m rows; rank r gets rows r*m .. (r+1)*m.  The root sends n(p-1)/p bytes.
 
         Ranks other than the root say what they expect: `out` of m rows, or an x of the root's shape (not read).
         """
@@ -139,7 +149,10 @@ class Communicator(CommunicatorBase):
         self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """x of size * m rows: rows d*m .. (d+1)*m go to rank d; the result holds the rows from each rank in order."""
+        """x of size * m rows: rows d*m .. (d+1)*m go to rank d; the result holds the rows from each rank in order.
+
+        Cost: n(p-1)/p bytes sent and received per rank.
+        """
         return self._call("alltoall", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
 
     def alltoallv(

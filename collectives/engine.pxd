@@ -1,21 +1,9 @@
-"""The engine: one ordered queue of plans, run over the channels of one lane.
+"""The engine: the only place where schedules, channels and kernels meet."""
 
-The only place where schedules, channels and kernels meet.  Everything below `Engine` is C structs and nogil.
-"""
-
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uintptr_t
 
 from hocket.collectives.plan cimport Plan
-from hocket.collectives.run cimport Core, Run, pollfd
-
-cdef int run_init(Run* r, Plan plan) except -1
-cdef void run_free(Run* r) noexcept
-cdef int advance(Core* e, Run* r) noexcept nogil
-cdef int drive(Core* e, Run* r, int polls) noexcept nogil
-cdef int failed_before(Core* e, Run* r) noexcept nogil
-cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil
-cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil
-cdef int slow_check(Core* e, uint64_t waited) noexcept nogil
+from hocket.collectives.run cimport Core, Run
 
 
 cdef class Engine:
@@ -38,8 +26,8 @@ cdef class Engine:
     cdef list keep
     cdef readonly dict plans
 
+    cdef void number(self, Run* r, Plan plan) noexcept
     cdef bint claim(self) noexcept
     cdef void release(self) noexcept
-    cdef int point(self, Run* r, Plan plan) except -1
     cdef int perform(self, Run* r, Plan plan) except -1000
     cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user) except -1

@@ -94,6 +94,10 @@ class Failing(Members):
     def _abort(self, error: BaseException) -> None:
         if self._broken is None:
             self._broken = error
+        self._halt()
+
+    def _halt(self) -> None:
+        """End every wait in this communicator."""
         self._halted = True
         for queue in list(self._queues.values()):
             queue.engine.abort()
@@ -101,9 +105,7 @@ class Failing(Members):
     def stop(self, fault: dict[str, Any]) -> dict[str, Any]:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
         account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
-        self._halted = True
-        for queue in list(self._queues.values()):
-            queue.engine.abort()
+        self._halt()
         return account
 
     def hear(self, verdict: dict[str, Any]) -> None:

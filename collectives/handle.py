@@ -39,7 +39,7 @@ class Work:
         return self._result
 
     def __await__(self) -> Generator[Any, None, Any]:
-        import asyncio  # a tenth of hocket's own import time, and only those who await need it
+        import asyncio  # slow to import, and only those who await need it
 
         loop = asyncio.get_running_loop()
         yield from loop.run_in_executor(None, self._queued.wait).__await__()

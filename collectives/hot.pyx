@@ -11,6 +11,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from hocket.collectives.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT, DLPACK_MAJOR, DLPackExchangeAPI,
                                         DLTensor)
+from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
 from hocket.collectives.run cimport DONE, Run
@@ -185,19 +186,17 @@ cdef class HotPath:
             return _MISS
         r = &engine.run
         try:
-            engine.point(r, e.plan)
+            run_init(r, e.plan)
         except BaseException:
             engine.release()
             raise
         r.base[IN], r.base[OUT] = a.data, dst
         r.reduce = e.reduce
         r.limit = self.limit
-        engine.seq += 1
-        r.tag = (<uint64_t>engine.seq << 32) | e.plan.fingerprint
+        engine.number(r, e.plan)
         rc = engine.perform(r, e.plan)
         if rc != DONE:
-            engine.culprit, engine.foreign = r.culprit, r.foreign
-            self._fail(engine, rc, r.culprit, self.limit * 1e-9)
+            self._fail(engine, rc, engine.culprit, self.limit * 1e-9)
         if e.scale != NULL:
             e.scale(dst, dst, e.out_count, e.after)
         return result

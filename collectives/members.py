@@ -14,7 +14,8 @@ import numpy
 from hocket.collectives.calls import rank_in
 from hocket.collectives.hot import HotPath
 from hocket.collectives.queue import Queue, usable_cores
-from hocket.collectives.world import SHARED, World
+from hocket.collectives.world import World
+from hocket.transports.base import LOCAL
 
 
 class Members(HotPath):
@@ -48,7 +49,7 @@ class Members(HotPath):
         name = f"{zlib.crc32(f'{self.name}|{kind}|{forced}'.encode()):08x}"
         used = [t for t in dict.fromkeys(roads) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.members) for t in used}
-        one_host = len(self.groups) == 1 and (forced is None or forced in SHARED)
+        one_host = len(self.groups) == 1 and (forced is None or forced in LOCAL)
         queue = Queue(
             self.rank, roads, lanes, crowded=self._crowded, one_host=one_host, concurrent=kind == "messages"
         )

@@ -15,19 +15,18 @@ from typing import Any
 
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
-from hocket.transports.base import Lane
+from hocket.transports.base import LOCAL, Lane
 
-LOCAL = ("shm", "threads")
-"""Transports whose channels are memory: opening one needs no answer from the peer."""
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 20
-"""Polls before the first yield: with a core for each local rank (100-200 us; over sockets each poll is a system call),
+"""Polls before the first yield: with a core for each local rank (over sockets fewer: each poll is a system call),
 and without."""
 PLANS = 1024
 """Plans that a queue remembers."""
 CLOSE_WAIT = 1.0
 """Seconds that closing waits for other threads to leave the engine."""
 POLLS_WITH_GIL = 200
-"""Polls (2-4 us) before the GIL is released: releasing and taking it back costs a small call a third of its time."""
+"""Polls before the GIL is released: to release it and take it back costs a small call a tenth of its time
+(`hocket bench allreduce -n 2 -b 8 -e 8`: 0.43 us with, 0.49 us without)."""
 SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 262144
 """One slot of a ring (transports/ring.h); one read-ahead of a stream (stream.h)."""
 EAGER_LOCAL, EAGER_STREAM = 32768, 4096

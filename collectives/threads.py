@@ -7,7 +7,7 @@ is replaced by a lock.  Kernels and waits run without the GIL; Python code betwe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from hocket.collectives.communicator import Communicator
@@ -105,7 +105,7 @@ class LocalWorld:
             comm.wire(sessions[rank].exchange(comm.offer(), 30.0))
             return comm
 
-        self.comms = _in_threads(start, list(range(size)))
+        self.comms = in_threads(start, range(size))
 
     def run(self, function: Callable[..., Result], *args: Any) -> list[Result]:
         """function(comm, *args) on every rank, each in its own thread; the results by rank.  Raises the first error."""
@@ -120,10 +120,10 @@ class LocalWorld:
                     comm.give_up(error)
                     raise
 
-        return _in_threads(call, self.comms)
+        return in_threads(call, self.comms)
 
     def close(self) -> None:
-        _in_threads(lambda comm: comm.close(), self.comms)
+        in_threads(lambda comm: comm.close(), self.comms)
 
     def __iter__(self) -> Iterator[Communicator]:
         return iter(self.comms)
@@ -156,7 +156,8 @@ def local_world(size: int, transport: str = "threads") -> LocalWorld:
     return LocalWorld(size, transport)
 
 
-def _in_threads(function: Callable[[Any], Result], arguments: list[Any]) -> list[Result]:
+def in_threads(function: Callable[[Any], Result], arguments: Sequence[Any]) -> list[Result]:
+    """function(argument) for each argument, in a thread of its own; the results in order.  Raises the first error."""
     results: list[Any] = [None] * len(arguments)
     errors: list[BaseException] = []
 

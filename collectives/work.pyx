@@ -12,7 +12,8 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from hocket.collectives.engine cimport Engine, advance, failed_before, has_failed, run_free, slow_check
+from hocket.collectives.drive cimport CHECK_NS, advance, failed_before, has_failed, run_free, slow_check
+from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport SCRATCH, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, hk_ladder, hk_load32,
                                      hk_now, hk_store32, hk_wait, hk_wait_reset, hk_wait_step)
@@ -34,9 +35,7 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
-cdef enum:
-    MAX_ENGINES = 1024
-    RECENT = 16                 # as in engine.pyx
+cdef enum: MAX_ENGINES = 1024
 
 cdef struct Node:
     Run run
@@ -239,10 +238,8 @@ cdef class Queued:
             del PENDING[id(self)]
             raise Error(f"{MAX_ENGINES} communicators have asynchronous calls under way; wait for some of them first")
         if tag is None:         # counted and queued in one go, under the GIL: other threads may call at once
-            engine.seq += 1
-            n.run.tag = (<uint64_t>engine.seq << 32) | plan.fingerprint
+            engine.number(&n.run, plan)
         self.seq = engine.seq
-        engine.recent[engine.seq % RECENT] = plan
         link = <Node**>&n.core.head
         while link[0] != NULL:
             link = &link[0].next
@@ -298,8 +295,8 @@ cdef class Queued:
                 if until and hk_now() >= until:
                     break
                 waited = hk_wait_step(&w, &ladder, NULL, NULL, 0)
-                if waited // 50000000 != checks:
-                    checks = waited // 50000000
+                if waited // CHECK_NS != checks:
+                    checks = waited // CHECK_NS
                     if slow_check(&self.engine.core, waited) < 0:   # as in a blocking call: the communicator ends
                         self.engine.core.aborted = 1
                         self.interrupted = True
@@ -330,7 +327,7 @@ cdef void unlist(Core* e) noexcept nogil:
     e.listed = False
 
 
-def reap():
+cdef reap():
     """Let go of the works that ended; one that failed is what its rank was doing until its communicator is stopped."""
     for key, work in list(PENDING.items()):
         status = ended(&(<Queued>work).node)
@@ -344,8 +341,3 @@ def oldest(Engine engine):
         if (<Queued>work).engine is engine and ended(&(<Queued>work).node) != DONE:
             return work
     return None
-
-
-def queue_is_empty(Engine engine):
-    """May a blocking call run at once?"""
-    return not hk_load32(&engine.core.pending)

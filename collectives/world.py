@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket.collectives.config import Config
 from hocket.errors import TransportError
-from hocket.transports.base import Transport
+from hocket.transports.base import LOCAL, Transport
 from hocket.transports.reactor import Reactor
 from hocket.transports.shm import boot_id
 
@@ -37,8 +37,6 @@ class Control(Protocol):
 
 Exchange = Callable[[Any], list[Any]]
 """Gives a JSON value, gets every world rank's by rank (None from those who do not take part)."""
-SHARED = ("shm", "threads")
-"""Transports that prove a common host."""
 
 
 class World:
@@ -121,7 +119,7 @@ class World:
         return all(any(self.refusal(n, b, a) is None for n in self.tables) for a, b in pairs)
 
     def _share_a_host(self, a: int, b: int) -> bool:
-        return any(n in self.tables and self.refusal(n, b, a) is None for n in SHARED)
+        return any(n in self.tables and self.refusal(n, b, a) is None for n in LOCAL)
 
     # --- from the control plane (reactor's thread)
 

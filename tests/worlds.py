@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import harness
 
 import hocket
+from hocket.collectives import threads
 from hocket.collectives.communicator import Communicator
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
@@ -53,21 +53,7 @@ def spread(
 
 def in_threads(*functions: Callable[[], None]) -> None:
     """Call each in a thread of its own; the first error is raised."""
-    errors: list[BaseException] = []
-
-    def run(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(f,)) for f in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    threads.in_threads(lambda function: function(), functions)
 
 
 def same(got: Any, wanted: Any, what: str) -> None:

@@ -15,6 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from hocket.transports.reactor import Reactor
 
+LOCAL = ("shm", "threads")
+"""Transports whose channels are memory: to open one needs no answer from the peer, and proves a common host."""
+
 
 @dataclass
 class Context:

@@ -23,7 +23,7 @@ from hocket.transports.stream import SocketChannels
 
 PURPOSE = "tcp:"
 LOCAL_CONGESTION = b"cubic"
-"""On loopback bbr, some systems' default, paces 64 KiB writes at 1.4-1.6 GB/s where cubic does 6.1 GB/s."""
+"""For connections inside a host: bbr, some systems' default, paces what has no need of it."""
 
 
 class TcpTransport:

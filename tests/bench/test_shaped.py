@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,17 +16,7 @@ import time
 import pytest
 
 from hocket.bench import shaped
-from hocket.bench.hosts import PREFIX, hosts, ip, remove_stale
-
-
-def may_shape() -> bool:
-    if os.geteuid() or not (shutil.which("ip") and shutil.which("tc")):
-        return False
-    try:
-        with hosts("1gbit"):
-            return True
-    except subprocess.CalledProcessError:
-        return False
+from hocket.bench.hosts import PREFIX, hosts, ip, refusal, remove_stale
 
 
 def working_in(place: pathlib.Path) -> list[str]:
@@ -40,7 +29,8 @@ def working_in(place: pathlib.Path) -> list[str]:
     return found
 
 
-pytestmark = pytest.mark.skipif(not may_shape(), reason="needs root, network namespaces and tc")
+WHY_NOT = refusal("1gbit")
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
 def ours(pid: int) -> list[str]:

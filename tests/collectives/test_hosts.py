@@ -9,8 +9,6 @@ import contextlib
 import os
 import pathlib
 import secrets
-import shlex
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,74 +16,30 @@ from typing import Any
 import pytest
 from faulty import all_ready, facts, job
 
+from hocket.bench import hosts as namespaces
+from hocket.bench.hosts import CABLE, V4, V6, ip, on, refusal
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
-def may_make_namespaces() -> bool:
-    probe = ["unshare", "--net", "--mount", "true"]
-    return os.geteuid() == 0 and subprocess.run(probe, capture_output=True, check=False).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not may_make_namespaces(), reason="needs root and network namespaces")
-V4, V6 = ("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")
+WHY_NOT = refusal()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 SECRET = secrets.token_hex(16)
-
-
-class Hosts:
-    """Two namespaces, named after this process, joined by a veth pair."""
-
-    def __init__(self) -> None:
-        self.names = [f"hk{os.getpid()}{side}" for side in "ab"]
-
-    def make(self) -> None:
-        a, b = self.names
-        for name in self.names:
-            ip("netns", "add", name)
-        ip("link", "add", "v0", "netns", a, "type", "veth", "peer", "name", "v0", "netns", b)
-        for name, four, six in zip(self.names, V4, V6, strict=True):
-            ip("-n", name, "addr", "add", f"{four}/24", "dev", "v0")
-            ip("-n", name, "-6", "addr", "add", f"{six}/64", "dev", "v0", "nodad")
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", "v0", "up")
-
-    def cut(self) -> None:
-        ip("-n", self.names[0], "link", "set", "v0", "down")
-
-    def remove(self) -> None:
-        for name in self.names:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip("netns", "del", name)
-
-    def prefix(self, host: int, own: pathlib.Path, env: dict[str, str]) -> list[str]:
-        """The words that run a command on a host, where `own` is TMPDIR: no Unix socket of another is seen."""
-        own.mkdir(exist_ok=True)
-        unset = [word for name in UNSET for word in ("-u", name)]
-        words = shlex.join(["env", *unset, *(f"{k}={v}" for k, v in env.items())])
-        script = f'mount --bind {shlex.quote(str(own))} "$TMPDIR" && exec {words} "$0" "$@"'
-        return ["ip", "netns", "exec", self.names[host], "unshare", "-m", "sh", "-c", script]
-
-
 UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"]
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    made = Hosts()
-    try:
-        made.make()
-        yield made
-    finally:
-        made.remove()
+def hosts() -> Iterator[list[str]]:
+    with namespaces.hosts() as names:
+        yield names
 
 
 @contextlib.contextmanager
-def job_on(hosts: Hosts, source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
+def job_on(hosts: list[str], source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
     own = {"WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "29500", "HOCKET_SECRET": SECRET, **env}
     own = {k: v for k, v in own.items() if v}
     places = [where / f"host{r // 2}" for r in range(4)]
-    prefix = {r: hosts.prefix(r // 2, places[r], {"RANK": str(r), **own}) for r in range(4)}
+    for place in places:
+        place.mkdir(exist_ok=True)
+    clean = ["env", *(word for name in UNSET for word in ("-u", name)), *(f"{k}={v}" for k, v in own.items())]
+    prefix = {r: [*on(hosts[r // 2], str(places[r])), *clean, f"RANK={r}"] for r in range(4)}
     with job(4, source, where, prefix=prefix) as run:
         yield run
     for place in places:
@@ -130,7 +84,7 @@ say(done=True, ports=ports)
     ],
     ids=["ipv4", "ipv6 and HOCKET_PORTS", "no secret"],
 )
-def test_two_hosts(hosts: Hosts, master: str, how: str, env: dict[str, str], tmp_path: pathlib.Path) -> None:
+def test_two_hosts(hosts: list[str], master: str, how: str, env: dict[str, str], tmp_path: pathlib.Path) -> None:
     with job_on(hosts, ROADS.format(how=how), tmp_path, master=master, **env) as run:
         ends = run.wait(60)
     assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
@@ -150,14 +104,14 @@ def errors(run: Any) -> list[str]:
     return [end.err for end in ends]
 
 
-def test_missing_secret_is_refused(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+def test_missing_secret_is_refused(hosts: list[str], tmp_path: pathlib.Path) -> None:
     with job_on(hosts, "hocket.init(timeout=5)", tmp_path, HOCKET_SECRET="") as run:
         for text in errors(run):
             assert "ArgumentError" in text and "HOCKET_SECRET" in text and "HOCKET_SECRET_FILE" in text, text
             assert 'auth="none"' in text or "auth='none'" in text, text
 
 
-def test_another_secret_is_refused(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+def test_another_secret_is_refused(hosts: list[str], tmp_path: pathlib.Path) -> None:
     source = """
 import os
 if os.environ["RANK"] == "3":
@@ -170,7 +124,7 @@ hocket.init(timeout=9)
     assert "AuthError" in texts[3], texts[3]
 
 
-def test_loopback_master_gives_a_hint(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+def test_loopback_master_gives_a_hint(hosts: list[str], tmp_path: pathlib.Path) -> None:
     with job_on(hosts, "hocket.init(timeout=4)", tmp_path, master="127.0.0.1") as run:
         texts = errors(run)
     assert "[2, 3] did not come" in texts[0], texts[0]
@@ -191,12 +145,12 @@ say(left=[what for what in faulty.held()])
 """
 
 
-def test_cut_cable(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+def test_cut_cable(hosts: list[str], tmp_path: pathlib.Path) -> None:
     with job_on(hosts, CUT, tmp_path) as run:
         all_ready(tmp_path, range(4))
         time.sleep(0.2)
         cut = time.monotonic()
-        hosts.cut()
+        ip("-n", hosts[0], "link", "set", CABLE, "down")
         ends = run.wait(60)
     for rank, end in enumerate(ends):
         said = facts(end)
