@@ -12,6 +12,8 @@ import re
 import subprocess
 from collections.abc import Iterator
 
+from hocket.errors import ArgumentError
+
 PREFIX = "hkhost"
 """Before the process id in the names."""
 V4, V6 = ("10.79.0.1", "10.79.0.2"), ("fd79::1", "fd79::2")
@@ -26,11 +28,15 @@ def ip(*words: str) -> str:
 
 
 def _run(*words: str) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    try:
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        raise ArgumentError(f"there is no `{words[0]}` here: install iproute2") from None
 
 
 def _remove(name: str) -> None:
-    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # or somebody else did
+    with contextlib.suppress(subprocess.CalledProcessError, ArgumentError):  # somebody else did, or it never was
+        ip("netns", "del", name)
 
 
 def remove_stale() -> None:
@@ -63,14 +69,20 @@ def hosts(rate: str | None = None) -> Iterator[list[str]]:
 
 
 def refusal(rate: str | None = None) -> str | None:
-    """Why this process may not have such hosts; None if it may.  FileNotFoundError: iproute2 is not installed."""
+    """Why the system lets this process have no such hosts; None if it does.
+
+    That iproute2 is missing is no refusal: `hosts` says so, and a test that needs it fails instead of being skipped.
+    """
     if os.geteuid():
         return "network namespaces need root: run it with sudo"
     try:
+        _run("unshare", "--net", "--mount", "true")
         with hosts(rate):
             return None
     except subprocess.CalledProcessError as why:
         return f"this system refuses `{' '.join(why.cmd)}`: {why.stderr.strip()}"
+    except ArgumentError:
+        return None
 
 
 def on(name: str, own: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from hocket.bench import shaped
 from hocket.bench.hosts import PREFIX, hosts, ip, refusal, remove_stale
+from hocket.errors import ArgumentError
 
 
 def working_in(place: pathlib.Path) -> list[str]:
@@ -48,6 +50,15 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         for sent in rows[name][6].split(", "):
             assert share * 0.95 < float(sent) < share * 1.3, "the bytes that the schedule says, and headers"
     assert ours(os.getpid()) == []
+
+
+def test_a_missing_install_is_no_reason_to_skip(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tool in ("unshare", "true"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refusal() is None
+    with pytest.raises(ArgumentError, match="no `ip` here: install iproute2"), hosts():
+        pass
 
 
 def test_hosts_go_when_the_block_fails() -> None:
