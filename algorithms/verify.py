@@ -28,6 +28,8 @@ Programs = Sequence[Sequence[Step]]
 Pair = tuple[int, int]
 Posted = tuple[int, Chunks]
 """(step, chunks)"""
+Side = tuple[bool, int, int]
+"""(is a send, source, target)"""
 
 
 class Value(NamedTuple):
@@ -171,9 +173,9 @@ def _check_clock(pair: Pair, sent: list[Posted], received: list[Posted], program
 
 def _check_deadlock(programs: Programs) -> None:
     """Only for misaligned clocks (aligned ones cannot hang): a step ends once all its counterparts are posted."""
-    posted: dict[tuple[bool, int, int], int] = defaultdict(int)  # (is a send, source, target) -> so far
+    posted: dict[Side, int] = defaultdict(int)
     position = [-1] * len(programs)
-    awaited: list[list[tuple[tuple[bool, int, int], int]]] = [[] for _ in programs]
+    awaited: list[list[tuple[Side, int]]] = [[] for _ in programs]
     moved = True
     while moved:
         moved = False
@@ -181,18 +183,23 @@ def _check_deadlock(programs: Programs) -> None:
             while position[rank] < len(steps) and all(posted[key] >= nth for key, nth in awaited[rank]):
                 position[rank] += 1
                 moved = True
-                awaited[rank] = []
-                for op in steps[position[rank]] if position[rank] < len(steps) else ():
-                    if isinstance(op, Copy):
-                        continue
-                    out = isinstance(op, Send)
-                    pair = (rank, op.peer) if out else (op.peer, rank)
-                    posted[(out, *pair)] += 1
-                    awaited[rank].append(((not out, *pair), posted[(out, *pair)]))
+                awaited[rank] = _post(steps[position[rank]], rank, posted) if position[rank] < len(steps) else []
     stuck = [rank for rank, steps in enumerate(programs) if position[rank] < len(steps)]
     if stuck:
         waits = "; ".join(f"rank {r} waits in step {position[r]}: {programs[r][position[r]]}" for r in stuck[:3])
         raise ScheduleError(f"deadlock without buffering: {waits}")
+
+
+def _post(step: Step, rank: int, posted: dict[Side, int]) -> list[tuple[Side, int]]:
+    """Count a step's messages as posted; the counterpart that each waits for, and how many of its kind that makes."""
+    awaited: list[tuple[Side, int]] = []
+    for op in step:
+        if not isinstance(op, Copy):
+            out = isinstance(op, Send)
+            pair = (rank, op.peer) if out else (op.peer, rank)
+            posted[(out, *pair)] += 1
+            awaited.append(((not out, *pair), posted[(out, *pair)]))
+    return awaited
 
 
 def start(
@@ -211,28 +218,44 @@ def walk(programs: Programs, held: list[dict[int, Value]]) -> Iterator[int]:
     sums: dict[tuple[int, ...], int] = {}
     for t in range(len(programs[0]) if programs else 0):
         wires: dict[Pair, list[list[Value]]] = defaultdict(list)
-        written: list[dict[int, Value]] = [{} for _ in programs]
+        copied = [_leave(steps[t], rank, held[rank], wires, t) for rank, steps in enumerate(programs)]
         for rank, steps in enumerate(programs):
-            for op in steps[t]:
-                if isinstance(op, Send):
-                    wires[rank, op.peer].append([_read(held[rank], c, rank, t) for c in ids(op.chunks)])
-                elif isinstance(op, Copy):
-                    written[rank][op.target] = _read(held[rank], op.source, rank, t)
-        for rank, steps in enumerate(programs):
-            terms: dict[int, list[tuple[int, Value]]] = defaultdict(list)
-            for op in steps[t]:
-                if isinstance(op, Recv):
-                    message = zip(ids(op.chunks), wires[op.peer, rank].pop(0), strict=True)
-                    for chunk, value in message:
-                        if op.reduce:
-                            terms[chunk].append((op.peer, value))
-                        else:
-                            written[rank][chunk] = value
+            written, terms = _arrive(steps[t], rank, wires)
             for chunk, arrived in terms.items():
                 own = [(rank, held[rank][chunk])] if chunk in held[rank] else []
-                written[rank][chunk] = _combined([*own, *arrived], sums, len(programs), rank, t)
-            held[rank].update(written[rank])
+                written[chunk] = _combined([*own, *arrived], sums, len(programs), rank, t)
+            held[rank].update({**copied[rank], **written})
         yield t
+
+
+def _leave(
+    step: Step, rank: int, held: dict[int, Value], wires: dict[Pair, list[list[Value]]], t: int
+) -> dict[int, Value]:
+    """Put what is sent on the wires; what is copied, by target."""
+    copied = {}
+    for op in step:
+        if isinstance(op, Send):
+            wires[rank, op.peer].append([_read(held, c, rank, t) for c in ids(op.chunks)])
+        elif isinstance(op, Copy):
+            copied[op.target] = _read(held, op.source, rank, t)
+    return copied
+
+
+def _arrive(
+    step: Step, rank: int, wires: dict[Pair, list[list[Value]]]
+) -> tuple[dict[int, Value], dict[int, list[tuple[int, Value]]]]:
+    """Take what is received off the wires: what overwrites, by chunk, and what is reduced, with who sent it."""
+    overwritten: dict[int, Value] = {}
+    terms: dict[int, list[tuple[int, Value]]] = defaultdict(list)
+    for op in step:
+        if isinstance(op, Recv):
+            message = zip(ids(op.chunks), wires[op.peer, rank].pop(0), strict=True)
+            if op.reduce:
+                for chunk, value in message:
+                    terms[chunk].append((op.peer, value))
+            else:
+                overwritten.update(message)
+    return overwritten, terms
 
 
 def _read(held: dict[int, Value], chunk: int, rank: int, t: int) -> Value:
