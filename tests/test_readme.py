@@ -1,0 +1,47 @@
+"""README's examples, run by the command in their first line.  (CuPy's needs a card: tests/collectives/test_staging.py
+shows its calls on a stand-in.)"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+
+import free
+import pytest
+
+README = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+EXAMPLES = {
+    name: (command, source)
+    for source, name, command in re.findall(r"```python\n(# (\w+)\.py +(\S[^\n]*)\n.*?)```", README, re.S)
+}
+
+
+def test_there_is_one_for_each_kind_of_array() -> None:
+    assert set(EXAMPLES) == {"numpy_example", "torch_example", "cupy_example"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("numpy_example", {f"{rank}1.5[0123]": 1 for rank in range(4)}),
+        ("torch_example", {f"tensor([{8 * rank}.,{8 * rank + 4}.])": 2 for rank in range(4)}),
+    ],
+)
+def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> None:
+    """`said`: how often the ranks print what, spaces left out; torchrun's ranks print into each other's lines."""
+    command, source = EXAMPLES[name]
+    (tmp_path / f"{name}.py").write_text(source)
+    env = {
+        **os.environ, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PET_MASTER_PORT": str(free.ports()[0]),  # torchrun's: two test runs may share a machine
+    }  # fmt: skip
+    done = subprocess.run(shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    out = "".join(done.stdout.split())
+    assert {text: out.count(text) for text in said} == said, done.stdout
