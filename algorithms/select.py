@@ -1,8 +1,8 @@
 """Which algorithm for which call: a decision table, as data, read from the top; the first row that fits wins.
 
-"shm" rows hold when all ranks share one host, "tcp" rows otherwise.  The thresholds are the starting point
-before tuning (prototype measurements; bench/ is to replace them).  Where the op does not commute, rows whose
-algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
+"shm" rows hold when all ranks share one host, "tcp" rows otherwise.  This is what chooses where nothing has been
+measured (choose.py); `HOCKET_TUNING=off hocket tune --check` shows how far it is from the best.  Where the op does not
+commute, rows whose algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
 """
 
 from __future__ import annotations
@@ -84,10 +84,9 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
         Row(ANY, ANY, "scatter_allgather"),
     ),
     ("reduce", "shm"): (
-        Row(16, 64 * KB, "direct"),
+        Row(16, ANY, "direct"),
         Row(ANY, 64 * KB, "binomial"),
         Row(ANY, ANY, "reduce_scatter_gather"),
-        Row(16, ANY, "direct"),
         Row(ANY, ANY, "binomial"),
     ),
     ("reduce", "tcp"): (
@@ -103,10 +102,26 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
     ("scatter", "tcp"): (Row(8, ANY, "direct"), Row(ANY, 64 * KB, "binomial"), Row(ANY, ANY, "direct")),
     ("alltoall", "shm"): (Row(16, ANY, "direct"), Row(ANY, ANY, "pairwise")),
     ("alltoall", "tcp"): (Row(ANY, 256, "bruck"), Row(ANY, ANY, "pairwise")),
-    ("scan", "shm"): (Row(ANY, ANY, "recursive_doubling"),),
-    ("scan", "tcp"): (Row(ANY, ANY, "recursive_doubling"),),
-    ("exscan", "shm"): (Row(ANY, ANY, "recursive_doubling"),),
-    ("exscan", "tcp"): (Row(ANY, ANY, "recursive_doubling"),),
+    ("scan", "shm"): (
+        Row(ANY, 64 * KB, "recursive_doubling"),
+        Row(16, ANY, "linear"),
+        Row(ANY, ANY, "recursive_doubling"),
+    ),
+    ("scan", "tcp"): (
+        Row(ANY, 512 * KB, "recursive_doubling"),
+        Row(16, ANY, "linear"),
+        Row(ANY, ANY, "recursive_doubling"),
+    ),
+    ("exscan", "shm"): (
+        Row(ANY, 64 * KB, "recursive_doubling"),
+        Row(16, ANY, "linear"),
+        Row(ANY, ANY, "recursive_doubling"),
+    ),
+    ("exscan", "tcp"): (
+        Row(ANY, 512 * KB, "recursive_doubling"),
+        Row(16, ANY, "linear"),
+        Row(ANY, ANY, "recursive_doubling"),
+    ),
 }
 
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from hocket.algorithms.select import REDUCING
+from hocket.bench import launchers
 from hocket.bench.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.bench.check import FOLDS
 from hocket.bench.measure import Effort, measure
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(argv)
     try:
-        size = _launched(options.ranks)
+        size = launchers.launched(options.ranks)
         if size is None:
             return _start(options)
         if options.peers or options.ranks not in (None, size):
@@ -81,16 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _launched(ranks: int | None) -> int | None:
-    """How many ranks a launcher has started this program as; None: it was started by hand, or to start `ranks`."""
-    from hocket.collectives.config import Config
-    from hocket.collectives.launch import ALONE, detect
-
-    # Only the place is asked for: whether there is a secret is for init() to find out.
-    place = detect(os.environ, Config(secret=b"not a secret: no one is met"))
-    return None if place.launcher == ALONE.name or (place.size == 1 and ranks) else place.size
 
 
 def _cases(options: argparse.Namespace, size: int) -> list[Case]:
@@ -115,8 +106,6 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
 
 def _start(options: argparse.Namespace) -> int:
     """This process is no rank: it starts all of them, and the peers'."""
-    from hocket.bench import launchers
-
     size = 2 if options.ranks is None else options.ranks
     if size < 1:
         raise ArgumentError(f"-n {size}: at least one rank")

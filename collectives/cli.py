@@ -8,6 +8,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": ("hocket.collectives.launcher", "start the ranks of a job on this machine"),
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
+    "tune": ("hocket.bench.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.bench.simulate", "predict a collective on machines that are not at hand"),
     "doctor": ("hocket.collectives.doctor", "what works on this machine, and why the rest does not"),
 }

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.algorithms.registry import Algorithm
+from hocket.algorithms.tuning import Tuning
 from hocket.collectives.base import CommunicatorBase
 from hocket.collectives.explain import explain
 from hocket.collectives.ops import Op
@@ -206,7 +207,7 @@ class Communicator(CommunicatorBase):
         serial = self._next_serial()
         mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
         members = [self.members[r] for _, r in mine]
-        made = None if color is None else type(self)(self.world, f"{self.name}/{serial}.{color}", members)
+        made = None if color is None else type(self)(self.world, f"{self.name}/{serial}.{color}", members, self.tuning)
         self._wire(made)
         return made
 
@@ -224,6 +225,27 @@ class Communicator(CommunicatorBase):
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
 
     # --- about it
+
+    def tune(
+        self, collectives: Sequence[str] | None = None, sizes: Sequence[int] | None = None, seconds: float = 10.0
+    ) -> Tuning:
+        """Measure every algorithm here, and choose by that from now on (this communicator, and those made of it).
+
+        All ranks call it.  `collectives`: default all; `sizes`: bytes, default 8 B to 16 MiB; `seconds`: about how
+        long, at least a few calls of each.  Returns what was measured, the same on all ranks; `hocket tune` also
+        keeps it for later jobs.  Raises ArgumentError if HOCKET_ALGORITHM is set.
+
+        >>> import hocket
+        >>> with hocket.local_world(2) as world:
+        ...     tuned = world.run(lambda comm: comm.tune(["allreduce"], [8, 4096], seconds=0.1))[0]
+        >>> [(p.collective, p.nbytes) for p in tuned.points]
+        [('allreduce', 8), ('allreduce', 4096)]
+        """
+        from hocket.bench import tuner  # measuring is not needed before it is asked for
+
+        found = tuner.tune(self, collectives or tuner.TUNED, sizes or tuner.SIZES, seconds)
+        self.retune(self.tuning + found)
+        return found
 
     def explain(self, collective: str | None = None, nbytes: int | None = None) -> str:
         """Which transport leads to each rank and why the others do not, and which algorithm is used at which size.

@@ -56,6 +56,12 @@ def _level(text: str) -> str:
     return text.lower()
 
 
+def _tuning(text: str) -> str:
+    if text not in ("auto", "off", "measure") and os.sep not in text:
+        raise ValueError
+    return text
+
+
 def _ports(text: str) -> range:
     first, dash, last = text.partition("-")
     found = range(int(first), int(last if dash else first) + 1)
@@ -102,6 +108,8 @@ def interface_address(name: str) -> str:
 VARIABLES = (
     Variable("HOCKET_TRANSPORT", _words, "names, with commas between", "", "transports to use, best first"),
     Variable("HOCKET_ALGORITHM", _words, "a name, or collective=name with commas between", "", "algorithm to use"),
+    Variable("HOCKET_TUNING", _tuning, "auto, off, measure, or a file's path with a / in it", "auto",
+             "what algorithms are chosen by: what `hocket tune` measured, the built-in table, a second at the start"),
     Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0", "300", "how long a call may wait for other ranks"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
     Variable("HOCKET_SECRET", _secret, "at least 16 bytes", "", "the job's secret, the same on every rank"),
@@ -119,6 +127,7 @@ class Config:
 
     transport: str | None = None
     algorithm: str | None = None
+    tuning: str = "auto"
     timeout: float = 300.0
     log: str = "warning"
     secret: bytes | None = dataclasses.field(default=None, repr=False)

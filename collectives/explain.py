@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from hocket.algorithms.select import select
+from hocket.algorithms.choose import choose
+from hocket.algorithms.tuning import candidates, known
 from hocket.collectives.asked import asked
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce"
 
 def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
     """The text of `Communicator.explain`."""
-    world = comm.world
+    world, queue = comm.world, comm._main
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
     if world.why:
         lines.append(f"  found by: {world.why}")
@@ -37,9 +39,30 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         if setting:
             lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")
             continue
-        chosen = [(n, select(name, comm.size, n, comm.groups)) for n in ((nbytes,) if nbytes is not None else SIZES)]
+        if nbytes is not None:
+            lines += _choice(comm, name, nbytes)
+            continue
+        chosen = [(n, choose(comm.tuning, name, n, queue.layout, queue.groups).name) for n in SIZES]
         lines.append(f"  {name}: " + ", ".join(f"{human(n)} {a}" for n, a in chosen))
+    if not comm.tuning.points:
+        lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
+
+
+def _choice(comm: CommunicatorBase, collective: str, nbytes: int) -> list[str]:
+    """Why that one, and what the others would take."""
+    queue, tuning = comm._main, comm.tuning
+    choice = choose(tuning, collective, nbytes, queue.layout, queue.groups)
+    times = tuning.measured(collective, queue.layout, nbytes)
+    lines = [f"  {collective} {human(nbytes)}: {choice.name}, {choice.why}"]
+    for name in sorted(candidates(collective, queue.layout), key=lambda n: times.get(n, math.inf)):
+        algorithm = known(collective, name, queue.layout)
+        predicted = tuning.predicted(algorithm, queue.layout, nbytes) if algorithm is not None else None
+        both = ("measured", times.get(name)), ("predicted", predicted)
+        said = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]
+        if said:
+            lines.append(f"    {name}: {', '.join(said)}")
+    return lines
 
 
 def human(nbytes: int) -> str:

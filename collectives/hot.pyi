@@ -11,6 +11,7 @@ class HotPath:
         self, collective: str, x: Any, out: Any, op: Any, root: int, counts: Any, async_op: bool,
         timeout: float | None, algorithm: Any, transport: str | None, order: str,
     ) -> Any: ...
+    def _forget(self) -> None: ...
     def _remember(
         self, collective: str, x: Any, out: Any, op: Any, root: int, order: str, given: bool, in_place: bool,
         plan: Plan, code: int, after: float,

@@ -11,21 +11,27 @@ from typing import Any
 
 import numpy
 
+from hocket.algorithms.tuning import Tuning
 from hocket.collectives.calls import rank_in
 from hocket.collectives.hot import HotPath
 from hocket.collectives.queue import Queue, usable_cores
 from hocket.collectives.world import World
 from hocket.transports.base import LOCAL
 
+Groups = tuple[tuple[int, ...], ...]
+
 
 class Members(HotPath):
     """An ordered set of world ranks (`members`), with queues of their own."""
 
-    def __init__(self, world: World, name: str, members: Sequence[int]) -> None:
+    def __init__(self, world: World, name: str, members: Sequence[int], tuning: Tuning | None = None) -> None:
         self.world, self.name, self.members = world, name, list(members)
+        self.tuning = world.tuning if tuning is None else tuning
+        """What algorithms are chosen by; the same on all members."""
         self.rank, self.size = self.members.index(world.rank), len(self.members)
         self._queues: dict[tuple[str, str | None], Queue] = {}
         self._serial = 0
+        self._only: tuple[str, str] | None = None
         self._closed = False
         self._broken: BaseException | None = None
         self._verdict: dict[str, Any] | None = None
@@ -49,12 +55,23 @@ class Members(HotPath):
         name = f"{zlib.crc32(f'{self.name}|{kind}|{forced}'.encode()):08x}"
         used = [t for t in dict.fromkeys(roads) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.members) for t in used}
-        one_host = len(self.groups) == 1 and (forced is None or forced in LOCAL)
+        near = forced is None or forced in LOCAL
+        groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
-            self.rank, roads, lanes, crowded=self._crowded, one_host=one_host, concurrent=kind == "messages"
-        )
+            self.rank, roads, lanes, crowded=self._crowded, groups=groups, between=self._between(groups, forced),
+            concurrent=kind == "messages",
+        )  # fmt: skip
         queue.engine.owner = self
         return queue
+
+    def _between(self, groups: Groups, forced: str | None) -> tuple[str, str]:
+        """The roads inside the hosts and across, "" where there is none: the same on all members."""
+
+        def road(a: int, b: int) -> str:
+            return self.world.road(self.members[b], forced, self.members[a])
+
+        inside = next((road(*group[:2]) for group in groups if len(group) > 1), "")
+        return inside, road(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
 
     def wire(self, offers: Sequence[list[dict[str, Any]]]) -> None:
         """Take the members' offers for the queues made at birth."""
@@ -92,6 +109,13 @@ class Members(HotPath):
         rows = self.allgatherv(data, lengths.tolist())  # type: ignore[attr-defined]
         ends = numpy.cumsum(lengths)
         return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]
+
+    def retune(self, tuning: Tuning, only: tuple[str, str] | None = None) -> None:
+        """Choose by this from now on, or use `only` this algorithm of this collective.  On all members alike."""
+        self.tuning, self._only = tuning, only
+        for queue in self._queues.values():
+            queue.engine.plans.clear()
+        self._forget()
 
     def _next_serial(self) -> int:
         self._serial += 1

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from hocket.algorithms.tuning import Layout
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
 from hocket.transports.base import LOCAL, Lane
@@ -34,11 +35,14 @@ EAGER_LOCAL, EAGER_STREAM = 32768, 4096
 
 
 class Queue:
-    """The engine of one communicator's collectives, or of its sends and receives."""
+    """The engine of one communicator's collectives, or of its sends and receives.
+
+    `groups`: the members that reach each other inside a host; `between`: the roads inside and across.
+    """
 
     def __init__(
         self, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
-        one_host: bool, concurrent: bool = False,
+        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False,
     ) -> None:  # fmt: skip
         self.roads, self.lanes = roads, lanes
         local = all(road in LOCAL for i, road in enumerate(roads) if i != index)
@@ -46,8 +50,11 @@ class Queue:
         in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
         polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
-        self.segment = SEGMENT_LOCAL if one_host else SEGMENT_STREAM
+        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENT_STREAM
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
+        self.groups = groups
+        self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
+        """What algorithms are chosen by."""
         self.offers: Sequence[dict[str, Any]] = []
         self._opening = [threading.Lock() for _ in roads]
 

@@ -7,9 +7,10 @@ import zlib
 from typing import Any
 
 from hocket.algorithms import registry
+from hocket.algorithms.choose import choose
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.registry import Algorithm
-from hocket.algorithms.select import REDUCING, select
+from hocket.algorithms.select import REDUCING
 from hocket.collectives import verdicts
 from hocket.collectives.asked import asked
 from hocket.collectives.buffers import describe, empty_like
@@ -111,7 +112,7 @@ class Running(Failing):
         return call.result if call else None
 
     def _plan(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
-        algorithm = self._algorithm(call, how, options)
+        algorithm = self._algorithm(queue, call, how, options)
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
@@ -136,19 +137,21 @@ class Running(Failing):
         self._connect(queue, plan, timeout)
         return plan
 
-    def _algorithm(self, call: Call, how: Resolved, options: Options) -> Algorithm:
+    def _algorithm(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Algorithm:
         commutative = how.commutative and options.order == "any"
         if isinstance(options.algorithm, Algorithm):
             return options.algorithm
         collective = call.contract
         name = options.algorithm or asked(self.world.config.algorithm, collective)
+        if name is None and self._only is not None and self._only[0] == collective:
+            name = self._only[1]
         if name is None:
             if call.private:
                 return registry.get(collective, "direct" if self.size <= 16 else "pairwise")
             nbytes = call.count * call.model.dtype.itemsize
-            name = select(collective, self.size, nbytes, self.groups, commutative)
+            name = choose(self.tuning, collective, nbytes, queue.layout, queue.groups, commutative).name
         two_levels = name == "hierarchical"
-        chosen = hierarchical(collective, self.groups) if two_levels else registry.get(collective, name)
+        chosen = hierarchical(collective, queue.groups) if two_levels else registry.get(collective, name)
         if not commutative and chosen.order != "rank" and how.name:
             raise ArgumentError(
                 f"{call.collective} algorithm {name!r} does not keep rank order, which this op or order='rank' needs"

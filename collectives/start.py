@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from hocket.collectives import asked, default, work
+from hocket.collectives import asked, default, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect
@@ -29,6 +29,8 @@ _config: Config | None = None
 _worlds: list[Communicator] = []
 START_TIMEOUT = 60.0
 """Seconds for all ranks to come; HOCKET_TIMEOUT or timeout= if that is shorter."""
+CALIBRATION = (8, 4 << 10, 64 << 10, 1 << 20)
+"""Sizes measured for HOCKET_TUNING=measure: about a second with a core for each rank."""
 
 
 def config() -> Config:
@@ -75,6 +77,8 @@ def init(
     try:
         comm = Communicator(world, "world", range(place.size))
         comm.wire(world.session.exchange(comm.offer(), wait))
+        if settings.tuning == "measure" and place.size > 1:
+            comm.tune(sizes=CALIBRATION, seconds=0.3)
     except BaseException:
         world.close()
         raise
@@ -121,7 +125,8 @@ def _meet(place: Place, settings: Config, names: list[str], wait: float, reactor
         return made
 
     try:
-        world = World(place.rank, place.size, session, settings, names, make)
+        tuning = tuning_file.given(settings) if place.rank == 0 else ""
+        world = World(place.rank, place.size, session, settings, names, make, tuning)
     except BaseException:
         session.close()
         raise

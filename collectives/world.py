@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
 from hocket.errors import TransportError
 from hocket.transports.base import LOCAL, Transport
@@ -44,11 +45,12 @@ class World:
 
     `make(name)` builds a transport, or gives the reason why it cannot be.  `names`: the transports to try, best
     first; the later ones are not even opened if the earlier ones reach everybody (no TCP port on a single host).
+    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.
     """
 
     def __init__(
         self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
-        make: Callable[[str], Transport | str],
+        make: Callable[[str], Transport | str], tuning: str = "",
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         self.names, self._make = names, make
@@ -64,8 +66,11 @@ class World:
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        self.kernels = session.exchange(boot_id(), config.timeout)
+        met = session.exchange({"kernel": boot_id(), "tuning": tuning}, config.timeout)
+        self.kernels = [each["kernel"] for each in met]
         """Of each rank, the kernel it runs on: who competes for the same cores, whatever the roads between them."""
+        self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
+        """Rank 0's, on all ranks: who chose by another one would run another algorithm."""
         try:
             for name in names:
                 if self._all_reached():
@@ -105,11 +110,11 @@ class World:
         here, there = self.tables[name][me][rank], self.tables[name][rank][me]
         return here or (f"refused by rank {rank}: {there}" if there else None)
 
-    def road(self, rank: int, forced: str | None = None) -> str:
+    def road(self, rank: int, forced: str | None = None, seen_from: int | None = None) -> str:
         """The transport used to `rank`: the first that reaches it, or the forced one."""
         names = [forced] if forced else list(self.names)
         for name in names:
-            if self.refusal(name, rank) is None:
+            if self.refusal(name, rank, seen_from) is None:
                 return name
         why = "; ".join(f"{n}: {self.refusal(n, rank)}" for n in names)
         raise TransportError(f"rank {self.rank} has no road to rank {rank} ({why})")

@@ -1,0 +1,126 @@
+"""`hocket tune`: measure every algorithm on this machine and keep it for later jobs; `--check`: are the choices good?
+
+Without a launcher it starts the ranks itself, for each number of them that -n names; under `hocket run`, mpirun or
+torchrun the job's ranks are measured, over the hosts and roads that they are on.  Rank 0 writes the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import hocket
+from hocket.algorithms.choose import choose
+from hocket.algorithms.tuning import Tuning, candidates
+from hocket.bench import tuner
+from hocket.bench.cases import parse_size
+from hocket.bench.launchers import launched
+from hocket.bench.table import micro
+from hocket.collectives import tuning_file
+from hocket.collectives.explain import human
+from hocket.errors import ArgumentError, Error
+
+RANKS = "2,4,8"
+BETWEEN = (32, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
+"""Sizes for --check: between those that are measured."""
+COLUMNS = ("collective", "bytes", "chosen", "us", "why", "best", "us", "chosen / best")
+NEAR = 1.1
+"""A choice is good if the best algorithm is not faster than by this."""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="hocket tune", description="Measure every algorithm here.", allow_abbrev=False)
+    add = made.add_argument
+    add("-n", "--ranks", metavar="N,...", help=f"numbers of ranks to start on this machine ({RANKS})")
+    add("--transport", metavar="T", help="shm, tcp, ...: over this one")
+    add("--collectives", metavar="C,...", help="default all")
+    add("--sizes", metavar="S,...", help="bytes of a rank's whole vector (8 to 16M)")
+    add("--seconds", type=float, default=10.0, metavar="S", help="about how long for each number of ranks (10)")
+    add("--file", metavar="FILE", help=f"where it is kept ({tuning_file.place()})")
+    add("--check", action="store_true", help="keep nothing: measure, and show what is chosen beside the best")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.  0; 1 if a run failed; 2: bad arguments."""
+    made = parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = made.parse_args(words)
+    try:
+        if launched(None) is not None:
+            return _join(options)
+        return max(_start(n, words) for n in _numbers(options.ranks or RANKS, "-n"))
+    except ArgumentError as why:
+        made.error(str(why))
+    except Error as why:
+        print(f"hocket tune: {why}", file=sys.stderr)
+        return 1
+
+
+def _numbers(text: str, what: str) -> list[int]:
+    found = [int(n) if n.isdigit() else 0 for n in text.split(",")]
+    if min(found) < 1:
+        raise ArgumentError(f"{what} {text}: wanted are numbers, with commas between")
+    return found
+
+
+def _start(ranks: int, words: list[str]) -> int:
+    run = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
+    return subprocess.run([*run, sys.executable, "-m", "hocket.bench.tune", *words], check=False).returncode
+
+
+def _join(options: argparse.Namespace) -> int:
+    """This process is one of the ranks; rank 0 prints and writes."""
+    collectives = options.collectives.split(",") if options.collectives else tuner.TUNED
+    sizes = [parse_size(s) for s in options.sizes.split(",")] if options.sizes else None
+    path = options.file or tuning_file.place()
+    with hocket.init(transport=options.transport) as comm:
+        if options.check:
+            return _check(comm, collectives, sizes or BETWEEN, options.seconds)
+        before = tuning_file.load(path) if comm.rank == 0 else Tuning()
+        found = comm.tune(collectives, sizes, options.seconds)
+        if comm.rank == 0:
+            tuning_file.store(path, before + found)
+            print(f"# {comm._main.layout.text}: {len(found.points)} points measured, kept in {path}")
+            _changes(comm, found)
+    return 0
+
+
+def _changes(comm: hocket.Communicator, found: Tuning) -> None:
+    """Where it is worth something."""
+    queue = comm._main
+    for p in found.points:
+        usual = choose(Tuning(), p.collective, p.nbytes, queue.layout, queue.groups).name
+        chosen = choose(found, p.collective, p.nbytes, queue.layout, queue.groups).name
+        if chosen != usual:
+            gain = f"{micro(p.seconds[chosen])} us instead of {micro(p.seconds[usual])}"
+            print(f"{p.collective} {human(p.nbytes)}: {chosen} instead of {usual}, {gain}")
+
+
+def _check(comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
+    queue, share = comm._main, seconds / (len(collectives) * len(sizes))
+    good = points = 0
+    if comm.rank == 0:
+        print(f"\n{queue.layout.text}\n\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
+    for name in collectives:
+        able = candidates(name, queue.layout)
+        for nbytes in sizes:
+            tuning = comm.tuning
+            found, real = tuner.times(comm, name, nbytes, able, share)
+            comm.retune(tuning)
+            choice = choose(tuning, name, real, queue.layout, queue.groups)
+            best = min(found, key=found.__getitem__)
+            ratio = found[choice.name] / found[best]
+            good, points = good + (ratio <= NEAR), points + 1
+            if comm.rank == 0:
+                print(f"| {name} | {human(real)} | {choice.name} | {micro(found[choice.name])} | {choice.why} "
+                      f"| {best} | {micro(found[best])} | {ratio:.2f} |", flush=True)  # fmt: skip
+    if comm.rank == 0:
+        print(f"\n{good} of {points} choices are within {NEAR - 1:.0%} of the best")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
