@@ -209,11 +209,11 @@ def test_under_the_real_launcher(launcher, command, tmp_path):
 
 
 def test_config_reads_everything_and_hides_the_secret():
-    environ = {"HOCKET_TRANSPORT": "shm,tcp", "HOCKET_ALGORITHM": "allreduce=ring", "HOCKET_TIMEOUT": "2.5",
-               "HOCKET_LOG": "INFO", "HOCKET_SECRET": "0123456789abcdef", "HOCKET_IFACE": "lo",
+    environ = {"HOCKET_TRANSPORT": "shm,tcp", "HOCKET_ALGORITHM": "allreduce=ring", "HOCKET_TUNING": "off",
+               "HOCKET_TIMEOUT": "2.5", "HOCKET_LOG": "INFO", "HOCKET_SECRET": "0123456789abcdef", "HOCKET_IFACE": "lo",
                "HOCKET_PORTS": "40000-40002"}  # fmt: skip
     config = Config.from_env(environ)
-    assert config == Config("shm,tcp", "allreduce=ring", 2.5, "info", b"0123456789abcdef", "127.0.0.1",
+    assert config == Config("shm,tcp", "allreduce=ring", "off", 2.5, "info", b"0123456789abcdef", "127.0.0.1",
                             range(40000, 40003))  # fmt: skip
     assert "HOCKET_SECRET" not in environ and "0123456789" not in repr(config)
     assert Config.from_env({"HOCKET_TIMEOUT": ""}) == Config()
