@@ -18,6 +18,7 @@ EXTENSIONS = [
     "collectives.matching",
     "collectives.moves",
     "collectives.plan",
+    "collectives.progress",
     "collectives.work",
     "kernels.reduce",
     "transports.adapter",

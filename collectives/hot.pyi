@@ -2,6 +2,7 @@ from typing import Any
 
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
+from hocket.collectives.work import Queued
 
 def group_opened(change: int) -> None: ...
 
@@ -12,6 +13,7 @@ class HotPath:
         timeout: float | None, algorithm: Any, transport: str | None, order: str,
     ) -> Any: ...
     def _forget(self) -> None: ...
+    def _ended(self, run: Queued) -> None: ...
     def _remember(
         self, collective: str, x: Any, out: Any, op: Any, root: int, order: str, given: bool, in_place: bool,
         plan: Plan, code: int, after: float,

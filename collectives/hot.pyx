@@ -15,6 +15,7 @@ from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
 from hocket.collectives.run cimport DONE, Run
+from hocket.collectives.work cimport Queued, queue_run
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
 from hocket.collectives.options import Options
@@ -136,15 +137,15 @@ cdef class HotPath:
 
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order):
         """Carry out one call: the short way if it was made before, else `_general`."""
-        if counts is None and not async_op and timeout is None and algorithm is None and transport is None:
-            done = self._hot(collective, x, out, op, root, order)
+        if counts is None and timeout is None and algorithm is None and transport is None:
+            done = self._hot(collective, x, out, op, root, order, async_op)
             if done is not _MISS:
                 return done
         options = Options(async_op, timeout, algorithm, transport, order)
         return self._general(collective, x, out, op, root, counts, options)
 
-    cdef object _hot(self, str collective, object x, object out, object op, object root, object order):
-        """The result, or MISS."""
+    cdef object _hot(self, str collective, object x, object out, object op, object root, object order, bint async_op):
+        """The result (or the work), or MISS."""
         cdef Seen a, b
         cdef Entry e
         cdef Engine engine = self.engine
@@ -186,6 +187,8 @@ cdef class HotPath:
                     or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
                 return _MISS
             result = out
+        if async_op:
+            return self._queue_hot(e, a.data, dst, x, result)
         if not engine.claim():
             return _MISS
         r = &engine.run
@@ -204,6 +207,20 @@ cdef class HotPath:
         if e.scale != NULL:
             e.scale(dst, dst, e.out_count, e.after)
         return result
+
+    cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result):
+        if self.engine.core.aborted:
+            return _MISS                # the general way says why
+        cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
+        if e.scale != NULL:
+            made.scaled(e.scale, e.after, e.out_count)
+        made.enqueue(True)
+        return self._work(made, result)
+
+    def _ended(self, Queued run):
+        """Raise the error that a run of the short way ended with, if it did."""
+        if run.status != DONE:
+            self._fail(self.engine, run.status, run.culprit, self.limit * 1e-9, run)
 
     cdef object _fresh(self, Entry e, object x):
         """A new array for the result, of x's kind."""

@@ -11,7 +11,6 @@ from hocket.algorithms.choose import choose
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.registry import Algorithm
 from hocket.algorithms.select import REDUCING
-from hocket.collectives import verdicts
 from hocket.collectives.asked import asked
 from hocket.collectives.buffers import describe, empty_like
 from hocket.collectives.calls import Call, resolve_call
@@ -68,6 +67,7 @@ class Running(Failing):
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
         if options.async_op or open_group() is not None:
+            self._shorten(call, options, op, how, plan)
             return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call)
         engine = queue.engine
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
@@ -80,23 +80,27 @@ class Running(Failing):
             scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
         if call.dst is not None:
             call.dst.restore()
-        usual = options in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
+        self._shorten(call, options, op, how, plan)
+        return call.result
+
+    def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
+        """Let the next such call take the short way (hot.pyx), if it may."""
+        usual = options._replace(async_op=False) in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
         if usual and call.src is not None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None
             given = call.dst is not None and not call.dst.fresh
             what = call.collective, call.src.array, out, op, call.root, options.order
-            self._remember(*what, given, call.in_place, plan, how.code, after)
-        return call.result
+            self._remember(*what, given, call.in_place, plan, how.code, how.after if call.dst else 0.0)
 
     def _start(
         self, queue: Queue, plan: Plan, src: int, dst: int, how: Resolved, options: Options, tag: int | None,
         keep: Any, factor: float = 0.0, call: Call | None = None,
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result."""
-        engine, site = queue.engine, verdicts.caller_site()
+        engine = queue.engine
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
         count = call.dst.count if call is not None and call.dst is not None else 0
-        queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, factor, count, site)
+        queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, factor, count)
 
         def check(ended: Queued) -> None:
             if ended.status != DONE:
@@ -110,6 +114,10 @@ class Running(Failing):
             return work
         together.append(work)
         return call.result if call else None
+
+    def _work(self, run: Queued, result: Any) -> Work:
+        """The handle of a run that hot.pyx has queued."""
+        return Work(run, result, self._ended)
 
     def _plan(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
         algorithm = self._algorithm(queue, call, how, options)

@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 import threading
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import hocket.errors as errors
@@ -31,25 +31,34 @@ def _shown(filename: str) -> str:
     return "" if ours or theirs or filename.startswith("<frozen") else os.path.basename(path)
 
 
-def _user_site(frame: FrameType | None) -> str:
-    """The innermost frame of the user's own: "train.py:88 in step"."""
+def _users(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """The innermost frame of the user's own: its code and line."""
     while frame is not None:
-        name = _shown(frame.f_code.co_filename)
-        if name:
-            return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        if _shown(frame.f_code.co_filename):
+            return frame.f_code, frame.f_lineno
         frame = frame.f_back
-    return "?"
+    return None, 0
+
+
+def caller() -> tuple[CodeType | None, int]:
+    """Where the user's code called us, seen from the calling thread; `shown_site` puts it into words."""
+    return _users(sys._getframe())
+
+
+def shown_site(code: CodeType | None, line: int) -> str:
+    """As in "train.py:88 in step"."""
+    return "?" if code is None else f"{_shown(code.co_filename)}:{line} in {code.co_name}"
 
 
 def caller_site() -> str:
-    """Where the user's code called us, seen from the calling thread."""
-    return _user_site(sys._getframe(1))
+    """`caller`, in words."""
+    return shown_site(*caller())
 
 
 def thread_site(ident: int | None = None) -> str:
     """Where another thread (the main one if None) is now."""
     ident = ident or threading.main_thread().ident
-    return _user_site(sys._current_frames().get(ident or 0))
+    return shown_site(*_users(sys._current_frames().get(ident or 0)))
 
 
 def describe_account(account: dict[str, Any] | None) -> str:

@@ -15,7 +15,7 @@ from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator import Communicator
-from hocket.errors import ArgumentError, Error
+from hocket.errors import ArgumentError, Error, MismatchError
 
 Array = np.ndarray[Any, Any]
 
@@ -255,6 +255,48 @@ def failing(comm: Communicator) -> None:
         work.result()
     with pytest.raises(Error):
         comm.allreduce(np.ones(4))
+
+
+def repeated(comm: Communicator) -> None:
+    """The same call again and again, alone and beside blocking ones: every kind of output, and avg."""
+    p, mine = comm.size, np.arange(6.0) + comm.rank
+    mean, rows = np.arange(6.0) + (p - 1) / 2, np.concatenate([np.arange(6.0) + r for r in range(p)])
+    for i in range(6):
+        out = np.empty(6)
+        works = [
+            comm.allreduce(mine.copy(), "avg", async_op=True),
+            comm.allreduce(mine, "avg", out, async_op=True),
+            comm.allgather(mine, async_op=True),
+            comm.reduce(mine, 0, async_op=True),
+            comm.broadcast(mine.copy(), p - 1, async_op=True),
+        ]
+        if i % 2:
+            same(comm.allreduce(mine.copy()), p * mean, "a blocking call behind queued ones")
+        same(works[1].result(), mean, "avg in out")
+        assert works[1].result() is out
+        same(works[0].result(), mean, "avg in place")
+        same(works[2].result(), rows, "allgather")
+        assert (works[3].result() is None) == (comm.rank != 0)
+        same(works[4].result(), np.arange(6.0) + p - 1, "broadcast")
+
+
+def differing_later(comm: Communicator) -> None:
+    """A call that was made often takes the short way; its error still says which call, and which line."""
+    for _ in range(3):
+        comm.allreduce(np.ones(4), async_op=True).wait()
+    count = 4 if comm.rank == 0 else 5
+    work = comm.allreduce(np.ones(count), async_op=True)
+    with pytest.raises(MismatchError) as caught:
+        work.wait(20)
+    text = str(caught.value)
+    assert "allreduce(float64[4], op='sum') at test_async.py:" in text and "in differing_later" in text, text
+    assert "allreduce(float64[5], op='sum') at test_async.py:" in text, text
+
+
+@pytest.mark.parametrize("check", [repeated, differing_later], ids=lambda f: str(f.__name__))
+@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (3, "shm"), (2, "tcp")])
+def test_calls_made_before(check: Callable[[Communicator], None], size: int, transport: str) -> None:
+    spread(check, size, transport)
 
 
 @pytest.mark.parametrize(("size", "transport"), [(3, "threads"), (2, "shm")])
