@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape
 
 from hocket.algorithms.picture import Arrow, Picture, Rect, Text
 from hocket.errors import ArgumentError
