@@ -17,9 +17,9 @@
 #include "transports/frame.h"
 
 enum {
-    HK_STAGE = 262144,         /* read-ahead: fits L2 beside what it is reduced into */
-    HK_SEND_PIECE = 262144,    /* per call, so that sending and receiving take turns */
-    HK_DIRECT_MIN = 16384      /* straight into the caller's memory from this many bytes */
+    HK_STAGE = 65536,       /* read-ahead: what came is reduced while it is in the nearest caches */
+    HK_SEND_PIECE = 131072, /* per call, so that sending and receiving take turns */
+    HK_DIRECT_MIN = 16384   /* straight into the caller's memory from this many bytes */
 };
 
 typedef struct hk_sender {
