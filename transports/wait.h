@@ -58,7 +58,7 @@ static inline void hk_wait_end(hk_wait *w, uint32_t *bell) {
 }
 
 enum {
-    HK_SPINS_MIN = 20,
+    HK_SPINS_MIN = 1,
     HK_SWITCH_NS = 1000 /* a yield that comes back sooner found nobody to run: 245 ns by `timeit os.sched_yield()` */
 };
 
