@@ -28,7 +28,8 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         if peer == comm.rank:
             continue
         road = world.road(member)
-        lines.append(f"  rank {peer}: {road}")
+        detail = getattr(world.transports[road], "detail", lambda rank: "")(member)
+        lines.append(f"  rank {peer}: {road}{detail and f' ({detail})'}")
         for name in [*world.tables, *world.absent]:
             why = world.refusal(name, member)
             if name != road:

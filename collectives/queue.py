@@ -20,7 +20,7 @@ from hocket.transports.base import LOCAL, Lane
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
 """Polls before the first yield: with a core for each local rank (over sockets fewer: each poll is a system call), and
-without: then the one waited for needs our core.  `hocket bench allreduce -n 8 -b 8 -e 8` with 8 ranks on 2 cores: 10 us,
+without: then the one waited for needs our core.  `hocket bench allreduce -n 8 -b 8 -e 8`, 8 ranks on 2 cores: 10 us,
 with 20 polls 16 us, of which a yield to the next rank takes 1 us."""
 PLANS = 1024
 """Plans that a queue remembers."""
@@ -33,8 +33,9 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 """One slot of a ring (transports/ring.h).  Of a stream, what fits with its header into one super-packet of Linux' TCP
 (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce -n 4
 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and 0.35 ms."""
-EAGER_LOCAL, EAGER_STREAM = 32768, 4096
-"""Bytes of one message that a channel surely buffers: half a slot of a ring, and well below any socket's buffers."""
+EAGER_LOCAL, EAGER_STREAM = 16384, 4096
+"""Bytes of one message that a channel surely buffers: what a ring always copies (ring.h), and well below any socket's
+buffers."""
 
 
 class Queue:

@@ -28,6 +28,7 @@ from hocket.kernels.reduce import scale_bytes
 
 DONE, BUSY = CODES["done"], CODES["busy"]
 NO_OP = Resolved("", -1)
+EXCHANGES = ("allgather", "alltoall")
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -139,7 +140,7 @@ class Running(Failing):
         plan = Plan(
             lowered.steps, itemsize=itemsize, dtype=call.model.dtype.code, scratch=lowered.scratch, segment=segment,
             fingerprint=zlib.crc32(agreed.encode()), collective=call.collective, algorithm=algorithm.name,
-            text=call.words(how.name, algorithm.name if special else None),
+            text=call.words(how.name, algorithm.name if special else None), exchange=call.contract in EXCHANGES,
         )  # fmt: skip
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
         self._connect(queue, plan, timeout)

@@ -55,6 +55,7 @@ struct hk_channel {
     int fd;          /* to poll on when idle, or -1 */
     int error;       /* errno behind HK_LOST or HK_FAULT */
     uint32_t *bell;  /* the word this process sleeps on for this channel (futex), or NULL */
+    int exchange;    /* a hint of the engine: messages go both ways now, and are not reduced on arrival */
 };
 
 #endif

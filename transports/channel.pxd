@@ -21,6 +21,7 @@ cdef extern from "transports/channel.h" nogil:
         int fd
         int error
         uint32_t* bell
+        int exchange
 
     struct hk_channel_ops:
         long (*send)(hk_channel*, uint64_t, uint64_t, uint64_t, const void*, size_t) noexcept nogil

@@ -12,7 +12,8 @@
  *
  * Slots: each ring has its own (HK_SLOTS of HK_SLOT_BYTES) so that a slow reader holds up nobody else; the
  * multicast slots of a lane are shared by all its rings: written once, named in one line per reader.
- * Bytes that already lie in the window (hocket.empty) are named where they are and not copied at all.
+ * Bytes that already lie in the window (hocket.empty) are named where they are and not copied at all; so are long
+ * ones in the producer's own memory, if the consumer may read that (process_vm_readv; threads just look).
  *
  * The peer may scribble on the window: indices are masked, offsets and lengths are checked against the window on
  * every read, and read once.  Model-checked by ThreadSanitizer: tests/transports/ring_stress.c. */
@@ -20,8 +21,10 @@
 #define HK_RING_H
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #include "transports/atomics.h"
 #include "transports/channel.h"
@@ -33,20 +36,25 @@ enum {
     HK_SLOTS = 4,
     HK_SLOT_BYTES = 65536,
     HK_SHARED_SLOTS = 8,
-    HK_REF = 1u << 31, /* the payload lies elsewhere in the window */
-    /* Shorter messages are copied even if they lie in the window, and so do not wait for their reader.  Above what
-     * the hub takes for surely buffered (queue.EAGER_LOCAL): two ranks that send before they receive wait for ever. */
-    HK_BY_REF_MIN = 32768 + 1
+    HK_REF = 1 << 30, /* the payload lies elsewhere in the window */
+    HK_FAR = 1 << 29, /* ... or, with HK_REF, in the producer's own memory */
+    HK_PACKET_MAX = 1 << 28,
+    /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the hub takes
+     * for surely buffered (queue.EAGER_LOCAL): two ranks that send before they receive would wait for ever. */
+    HK_BY_REF_MIN = 16384 + 1,
+    HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
+    HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
+    HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */
 };
 
 typedef struct hk_line {
     uint32_t seq;
-    uint32_t len; /* of this packet; HK_REF */
+    uint32_t len; /* of this packet; HK_REF, HK_FAR */
     uint64_t tag;
     union {
         char bytes[HK_INLINE];
         struct {
-            uint64_t where;  /* offset in the producer's window */
+            uint64_t where;  /* offset in the producer's window, or HK_FAR: address */
             uint64_t length; /* of the whole message */
         } ref;
     } u;
@@ -79,6 +87,7 @@ struct hk_producer {
     hk_ring *ring;
     char *window; /* this rank's own */
     size_t window_bytes;
+    int far;    /* the consumer may read this process's memory */
     char *slot; /* HK_SLOTS of HK_SLOT_BYTES, behind the ring */
     hk_shared_slots *shared;
     uint32_t *peer_bell;
@@ -96,12 +105,17 @@ typedef struct hk_consumer {
     size_t window_bytes; /* as last seen: it grows */
     size_t window_reserved; /* the addresses kept for it */
     int window_fd; /* whose size it is, or -1: plain memory, which does not grow */
+    int pid;       /* of the producer, whose memory may be read; 0: a thread of this process; HK_NO_MEMORY */
     uint32_t *peer_bell;
     uint32_t next;   /* packets finished */
     uint32_t taken;  /* bytes of the open packet already consumed */
     uint32_t packet; /* its length */
     const char *data; /* its payload; NULL: none open */
     uint64_t tag, length;
+    uint64_t remote;  /* where the payload of a far packet lies in the producer's memory, 0: not far */
+    char *stage;      /* HK_SLOT_BYTES, where far payload is fetched to that is not received into place */
+    uint32_t fetched; /* bytes of the packet that were fetched; the last of them lie in the stage */
+    uint32_t staged;  /* ... and where in the packet the stage begins */
 } hk_consumer;
 
 /* Has the consumer finished packet number `until - 1`?  Wraps.  Packet n is written only when n - 64 is finished, so
@@ -123,11 +137,25 @@ static inline void hk_publish(hk_producer *p, hk_line *line, uint64_t tag, uint3
     hk_ring_bell(p->peer_bell);
 }
 
-static inline void hk_publish_ref(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len) {
+static inline void hk_publish_at(hk_producer *p, uint64_t tag, uint64_t length, uint64_t where, uint32_t len) {
     hk_line *line = &p->ring->line[p->next % HK_LINES];
-    line->u.ref.where = (uint64_t)(at - p->window);
+    line->u.ref.where = where;
     line->u.ref.length = length;
     hk_publish(p, line, tag, len | HK_REF);
+}
+
+static inline void hk_publish_ref(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len) {
+    hk_publish_at(p, tag, length, (uint64_t)(at - p->window), len);
+}
+
+/* The caller's memory is named, not copied; `settled` says when it has been read. */
+static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len) {
+    if (at >= p->window && at < p->window + p->window_bytes) {
+        hk_publish_ref(p, tag, length, at, len);
+    } else {
+        hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR);
+    }
+    p->ref_until = p->next;
 }
 
 static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *src, size_t len) {
@@ -136,10 +164,14 @@ static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *s
     hk_publish(p, line, tag, (uint32_t)len);
 }
 
-static inline int hk_in_window(const hk_producer *p, const void *src, uint64_t length, size_t len) {
+/* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy
+ * at once, half of the work each; that is as good where only one side sends, and better where the receiver reduces, as
+ * long as a message fits into a slot: then no line of the caller's memory is drawn into another core's cache. */
+static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
-    return length >= HK_BY_REF_MIN && c >= p->window && c < p->window + p->window_bytes &&
-           len <= (size_t)(p->window + p->window_bytes - c);
+    if (length < HK_BY_REF_MIN) return 0;
+    if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
+    return p->far && len >= HK_FAR_PIECE_MIN && (p->base.exchange || length > HK_SLOT_BYTES);
 }
 
 static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
@@ -150,10 +182,9 @@ static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t
         hk_publish_inline(p, tag, src, len);
         return (long)len;
     }
-    if (hk_in_window(p, src, length, len)) {
-        if (len > 1u << 30) len = 1u << 30;
-        hk_publish_ref(p, tag, length, (const char *)src, (uint32_t)len);
-        p->ref_until = p->next;
+    if (hk_by_name(p, src, length, len)) {
+        if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
+        hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len);
         return (long)len;
     }
     uint32_t s = p->slot_next % HK_SLOTS;
@@ -181,20 +212,20 @@ static inline int hk_shared_slot_is_free(hk_shared_slots *m, uint32_t s) {
 static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done,
                               const void *src, size_t len) {
     hk_producer *first = (hk_producer *)chs[0];
+    int by_name = 1;
     (void)done;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;
+        by_name &= hk_by_name((hk_producer *)chs[i], src, length, len);
+    }
     if (length <= HK_INLINE && len == length) {
         for (int i = 0; i < n; i++) hk_publish_inline((hk_producer *)chs[i], tag, src, len);
         return (long)len;
     }
-    if (hk_in_window(first, src, length, len)) {
-        if (len > 1u << 30) len = 1u << 30;
-        for (int i = 0; i < n; i++) {
-            hk_producer *p = (hk_producer *)chs[i];
-            hk_publish_ref(p, tag, length, (const char *)src, (uint32_t)len);
-            p->ref_until = p->next;
-        }
+    if (by_name) {
+        if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
+        for (int i = 0; i < n; i++)
+            hk_publish_named((hk_producer *)chs[i], tag, length, (const char *)src, (uint32_t)len);
         return (long)len;
     }
     hk_shared_slots *m = first->shared;
@@ -223,44 +254,87 @@ static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) 
     return where <= c->window_bytes && len <= c->window_bytes - where;
 }
 
+static inline int hk_ring_fault(hk_consumer *c) {
+    c->base.error = EPROTO;
+    return HK_FAULT;
+}
+
+/* Look at the next packet: 1, or HK_AGAIN, HK_FAULT. */
+static inline int hk_ring_open(hk_consumer *c) {
+    hk_line *line = &c->ring->line[c->next % HK_LINES];
+    if (hk_load32(&line->seq) != c->next + 1) return HK_AGAIN;
+    uint32_t len = hk_relaxed32(&line->len); /* once: it may change between a check and a second look */
+    const uint32_t flags = len & (HK_REF | HK_FAR);
+    len &= ~(uint32_t)(HK_REF | HK_FAR);
+    c->tag = line->tag;
+    c->taken = c->fetched = c->staged = 0;
+    c->remote = 0;
+    c->packet = len;
+    if (flags == 0) {
+        if (len > HK_INLINE) return hk_ring_fault(c);
+        c->length = len;
+        c->data = line->u.bytes;
+        return 1;
+    }
+    const uint64_t where = hk_relaxed64(&line->u.ref.where);
+    c->length = line->u.ref.length;
+    if (flags == HK_REF) {
+        if (!hk_window_holds(c, where, len)) return hk_ring_fault(c);
+        c->data = c->window + where;
+        return 1;
+    }
+    if (flags == HK_FAR || c->pid == HK_NO_MEMORY || where == 0) return hk_ring_fault(c);
+    if (c->pid == 0) {
+        c->data = (const char *)(uintptr_t)where;
+        return 1;
+    }
+    if (c->stage == NULL && (c->stage = (char *)malloc(HK_SLOT_BYTES)) == NULL) {
+        c->base.error = ENOMEM;
+        return HK_FAULT;
+    }
+    c->remote = where;
+    c->data = c->stage;
+    return 1;
+}
+
+/* Copy up to `len` of the far packet's bytes that were not fetched yet; how many, or HK_LOST, HK_FAULT. */
+static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
+    struct iovec here = {dst, len}, there = {(void *)(uintptr_t)(c->remote + c->fetched), len};
+    long n = process_vm_readv(c->pid, &here, 1, &there, 1, 0);
+    if (n <= 0) {
+        c->base.error = n ? errno : EPROTO;
+        return n && errno == ESRCH ? HK_LOST : HK_FAULT;
+    }
+    c->fetched += (uint32_t)n;
+    return n;
+}
+
 static int hk_ring_peek(hk_channel *ch, hk_view *v, size_t want) {
     hk_consumer *c = (hk_consumer *)ch;
-    (void)want; /* a packet is contiguous, and cut at multiples of the largest element */
+    /* Of what lies here `want` is always there: a packet is contiguous, and cut at multiples of the largest element. */
     if (c->data == NULL) {
-        hk_line *line = &c->ring->line[c->next % HK_LINES];
-        if (hk_load32(&line->seq) != c->next + 1) return HK_AGAIN;
-        uint32_t len = hk_relaxed32(&line->len); /* once: it may change between a check and a second look */
-        c->tag = line->tag;
-        c->taken = 0;
-        if (len & HK_REF) {
-            uint64_t where = hk_relaxed64(&line->u.ref.where);
-            len &= ~(uint32_t)HK_REF;
-            if (!hk_window_holds(c, where, len)) {
-                ch->error = EPROTO;
-                return HK_FAULT;
-            }
-            c->length = line->u.ref.length;
-            c->data = c->window + where;
-        } else {
-            if (len > HK_INLINE) {
-                ch->error = EPROTO;
-                return HK_FAULT;
-            }
-            c->length = len;
-            c->data = line->u.bytes;
+        int rc = hk_ring_open(c);
+        if (rc != 1) return rc;
+    }
+    if (c->remote && want && c->taken == c->fetched && c->fetched < c->packet) {
+        c->staged = c->fetched;
+        while (c->fetched < c->packet && c->fetched < c->staged + HK_SLOT_BYTES) {
+            size_t left = c->packet - c->fetched, room = c->staged + HK_SLOT_BYTES - c->fetched;
+            long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
+            if (n < 0) return (int)n;
         }
-        c->packet = len;
     }
     v->tag = c->tag;
     v->length = c->length;
-    v->data = c->data + c->taken;
-    v->avail = c->packet - c->taken;
+    v->data = c->data + (c->taken - c->staged);
+    v->avail = (c->remote ? c->fetched : c->packet) - c->taken;
     return 1;
 }
 
 static void hk_ring_consume(hk_channel *ch, size_t len, int end) {
     hk_consumer *c = (hk_consumer *)ch;
     (void)end; /* a packet never spans two messages */
+    if (c->data == NULL) return; /* the end of a message that `recv` has taken */
     c->taken += (uint32_t)len;
     if (c->taken < c->packet) return;
     c->data = NULL;
@@ -269,8 +343,33 @@ static void hk_ring_consume(hk_channel *ch, size_t len, int end) {
     hk_ring_bell(c->peer_bell);
 }
 
+static long hk_ring_recv(hk_channel *ch, void *dst, size_t len) {
+    hk_consumer *c = (hk_consumer *)ch;
+    const uint64_t tag = c->tag;
+    long n;
+    if (c->data == NULL) {
+        int rc = hk_ring_open(c);
+        if (rc != 1) return rc;
+        if (c->tag != tag) return hk_ring_fault(c); /* in the middle of a message there is no other */
+    }
+    if (c->remote && c->taken == c->fetched && len > 0) {
+        size_t left = c->packet - c->taken;
+        if (left > len) left = len;
+        n = hk_ring_fetch(c, dst, left < HK_FAR_AT_ONCE ? left : HK_FAR_AT_ONCE);
+        if (n < 0) return n;
+        c->staged = c->fetched;
+    } else {
+        size_t left = (c->remote ? c->fetched : c->packet) - c->taken;
+        n = (long)(left < len ? left : len);
+        memcpy(dst, c->data + (c->taken - c->staged), (size_t)n);
+    }
+    hk_ring_consume(ch, (size_t)n, 0);
+    return n;
+}
+
 static const hk_channel_ops hk_producer_ops = {
     .send = hk_ring_send, .settled = hk_ring_settled, .multicast = hk_ring_multicast};
-static const hk_channel_ops hk_consumer_ops = {.peek = hk_ring_peek, .consume = hk_ring_consume};
+static const hk_channel_ops hk_consumer_ops = {
+    .peek = hk_ring_peek, .consume = hk_ring_consume, .recv = hk_ring_recv};
 
 #endif

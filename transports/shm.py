@@ -14,6 +14,7 @@ import array
 import os
 import shutil
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from hocket.errors import TransportError
 from hocket.transports.base import Context
 from hocket.transports.handshake import Hello, connect
 from hocket.transports.listener import Listener
-from hocket.transports.window import RingLane, Window
+from hocket.transports.window import NO_MEMORY, RingLane, Window, read_memory
 
 PURPOSE = "shm"
 
@@ -45,6 +46,8 @@ class ShmTransport:
         self.window = Window()
         self.windows: list[Window | None] = [None] * context.size
         self.windows[context.rank] = self.window
+        self.pids = [NO_MEMORY] * context.size
+        """Of the processes whose memory this one may read, by rank."""
         self._arrived: dict[int, socket.socket] = {}
         self._changed = threading.Condition()
         self._directory = tempfile.mkdtemp(prefix="hocket-")  # 0700
@@ -56,7 +59,11 @@ class ShmTransport:
         return None if hasattr(os, "memfd_create") else "this system has no memfd_create"
 
     def offer(self) -> dict[str, Any]:
-        return {"boot": boot_id(), "path": self._listener.address[1], "token": self.window.token.hex()}
+        window = self.window
+        return {
+            "boot": boot_id(), "path": self._listener.address[1], "token": window.token.hex(),
+            "kept": window.token_address,
+        }  # fmt: skip
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         """Open the window of every rank that has the same boot id and whose socket is visible."""
@@ -83,6 +90,7 @@ class ShmTransport:
         for r in open_to:
             if refusals[r] is None:
                 refusals[r] = self._take(links[r], r, offers[r]["token"])
+                self.pids[r] = _readable(links[r], offers[r])
         for link in links.values():
             link.close()
         self._shut_door()
@@ -129,8 +137,14 @@ class ShmTransport:
         self.windows[rank] = window
         return None
 
+    def detail(self, rank: int) -> str:
+        """For people: how long messages come from there."""
+        if self.pids[rank] == NO_MEMORY:
+            return "copied twice, as the system does not let this process read that one's memory"
+        return "long messages are read from that process's memory"
+
     def lane(self, name: str, index: int, members: Sequence[int]) -> RingLane:
-        return RingLane(index, [self.windows[r] for r in members])
+        return RingLane(index, [self.windows[r] for r in members], [self.pids[r] for r in members])
 
     def _shut_door(self) -> None:
         self._listener.close()
@@ -160,10 +174,20 @@ class ThreadTransport:
         return [None] * len(self.windows)
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> RingLane:
-        return RingLane(index, [self.windows[r] for r in members])
+        return RingLane(index, [self.windows[r] for r in members], [0] * len(members))
 
     def close(self) -> None:
         pass
+
+
+def _readable(link: socket.socket, offer: Any) -> int:
+    """The process at the other end, if its memory can be read: proven by the token that it keeps there."""
+    pid: int = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    try:
+        known = pid > 0 and read_memory(pid, offer["kept"], len(offer["token"]) // 2).hex() == offer["token"]
+    except OSError:
+        return NO_MEMORY
+    return pid if known else NO_MEMORY
 
 
 def _give(link: socket.socket, fd: int) -> None:

@@ -30,6 +30,7 @@ cdef extern from "transports/atomics.h" nogil:
     uint32_t hk_load32(const uint32_t*)
 
 cdef extern from "transports/ring.h" nogil:
+    enum: HK_NO_MEMORY
     enum: HK_SHARED_SLOTS
     enum: HK_SLOT_BYTES
     size_t HK_RING_BYTES
@@ -45,6 +46,7 @@ cdef extern from "transports/ring.h" nogil:
         hk_ring* ring
         char* window
         size_t window_bytes
+        int far
         char* slot
         hk_shared_slots* shared
         uint32_t* peer_bell
@@ -56,7 +58,9 @@ cdef extern from "transports/ring.h" nogil:
         size_t window_bytes
         size_t window_reserved
         int window_fd
+        int pid
         uint32_t* peer_bell
+        char* stage
     const hk_channel_ops hk_producer_ops
     const hk_channel_ops hk_consumer_ops
 
@@ -66,8 +70,27 @@ cdef enum:
     BELL = 128          # offset of the two words that the owner sleeps on
     FIRST = 8192        # the first byte that can be allocated
 
+NO_MEMORY = HK_NO_MEMORY
 CLOSE_LOOKS = 200       # milliseconds that a closing lane waits for its readers
 RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where a limit (ulimit -v) forbids it
+
+
+cdef extern from "sys/uio.h" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    ssize_t process_vm_readv(int, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long)
+
+
+def read_memory(int pid, uintptr_t address, size_t nbytes):
+    """These bytes of another process.  OSError: the system does not let us (another user, Yama, seccomp, a container)."""
+    cdef bytearray found = bytearray(nbytes)
+    cdef iovec here, there
+    here.iov_base, here.iov_len = <char*>found, nbytes
+    there.iov_base, there.iov_len = <void*>address, nbytes
+    if process_vm_readv(pid, &here, 1, &there, 1, 0) != <ssize_t>nbytes:
+        raise OSError(errno, strerror(errno).decode())
+    return bytes(found)
 
 
 cdef class Window:
@@ -172,6 +195,11 @@ cdef class Window:
     def address(self):
         return <uintptr_t>self.base
 
+    @property
+    def token_address(self):
+        """Where this process keeps the token in memory of its own."""
+        return <uintptr_t><char*>self.token
+
     def __dealloc__(self):
         if self.base != NULL:
             munmap(self.base, self.reserved)
@@ -182,11 +210,12 @@ cdef class Window:
 cdef class RingLane:
     """The rings of one lane: this rank's block in its own window, and its readers' view of the peers' blocks.
 
-    `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.
+    `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.  `pids[i]`: of
+    members whose memory this process may read; 0: they are threads of it; NO_MEMORY: it may not.
     """
 
     cdef Window own
-    cdef list windows
+    cdef list windows, pids
     cdef readonly int rank, size
     cdef readonly size_t offset
     cdef hk_producer* producers
@@ -194,9 +223,10 @@ cdef class RingLane:
     cdef hk_shared_slots shared
     cdef bint closed
 
-    def __cinit__(self, int rank, list windows):
+    def __cinit__(self, int rank, list windows, list pids=None):
         cdef int i
         self.rank, self.size, self.windows = rank, len(windows), windows
+        self.pids = pids or [NO_MEMORY] * self.size
         self.own = windows[rank]
         self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
@@ -209,11 +239,12 @@ cdef class RingLane:
             self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
 
     def offer(self):
-        """What the peers need to know: where this rank's block is."""
-        return self.offset
+        """What the peers need to know: where this rank's block is, and which of them it can read."""
+        return {"at": self.offset, "reads": [i for i in range(self.size) if self.pids[i] != NO_MEMORY]}
 
-    def open(self, int peer, size_t offset):
-        """The channels (to, from) member `peer`, whose block is at `offset` of its window."""
+    def open(self, int peer, offer):
+        """The channels (to, from) member `peer`."""
+        cdef size_t offset = offer["at"]
         cdef hk_producer* p = &self.producers[peer]
         cdef hk_consumer* c = &self.consumers[peer]
         cdef Window theirs = self.windows[peer]
@@ -222,6 +253,7 @@ cdef class RingLane:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
+        p.far = self.rank in offer["reads"]
         p.ring = <hk_ring*>(self.own.base + self.offset + <size_t>peer * HK_RING_BYTES)
         p.slot = <char*>p.ring + sizeof(hk_ring)
         p.shared = &self.shared
@@ -229,6 +261,7 @@ cdef class RingLane:
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1
         c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, theirs.fd
+        c.pid = self.pids[peer]
         c.ring = <hk_ring*>(theirs.base + offset + <size_t>self.rank * HK_RING_BYTES)
         c.peer_bell = p.peer_bell
         c.base.bell = p.base.bell
@@ -258,6 +291,9 @@ cdef class RingLane:
 
     def __dealloc__(self):
         cdef int i
+        if self.consumers != NULL:
+            for i in range(self.size):
+                free(self.consumers[i].stage)
         free(self.producers)
         free(self.consumers)
         for i in range(HK_SHARED_SLOTS):

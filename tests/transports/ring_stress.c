@@ -7,9 +7,11 @@
  *   ring_stress scribble SEED COUNT    a peer that changes the lines while they are read
  *
  * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for STUCK_NS. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "transports/ring.h"
 
@@ -40,7 +42,7 @@ static void die(int code, const char *what) {
 typedef struct message {
     uint64_t tag;
     size_t length;
-    int in_window, to; /* to: a reader, or READERS for all of them */
+    int in_window, exchange, to; /* to: a reader, or READERS for all of them */
 } message;
 
 /* Message i.  Every other BURST is of short ones only, so that lines run out and not slots. */
@@ -51,6 +53,7 @@ static message next_message(rng *r, uint64_t i, int multicast) {
     uint64_t kind = draw(r);
     m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 11];
     m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
+    m.exchange = draw(r) % 2;
     m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
     return m;
 }
@@ -95,6 +98,7 @@ static place *build(uint32_t start, uint64_t count, int readers) {
         p->shared = &w->shared;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = -1;
+        p->far = start % 2 == 0, c->pid = i % 2 ? getpid() : 0; /* read by the kernel, or just looked at */
         p->next = p->released = c->next = p->ring->released = start;
         for (uint32_t k = 0; k < HK_LINES; k++) /* as START packets would have left them */
             p->ring->line[(start - 1 - k) % HK_LINES].seq = start - k;
@@ -112,7 +116,10 @@ static void send_one(place *w, const message *m, char *source) {
     char *src = m->in_window ? w->region : source;
     hk_channel *all[READERS];
     const int several = m->to == READERS;
-    for (int i = 0; i < READERS; i++) all[i] = &w->producer[several ? i : m->to].base;
+    for (int i = 0; i < READERS; i++) {
+        all[i] = &w->producer[several ? i : m->to].base;
+        all[i]->exchange = m->exchange;
+    }
     for (size_t i = 0; i < m->length; i++) src[i] = (char)letter(m->tag, i);
     hk_wait wait = {0};
     size_t done = 0;
@@ -145,24 +152,48 @@ static void *produce(void *arg) {
     return NULL;
 }
 
+/* By peek and consume. */
+static long look(hk_consumer *c, const message *m, size_t done, rng *pace) {
+    hk_view v;
+    int rc = hk_ring_peek(&c->base, &v, 1);
+    if (rc != 1) return rc;
+    if (v.tag != m->tag || v.length != m->length || done + v.avail > m->length) die(1, "not the message that was sent");
+    size_t n = v.avail > 16 && draw(pace) % 2 ? v.avail / 2 : v.avail;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)v.data[i] != letter(m->tag, done + i)) die(1, "wrong data");
+    hk_ring_consume(&c->base, n, done + n == m->length);
+    return (long)n;
+}
+
+/* Into place. */
+static long take(hk_consumer *c, const message *m, size_t done, rng *pace) {
+    static _Thread_local char place[MESSAGE_MAX];
+    hk_view v;
+    int rc = done && draw(pace) % 2 ? 1 : hk_ring_peek(&c->base, &v, done ? 1 : 0);
+    if (rc != 1) return rc;
+    if (done == 0 && (v.tag != m->tag || v.length != m->length)) die(1, "not the message that was sent");
+    size_t left = m->length - done;
+    long n = hk_ring_recv(&c->base, place, draw(pace) % 2 ? left : 1 + left / 2);
+    if (n < 0) return n;
+    for (long i = 0; i < n; i++)
+        if ((unsigned char)place[i] != letter(m->tag, done + (size_t)i)) die(1, "wrong data");
+    if (done + (size_t)n == m->length) hk_ring_consume(&c->base, 0, 1);
+    return n;
+}
+
 static void receive_one(hk_consumer *c, uint32_t *bell, const message *m, rng *pace) {
     hk_wait wait = {0};
     size_t done = 0;
+    const int into_place = m->length && draw(pace) % 2;
     for (;;) {
-        hk_view v;
-        int rc = hk_ring_peek(&c->base, &v, 1);
-        if (rc == HK_AGAIN) {
+        long n = into_place ? take(c, m, done, pace) : look(c, m, done, pace);
+        if (n == HK_AGAIN) {
             pause_or_die(&wait, bell);
             continue;
         }
-        if (rc != 1) die(1, "a fault from an honest producer");
+        if (n < 0) die(1, "a fault from an honest producer");
         hk_wait_reset(&wait, &LADDER, bell);
-        if (v.tag != m->tag || v.length != m->length || done + v.avail > m->length) die(1, "not the message that was sent");
-        size_t n = v.avail > 16 && draw(pace) % 2 ? v.avail / 2 : v.avail;
-        for (size_t i = 0; i < n; i++)
-            if ((unsigned char)v.data[i] != letter(m->tag, done + i)) die(1, "wrong data");
-        done += n;
-        hk_ring_consume(&c->base, n, done == m->length);
+        done += (size_t)n;
         if (done == m->length) return;
     }
 }
@@ -221,9 +252,10 @@ static void marks(void) {
 static void spoil(rng *r, const place *w, hk_line *line, uint32_t seq) {
     const uint64_t end = w->window_bytes;
     const uint64_t EDGES[] = {0, 1, end - 1, end, end + 1, end - HK_SLOT_BYTES, UINT64_MAX, UINT64_MAX - 1000, 1ull << 63};
-    const uint32_t LENGTHS[] = {0, 1, HK_INLINE, HK_INLINE + 1, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, (1u << 31) - 1, 1u << 30};
+    const uint32_t LENGTHS[] = {0, 1, HK_INLINE, HK_INLINE + 1, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, 1u << 31, HK_PACKET_MAX};
+    const uint32_t FLAGS[] = {0, HK_REF, HK_REF, HK_REF, HK_REF | HK_FAR, HK_FAR};
     line->tag = draw(r);
-    line->len = draw(r) % 4 ? LENGTHS[draw(r) % 8] | (draw(r) % 2 ? HK_REF : 0) : (uint32_t)draw(r);
+    line->len = draw(r) % 4 ? LENGTHS[draw(r) % 8] | FLAGS[draw(r) % 6] : (uint32_t)draw(r);
     line->u.ref.where = draw(r) % 4 ? EDGES[draw(r) % 9] : draw(r) % (2 * end);
     line->u.ref.length = draw(r);
     hk_store32(&line->seq, draw(r) % 4 ? seq : (uint32_t)draw(r));
@@ -255,6 +287,7 @@ static void hostile(uint64_t seed, uint64_t count) {
     place *w = build((uint32_t)seed, 0, 1);
     rng r = {seed};
     hk_consumer *c = &w->consumer[0];
+    c->pid = HK_NO_MEMORY;
     char source[HK_SLOT_BYTES];
     memset(source, 1, sizeof source);
     uint64_t faults = 0, reads = 0;
@@ -289,6 +322,7 @@ static void scribbled(uint64_t seed, uint64_t count) {
     place *w = build((uint32_t)seed, count, 1);
     rng r = {seed};
     hk_consumer *c = &w->consumer[0];
+    c->pid = HK_NO_MEMORY;
     pthread_t thread;
     pthread_create(&thread, NULL, scribble, w);
     for (uint64_t read = 0; read < count || hk_load32(&scribbles) < count;) {

@@ -13,7 +13,7 @@ import pytest
 import hocket
 from hocket.collectives import queue
 from hocket.errors import TransportError
-from hocket.transports.window import RingLane, Window
+from hocket.transports.window import RingLane, Window, read_memory
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "ring_stress.c"
@@ -43,7 +43,8 @@ def run(program: Path, *arguments: object) -> tuple[int, str]:
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_no_race_between_producer_and_consumers(compiler: str, tmp_path: Path) -> None:
     program = build(tmp_path, compiler, THREADS)
-    for job in (("pair", 0, 800), ("pair", 2**32 - 300, 800), ("multicast", 2**32 - 200, 500)):
+    for job in (("pair", 0, 800), ("pair", 2**32 - 300, 800), ("multicast", 2**32 - 200, 500),
+                ("pair", 2**32 - 301, 800), ("multicast", 2**32 - 201, 500)):  # fmt: skip
         assert run(program, *job) == (0, "ok\n")
 
 
@@ -58,7 +59,8 @@ def test_memory_is_safe_from_honest_and_hostile_peers(compiler: str, tmp_path: P
 
 # --- what breaks it: (name, text of ring.h, text instead, the job that notices)
 
-PAIR, MANY = ("pair", 2**32 - 300, 500), ("multicast", 2**32 - 200, 400)
+# With odd numbers nothing is read out of the producer's own memory.
+PAIR, MANY, SLOTS = ("pair", 2**32 - 300, 500), ("multicast", 2**32 - 200, 400), ("multicast", 2**32 - 201, 1500)
 REST, SEQ = "line->tag = tag;\n    line->len = len;\n", "hk_store32(&line->seq, p->next);\n"
 RACES = [
     ("seq is not a release", "hk_store32(&line->seq, p->next)", "hk_loose_store(&line->seq, p->next)", PAIR),
@@ -72,17 +74,22 @@ RACES = [
     ("a slot is always free", "if (!hk_is_released(p, p->slot_free[s])) return HK_AGAIN;", "", PAIR),
     ("memory is given back at once", "return hk_is_released(p, p->ref_until);", "return 1 || p->ref_until;", PAIR),
     ("a part of a packet releases it", "if (c->taken < c->packet) return;", "c->taken = c->packet;", PAIR),
-    ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", MANY),
+    ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", SLOTS),
     ("only the first reader's slot counts", "for (int i = 0; i < m->readers[s]; i++)", "for (int i = 0; i < 1; i++)",
-     MANY),
-    ("only the first reader's line counts", "    for (int i = 0; i < n; i++)\n        if (!hk_has_line(",
-     "    for (int i = 0; i < 1; i++)\n        if (!hk_has_line(", MANY),
+     SLOTS),
+    ("only the first reader's line counts", "    for (int i = 0; i < n; i++) {\n        if (!hk_has_line(",
+     "    for (int i = 0; i < n; i++) {\n        if (i == 0 && !hk_has_line(", MANY),
 ]  # fmt: skip
 FAULTS = [
     ("old marks", "    if (p->next - until >= HK_LINES) return 1;\n", "", ("marks", 0, 0)),
     ("where + len overflows", "where <= c->window_bytes && len <= c->window_bytes - where",
      "where + len <= c->window_bytes", ("hostile", 1, 20000)),
-    ("the length is not checked", "if (len > HK_INLINE) {", "if (0) {", ("hostile", 1, 20000)),
+    ("the length is not checked", "if (len > HK_INLINE) return hk_ring_fault(c);", "", ("hostile", 1, 20000)),
+    ("memory is read without leave", "c->pid == HK_NO_MEMORY || ", "", ("hostile", 1, 20000)),
+    ("more is seen than was fetched", "(c->remote ? c->fetched : c->packet) - c->taken;\n    return 1;",
+     "c->packet - c->taken;\n    return 1;", ("multicast", 0, 1000)),
+    ("the stage is taken for the packet's begin", "memcpy(dst, c->data + (c->taken - c->staged)",
+     "memcpy(dst, c->data + (c->taken)", ("multicast", 0, 1000)),
     ("where is read twice", "c->data = c->window + where;", "for (int i = 0; i < 20; i++) hk_pause();\n"
      "c->data = c->window + hk_relaxed64(&line->u.ref.where);",
      ("scribble", 1, 1000000)),
@@ -121,11 +128,21 @@ def test_a_missing_check_is_noticed(old: str, new: str, job: tuple[str, int, int
 def test_a_peer_cannot_name_a_block_outside_its_window() -> None:
     mine, theirs = Window(), Window()
     lane = RingLane(0, [mine, theirs])
-    offset = RingLane(1, [mine, theirs]).offer()
-    lane.open(1, offset)
-    for wrong in (offset + 64, 0, theirs.reserved - 4096, offset + 4096, 2**64 - 4096, 2**63):
+    offer = RingLane(1, [mine, theirs]).offer()
+    lane.open(1, offer)
+    at = offer["at"]
+    for wrong in (at + 64, 0, theirs.reserved - 4096, at + 4096, 2**64 - 4096, 2**63):
         with pytest.raises(TransportError, match="outside its window"):
-            lane.open(1, wrong)
+            lane.open(1, {"at": wrong, "reads": []})
+
+
+def test_memory_of_another_process_is_read_if_the_system_lets_us() -> None:
+    window = Window()
+    assert read_memory(os.getpid(), window.token_address, len(window.token)) == window.token
+    with pytest.raises(OSError, match="No such process"):
+        read_memory(2**22 + 1, window.token_address, 8)
+    with pytest.raises(OSError, match="Bad address"):
+        read_memory(os.getpid(), 8, 8)
 
 
 def test_a_view_lies_within_the_window() -> None:

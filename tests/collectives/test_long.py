@@ -1,0 +1,101 @@
+"""Long messages between processes: named where they lie, and read from there by the other side."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import harness
+import numpy as np
+import pytest
+from worlds import PATH, same, spread
+
+from hocket.collectives.communicator import Communicator
+from hocket.transports import shm
+from hocket.transports.window import NO_MEMORY
+
+COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
+"""Of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""
+
+
+def data(rank: int, n: int, seed: int) -> Any:
+    return np.random.default_rng((rank, n, seed)).integers(-1000, 1000, n).astype(np.float32)
+
+
+def moved(comm: Communicator) -> None:
+    """Every collective that moves or adds long blocks; the arrays are changed right after each call."""
+    p, r = comm.size, comm.rank
+    assert "read from that process's memory" in comm.explain() or p == 1 or not reads(comm)
+    for n in COUNTS:
+        for seed in range(3):
+            mine = data(r, n, seed)
+            every = [data(q, n, seed) for q in range(p)]
+            blocks = [data(q, n * p, seed) for q in range(p)]
+            same(comm.allgather(mine.copy()), np.concatenate(every), f"allgather {n}")
+            x = blocks[r].copy()
+            got = comm.alltoall(x)
+            x[:] = -1  # nobody may still read it
+            same(got, np.concatenate([b[r * n : (r + 1) * n] for b in blocks]), f"alltoall {n}")
+            x = blocks[r].copy()
+            got = comm.reduce_scatter(x)
+            x[:] = -1
+            same(got, sum(b[r * n : (r + 1) * n] for b in blocks), f"reduce_scatter {n}")
+            for root in (0, p - 1):
+                got = comm.gather(mine, root)
+                mine[:] = -1
+                assert (got is None) == (r != root)
+                if got is not None:
+                    same(got, np.concatenate(every), f"gather {n}")
+                mine[:] = every[r]
+                same(comm.scatter(blocks[root].copy(), root), blocks[root][r * n : (r + 1) * n], f"scatter {n}")
+            for algorithm in ("ring", "halving_doubling", "tree", "one_shot", "direct"):
+                same(comm.allreduce(mine.copy(), algorithm=algorithm), sum(every), f"allreduce {algorithm} {n}")
+            left, right = (r - 1) % p, (r + 1) % p
+            got = np.empty_like(mine)
+            if p > 1:
+                comm.sendrecv(mine, right, got, left)
+                same(got, every[left], f"sendrecv {n}")
+
+
+def reads(comm: Communicator) -> bool:
+    transport = comm.world.transports.get("shm")
+    return isinstance(transport, shm.ShmTransport) and set(transport.pids) != {NO_MEMORY}
+
+
+def read_here(comm: Communicator) -> None:
+    assert reads(comm), "between two processes of one user this must work here"
+    moved(comm)
+
+
+def copied_twice(comm: Communicator) -> None:
+    assert not reads(comm) and "does not let this process read" in comm.explain()
+    moved(comm)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_between_processes(size: int) -> None:
+    spread(read_here, size, "shm")
+
+
+@pytest.mark.parametrize("transport", ["threads", "tcp"])
+def test_elsewhere(transport: str) -> None:
+    spread(moved, 3, transport)
+
+
+FORBIDDEN = """
+import ctypes
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE: only who may trace everybody reads this memory
+import hocket
+from test_long import copied_twice
+with hocket.init(transport="shm") as comm:
+    copied_twice(comm)
+"""
+
+
+def test_where_the_system_forbids_it() -> None:
+    """As in a container without ptrace, or under Yama."""
+    powerless = ["setpriv", "--bounding-set=-sys_ptrace", "--"] if os.geteuid() == 0 else []
+    job = harness.Job(2, FORBIDDEN, env={"PYTHONPATH": PATH}, prefix={0: powerless, 1: powerless})
+    with job:
+        for rank, ended in enumerate(job.wait(100)):
+            assert ended.code == 0, f"rank {rank}: {ended.err}"
