@@ -12,7 +12,8 @@ KB, MB = 1024, 1 << 20
 
 
 class Target(NamedTuple):
-    """`limit`: at most so many times the machine's own time.  None: nothing is promised."""
+    """`limit`: at most so many times the machine's own time; `own`: our own for as many elements of float32, which is
+    a line before.  None: nothing is promised."""
 
     ranks: int
     nbytes: int
@@ -20,10 +21,13 @@ class Target(NamedTuple):
     gloo: float | None = None
     us: float | None = None
     limit: float | None = None
+    own: float | None = None
     collective: str = "allreduce"
     dtype: str = "float32"
     transport: str = "shm"
     buffers: str = "numpy"
+    busy: bool = False
+    """Beside a process that takes all it can get of a core."""
 
 
 SMALL = [
@@ -33,6 +37,7 @@ SMALL = [
     Target(2, 64 * KB, mpi=0.65, gloo=25),
     Target(2, 1 * MB, mpi=0.75, gloo=8),
 ]
+BUSY = [Target(2, 8, us=60, busy=True)]
 LARGE = [
     Target(2, 16 * MB, mpi=0.85, gloo=6),
     Target(2, 64 * MB, mpi=0.65, gloo=4, limit=1.2),
@@ -55,7 +60,10 @@ OTHERS = [
     for collective in ("allgather", "reduce_scatter", "broadcast", "alltoall")
     for nbytes in (1 * KB, 64 * KB, 4 * MB)
 ]
-HALF = [Target(2, 4 * MB, mpi=0.33, gloo=3, dtype=dtype) for dtype in ("float16", "bfloat16")]
+HALF = [
+    Target(2, 8 * MB),
+    *(Target(2, 4 * MB, mpi=0.33, gloo=3, own=0.6, dtype=dtype) for dtype in ("float16", "bfloat16")),
+]
 TCP = [
     Target(2, 8, mpi=0.9, gloo=25, transport="tcp"),
     Target(2, 64 * KB, mpi=0.75, gloo=15, transport="tcp"),
@@ -66,4 +74,4 @@ TCP = [
     ),
 ]
 TORCH = [target._replace(buffers="torch") for target in SMALL + LARGE if target.collective == "allreduce"]
-TARGETS = SMALL + TORCH + LARGE + SHARED + CROWDED + OTHERS + HALF + TCP
+TARGETS = SMALL + BUSY + TORCH + LARGE + SHARED + CROWDED + OTHERS + HALF + TCP

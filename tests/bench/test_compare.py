@@ -32,6 +32,14 @@ def test_what_falls_short_is_said() -> None:
     assert verdicts == ["2.0 x faster than Gloo < 4", "150.00 us > 100", "1.50 x the machine > 1.2"]
 
 
+def test_what_falls_short_of_ourselves_or_beside_a_neighbour_is_said() -> None:
+    made = Result(Target(2, 8, own=0.6, busy=True), {"hocket": 7e-6}, {}, "ring")
+    made.plain, made.slow = 10e-6, {"hocket": 12e-6, "openmpi": 20e-6, "openmpi-single": 11e-6, "mpich": 1e-6}
+    made.judge()
+    assert made.verdicts == ["0.70 x our float32 > 0.6", "p99 12.0 us > Open MPI's 11.0"]
+    assert "| 12.00 |" in line(made) and "a busy neighbour" in line(made)
+
+
 def test_every_line_has_a_title_of_its_own() -> None:
     titles = [title(t) for t in TARGETS]
     assert len(set(titles)) == len(titles) and "allreduce 64 KiB, 4 ranks" in titles
