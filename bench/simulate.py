@@ -19,6 +19,7 @@ from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.registry import Algorithm
 from hocket.bench.cases import COLLECTIVES, parse_size
 from hocket.bench.table import micro
+from hocket.collectives.explain import human
 from hocket.collectives.queue import SEGMENT_LOCAL, SEGMENT_STREAM
 from hocket.errors import ArgumentError, Error
 
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     add("--topology", required=True, metavar="SPEC", help="hosts:4x8,inside=0.3us/10GB,link=20us/10Gbit; flat:, racks:")
     add("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
     add("--json", metavar="FILE", help="write all numbers")
+    add("--markdown", metavar="FILE", help="write a table for each of --bytes: algorithms by ranks")
     add("--plot", metavar="PNG", help="draw time over ranks, or over bytes if one size is given (needs matplotlib)")
     return made
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(options: argparse.Namespace) -> int:
     there = topology(options.topology)
     cases = _cases(options, there)
-    for file in filter(None, (options.json, options.plot)):
+    for file in filter(None, (options.json, options.markdown, options.plot)):
         if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
             raise ArgumentError(f"{file} cannot be written")
     if options.plot and find_spec("matplotlib") is None:
@@ -73,6 +75,9 @@ def _report(options: argparse.Namespace) -> int:
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(f"{options.collective} on `{options.topology}`, us (`hocket simulate`)\n" + growth(rows))
     if options.plot and rows:
         from hocket.bench.plot import plot_simulated
 
@@ -147,6 +152,18 @@ def line(row: Prediction) -> str:
     )  # fmt: skip
     text = "".join(f"{cell:>{width}}" for cell, (_, _, width) in zip(cells, COLUMNS, strict=True))
     return f" {text}  {row.busiest or '-'} ({row.share:.0%})"
+
+
+def growth(rows: Sequence[Prediction]) -> str:
+    """Markdown: how the time of each algorithm grows with the ranks, a table for each number of bytes."""
+    text = ""
+    for nbytes in dict.fromkeys(row.nbytes for row in rows):
+        times = {(row.algorithm, row.size): micro(row.seconds) for row in rows if row.nbytes == nbytes}
+        sizes = sorted({size for _, size in times})
+        text += f"\n{human(int(nbytes))}\n\n| ranks | {' | '.join(map(str, sizes))} |\n|---{'|---' * len(sizes)}|\n"
+        for name in dict.fromkeys(name for name, _ in times):
+            text += f"| {name} | " + " | ".join(times.get((name, size), "") for size in sizes) + " |\n"
+    return text
 
 
 if __name__ == "__main__":

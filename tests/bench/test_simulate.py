@@ -40,7 +40,10 @@ def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     words = ("--algorithm", "ring,hierarchical", "--bytes", "1M", "--topology", HOSTS)
     file, picture = tmp_path / "rows.json", tmp_path / "time.png"
-    rows, _ = run(capsys, "allreduce", "--size", "8", *words, "--json", str(file))
+    table = tmp_path / "table.md"
+    rows, _ = run(capsys, "allreduce", "--size", "8", *words, "--json", str(file), "--markdown", str(table))
+    wanted = f"| ranks | 8 |\n|---|---|\n| ring | {rows[0][3]} |\n| hierarchical | {rows[1][3]} |\n"
+    assert f"\n1 MiB\n\n{wanted}" in table.read_text()
     written = json.loads(file.read_text())
     assert written["topology"] == HOSTS
     assert [row["algorithm"] for row in written["rows"]] == ["ring", "hierarchical"]
