@@ -32,7 +32,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.segment, r.itemsize, r.exchange = plan.segment, plan.itemsize, plan.exchange
+    r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:

@@ -29,12 +29,12 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if r.user != NULL and left > CUT_BYTES:
                 left = CUT_BYTES - CUT_BYTES % r.itemsize   # packets of whole elements, however odd their size
         if x.npeers == 1:
-            ch.exchange = r.exchange
+            ch.traffic = r.traffic
             n = ops.send(ch, r.tag, s.total, s.done, at, left)
         else:
             for i in range(x.npeers):
                 several[i] = e.tx[x.peers[i]]
-                several[i].exchange = r.exchange
+                several[i].traffic = r.traffic
             n = ops.multicast(several, x.npeers, r.tag, s.total, s.done, at, left)
         if n < 0:
             r.culprit = x.peers[0]

@@ -38,7 +38,7 @@ cdef class Plan:
     cdef readonly str collective, algorithm
     cdef readonly str text          # the call, for people: allreduce(float32[1024], op='sum')
     cdef readonly frozenset peers
-    cdef readonly bint exchange     # all send and receive blocks, which nobody reduces
+    cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
     cdef readonly bint small        # few bytes: over before another thread could use the GIL
     cdef Step* steps
     cdef Instr* instrs

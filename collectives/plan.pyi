@@ -14,9 +14,9 @@ class Plan:
     text: str
     peers: frozenset[int]
     small: bool
-    exchange: bool
+    traffic: int
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
-        fingerprint: int, collective: str, algorithm: str, text: str, exchange: bool = False,
+        fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way",
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

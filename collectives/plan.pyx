@@ -2,6 +2,9 @@
 
 from libc.stdlib cimport calloc, free
 
+from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
+
+TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
 KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY}
 
 
@@ -11,7 +14,7 @@ cdef class Plan:
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
-                  uint32_t fingerprint, str collective, str algorithm, str text, bint exchange=False):
+                  uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way"):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
@@ -25,7 +28,7 @@ cdef class Plan:
         self.nsteps, self.ninstrs = len(steps), n
         self.itemsize, self.dtype, self.scratch, self.segment = itemsize, dtype, scratch, segment
         self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
-        self.small, self.exchange = total <= 16384, exchange
+        self.small, self.traffic = total <= 16384, TRAFFIC[traffic]
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
         self.peers = frozenset(p for step in steps for instr in step for p in instr[1])
         self.steps = <Step*>calloc(max(1, self.nsteps), sizeof(Step))

@@ -33,6 +33,10 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 """One slot of a ring (transports/ring.h).  Of a stream, what fits with its header into one super-packet of Linux' TCP
 (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce -n 4
 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and 0.35 ms."""
+WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
+"""Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
+what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
+better, at 1M much."""
 EAGER_LOCAL, EAGER_STREAM = 16384, 4096
 """Bytes of one message that a channel surely buffers: what a ring always copies (ring.h), and well below any socket's
 buffers."""
@@ -60,6 +64,8 @@ class Queue:
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""
         self.offers: Sequence[dict[str, Any]] = []
+        self.reads_all = False
+        """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._opening = [threading.Lock() for _ in roads]
 
     def keep(self, key: Hashable, plan: Plan) -> None:
@@ -76,6 +82,7 @@ class Queue:
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
+        self.reads_all = all(len(offer.get("shm", {}).get("reads", ())) == len(offers) - 1 for offer in offers)
         self.connect(p for p, road in enumerate(self.roads) if road in LOCAL and p != self.engine.rank)
 
     def connect(self, peers: Iterable[int], look: Callable[[int], object] = lambda peer: None) -> None:

@@ -55,7 +55,7 @@ cdef struct Run:            # one execution of a plan
     uint64_t tag
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead
-    bint exchange           # all send and receive blocks, which nobody reduces: a hint for channels
+    int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside
     int t                   # the merged step: segment k is in step t - k
     State* states

@@ -21,14 +21,15 @@ from hocket.collectives.lower import lower
 from hocket.collectives.ops import Op, Resolved, resolve
 from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
-from hocket.collectives.queue import Queue
+from hocket.collectives.queue import WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.work import Queued
 from hocket.errors import ArgumentError
 from hocket.kernels.reduce import scale_bytes
 
 DONE, BUSY = CODES["done"], CODES["busy"]
 NO_OP = Resolved("", -1)
-EXCHANGES = ("allgather", "alltoall")
+TRAFFIC = {"allgather": "moved", "alltoall": "moved", "allreduce": "reduced", "reduce_scatter": "reduced"}
+"""What channels may know of a call: in others some ranks only send, others only receive."""
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -129,6 +130,8 @@ class Running(Failing):
         longest = max(layout.lengths, default=0)
         itemsize = call.model.dtype.itemsize
         segment = queue.segment // itemsize * itemsize
+        if queue.reads_all and TRAFFIC.get(call.contract) and WHOLE_FROM <= call.count * itemsize < WHOLE_BELOW:
+            segment = 0
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
         lowered = lower(
@@ -140,7 +143,8 @@ class Running(Failing):
         plan = Plan(
             lowered.steps, itemsize=itemsize, dtype=call.model.dtype.code, scratch=lowered.scratch, segment=segment,
             fingerprint=zlib.crc32(agreed.encode()), collective=call.collective, algorithm=algorithm.name,
-            text=call.words(how.name, algorithm.name if special else None), exchange=call.contract in EXCHANGES,
+            text=call.words(how.name, algorithm.name if special else None),
+            traffic=TRAFFIC.get(call.contract, "one way"),
         )  # fmt: skip
         timeout = self.world.config.timeout if options.timeout is None else options.timeout
         self._connect(queue, plan, timeout)

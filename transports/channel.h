@@ -20,6 +20,12 @@ enum {
     HK_FAULT = -3  /* the peer sent what the protocol does not allow, or the system refused; see `error` */
 };
 
+enum {
+    HK_ONE_WAY = 0, /* some ranks send, others receive */
+    HK_REDUCED = 1, /* all send and receive, and reduce what comes */
+    HK_MOVED = 2    /* all send and receive, and keep it as it is */
+};
+
 typedef struct hk_channel hk_channel;
 
 /* What stands at the head of an incoming channel. */
@@ -55,7 +61,7 @@ struct hk_channel {
     int fd;          /* to poll on when idle, or -1 */
     int error;       /* errno behind HK_LOST or HK_FAULT */
     uint32_t *bell;  /* the word this process sleeps on for this channel (futex), or NULL */
-    int exchange;    /* a hint of the engine: messages go both ways now, and are not reduced on arrival */
+    int traffic;     /* a hint of the engine: what the messages of this call are part of */
 };
 
 #endif

@@ -9,6 +9,10 @@ cdef extern from "transports/channel.h" nogil:
         HK_AGAIN
         HK_LOST
         HK_FAULT
+    enum:
+        HK_ONE_WAY
+        HK_REDUCED
+        HK_MOVED
 
     struct hk_view:
         uint64_t tag
@@ -21,7 +25,7 @@ cdef extern from "transports/channel.h" nogil:
         int fd
         int error
         uint32_t* bell
-        int exchange
+        int traffic
 
     struct hk_channel_ops:
         long (*send)(hk_channel*, uint64_t, uint64_t, uint64_t, const void*, size_t) noexcept nogil

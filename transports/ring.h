@@ -42,6 +42,7 @@ enum {
     /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the hub takes
      * for surely buffered (queue.EAGER_LOCAL): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
+    HK_FAR_REDUCED_MIN = 1 << 20,
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
     HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
     HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */
@@ -164,14 +165,15 @@ static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *s
     hk_publish(p, line, tag, (uint32_t)len);
 }
 
-/* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy
- * at once, half of the work each; that is as good where only one side sends, and better where the receiver reduces, as
- * long as a message fits into a slot: then no line of the caller's memory is drawn into another core's cache. */
+/* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
+ * half of the work each, which is better where only one side sends; and where the receiver reduces what the caches
+ * hold, as then no line of the caller's memory is drawn into another core's. */
 static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
     if (length < HK_BY_REF_MIN) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
-    return p->far && len >= HK_FAR_PIECE_MIN && (p->base.exchange || length > HK_SLOT_BYTES);
+    if (!p->far || len < HK_FAR_PIECE_MIN) return 0;
+    return p->base.traffic == HK_MOVED || (p->base.traffic == HK_REDUCED && length >= HK_FAR_REDUCED_MIN);
 }
 
 static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {

@@ -42,7 +42,7 @@ static void die(int code, const char *what) {
 typedef struct message {
     uint64_t tag;
     size_t length;
-    int in_window, exchange, to; /* to: a reader, or READERS for all of them */
+    int in_window, traffic, to; /* to: a reader, or READERS for all of them */
 } message;
 
 /* Message i.  Every other BURST is of short ones only, so that lines run out and not slots. */
@@ -53,7 +53,7 @@ static message next_message(rng *r, uint64_t i, int multicast) {
     uint64_t kind = draw(r);
     m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 11];
     m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
-    m.exchange = draw(r) % 2;
+    m.traffic = draw(r) % 2 ? HK_MOVED : HK_ONE_WAY;
     m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
     return m;
 }
@@ -118,7 +118,7 @@ static void send_one(place *w, const message *m, char *source) {
     const int several = m->to == READERS;
     for (int i = 0; i < READERS; i++) {
         all[i] = &w->producer[several ? i : m->to].base;
-        all[i]->exchange = m->exchange;
+        all[i]->traffic = m->traffic;
     }
     for (size_t i = 0; i < m->length; i++) src[i] = (char)letter(m->tag, i);
     hk_wait wait = {0};
