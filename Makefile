@@ -30,13 +30,13 @@ sanitize: $(VENV)/test.stamp
 	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize.sh
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
-# machine itself, line by line with its targets.  Ten minutes, on a machine that does nothing else.
+# machine itself, line by line with its targets; the table goes into README.md.  Ten minutes, on a machine that does nothing else.
 compare: $(VENV)/test.stamp
 	@mkdir -p build
 	test -e build/impi/bin/mpiexec.hydra || { $(PYTHON) -m venv build/impi && \
 		build/impi/bin/python -m pip --disable-pip-version-check install --quiet impi-rt; }
 	$(BIN)/python -m hocket.bench.compare --json build/compare.json --plot build/compare.png \
-		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi
+		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi --readme README.md
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

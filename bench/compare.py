@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from hocket.bench.team import Started, Team
 from hocket.bench.worker import Order
 from hocket.collectives.explain import human
 from hocket.collectives.queue import usable_cores
-from hocket.errors import Error
+from hocket.errors import ArgumentError, Error
 
 PEERS = "gloo,openmpi,openmpi-single,mpich,mpich-single"
 INTEL_CHEATS = "impi"
@@ -189,6 +190,7 @@ def title(t: Target) -> str:
     return ", ".join(words + [{"shared": "hocket.empty", "torch": "torch"}.get(t.buffers, "")]).rstrip(", ")
 
 
+BEGIN, END = "<!-- make compare -->", "<!-- end -->"
 HEADER = (
     "| what | hocket us | p99 us | best MPI us | ours / MPI | target | x faster than Gloo | target | ours / machine | "
     "target | falls short |\n|" + "---|" * 11
@@ -222,6 +224,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--blocks", type=int, default=7, help="turns of which the median counts (7)")
     made.add_argument("--json", metavar="FILE")
     made.add_argument("--plot", metavar="PNG")
+    made.add_argument("--readme", metavar="FILE", help=f"put the table into this file, between {BEGIN} and {END}")
     return made
 
 
@@ -230,7 +233,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [t for t in TARGETS if options.only in title(t)]
     peers = [text for text in options.peers.split(",") if text]
     before = machine.describe()
-    print(f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f}\n\n{HEADER}")
+    place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f}"
+    print(f"{place}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):
         print(line(result), flush=True)
@@ -239,11 +243,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\n{len(found) - 1} lines, {short} fall short of their target")
     if options.json:
         write(options.json, before, found)
+    if options.readme:
+        into(options.readme, "\n".join([f"{place}, {time.strftime('%d %B %Y')}", "", HEADER, *map(line, found)]))
     if options.plot:
         from hocket.bench.plot import ratios
 
         ratios(options.plot, [(title(r.target), r.ours / mpi[1], r.target.mpi) for r in found if (mpi := r.best_mpi)])
     return 0
+
+
+def into(path: str, table: str) -> None:
+    """Replace what stands between the marks of a file."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ArgumentError(f"{path} has no {BEGIN} and {END}, between which the table would go")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{head}{begin}\n{table}\n{end}{tail}")
 
 
 def write(path: str, before: dict[str, Any], found: Sequence[Result]) -> None:

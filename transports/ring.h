@@ -89,6 +89,9 @@ struct hk_producer {
     char *window; /* this rank's own */
     size_t window_bytes;
     int far;    /* the consumer may read this process's memory */
+    int self;   /* the pid of this process; 0: the consumer is a thread of it */
+    const char *tried; /* memory that the system was seen to let others read */
+    size_t tried_bytes;
     char *slot; /* HK_SLOTS of HK_SLOT_BYTES, behind the ring */
     hk_shared_slots *shared;
     uint32_t *peer_bell;
@@ -165,15 +168,27 @@ static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *s
     hk_publish(p, line, tag, (uint32_t)len);
 }
 
+/* Can another process read these bytes?  Not what a device has mapped (a driver's pinned memory), nor secret memory. */
+static inline int hk_can_be_read(hk_producer *p, const char *at, size_t len) {
+    if (p->self == 0 || (at >= p->tried && at < p->tried + p->tried_bytes)) return 1;
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)at, 1};
+    if (process_vm_readv(p->self, &here, 1, &there, 1, 0) != 1) return 0;
+    p->tried = at;
+    p->tried_bytes = len;
+    return 1;
+}
+
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
  * half of the work each, which is better where only one side sends; and where the receiver reduces what the caches
  * hold, as then no line of the caller's memory is drawn into another core's. */
-static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
+static inline int hk_by_name(hk_producer *p, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
     if (length < HK_BY_REF_MIN) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
     if (!p->far || len < HK_FAR_PIECE_MIN) return 0;
-    return p->base.traffic == HK_MOVED || (p->base.traffic == HK_REDUCED && length >= HK_FAR_REDUCED_MIN);
+    if (p->base.traffic != HK_MOVED && (p->base.traffic != HK_REDUCED || length < HK_FAR_REDUCED_MIN)) return 0;
+    return hk_can_be_read(p, c, len);
 }
 
 static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {

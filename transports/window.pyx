@@ -47,6 +47,7 @@ cdef extern from "transports/ring.h" nogil:
         char* window
         size_t window_bytes
         int far
+        int self
         char* slot
         hk_shared_slots* shared
         uint32_t* peer_bell
@@ -253,7 +254,7 @@ cdef class RingLane:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
-        p.far = self.rank in offer["reads"]
+        p.far, p.self = self.rank in offer["reads"], os.getpid() if self.pids[self.rank] else 0
         p.ring = <hk_ring*>(self.own.base + self.offset + <size_t>peer * HK_RING_BYTES)
         p.slot = <char*>p.ring + sizeof(hk_ring)
         p.shared = &self.shared

@@ -73,10 +73,15 @@ def test_a_run(only: str, peer: str, tmp_path: Path) -> None:
     """A line beside Gloo, an MPI and the machine."""
     file, picture = tmp_path / "compare.json", tmp_path / "compare.png"
     words = [sys.executable, "-m", "hocket.bench.compare", "--only", only, "--peers", f"gloo,{peer}"]
-    words += ["--time", "0.02", "--blocks", "2", "--json", str(file), "--plot", str(picture)]
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- make compare -->\nold\n<!-- end -->\nafter\n")
+    words += ["--time", "0.02", "--blocks", "2", "--json", str(file), "--plot", str(picture), "--readme", str(readme)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "1 lines, " in done.stdout
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- make compare -->\n") and text.endswith("|\n<!-- end -->\nafter\n")
+    assert f"\n| {only}" in text.replace("allreduce ", "") and "old" not in text
     pingpong, row = json.loads(file.read_text())["rows"]
     assert pingpong["collective"] == "pingpong" and 0.01 < pingpong["us"]["hocket"] < 1000
     assert {"hocket", "gloo", peer} <= set(row["us"]), done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 from typing import Any
 
@@ -12,7 +14,7 @@ from worlds import PATH, same, spread
 
 from hocket.collectives.communicator import Communicator
 from hocket.transports import shm
-from hocket.transports.window import NO_MEMORY
+from hocket.transports.window import NO_MEMORY, read_memory
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
 """Of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""
@@ -80,6 +82,33 @@ def test_between_processes(size: int) -> None:
 @pytest.mark.parametrize("transport", ["threads", "tcp"])
 def test_elsewhere(transport: str) -> None:
     spread(moved, 3, transport)
+
+
+def secret(nbytes: int) -> Any:
+    """Memory that the system shows to nobody else, as a driver's; None if this kernel has none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.syscall(447, 0)  # memfd_secret
+    if fd < 0:
+        return None
+    os.ftruncate(fd, nbytes)
+    return np.frombuffer(mmap.mmap(fd, nbytes), np.float32)
+
+
+def hidden(comm: Communicator) -> None:
+    n = 1 << 18
+    mine = secret(4 * n)
+    with pytest.raises(OSError, match="Bad address"):
+        read_memory(os.getpid(), mine.ctypes.data, 8)
+    mine[:] = comm.rank
+    for _ in range(2):
+        same(comm.allgather(mine), np.repeat(np.arange(comm.size, dtype=np.float32), n), "allgather of secret memory")
+        x = np.full(n, comm.rank, np.float32)
+        same(comm.allgather(x), np.repeat(np.arange(comm.size, dtype=np.float32), n), "allgather of ordinary memory")
+
+
+@pytest.mark.skipif(secret(4096) is None, reason="this kernel has no memfd_secret")
+def test_memory_that_nobody_else_can_read_is_copied() -> None:
+    spread(hidden, 2, "shm")
 
 
 FORBIDDEN = """
