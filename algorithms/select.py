@@ -48,7 +48,7 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
     ("allreduce", "tcp"): (
         Row(2, 64 * KB, "one_shot"),
         Row(8, 16 * KB, "one_shot"),
-        Row(8, 512 * KB, "direct"),
+        Row(8, 4096 * KB, "direct"),
         Row(ANY, 8 * KB, "recursive_doubling"),
         Row(ANY, 512 * KB, "halving_doubling"),
         Row(ANY, ANY, "ring"),

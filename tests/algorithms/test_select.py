@@ -42,7 +42,7 @@ def test_allreduce_on_one_host(size: int, nbytes: int, name: str) -> None:
     ("size", "nbytes", "name"),
     [
         (2, 64 * KB, "one_shot"), (2, 64 * KB + 1, "direct"),
-        (8, 16 * KB, "one_shot"), (8, 512 * KB, "direct"), (8, 512 * KB + 1, "ring"),
+        (8, 16 * KB, "one_shot"), (8, 4096 * KB, "direct"), (8, 4096 * KB + 1, "ring"),
         (9, 8 * KB, "recursive_doubling"), (9, 512 * KB, "halving_doubling"), (9, 1 << 20, "ring"),
     ],
 )  # fmt: skip
