@@ -233,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [t for t in TARGETS if options.only in title(t)]
     peers = [text for text in options.peers.split(",") if text]
     before = machine.describe()
-    place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f}"
+    place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f} at the start"
     print(f"{place}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):
