@@ -7,6 +7,7 @@ torchrun the job's ranks are measured, over the hosts and roads that they are on
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from hocket.bench.launchers import launched
 from hocket.bench.table import micro
 from hocket.collectives import tuning_file
 from hocket.collectives.explain import human
+from hocket.collectives.launcher import MOST_RANKS, die_with
 from hocket.errors import ArgumentError, Error
 
 RANKS = "2,4,8"
@@ -60,15 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _numbers(text: str, what: str) -> list[int]:
-    found = [int(n) if n.isdigit() else 0 for n in text.split(",")]
-    if min(found) < 1:
-        raise ArgumentError(f"{what} {text}: wanted are numbers, with commas between")
+    found = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
+    if min(found) < 1 or max(found) > MOST_RANKS:
+        raise ArgumentError(f"{what} {text}: wanted are numbers of ranks, 1 to {MOST_RANKS}, with commas between")
     return found
 
 
 def _start(ranks: int, words: list[str]) -> int:
     run = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
-    return subprocess.run([*run, sys.executable, "-m", "hocket.bench.tune", *words], check=False).returncode
+    command = [*run, sys.executable, "-m", "hocket.bench.tune", *words]
+    return subprocess.run(command, check=False, preexec_fn=die_with(os.getpid())).returncode
 
 
 def _join(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ INTERRUPTED = 1.0  # the same after Ctrl-C
 DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
+MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def main(argv: list[str]) -> int:
@@ -62,8 +63,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
     return int(text)
 
 
@@ -119,6 +120,8 @@ class Job:
     def _start(self) -> None:
         secret = secrets.token_hex(32)
         for number in range(self.options.n):
+            if self.signalled:  # the loop ends those that were started
+                return
             try:
                 self._start_rank(number, secret)
             except OSError as why:

@@ -269,10 +269,24 @@ def test_a_reader_that_goes_away_ends_the_job(run):
     assert not any(map(alive, pids(out)))
 
 
+def test_a_signal_ends_a_job_that_is_still_starting(tmp_path):
+    """Of very many ranks: it does not start all of them before it listens."""
+    line = ["sh", "-c", "echo $$ >> pids; exec sleep 60"]
+    with subprocess.Popen([*RUN, "-n", "4096", "--", *line], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "pids").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+    started = [int(text) for text in (tmp_path / "pids").read_text().split()]
+    assert 0 < len(started) < 2000 and not any(map(alive, started))
+
+
 def test_what_cannot_be_run(run, tmp_path):
     done = subprocess.run([*RUN, "-n", "2", "no-such-command"], capture_output=True, text=True, timeout=20)
     assert done.returncode == 127 and "no-such-command" in done.stderr and "Traceback" not in done.stderr
-    for words in ([], ["-n", "0", "x.py"], ["-n", "2"]):
+    for words in ([], ["-n", "0", "x.py"], ["-n", "2"], ["-n", "100000", "x.py"]):
         done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=20)
         assert done.returncode == 2 and "usage: hocket run" in done.stderr
 
