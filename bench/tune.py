@@ -82,13 +82,22 @@ def _join(options: argparse.Namespace) -> int:
     with hocket.init(transport=options.transport) as comm:
         if options.check:
             return _check(comm, collectives, sizes or BETWEEN, options.seconds)
-        before = tuning_file.load(path) if comm.rank == 0 else Tuning()
+        before = _kept(path) if comm.rank == 0 else Tuning()
         found = comm.tune(collectives, sizes, options.seconds)
         if comm.rank == 0:
             tuning_file.store(path, before + found)
             print(f"# {comm._main.layout.text}: {len(found.points)} points measured, kept in {path}")
             _changes(comm, found)
     return 0
+
+
+def _kept(path: str) -> Tuning:
+    """What the file holds; nothing if it is spoilt, as it is about to be written anew."""
+    try:
+        return tuning_file.load(path)
+    except ArgumentError as why:
+        print(f"# {path} is replaced: {why}", file=sys.stderr)
+        return Tuning()
 
 
 def _changes(comm: hocket.Communicator, found: Tuning) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hocket.algorithms.choose import choose
 from hocket.algorithms.tuning import candidates, known
 from hocket.collectives.asked import asked
+from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hocket.collectives.base import CommunicatorBase
@@ -19,6 +20,8 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce"
 def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
     """The text of `Communicator.explain`."""
     world, queue = comm.world, comm._main
+    if nbytes is not None and (not isinstance(nbytes, int) or nbytes < 0):
+        raise ArgumentError(f"explain: nbytes={nbytes!r} is not a number of bytes")
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
     if world.why:
         lines.append(f"  found by: {world.why}")

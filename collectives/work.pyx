@@ -114,6 +114,7 @@ cdef class Queued:
         cdef hk_wait w
         cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
         cdef uint64_t waited, checks = 0, until = 0
+        cdef bint failed
         if timeout >= 0:
             until = hk_now() + <uint64_t>(timeout * 1e9)
         if ended(&self.node) == BLOCKED:
@@ -129,7 +130,10 @@ cdef class Queued:
                     waited = hk_wait_step(&w, &ladder, NULL, NULL, 0)
                     if waited // CHECK_NS != checks:
                         checks = waited // CHECK_NS
-                        if slow_check(&self.engine.core, waited) < 0:   # as in a blocking call: the communicator ends
+                        progress.waiting(-1)        # it waits for the GIL, and meanwhile drives nothing
+                        failed = slow_check(&self.engine.core, waited) < 0
+                        progress.waiting(1)
+                        if failed:      # as in a blocking call: the communicator ends
                             self.engine.core.aborted = 1
                             self.interrupted = True
                             break

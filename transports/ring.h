@@ -13,7 +13,8 @@
  * Slots: each ring has its own (HK_SLOTS of HK_SLOT_BYTES) so that a slow reader holds up nobody else; the
  * multicast slots of a lane are shared by all its rings: written once, named in one line per reader.
  * Bytes that already lie in the window (hocket.empty) are named where they are and not copied at all; so are long
- * ones in the producer's own memory, if the consumer may read that (process_vm_readv; threads just look).
+ * ones in the producer's own memory, if the consumer may read that (process_vm_readv).  Not between threads: a call
+ * that fails lets go of memory which a thread may be copying from; the system's copy would just end.
  *
  * The peer may scribble on the window: indices are masked, offsets and lengths are checked against the window on
  * every read, and read once.  Model-checked by ThreadSanitizer: tests/transports/ring_stress.c. */
@@ -89,9 +90,7 @@ struct hk_producer {
     char *window; /* this rank's own */
     size_t window_bytes;
     int far;    /* the consumer may read this process's memory */
-    int self;   /* the pid of this process; 0: the consumer is a thread of it */
-    const char *tried; /* memory that the system was seen to let others read */
-    size_t tried_bytes;
+    int self;   /* the pid of this process */
     char *slot; /* HK_SLOTS of HK_SLOT_BYTES, behind the ring */
     hk_shared_slots *shared;
     uint32_t *peer_bell;
@@ -109,7 +108,7 @@ typedef struct hk_consumer {
     size_t window_bytes; /* as last seen: it grows */
     size_t window_reserved; /* the addresses kept for it */
     int window_fd; /* whose size it is, or -1: plain memory, which does not grow */
-    int pid;       /* of the producer, whose memory may be read; 0: a thread of this process; HK_NO_MEMORY */
+    int pid;       /* of the producer, whose memory may be read; or HK_NO_MEMORY */
     uint32_t *peer_bell;
     uint32_t next;   /* packets finished */
     uint32_t taken;  /* bytes of the open packet already consumed */
@@ -169,20 +168,16 @@ static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *s
 }
 
 /* Can another process read these bytes?  Not what a device has mapped (a driver's pinned memory), nor secret memory. */
-static inline int hk_can_be_read(hk_producer *p, const char *at, size_t len) {
-    if (p->self == 0 || (at >= p->tried && at < p->tried + p->tried_bytes)) return 1;
-    char byte;
-    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)at, 1};
-    if (process_vm_readv(p->self, &here, 1, &there, 1, 0) != 1) return 0;
-    p->tried = at;
-    p->tried_bytes = len;
-    return 1;
+static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t len) {
+    char ends[2];
+    struct iovec here = {ends, 2}, there[2] = {{(void *)(uintptr_t)at, 1}, {(void *)(uintptr_t)(at + len - 1), 1}};
+    return process_vm_readv(p->self, &here, 1, there, 2, 0) == 2;
 }
 
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
  * half of the work each, which is better where only one side sends; and where the receiver reduces what the caches
  * hold, as then no line of the caller's memory is drawn into another core's. */
-static inline int hk_by_name(hk_producer *p, const void *src, uint64_t length, size_t len) {
+static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
     if (length < HK_BY_REF_MIN) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
@@ -301,10 +296,6 @@ static inline int hk_ring_open(hk_consumer *c) {
         return 1;
     }
     if (flags == HK_FAR || c->pid == HK_NO_MEMORY || where == 0) return hk_ring_fault(c);
-    if (c->pid == 0) {
-        c->data = (const char *)(uintptr_t)where;
-        return 1;
-    }
     if (c->stage == NULL && (c->stage = (char *)malloc(HK_SLOT_BYTES)) == NULL) {
         c->base.error = ENOMEM;
         return HK_FAULT;

@@ -174,7 +174,7 @@ class ThreadTransport:
         return [None] * len(self.windows)
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> RingLane:
-        return RingLane(index, [self.windows[r] for r in members], [0] * len(members))
+        return RingLane(index, [self.windows[r] for r in members])
 
     def close(self) -> None:
         pass

@@ -212,7 +212,7 @@ cdef class RingLane:
     """The rings of one lane: this rank's block in its own window, and its readers' view of the peers' blocks.
 
     `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.  `pids[i]`: of
-    members whose memory this process may read; 0: they are threads of it; NO_MEMORY: it may not.
+    members whose memory this process may read; NO_MEMORY: it may not.
     """
 
     cdef Window own
@@ -254,7 +254,7 @@ cdef class RingLane:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
-        p.far, p.self = self.rank in offer["reads"], os.getpid() if self.pids[self.rank] else 0
+        p.far, p.self = self.rank in offer["reads"], os.getpid()
         p.ring = <hk_ring*>(self.own.base + self.offset + <size_t>peer * HK_RING_BYTES)
         p.slot = <char*>p.ring + sizeof(hk_ring)
         p.shared = &self.shared

@@ -128,3 +128,67 @@ def test_where_the_system_forbids_it() -> None:
     with job:
         for rank, ended in enumerate(job.wait(100)):
             assert ended.code == 0, f"rank {rank}: {ended.err}"
+
+
+LETS_GO = """
+import time
+import numpy as np
+import hocket
+
+def call(comm):
+    x, out = np.ones(1 << 28, np.uint8), np.zeros(1 << 29, np.uint8)
+    comm.barrier()
+    try:
+        if comm.rank == 1:
+            time.sleep(0.18)  # comes when the other gives up
+        comm.allgather(x, out, timeout=0.2)
+    except hocket.Error as error:
+        error.__traceback__ = None
+        del error, x, out
+
+with hocket.local_world(2) as world:
+    world.run(call)
+print("alive")
+"""
+
+
+def test_a_thread_whose_call_failed_may_let_go_of_its_arrays() -> None:
+    """While the other thread is in the middle of the message."""
+    assert harness.run(1, LETS_GO, 60.0)[0].strip() == "alive"
+
+
+HOLDS_THE_GIL = """
+import threading, time
+import numpy as np
+import hocket
+
+comm, x, y = hocket.init(), np.ones(1 << 20), np.zeros(1)
+comm.allreduce(x)
+if comm.rank == 0:
+    data = [i * 7919 % 1000003 for i in range(4_000_000)]
+    comm.barrier()
+    message = comm.recv(y, 1, async_op=True)
+    waiter = threading.Thread(target=message.wait)
+    waiter.start()
+    time.sleep(0.3)
+    work = comm.allreduce(x, async_op=True)
+    begin = time.monotonic()
+    data.sort()  # in C, with the GIL held
+    held = time.monotonic() - begin
+    work.wait()
+    waiter.join()
+    comm.allreduce(np.array([held]))
+else:
+    comm.barrier()
+    time.sleep(0.5)
+    begin = time.monotonic()
+    comm.allreduce(x)
+    took = time.monotonic() - begin
+    comm.send(y, 0)
+    held = comm.allreduce(np.zeros(1))[0]
+    assert took < held / 2, f"{took:.2f} s, of {held:.2f} s in which the other rank held its GIL"
+"""
+
+
+def test_calls_go_on_while_a_waiting_thread_cannot_have_the_gil() -> None:
+    harness.run(2, HOLDS_THE_GIL, 100.0)

@@ -76,6 +76,8 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
         first, other = job.wait(30)
     assert "the built-in table" in first.out and f"{kept} is not used: this is no tuning" in first.err
     assert "the built-in table" in other.out
+    tune(tmp_path, "-n", "2", *FEW)
+    assert len(Tuning.read(kept.read_text()).points) == 4, "measuring again replaces it"
 
 
 def test_a_named_file_must_be_good(tmp_path: pathlib.Path) -> None:

@@ -98,7 +98,7 @@ static place *build(uint32_t start, uint64_t count, int readers) {
         p->shared = &w->shared;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = -1;
-        p->far = start % 2 == 0, c->pid = i % 2 ? getpid() : 0; /* read by the kernel, or just looked at */
+        p->far = start % 2 == 0, p->self = c->pid = getpid();
         p->next = p->released = c->next = p->ring->released = start;
         for (uint32_t k = 0; k < HK_LINES; k++) /* as START packets would have left them */
             p->ring->line[(start - 1 - k) % HK_LINES].seq = start - k;
