@@ -17,7 +17,7 @@ from hocket.collectives.matching cimport matched_recv
 from hocket.collectives.moves cimport copy, recv, reduce, send
 from hocket.collectives.plan cimport COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
-                                     hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd)
+                                     hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.transports.channel cimport hk_channel, hk_view
 
 
@@ -141,7 +141,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
     cdef pollfd fds[MAX_FDS]
     cdef uint64_t waited, checked = 0, now
     cdef int rc, nfds = 0
-    if e.aborted:
+    if run_stopped(e, r):
         return ABORTED
     if e.failed:
         return failed_before(e, r)
@@ -151,7 +151,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
         rc = advance(e, r)
         if rc == DONE or rc < 0:
             break
-        if e.aborted:
+        if run_stopped(e, r):
             rc = ABORTED
             break
         if e.concurrent and hk_load32(&e.pending):

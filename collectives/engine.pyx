@@ -1,6 +1,7 @@
 """The engine: one ordered queue of plans, run over the channels of one lane, in the caller's thread, without the GIL.
 
-How a run goes forward is in drive.pyx, what an instruction does in moves.pyx, asynchronous runs are in work.pyx.
+How a run goes forward is in drive.pyx, what an instruction does in moves.pyx; asynchronous runs are in work.pyx,
+what makes them go forward in progress.pyx.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -11,7 +12,7 @@ from hocket.collectives.drive cimport drive, run_free, run_init
 from hocket.collectives.matching cimport stash_free
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, PyObject, Run, Stash,
-                                     hk_load32, hk_store32)
+                                     hk_load32, hk_now, hk_store32, stopped)
 from hocket.kernels.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel
 
@@ -65,9 +66,20 @@ cdef class Engine:
             return 0
         return <uintptr_t>self.core.tx[peer].ops.multicast
 
-    def abort(self):
-        """Make every wait of this engine end, now and later.  From any thread."""
-        self.core.aborted = 1
+    def abort(self, uint32_t first=0):
+        """Make every wait of this engine end, now and later; of calls before number `first` a little later.
+
+        The other ranks are past those, so all that they need is on its way.  From any thread.
+        """
+        if not self.core.aborted:
+            self.core.aborted_at = hk_now()
+        self.core.aborted_from = first
+        hk_store32(&self.core.aborted, 1)
+
+    @property
+    def spares_next(self):
+        """Is it aborted, but not for the call that comes next?"""
+        return bool(self.core.aborted) and not stopped(&self.core, self.seq + 1)
 
     @property
     def rank(self):

@@ -33,7 +33,7 @@ class Failing(Members):
 
     def usable(self) -> None:
         """Raise what ended this communicator, if something did."""
-        if self._broken is not None:
+        if self._broken is not None and not self._main.engine.spares_next:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -64,7 +64,7 @@ class Failing(Members):
                 told = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
             elif engine is self._main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
                 account["then"], seq = engine.call(odd), odd
-            self._report("mismatch", told, account, seq)
+            self._report("mismatch", told, account, seq, seq if engine is self._main.engine else 0)
         elif code == CODES["timeout"]:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._heard.wait(1.0):
@@ -85,27 +85,27 @@ class Failing(Members):
         self._abort(error)
         raise error
 
-    def _report(self, kind: str, text: str, account: dict[str, Any], seq: int | None = None) -> None:
+    def _report(self, kind: str, text: str, account: dict[str, Any], seq: int | None = None, first: int = 0) -> None:
         self.world.session.report({
             "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
-            "text": text, "account": account,
+            "text": text, "account": account, "first": first,
         })  # fmt: skip
 
-    def _abort(self, error: BaseException) -> None:
+    def _abort(self, error: BaseException, first: int = 0) -> None:
         if self._broken is None:
             self._broken = error
-        self._halt()
+        self._halt(first)
 
-    def _halt(self) -> None:
-        """End every wait in this communicator."""
+    def _halt(self, first: int = 0) -> None:
+        """End every wait here, but let calls before number `first` finish: others have finished them."""
         self._halted = True
         for queue in list(self._queues.values()):
-            queue.engine.abort()
+            queue.engine.abort(first if queue is self._main else 0)
 
     def stop(self, fault: dict[str, Any]) -> dict[str, Any]:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
         account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
-        self._halt()
+        self._halt(fault.get("first") or 0)
         return account
 
     def hear(self, verdict: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ class Failing(Members):
         self._verdict = verdict
         self._heard.set()
         call = self._main.engine.words if self._main.engine.busy else ""
-        self._abort(verdicts.build(verdict, self.members, self.rank, call))
+        self._abort(verdicts.build(verdict, self.members, self.rank, call), verdict.get("first") or 0)
 
     def account(self, seq: int = 0) -> dict[str, Any]:
         """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""

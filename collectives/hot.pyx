@@ -14,7 +14,7 @@ from hocket.collectives.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT
 from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
-from hocket.collectives.run cimport DONE, Run
+from hocket.collectives.run cimport DONE, Run, stopped
 from hocket.collectives.work cimport Queued, queue_run
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
@@ -209,7 +209,7 @@ cdef class HotPath:
         return result
 
     cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result):
-        if self.engine.core.aborted:
+        if stopped(&self.engine.core, self.engine.seq + 1):
             return _MISS                # the general way says why
         cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
         if e.scale != NULL:

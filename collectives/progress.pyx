@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from hocket.collectives.drive cimport advance, failed_before, has_failed
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, hk_ladder, hk_load32, hk_now,
-                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step)
+                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step, run_stopped)
 
 
 cdef extern from "transports/atomics.h" nogil:
@@ -105,7 +105,7 @@ cdef int advance_queued(Core* e) noexcept nogil:
     cdef int rc, moved = BLOCKED
     while link[0] != NULL:
         n = link[0]
-        rc = ABORTED if e.aborted else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
+        rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
         if rc == BLOCKED and n.run.deadline and hk_now() > n.run.deadline:
             rc = TIMED_OUT
         if rc < 0:

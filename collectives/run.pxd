@@ -28,6 +28,9 @@ cdef extern from "transports/wait.h" nogil:
     void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
 
 
+cdef enum: GRACE_NS = 1000000000   # for calls before the one that the ranks parted at
+
+
 cdef enum:                  # what advancing a run can say; errors are negative, HK_LOST and HK_FAULT among them
     BLOCKED = 0
     MOVED = 1
@@ -84,7 +87,9 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint32_t pass_number
     Stash** stash
     Run** rx_owner          # send/recv: the run that is in the middle of a message
-    volatile int aborted
+    uint32_t aborted
+    uint32_t aborted_from   # the first call that ends by it, 0: all
+    uint64_t aborted_at     # ... until GRACE_NS later, when all end
     int failed              # the code of the first run that failed: what it left half sent makes the channels unusable
     int failed_culprit
     hk_ladder ladder
@@ -96,6 +101,15 @@ cdef struct Core:           # what runs need of an engine, without Python
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs
     bint concurrent         # send/recv: queued runs progress side by side, not one after the other
+
+
+cdef inline bint stopped(Core* e, uint64_t number) noexcept nogil:
+    """Does call `number` end because the engine was aborted?  Those before `aborted_from` may finish, for a while."""
+    return hk_load32(&e.aborted) and (number >= e.aborted_from or hk_now() > e.aborted_at + GRACE_NS)
+
+
+cdef inline bint run_stopped(Core* e, Run* r) noexcept nogil:
+    return hk_load32(&e.aborted) and (r.matched or stopped(e, r.tag >> 32))
 
 
 cdef inline int not_ours(Run* r, int peer, uint64_t tag, size_t length) noexcept nogil:

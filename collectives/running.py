@@ -49,8 +49,7 @@ class Running(Failing):
         return self._run(call, options, op)
 
     def _run(self, call: Call, options: Options, op: Op | None = None) -> Any:
-        if self._broken is not None:
-            self._refuse()
+        self.usable()
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
         check_timeout(options.timeout)
@@ -180,7 +179,7 @@ class Running(Failing):
         def look(peer: int) -> None:
             nonlocal waits_for
             waits_for, waited = peer, time.monotonic() - began
-            if self._halted:
+            if self._halted and not engine.spares_next:
                 raise _Ended(CODES["aborted"])
             if engine.owner is not None:
                 self.on_wait(engine, waited)

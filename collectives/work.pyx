@@ -134,7 +134,7 @@ cdef class Queued:
                         failed = slow_check(&self.engine.core, waited) < 0
                         progress.waiting(1)
                         if failed:      # as in a blocking call: the communicator ends
-                            self.engine.core.aborted = 1
+                            hk_store32(&self.engine.core.aborted, 1)
                             self.interrupted = True
                             break
                 progress.waiting(-1)

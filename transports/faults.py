@@ -98,6 +98,6 @@ class Faults:
         case.decided = True
         for rank in case.fault["ranks"]:
             case.accounts.setdefault(rank, {"state": self._absent[rank]} if rank in self._absent else NO_ANSWER)
-        verdict = {key: case.fault.get(key) for key in ("kind", "comm", "seq", "by", "text", "ranks")}
+        verdict = {key: case.fault.get(key) for key in ("kind", "comm", "seq", "by", "text", "ranks", "first")}
         for rank in case.fault["ranks"]:
             self._send(rank, {"verdict": {**verdict, "accounts": case.accounts}})

@@ -113,6 +113,39 @@ def test_one_exits(transport: str, how: str, tmp_path: pathlib.Path) -> None:
         assert ("ValueError: mine" in said["text"]) == ("ValueError" in how), said
 
 
+BEHIND = """
+import time
+comm = hocket.init(transport={transport!r})
+x = np.full(3, 7.0 if comm.rank == 0 else 0.0)
+comm.barrier()
+if comm.rank == 2:
+    time.sleep({late})
+with telling():
+    {call}
+    say(got=x.tolist())
+with telling():
+    comm.allreduce(np.ones(3 + comm.rank))
+"""
+
+
+@pytest.mark.parametrize("call", ["comm.broadcast(x)", "comm.broadcast(x, async_op=True).wait(20)"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_calls_before_finish(transport: str, call: str, tmp_path: pathlib.Path) -> None:
+    """A rank that is behind, when the others part, still gets what they had finished; only then the error."""
+    with job(3, BEHIND.format(transport=transport, call=call, late=0.4), tmp_path) as run:
+        ends = run.wait(30)
+    for end in ends:
+        said = facts(end)
+        assert said["got"] == [7.0] * 3 and said["error"] == "MismatchError", said
+
+
+def test_calls_before_end_in_the_end(tmp_path: pathlib.Path) -> None:
+    """... but not for ever: what it waits for might never come."""
+    with job(3, BEHIND.format(transport="shm", call="comm.broadcast(x)", late=2.5), tmp_path) as run:
+        said = facts(run.wait(30)[2])
+    assert "got" not in said and said["error"] == "MismatchError", said
+
+
 # ----------------------------------------------------------------------------------- generated, in threads
 
 COUNTS = st.sampled_from([0, 1, 3, 12, 600, 30_000])
