@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hocket.algorithms.select import REDUCING, select
-from hocket.algorithms.tuning import Layout, Tuning, candidates, known
+from hocket.algorithms.tuning import Layout, Tuning, candidates
 
 SAME = 1.05
 """Times that differ by no more are the same: a measurement is not better than that."""
@@ -31,8 +31,8 @@ def choose(
     times = {name: t for name, t in tuning.measured(collective, layout, nbytes).items() if name in able}
     if times:
         best = _best(times, collective, layout, nbytes, groups, commutative)
-        return Choice(best, "the fastest measured", times[best], _predicted(tuning, collective, best, layout, nbytes))
-    guesses = {name: _predicted(tuning, collective, name, layout, nbytes) for name in able}
+        return Choice(best, "the fastest measured", times[best], tuning.predicted(collective, best, layout, nbytes))
+    guesses = {name: tuning.predicted(collective, name, layout, nbytes) for name in able}
     sure = {name: t for name, t in guesses.items() if t is not None}
     if sure:
         best = _best(sure, collective, layout, nbytes, groups, commutative)
@@ -48,8 +48,3 @@ def _best(
     usual = select(collective, layout.size, nbytes, groups, commutative)
     best = min(times, key=times.__getitem__)
     return usual if times.get(usual, math.inf) <= times[best] * SAME else best
-
-
-def _predicted(tuning: Tuning, collective: str, name: str, layout: Layout, nbytes: int) -> float | None:
-    algorithm = known(collective, name, layout)
-    return None if algorithm is None else tuning.predicted(algorithm, layout, nbytes)

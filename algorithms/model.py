@@ -47,9 +47,8 @@ def counts(
     """
     size = sum(map(len, groups))
     tallies = _tallies(algorithm, tuple(map(tuple, groups)))
-    chunks = size * size if algorithm.collective == "alltoall" else algorithm.chunks(size)
-    piece = nbytes / (size if algorithm.collective == "alltoall" else chunks)
-    cuts = max(1, -(-int(piece) // segment)) if algorithm.pipeline and piece >= 2 * segment else 1
+    piece = nbytes / (size if algorithm.collective == "alltoall" else algorithm.chunks(size))
+    cuts = -(-int(piece) // segment) if algorithm.pipeline and piece >= 2 * segment else 1
     ranks = max(map(len, groups))
     turns = max(1.0, ranks / cores)
 

@@ -34,6 +34,11 @@ class Row(NamedTuple):
     name: str
 
 
+def _scan_rows(nbytes: int) -> tuple[Row, ...]:
+    """A chain of few ranks is better from so many bytes on."""
+    return Row(ANY, nbytes, "recursive_doubling"), Row(16, ANY, "linear"), Row(ANY, ANY, "recursive_doubling")
+
+
 TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
     ("allreduce", "shm"): (
         Row(2, 8 * KB, "one_shot"),
@@ -102,26 +107,10 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
     ("scatter", "tcp"): (Row(8, ANY, "direct"), Row(ANY, 64 * KB, "binomial"), Row(ANY, ANY, "direct")),
     ("alltoall", "shm"): (Row(16, ANY, "direct"), Row(ANY, ANY, "pairwise")),
     ("alltoall", "tcp"): (Row(ANY, 256, "bruck"), Row(ANY, ANY, "pairwise")),
-    ("scan", "shm"): (
-        Row(ANY, 64 * KB, "recursive_doubling"),
-        Row(16, ANY, "linear"),
-        Row(ANY, ANY, "recursive_doubling"),
-    ),
-    ("scan", "tcp"): (
-        Row(ANY, 512 * KB, "recursive_doubling"),
-        Row(16, ANY, "linear"),
-        Row(ANY, ANY, "recursive_doubling"),
-    ),
-    ("exscan", "shm"): (
-        Row(ANY, 64 * KB, "recursive_doubling"),
-        Row(16, ANY, "linear"),
-        Row(ANY, ANY, "recursive_doubling"),
-    ),
-    ("exscan", "tcp"): (
-        Row(ANY, 512 * KB, "recursive_doubling"),
-        Row(16, ANY, "linear"),
-        Row(ANY, ANY, "recursive_doubling"),
-    ),
+    ("scan", "shm"): _scan_rows(64 * KB),
+    ("scan", "tcp"): _scan_rows(512 * KB),
+    ("exscan", "shm"): _scan_rows(64 * KB),
+    ("exscan", "tcp"): _scan_rows(512 * KB),
 }
 
 

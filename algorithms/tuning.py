@@ -101,11 +101,16 @@ class Tuning:
         both = [name for name in low.seconds if name in high.seconds]
         return {name: low.seconds[name] ** (1 - share) * high.seconds[name] ** share for name in both}
 
-    def predicted(self, algorithm: Algorithm, layout: Layout, nbytes: int) -> float | None:
-        """Seconds by the model, None if it cannot tell: too little was measured over these roads, or too many ranks."""
+    def predicted(self, collective: str, name: str, layout: Layout, nbytes: int) -> float | None:
+        """Seconds by the model, None if it cannot tell.
+
+        It cannot if that algorithm does not run there, ranks are many, or these roads were measured too little.
+        """
+        algorithm = known(collective, name, layout)
         prices = self.prices.get(layout.roads) or self.prices.get("any")
         measured = {"", *(road for p in self.points for road in (p.layout.inside, p.layout.across))}
-        if prices is None or layout.size > MOST_RANKS or not {layout.inside, layout.across} <= measured:
+        unknown = not {layout.inside, layout.across} <= measured
+        if algorithm is None or prices is None or unknown or layout.size > MOST_RANKS:
             return None
         return price(prices, counts(algorithm, layout.ranks, self.cores, nbytes, layout.segment))
 

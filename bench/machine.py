@@ -14,17 +14,8 @@ import numpy
 import hocket
 from hocket.bench.table import Row
 from hocket.collectives.queue import usable_cores
+from hocket.collectives.tuning_file import processor
 from hocket.kernels.reduce import features
-
-
-def processor() -> str:
-    """The CPU's model, as /proc/cpuinfo has it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        models = []
-    return models[0] if models else platform.machine()
 
 
 def describe() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -48,6 +49,18 @@ class Ours:
         queue = self.comm._main
         roads = [road for road in dict.fromkeys(queue.roads) if road is not None]
         return {"algorithm": queue.engine.plan.algorithm if queue.engine.plan else "", "transport": "+".join(roads)}
+
+
+def timed(comm: hocket.Communicator, call: Callable[[], object], trials: int) -> float:
+    """Seconds of one call, from a common start to the last rank's end: the median of trials."""
+    call()
+    seconds = []
+    for _ in range(trials):
+        comm.barrier()
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return float(numpy.median(comm.allreduce(numpy.array(seconds), "max")))
 
 
 def call_of(comm: hocket.Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:

@@ -14,12 +14,14 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import numpy
 
 import hocket
 from hocket.bench.cases import parse_size
+from hocket.bench.ours import timed
 from hocket.bench.table import micro
 
 TIMES = 21
@@ -36,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell(f"{comm.size} ranks, {options.transport}\n\n| what | us | share |\n|---|---|---|")
         tell(f"| start of an asynchronous allreduce, 8 B | {micro(_start(comm))} | |")
         x = numpy.zeros(options.bytes // 4, numpy.float32)
-        call = _slowest(comm, lambda: comm.allreduce(x))
+        call = timed(comm, lambda: comm.allreduce(x), TIMES)
         tell(f"| allreduce, {options.bytes >> 20} MiB, alone | {micro(call)} | |")
         for what, compute in (("a sleep", lambda: time.sleep(call)), ("arithmetic", _arithmetic(call))):
-            alone = _slowest(comm, compute)
-            both = _slowest(comm, lambda compute=compute: _at_once(comm, x, compute))  # type: ignore[misc]
+            alone = timed(comm, compute, TIMES)
+            both = timed(comm, partial(_at_once, comm, x, compute), TIMES)
             hidden = (call + alone - both) / min(call, alone)
             loss = both / (call + alone) - 1
             tell(f"| ... with {what} of {micro(alone)} us | {micro(both)} | overlap {hidden:.0%}, loss {loss:.0%} |")
@@ -57,18 +59,6 @@ def _start(comm: hocket.Communicator) -> float:
         seconds.append(clock() - begin)
         work.wait()
     return float(comm.allreduce(numpy.array([median(seconds)]), "max")[0])
-
-
-def _slowest(comm: hocket.Communicator, act: Callable[[], object]) -> float:
-    """Median seconds of the slowest rank."""
-    seconds = []
-    for _ in range(TIMES):
-        comm.barrier()
-        begin = time.perf_counter()
-        act()
-        seconds.append(time.perf_counter() - begin)
-    slowest = comm.allreduce(numpy.array(seconds), "max")
-    return float(numpy.median(slowest))
 
 
 def _at_once(comm: hocket.Communicator, x: numpy.ndarray, compute: Callable[[], object]) -> None:

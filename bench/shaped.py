@@ -21,14 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.cases import parse_size
 from hocket.bench.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
+from hocket.bench.ours import timed
 from hocket.collectives.launcher import die_with
 from hocket.collectives.queue import SEGMENT_STREAM
 from hocket.errors import ArgumentError
@@ -77,8 +79,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def rank(sizes: Sequence[int]) -> None:
     """Measure, with the others; rank 0 prints a line of JSON for each finding."""
-    import hocket
-
     with hocket.init() as comm:
         if comm.groups != ((0, 1), (2, 3)):
             raise SystemExit(f"shaped: wanted are two hosts of two ranks, not {comm.groups}")
@@ -98,18 +98,6 @@ def rank(sizes: Sequence[int]) -> None:
                     print(json.dumps(row), flush=True)
 
 
-def _timed(comm: Any, call: Callable[[], object]) -> float:
-    """Seconds of one call: from a common start to the last rank's end; the median of trials."""
-    call()
-    trials = []
-    for _ in range(TRIALS):
-        comm.barrier()
-        start = time.perf_counter()
-        call()
-        trials.append(time.perf_counter() - start)
-    return float(np.median(comm.allreduce(np.array(trials), "max")))
-
-
 def _ping_pong(comm: Any, a: int, b: int) -> float:
     """Seconds of 8 bytes one way."""
     x, rounds = np.zeros(1), 100
@@ -123,14 +111,14 @@ def _ping_pong(comm: Any, a: int, b: int) -> float:
                 comm.recv(x, a)
                 comm.send(x, a)
 
-    return _timed(comm, call) / rounds / 2
+    return timed(comm, call, TRIALS) / rounds / 2
 
 
 def _both_ways(comm: Any, a: int, b: int) -> float:
     """Seconds of a long message each way at once."""
     x, y = np.zeros(LONG // 4, np.float32), np.zeros(LONG // 4, np.float32)
     other = {a: b, b: a}.get(comm.rank)
-    return _timed(comm, lambda: other is not None and comm.sendrecv(x, other, y, other))
+    return timed(comm, lambda: other is not None and comm.sendrecv(x, other, y, other), TRIALS)
 
 
 def _reduction() -> float:
@@ -149,7 +137,7 @@ def _reduction() -> float:
 def _allreduce(comm: Any, algorithm: str, nbytes: int) -> dict[str, Any]:
     x = np.zeros(nbytes // 4, np.float32)
     before = _sent()
-    seconds = _timed(comm, lambda: comm.allreduce(x, algorithm=algorithm))
+    seconds = timed(comm, lambda: comm.allreduce(x, algorithm=algorithm), TRIALS)
     sent = (_sent() - before) / (TRIALS + 1)
     return {
         "algorithm": algorithm,

@@ -77,12 +77,19 @@ def _report(options: argparse.Namespace) -> int:
             json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)
     if options.markdown:
         with open(options.markdown, "w") as file:
-            file.write(f"{options.collective} on `{options.topology}`, us (`hocket simulate`)\n" + growth(rows))
+            file.write(f"{options.collective} on `{options.topology}`, us\n\n    {_command(options)}\n" + growth(rows))
     if options.plot and rows:
         from hocket.bench.plot import plot_simulated
 
         plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows)
     return 0 if len(rows) == len(cases) else 1
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The line that makes such a table."""
+    words = ["hocket simulate", options.collective, "--size", options.size, "--bytes", options.bytes]
+    words += ["--algorithm", options.algorithm] if options.algorithm != "all" else []
+    return " ".join([*words, "--topology", str(options.topology), "--markdown", options.markdown])
 
 
 def _cases(options: argparse.Namespace, there: Topology) -> list[tuple[Algorithm, int, int]]:

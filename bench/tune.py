@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if launched(None) is not None:
             return _join(options)
-        return max(_start(n, words) for n in _numbers(options.ranks or RANKS, "-n"))
+        return max(_start(n, words) for n in _rank_counts(options.ranks or RANKS))
     except ArgumentError as why:
         made.error(str(why))
     except Error as why:
@@ -61,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _numbers(text: str, what: str) -> list[int]:
+def _rank_counts(text: str) -> list[int]:
     found = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
     if min(found) < 1 or max(found) > MOST_RANKS:
-        raise ArgumentError(f"{what} {text}: wanted are numbers of ranks, 1 to {MOST_RANKS}, with commas between")
+        raise ArgumentError(f"-n {text}: wanted are numbers of ranks, 1 to {MOST_RANKS}, with commas between")
     return found
 
 

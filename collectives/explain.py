@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from hocket.algorithms.choose import choose
-from hocket.algorithms.tuning import candidates, known
+from hocket.algorithms.tuning import candidates
 from hocket.collectives.asked import asked
 from hocket.errors import ArgumentError
 
@@ -60,8 +60,7 @@ def _choice(comm: CommunicatorBase, collective: str, nbytes: int) -> list[str]:
     times = tuning.measured(collective, queue.layout, nbytes)
     lines = [f"  {collective} {human(nbytes)}: {choice.name}, {choice.why}"]
     for name in sorted(candidates(collective, queue.layout), key=lambda n: times.get(n, math.inf)):
-        algorithm = known(collective, name, queue.layout)
-        predicted = tuning.predicted(algorithm, queue.layout, nbytes) if algorithm is not None else None
+        predicted = tuning.predicted(collective, name, queue.layout, nbytes)
         both = ("measured", times.get(name)), ("predicted", predicted)
         said = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]
         if said:

@@ -47,10 +47,7 @@ def given(config: Config) -> str:
         return ""
     path = place() if config.tuning == "auto" else config.tuning
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MOST + 1)
-        if len(text) > MOST:
-            raise ArgumentError(f"it has more than {MOST >> 20} MiB")
+        text = _read(path)
         Tuning.read(text)
         return text
     except (OSError, UnicodeDecodeError, ArgumentError) as why:
@@ -64,12 +61,19 @@ def given(config: Config) -> str:
 def load(path: str) -> Tuning:
     """The tuning in a file; an empty one if there is no file.  ArgumentError if there is something else."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return Tuning.read(file.read(MOST))
+        return Tuning.read(_read(path))
     except FileNotFoundError:
         return Tuning()
     except (OSError, UnicodeDecodeError) as why:
         raise ArgumentError(f"{path} cannot be read: {why}") from None
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        text = file.read(MOST + 1)
+    if len(text) > MOST:
+        raise ArgumentError(f"it has more than {MOST >> 20} MiB")
+    return text
 
 
 def store(path: str, tuning: Tuning) -> None:

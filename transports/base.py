@@ -65,7 +65,10 @@ class Lane(Protocol):
 
 @runtime_checkable
 class Transport(Protocol):
-    """One way between this process and others.  Made from a `Context`."""
+    """One way between this process and others.  Made from a `Context`.
+
+    It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`.
+    """
 
     name: str
 

@@ -44,6 +44,7 @@ def test_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Pat
     rows, _ = run(capsys, "allreduce", "--size", "8", *words, "--json", str(file), "--markdown", str(table))
     wanted = f"| ranks | 8 |\n|---|---|\n| ring | {rows[0][3]} |\n| hierarchical | {rows[1][3]} |\n"
     assert f"\n1 MiB\n\n{wanted}" in table.read_text()
+    assert " --size 8 --bytes 1M --algorithm ring,hierarchical --topology " + HOSTS in table.read_text()
     written = json.loads(file.read_text())
     assert written["topology"] == HOSTS
     assert [row["algorithm"] for row in written["rows"]] == ["ring", "hierarchical"]

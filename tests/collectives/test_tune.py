@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import harness
 import numpy as np
@@ -44,6 +47,33 @@ def test_what_is_measured_is_kept_and_used_by_later_jobs(tmp_path: pathlib.Path)
         assert "the built-in table" in out
     checked = tune(tmp_path, "-n", "2", "--check", *FEW)
     assert "of 4 choices are within 10% of the best" in checked and "| allreduce | 8 B |" in checked
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have this in their environment."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and f"MARK={mark}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def test_ranks_die_with_a_killed_tune(tmp_path: pathlib.Path) -> None:
+    mark = f"tune-{os.getpid()}"
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "MARK": mark}
+    command = [sys.executable, "-m", "hocket", "tune", "-n", "2", "--seconds", "60"]
+    with subprocess.Popen(command, env=env) as process:
+        until(lambda: len(marked(mark)) == 4)  # itself, the launcher, two ranks
+        process.kill()
+    until(lambda: not marked(mark))
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def only(name: str) -> str:
