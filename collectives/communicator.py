@@ -24,6 +24,7 @@ from hocket.algorithms.registry import Algorithm
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.base import CommunicatorBase
 from hocket.collectives.explain import explain
+from hocket.collectives.messages import ANY, user_tag
 from hocket.collectives.ops import Op
 from hocket.collectives.options import Options
 from hocket.errors import ArgumentError
@@ -181,15 +182,19 @@ class Communicator(CommunicatorBase):
     ) -> Any:  # fmt: skip
         """Send x to `dest`.  Returns when x may be changed, which may be before it has been received."""
         options = Options(async_op, timeout, None, transport)
-        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, tag, options)
+        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, user_tag(tag), options)
 
     def recv(
-        self, out: Any, source: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        self, out: Any, source: int | None, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
         transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype."""
+        """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
+
+        source=None: from whichever rank's comes first; with async_op=True `Work.source` then says whose it was.
+        """
         options = Options(async_op, timeout, None, transport)
-        return self._exchange_messages(None, None, out, self._rank(source, "source"), tag, options)
+        place = ANY if source is None else self._rank(source, "source")
+        return self._exchange_messages(None, None, out, place, user_tag(tag), options)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int, tag: int = 0, *, async_op: bool = False,
@@ -197,7 +202,8 @@ class Communicator(CommunicatorBase):
     ) -> Any:  # fmt: skip
         """Send x to `dest` while receiving `out` from `source`: cannot deadlock, even in a ring."""
         options = Options(async_op, timeout, None, transport)
-        return self._exchange_messages(x, self._rank(dest, "dest"), out, self._rank(source, "source"), tag, options)
+        ends = self._rank(dest, "dest"), out, self._rank(source, "source")
+        return self._exchange_messages(x, *ends, user_tag(tag), options)
 
     # --- communicators
 
@@ -223,6 +229,18 @@ class Communicator(CommunicatorBase):
         if len(set(ranks)) < len(ranks):
             raise ArgumentError(f"ranks={ranks} names a rank twice")
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
+
+    def create_group(self, ranks: Sequence[int], name: str) -> Communicator:
+        """A communicator of these ranks, in this order, made by them alone: the others do not call it.
+
+        `name`: the same on all of them, and of no other communicator made of this one.  MPI's Comm_create_group.
+        """
+        ranks = [self._rank(r, "ranks") for r in ranks]
+        if len(set(ranks)) < len(ranks) or self.rank not in ranks:
+            raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
+        made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
+        made.wire(self._share_among(ranks, made.name, made.offer()))
+        return made
 
     # --- about it
 

@@ -33,6 +33,11 @@ class Work:
         self._fail(self._queued)
         return True
 
+    @property
+    def source(self) -> int | None:
+        """Of a recv that has ended: the rank whose message it took."""
+        return self._queued.plan.source
+
     def result(self) -> Any:
         """Wait, and return what the blocking call would have returned."""
         self.wait()

@@ -12,6 +12,21 @@ from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, hk_channel, hk_view
 cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see messages.py
 
 cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """From its peer; of several, from the first whose message is there.  That one is then the only peer of `x`."""
+    cdef int i, rc, moved = BLOCKED
+    for i in range(x.npeers):
+        x.peers[0], x.peers[i] = x.peers[i], x.peers[0]
+        rc = recv_from(e, r, x, s)
+        if rc < 0:
+            return rc
+        moved |= rc
+        if rc == DONE or e.rx_owner[x.peers[0]] == r:
+            x.npeers = 1
+            return rc
+    return moved
+
+
+cdef int recv_from(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """Like `recv`, but a message with another tag is set aside until its own recv comes.
 
     Of several recvs that wait, only the first in a pass looks at the channel: what arrives between two looks

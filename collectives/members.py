@@ -47,8 +47,13 @@ class Members(HotPath):
         for concurrent in ("collectives", "messages"):
             self._queues[concurrent, None] = self._make_queue(concurrent, None)
         self._main = self._queues["collectives", None]
-        self._hot_init(self._main.engine, world.config.timeout)
+        self.set_timeout(world.config.timeout)
         world.communicators.add(self)  # type: ignore[arg-type]
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
+        self.timeout = seconds
+        self._hot_init(self._main.engine, seconds)
 
     def _make_queue(self, kind: str, forced: str | None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Sequence
 from typing import Any
+
+import numpy
 
 from hocket.collectives.buffers import Buffer, describe
 from hocket.collectives.calls import Call, writable
 from hocket.collectives.engine import CODES
 from hocket.collectives.handle import open_group
 from hocket.collectives.lower import IN, OUT
-from hocket.collectives.options import Options
+from hocket.collectives.options import PLAIN, Options
 from hocket.collectives.plan import Plan
+from hocket.collectives.queue import Queue
 from hocket.collectives.running import NO_OP, Running, check_timeout
 from hocket.errors import ArgumentError
 
 DONE, BUSY = CODES["done"], CODES["busy"]
+ANY = -1
+"""As a source: whichever rank's message comes first."""
+PRIVATE = 1 << 31
+"""Tags from here on are the library's own."""
 
 
 class Messages(Running):
@@ -26,8 +36,6 @@ class Messages(Running):
         if self._broken is not None:
             self._refuse()
         check_timeout(options.timeout)
-        if not 0 <= tag < 1 << 31:
-            raise ArgumentError(f"tag={tag} must be between 0 and 2**31 - 1")
         src = describe(x) if dest is not None else None
         dst = writable(describe(out, "out"), "out") if source is not None else None
         if src is not None and dst is not None and src.dtype != dst.dtype:
@@ -35,10 +43,12 @@ class Messages(Running):
         if dest == self.rank or source == self.rank:
             return self._to_self(x, dest, out, source, src, dst, options)
         queue = self._queue("messages", options.transport)
+        if source == ANY:
+            return self._from_any(queue, out, dst, tag, options)
         model = src or dst
         assert model is not None
-        timeout = self.world.config.timeout if options.timeout is None else options.timeout
-        label = model.dtype.code << 32 | tag
+        timeout = self.timeout if options.timeout is None else options.timeout
+        label = _label(model, tag)
         key = dest, source, model.dtype.code, model.shape, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
@@ -58,6 +68,44 @@ class Messages(Running):
         if dst is not None:
             dst.restore()
         return out
+
+    def _share_among(self, ranks: Sequence[int], name: str, value: Any) -> list[Any]:
+        """The JSON values of these ranks, by their place in `ranks`, which only they call; the first collects them."""
+        tag = PRIVATE | zlib.crc32(name.encode()) >> 1
+        if len(ranks) == 1:
+            return [value]
+        if self.rank != ranks[0]:
+            self._post(value, ranks[0], tag)
+            return list(self._fetch(ranks[0], tag))
+        values = [value, *(self._fetch(r, tag) for r in ranks[1:])]
+        for r in ranks[1:]:
+            self._post(values, r, tag)
+        return values
+
+    def _post(self, value: Any, dest: int, tag: int) -> None:
+        data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
+        for part in (numpy.array([len(data)]), data):
+            self._exchange_messages(part, dest, None, None, tag, PLAIN)
+
+    def _fetch(self, source: int, tag: int) -> Any:
+        length = numpy.zeros(1, numpy.int64)
+        self._exchange_messages(None, None, length, source, tag, PLAIN)
+        data = numpy.empty(int(length[0]), numpy.uint8)
+        self._exchange_messages(None, None, data, source, tag, PLAIN)
+        return json.loads(data.tobytes())
+
+    def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
+        """Its plan is used once: the engine writes into it whose message it took."""
+        assert dst is not None
+        others = tuple(r for r in range(self.size) if r != self.rank)
+        if not others:
+            raise ArgumentError("recv: there is no other rank here to receive from")
+        text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
+        plan = _plan_of("recv", text, [("recv", others, -1, False, None, [(OUT, 0, dst.nbytes)])], dst)
+        label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
+        self._connect(queue, plan, self.timeout if options.timeout is None else options.timeout, label)
+        work = self._start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst), call=call)
+        return work if options.async_op or open_group() is not None else work.result()
 
     def _to_self(
         self, x: Any, dest: int | None, out: Any, source: int | None, src: Buffer | None, dst: Buffer | None,
@@ -82,10 +130,26 @@ def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst:
     assert model is not None
     verb = "sendrecv" if src and dst else "send" if src else "recv"
     ends = ", ".join(f"{k}={v}" for k, v in (("dest", dest), ("source", source)) if v is not None)
+    return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {ends})", step, model)
+
+
+def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:
     return Plan(
         [step], itemsize=model.dtype.itemsize, dtype=model.dtype.code, scratch=0, segment=0, fingerprint=0,
-        collective=verb, algorithm="message", text=f"{verb}({model.dtype.name}{list(model.shape)}, {ends})",
+        collective=verb, algorithm="message", text=text,
     )  # fmt: skip
+
+
+def user_tag(tag: int) -> int:
+    """`tag`, if it may be a message's."""
+    if not 0 <= tag < PRIVATE:
+        raise ArgumentError(f"tag={tag} must be between 0 and 2**31 - 1")
+    return tag
+
+
+def _label(model: Buffer, tag: int) -> int:
+    """What a message carries: its dtype, which is checked, and its tag, which is matched."""
+    return int(model.dtype.code) << 32 | tag
 
 
 def _self_plan(src: Buffer) -> Plan:

@@ -15,6 +15,7 @@ class Plan:
     peers: frozenset[int]
     small: bool
     traffic: int
+    source: int | None
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
         fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way",

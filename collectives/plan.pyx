@@ -48,6 +48,11 @@ cdef class Plan:
         """The call, for people; `tag` of a message, which plans do not know."""
         return self.text if tag is None else f"{self.text[:-1]}, tag={tag & 0xffffffff})"
 
+    @property
+    def source(self):
+        """Of one recv: the rank it is from; of one from any rank, once that has ended."""
+        return self.instrs[0].peers[0] if self.ninstrs and self.instrs[0].npeers == 1 else None
+
     cdef _fill(self, int i, kind, to, own, after, src, dst, int* peers, int* pieces):
         cdef Instr* x = &self.instrs[i]
         x.kind, x.own, x.after_sends = KINDS[kind], own, after

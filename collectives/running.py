@@ -71,7 +71,7 @@ class Running(Failing):
             self._shorten(call, options, op, how, plan)
             return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call)
         engine = queue.engine
-        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        timeout = self.timeout if options.timeout is None else options.timeout
         code = engine.execute(plan, src, dst, how.code, how.user, timeout)
         if code == BUSY:
             return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call).result()
@@ -99,7 +99,7 @@ class Running(Failing):
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result."""
         engine = queue.engine
-        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        timeout = self.timeout if options.timeout is None else options.timeout
         count = call.dst.count if call is not None and call.dst is not None else 0
         queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, factor, count)
 
@@ -145,7 +145,7 @@ class Running(Failing):
             text=call.words(how.name, algorithm.name if special else None),
             traffic=TRAFFIC.get(call.contract, "one way"),
         )  # fmt: skip
-        timeout = self.world.config.timeout if options.timeout is None else options.timeout
+        timeout = self.timeout if options.timeout is None else options.timeout
         self._connect(queue, plan, timeout)
         return plan
 

@@ -156,6 +156,35 @@ def outstanding(comm: Communicator) -> None:
             comm.send(payload(n, tag), 0, tag)
 
 
+def from_any(comm: Communicator) -> None:
+    """Whose message comes first is taken; its sender is told; of one sender the order stays."""
+    for n in (8, 5000, 300_000):
+        if comm.rank == 0:
+            others, seen = comm.size - 1, []
+            for _ in range(2 * others):
+                out = np.empty(n, np.uint8)
+                work = comm.recv(out, None, 7, async_op=True)
+                assert work.wait(20) and work.source is not None
+                seen.append(work.source)
+                same(out, payload(n, work.source, seen.count(work.source)), f"{n} bytes from any, number {len(seen)}")
+            assert sorted(seen) == sorted(2 * [*range(1, comm.size)])
+            out = np.empty(n, np.uint8)
+            assert others == 0 or comm.recv(out, None, 9) is out
+        else:
+            comm.send(payload(n, comm.rank, 1), 0, 7)
+            comm.send(payload(n, 0), 0, 8)  # another tag, in between
+            comm.send(payload(n, comm.rank, 2), 0, 7)
+            if comm.rank == 1:
+                comm.send(payload(n, 5), 0, 9)
+        if comm.rank == 0:
+            for r in range(1, comm.size):
+                same(got(comm, n, r, 8), payload(n, 0), f"{n} bytes of another tag, from {r}")
+        comm.barrier()  # the next size must not come before
+    if comm.size == 1:
+        with pytest.raises(ArgumentError, match="no other rank"):
+            comm.recv(np.empty(1), None)
+
+
 def few_tags_outstanding(comm: Communicator) -> None:
     """Receives of one tag take the messages in the order in which both were issued, whatever arrives when."""
     for n in (100, 5000, 100_000) * 3:
@@ -208,7 +237,7 @@ def first_of_all(comm: Communicator) -> None:
 
 EXCHANGES: tuple[Callable[[Communicator], None], ...] = (
     every_size, both_ways, unequal_ways, around_the_ring, tags_in_any_order, to_self, grouped, unexpected,
-    outstanding, few_tags_outstanding, beside_collectives, first_of_all,
+    outstanding, from_any, few_tags_outstanding, beside_collectives, first_of_all,
 )  # fmt: skip
 
 

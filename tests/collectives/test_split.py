@@ -63,6 +63,24 @@ def no_color(comm: Communicator) -> None:
     works(comm)
 
 
+def made_by_members(comm: Communicator) -> None:
+    """Those who are in it make it; the others do something else meanwhile, and take no part."""
+    ranks = list(range(comm.size))[::-1][: max(1, comm.size - 1)]
+    if comm.rank in ranks:
+        made = comm.create_group(ranks, "backwards")
+        assert members(made) == ranks and made.rank == ranks.index(comm.rank)
+        works(made)
+        again = comm.create_group(ranks, "another")
+        works(again)
+        works(made)
+        again.close()
+        made.close()
+    else:
+        with pytest.raises(ArgumentError, match="must name 0"):
+            comm.create_group(ranks, "without me")
+    works(comm)
+
+
 def groups_of_ranks(comm: Communicator) -> None:
     last = comm.size - 1
     for ranks in ([0], [last, 0][-comm.size :], list(range(comm.size))[::-1]):
@@ -117,7 +135,9 @@ def beside_the_parent(comm: Communicator) -> None:
     works(comm)
 
 
-CHECKS: tuple[Callable[[Communicator], None], ...] = (colors, no_color, groups_of_ranks, nested, beside_the_parent)
+CHECKS: tuple[Callable[[Communicator], None], ...] = (
+    colors, no_color, groups_of_ranks, made_by_members, nested, beside_the_parent,
+)  # fmt: skip
 
 
 def everything(comm: Communicator) -> None:
