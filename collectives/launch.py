@@ -7,6 +7,7 @@ and rank 0's address.  Opens no connection.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import ipaddress
@@ -251,6 +252,19 @@ def _master(environ: Environ, me: Claim) -> str:
         f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks are not known to be on one machine, and "
         "rank 0's is not known: set MASTER_ADDR to its name on every rank, or call init(address='tcp:host:port')"
     )
+
+
+def own_address(environ: Environ) -> str:
+    """The address of this host from which it reaches MASTER_ADDR; without one, that of its own name; else loopback."""
+    try:
+        found = socket.getaddrinfo(environ.get("MASTER_ADDR") or socket.gethostname(), 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return "127.0.0.1"
+    for family, kind, _, _, place in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as sock:
+            sock.connect(place)  # sends nothing, but chooses a way
+            return str(sock.getsockname()[0])
+    return "127.0.0.1"
 
 
 def _ports(environ: Environ, config: Config, me: Claim, job: str) -> list[int]:

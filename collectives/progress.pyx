@@ -32,6 +32,7 @@ cdef extern from "pthread.h" nogil:
     int pthread_mutex_unlock(pthread_mutex_t*)
     int pthread_cond_init(pthread_cond_t*, void*)
     int pthread_cond_signal(pthread_cond_t*)
+    int pthread_cond_broadcast(pthread_cond_t*)
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
 cdef extern from "time.h" nogil:
@@ -64,8 +65,11 @@ cdef bint asleep = False        # the thread lies on `filled`
 cdef uint32_t drivers = 0       # threads in `wait`; atomic
 cdef uint32_t nended = 0        # runs that ended since the last reaping; atomic
 cdef uint32_t stopping = 0      # atomic
+cdef pthread_cond_t one_ended
+cdef uint64_t ends = 0          # runs that ended, ever
 pthread_mutex_init(&lock, NULL)
 pthread_cond_init(&filled, NULL)
+pthread_cond_init(&one_ended, NULL)
 
 thread = None
 
@@ -73,10 +77,13 @@ thread = None
 # ------------------------------------------------------------------------------------- progress, lock held
 
 cdef int settle(Node* n, int rc) noexcept nogil:
+    global ends
     if rc == DONE and n.scale != NULL:
         n.scale(n.result, n.result, n.count, n.factor)
     hk_store32(&n.status, <uint32_t>rc)         # from here on its owner may free it
     hk_add32(&nended, 1)
+    ends += 1
+    pthread_cond_broadcast(&one_ended)          # costs nothing if nobody waits
     return MOVED
 
 
@@ -276,9 +283,22 @@ def stop():
             pthread_mutex_lock(&lock)
             hk_store32(&stopping, 1)
             pthread_cond_signal(&filled)
+            pthread_cond_broadcast(&one_ended)
             pthread_mutex_unlock(&lock)
         thread.join(2)
         thread = None
+
+
+def end_after(uint64_t seen):
+    """Sleep until more than `seen` runs have ended in this process (or progress stops); how many it is then."""
+    cdef uint64_t found
+    with nogil:
+        pthread_mutex_lock(&lock)
+        while ends == seen and not hk_load32(&stopping):
+            pthread_cond_wait(&one_ended, &lock)
+        found = ends
+        pthread_mutex_unlock(&lock)
+    return found
 
 
 cdef void forked() noexcept:
@@ -286,6 +306,7 @@ cdef void forked() noexcept:
     global thread, nqueued, drivers, asleep
     pthread_mutex_init(&lock, NULL)
     pthread_cond_init(&filled, NULL)
+    pthread_cond_init(&one_ended, NULL)
     nqueued = drivers = 0
     asleep = False
     thread = None

@@ -6,19 +6,22 @@ import atexit
 import contextlib
 import logging
 import os
+import secrets
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from hocket.collectives import asked, default, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
-from hocket.collectives.launch import Place, detect
+from hocket.collectives.launch import Place, detect, meeting_path, own_address
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
 from hocket.errors import ArgumentError
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
+from hocket.transports.board import MeetAtBoard, Store
 from hocket.transports.reactor import Reactor
 from hocket.transports.rendezvous import join
 from hocket.transports.session import Session
@@ -48,16 +51,17 @@ def config() -> Config:
 
 
 def init(
-    rank: int | None = None, size: int | None = None, address: str | None = None, *, auth: str = "secret",
-    transport: str | None = None, timeout: float | None = None, make_default: bool = True,
+    rank: int | None = None, size: int | None = None, address: str | None = None, *, store: Store | None = None,
+    auth: str = "secret", transport: str | None = None, timeout: float | None = None, make_default: bool = True,
 ) -> Communicator:  # fmt: skip
     """Join the other ranks of this job and return the communicator of all of them.
 
     The place in the job is found in what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and
     WORLD_SIZE set by hand); alone, the size is 1.  `rank`, `size` and `address` ("unix:/path", "tcp:host:port") beat
-    the launcher.  `transport`: names to use, best first ("shm,tcp"); default all that this machine has.  `timeout`:
-    seconds for all ranks to come (60).  `auth="none"`: over several hosts without a secret, for networks where
-    everybody may join.  HOCKET_LOG=info prints what was decided.
+    the launcher.  `store`, with rank and size, instead of an address: any object with set(key, text) and get(key) that
+    all ranks share; whoever reads it may join, unless HOCKET_SECRET is set.  `transport`: names to use, best first
+    ("shm,tcp"); default all that this machine has.  `timeout`: seconds for all ranks to come (60).  `auth="none"`:
+    over several hosts without a secret, where everybody on the network may join.  HOCKET_LOG=info prints the decisions.
 
     Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
 
@@ -68,23 +72,27 @@ def init(
     """
     settings = config()
     asked.check(settings.algorithm)
-    place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
-    log.info("%s", place.why)
     wait = timeout or min(START_TIMEOUT, settings.timeout)
     names = (transport or settings.transport or ",".join(registry.known())).split(",")
-    world = _alone(settings) if place.size == 1 else _join(place, settings, names, wait)
-    world.why = place.why
+    if store is not None:
+        start = _at_store(store, rank, size, address, settings, wait)
+    else:
+        place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
+        start = Start(place.rank, place.size, place.why, lambda reactor: _at_address(place, wait, reactor))
+    log.info("%s", start.why)
+    world = _alone(settings) if start.size == 1 else _join(start, settings, names, wait)
+    world.why = start.why
     try:
-        comm = Communicator(world, "world", range(place.size))
+        comm = Communicator(world, "world", range(start.size))
         comm.wire(world.session.exchange(comm.offer(), wait))
-        if settings.tuning == "measure" and place.size > 1:
+        if settings.tuning == "measure" and start.size > 1:
             comm.tune(sizes=CALIBRATION, seconds=0.3)
     except BaseException:
         world.close()
         raise
-    for peer in range(place.size):
-        if peer != place.rank:
-            log.info("rank %d to rank %d: %s", place.rank, peer, world.road(peer))
+    for peer in range(start.size):
+        if peer != start.rank:
+            log.info("rank %d to rank %d: %s", start.rank, peer, world.road(peer))
     _worlds[:] = [each for each in _worlds if not each._closed]  # what was left may go, and its memory with it
     _worlds.append(comm)
     if make_default:
@@ -92,23 +100,62 @@ def init(
     return comm
 
 
+class Start(NamedTuple):
+    """Who this rank is, how that was found, and how it meets the others: a session, and the job's name."""
+
+    rank: int
+    size: int
+    why: str
+    meet: Callable[[Reactor], tuple[Session, str]]
+
+
+def _at_address(place: Place, wait: float, reactor: Reactor) -> tuple[Session, str]:
+    return join(place.rank, place.size, place.address, place.key, place.job, wait, reactor), place.job
+
+
+def _at_store(
+    store: Store, rank: int | None, size: int | None, address: str | None, settings: Config, wait: float
+) -> Start:
+    if rank is None or size is None or address is not None:
+        raise ArgumentError("init(store=...) needs rank= and size=, and no address=")
+    if not 0 <= rank < size:
+        raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
+
+    def meet(reactor: Reactor) -> tuple[Session, str]:
+        path = meeting_path(os.environ, secrets.token_hex(16))
+        host = settings.iface or own_address(os.environ)
+        board = MeetAtBoard(
+            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports
+        )
+        session = board.open() if rank == 0 else board.find()
+        return session, board.job
+
+    return Start(rank, size, f"rank {rank} of {size} from the caller; rank 0 found in a store", meet)
+
+
 def _alone(settings: Config) -> World:
     return World(0, 1, lone_session(), settings, [], lambda name: "alone")
 
 
-def _join(place: Place, settings: Config, names: list[str], wait: float) -> World:
+def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
     reactor = Reactor()
     try:
-        return _meet(place, settings, names, wait, reactor)
+        session, job = start.meet(reactor)
+        try:
+            return _world(start, session, job, settings, names, wait, reactor)
+        except BaseException:
+            session.close()
+            raise
     except BaseException:  # nothing of a start that failed stays
         reactor.close()
         raise
 
 
-def _meet(place: Place, settings: Config, names: list[str], wait: float, reactor: Reactor) -> World:
-    session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor)
+def _world(
+    start: Start, session: Session, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor
+) -> World:
     context = Context(
-        place.rank, place.size, session.key, place.job, reactor, _interface(session, settings), settings.ports, wait
+        start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait
     )
     present, absent = registry.load(names)
     unknown = set(names) - set(present) - set(absent)
@@ -124,12 +171,8 @@ def _meet(place: Place, settings: Config, names: list[str], wait: float, reactor
         made: Transport = kind(context)
         return made
 
-    try:
-        tuning = tuning_file.given(settings) if place.rank == 0 else ""
-        world = World(place.rank, place.size, session, settings, names, make, tuning)
-    except BaseException:
-        session.close()
-        raise
+    tuning = tuning_file.given(settings) if start.rank == 0 else ""
+    world = World(start.rank, start.size, session, settings, names, make, tuning)
     world.reactor = reactor
     return world
 

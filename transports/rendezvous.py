@@ -46,7 +46,7 @@ def join(
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
     reactor = reactor or Reactor()
-    meet = Meet(rank, size, _candidates(address), key, job, time.monotonic() + timeout, timeout, reactor)
+    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor)
     try:
         session = meet.open() if rank == 0 else meet.find()
     except BaseException:
@@ -58,48 +58,46 @@ def join(
 
 
 class Meet:
-    """One rank's attempt to join."""
+    """One rank's attempt to join.  (board.py has another kind.)"""
+
+    patience = WRONG_KEY
+    """Seconds after which a rank that meets only other jobs' hubs gives up."""
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        candidates: list[Address],
-        key: bytes | None,
-        job: str,
-        deadline: float,
-        timeout: float,
+        self, rank: int, size: int, candidates: list[Address], key: bytes | None, job: str, timeout: float,
         reactor: Reactor,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.candidates, self.key, self.job = rank, size, candidates, key, job
-        self.deadline, self.timeout, self.reactor = deadline, timeout, reactor
+        self.deadline, self.timeout, self.reactor = time.monotonic() + timeout, timeout, reactor
+
+    def addresses(self) -> list[Address]:
+        """Where rank 0 may be, in a round of looking for it."""
+        return self.candidates
 
     # --- rank 0 ---
 
     def open(self) -> Session:
         hub = Hub(self.reactor, self.size, self.job, keyed=self.key is not None)
-        listener = self._listen(hub) if self.size > 1 else None
-        hub.complete = lambda: listener.close() if listener else None
+        listeners = self.listen(hub) if self.size > 1 else []
+        hub.complete = lambda: _close(listeners)
         mine, hubs = socket.socketpair()
         self.reactor.soon(lambda: hub.take(hubs, Hello(0, PURPOSE, self.job)))
         session = Session(self.reactor, mine, 0, self.size, self.key)
         session._hub = hub
-        if listener and listener.address[0] == "tcp":
-            session.home = str(listener.address[1])
+        session.home = next((str(each.address[1]) for each in listeners if each.address[0] == "tcp"), None)
         try:
             return self._settle(session)
         except BaseException:
             self.reactor.soon(hub.late)  # the others learn it now, not when their own time is over
-            if listener:
-                listener.close()
+            _close(listeners)
             session.close()
             raise
 
-    def _listen(self, hub: Hub) -> Listener:
+    def listen(self, hub: Hub) -> list[Listener]:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
-                return Listener(self.reactor, address, self.key, hub.take)
+                return [Listener(self.reactor, address, self.key, hub.take)]
             except TransportError as why:
                 self._look_for_double(address, why)
                 if why.errno != errno.EADDRINUSE or time.monotonic() > self.deadline:
@@ -113,7 +111,7 @@ class Meet:
         if why.errno != errno.EADDRINUSE:
             return
         try:
-            session = self._knock(address)
+            session = self.knock(address)
         except TransportError:
             return
         answer = session._wait("refused", seconds=KNOCK)
@@ -125,17 +123,18 @@ class Meet:
 
     def find(self) -> Session:
         started, last, stranger = time.monotonic(), "not tried", ""
+        addresses: list[Address] = []
         while time.monotonic() < self.deadline:
-            strangers = 0
-            for address in self.candidates:
+            strangers, addresses = 0, self.addresses()
+            for address in addresses:
                 try:
-                    return self._settle(self._knock(address))
+                    return self._settle(self.knock(address))
                 except AuthError as why:
                     last = stranger = str(why)
                     strangers += 1
                 except TransportError as why:
                     last = str(why)
-            if strangers == len(self.candidates) and time.monotonic() - started > WRONG_KEY:
+            if addresses and strangers == len(addresses) and time.monotonic() - started > self.patience:
                 raise AuthError(last)
             # Ranks of one host start together: soon after the first look rank 0 is there.
             time.sleep(min(AGAIN, (time.monotonic() - started) / 4 + 0.001))
@@ -143,11 +142,11 @@ class Meet:
             raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
             f"rank {self.rank}: rank 0 of job {self.job!r} was not found within {self.timeout:g} s "
-            f"(is it running? HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(self.candidates[0])}",
+            f"(is it running? HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(addresses)}",
             [0],
         )
 
-    def _knock(self, address: Address) -> Session:
+    def knock(self, address: Address) -> Session:
         left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
         sock = dial(address, self.key, Hello(self.rank, PURPOSE, self.job), left)
         return Session(self.reactor, sock, self.rank, self.size, self.key)
@@ -183,9 +182,14 @@ class Meet:
         return dict(answer["welcome"])
 
 
-def _hint(address: Address) -> str:
+def _close(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        listener.close()
+
+
+def _hint(addresses: Sequence[Address]) -> str:
     """Where rank 0 cannot be met from another host."""
-    if address[0] == "tcp" and not address[1].startswith(("127.", "localhost", "::1")):
+    if any(kind == "tcp" and not place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses):
         return ""
     return (
         "; that address is this host's own (loopback): if rank 0 is on another host, set MASTER_ADDR to an address "

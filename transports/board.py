@@ -1,0 +1,83 @@
+"""Meeting through a store: rank 0 opens the hub where it likes and writes down where, the others read that and come.
+
+A store is somebody's key-value service (torch's TCPStore, say), which all ranks reach and all who reach it may read.
+It may also be old: what a rank reads can be the note of a job that is over, whose ranks a launcher started again.  So
+nothing but the note is taken from it; whether it is this job's shows when the hub proves that it wrote it, and a rank
+that is refused reads again.  Cost: one write, and a read and one connection a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from hocket.transports.handshake import Address
+from hocket.transports.hub import Hub
+from hocket.transports.listener import Listener
+from hocket.transports.reactor import Reactor
+from hocket.transports.rendezvous import Meet
+from hocket.transports.session import Session
+
+NOTE = "hocket"
+"""The key that rank 0 writes."""
+
+
+class Store(Protocol):
+    """What is asked of a store."""
+
+    def set(self, key: str, value: str) -> object:
+        """Keep a value, instead of an older one."""
+
+    def get(self, key: str) -> bytes | str | None:
+        """The value, None if there is none (yet).  Does not wait."""
+
+
+class MeetAtBoard(Meet):
+    """One rank's attempt to join by the store.
+
+    `path` (of a Unix socket, for ranks of rank 0's host) and `host` with `ports` (an address of rank 0's) are where
+    rank 0 listens.  key None: rank 0 makes one and writes it down too, so whoever reads the store can join.
+    """
+
+    patience = float("inf")  # a note may be old, so another key means: read again
+
+    def __init__(
+        self, rank: int, size: int, store: Store, key: bytes | None, timeout: float, reactor: Reactor,
+        *, path: str, host: str, ports: Iterable[int] | None,
+    ) -> None:  # fmt: skip
+        super().__init__(rank, size, [], key, secrets.token_hex(16), timeout, reactor)
+        self.store, self.given = store, key
+        self.places: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
+        self.host = host
+
+    def listen(self, hub: Hub) -> list[Listener]:
+        self.key = self.given or secrets.token_bytes(32)
+        found = [Listener(self.reactor, place, self.key, hub.take) for place in self.places]
+        shown = None if self.given else self.key.hex()
+        note = {"job": self.job, "key": shown, "addresses": [each.address for each in found]}
+        self.store.set(NOTE, json.dumps(note))
+        return found
+
+    def addresses(self) -> list[Address]:
+        """What the store says now."""
+        try:
+            note = json.loads(self.store.get(NOTE) or "{}")
+            self.job, self.key = str(note["job"]), bytes.fromhex(note["key"]) if note["key"] else self.given
+            found = [_address(*each) for each in note["addresses"]]
+        except (ValueError, KeyError, TypeError):
+            return []
+        self.host = next((each[1] for each in found if each[0] == "tcp"), self.host)
+        return found if self.key else []
+
+    def knock(self, address: Address) -> Session:
+        session = super().knock(address)
+        if address[0] == "unix":  # on rank 0's host: what reaches rank 0 from elsewhere reaches us
+            session.home = self.host
+        return session
+
+
+def _address(kind: str, place: str, port: int = 0) -> Address:
+    return ("unix", str(place)) if kind == "unix" else ("tcp", str(place), int(port))
+
