@@ -1,4 +1,4 @@
-"""Build: folder X is the package hocket.X (src/hocket/ holds one symlink per folder)."""
+"""Build: folder X, or frameworks/X, is the package hocket.X (src/hocket/ holds one symlink per folder)."""
 
 import os
 from glob import glob
@@ -7,7 +7,7 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-FOLDERS = ["algorithms", "bench", "collectives", "kernels", "transports"]
+FOLDERS = ["algorithms", "bench", "collectives", "kernels", "torch", "transports"]
 # Listed by name, so that a missing file fails the build.
 EXTENSIONS = [
     "bench.limits",

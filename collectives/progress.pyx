@@ -290,7 +290,7 @@ def stop():
 
 
 def end_after(uint64_t seen):
-    """Sleep until more than `seen` runs have ended in this process (or progress stops); how many it is then."""
+    """Sleep until more than `seen` runs have ended in this process (or `nudge`); how many it is then, 0 at its end."""
     cdef uint64_t found
     with nogil:
         pthread_mutex_lock(&lock)
@@ -298,7 +298,16 @@ def end_after(uint64_t seen):
             pthread_cond_wait(&one_ended, &lock)
         found = ends
         pthread_mutex_unlock(&lock)
-    return found
+    return 0 if hk_load32(&stopping) else found
+
+
+def nudge():
+    """Wake who sleeps in `end_after`: there is something else to look at."""
+    global ends
+    take()
+    ends += 1
+    pthread_cond_broadcast(&one_ended)
+    give()
 
 
 cdef void forked() noexcept:

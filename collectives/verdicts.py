@@ -15,18 +15,24 @@ from typing import Any
 import hocket.errors as errors
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-FOLDERS = ("collectives", "transports", "algorithms", "kernels", "hocket")
-OURS = tuple(os.path.join(PACKAGE, folder, "") for folder in FOLDERS)
+FOLDERS = ("collectives", "transports", "algorithms", "kernels", "hocket", "frameworks", "torch")
+_passed_over = [os.path.join(PACKAGE, folder, "") for folder in FOLDERS]
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
 LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
 
 
+def pass_over(folder: str) -> None:
+    """What lies there is no code of the user's: a framework that calls us, say."""
+    _passed_over.append(os.path.join(os.path.realpath(folder), ""))
+    _shown.cache_clear()
+
+
 @functools.lru_cache(maxsize=1024)
 def _shown(filename: str) -> str:
-    """The name under which a source file is shown; "" for hocket's own and Python's library."""
+    """The name under which a source file is shown; "" for hocket's own, Python's library, and what was passed over."""
     path = os.path.realpath(filename)
-    ours = path.startswith(OURS) or os.path.basename(os.path.dirname(path)) == "hocket"
+    ours = path.startswith(tuple(_passed_over)) or os.path.basename(os.path.dirname(path)) == "hocket"
     theirs = path.startswith(LIBRARY) and "-packages" not in path
     return "" if ours or theirs or filename.startswith("<frozen") else os.path.basename(path)
 

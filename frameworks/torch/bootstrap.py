@@ -1,0 +1,53 @@
+"""From what torch knows of a group to its communicator.
+
+The default group's ranks meet through torch's store (transports/board.py): only rank 0's address is read there, and an
+address of a job that is over is found out and read again, so a restart under torchrun needs no luck.  Groups of ranks
+of a default group that is hocket's too are made of that, by their members alone, and open no other connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+import hocket
+from hocket.collectives.communicator import Communicator
+
+
+class TorchStore:
+    """torch's store, as `hocket.init` asks it."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def set(self, key: str, value: str) -> None:
+        self.store.set(key, value)
+
+    def get(self, key: str) -> bytes | None:
+        found: bytes | None = self.store.get(key) if self.store.check([key]) else None
+        return found
+
+
+def communicator(options: Any) -> Communicator:
+    """The members' communicator; its calls wait as long as the group's timeout says."""
+    seconds = options.timeout.total_seconds()
+    parent = _parent()
+    if parent is None:
+        comm = hocket.init(
+            options.group_rank, options.group_size, store=TorchStore(options.store), timeout=seconds,
+            make_default=False,
+        )  # fmt: skip
+    else:
+        ranks = list(options.global_ranks_in_group) or list(range(parent.size))
+        comm = parent.create_group(ranks, f"{options.group_id}")
+    comm.set_timeout(seconds)
+    return comm
+
+
+def _parent() -> Communicator | None:
+    """The default group's communicator, if there is one yet and it is hocket's: the same answer on all ranks."""
+    from hocket.torch.group import ProcessGroupHocket
+
+    default = dist.group.WORLD
+    return default.comm if isinstance(default, ProcessGroupHocket) else None

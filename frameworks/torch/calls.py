@@ -1,0 +1,287 @@
+"""The collectives and messages of a process group, under torch's names, with torch's options.
+
+A synchronous call (`opts.asyncOp` is False: torch's Python functions say so) runs at once in the caller's thread and
+returns None; every other one returns a `Work`.  Results go into the caller's tensors: directly where they are
+contiguous (lists: one behind the other in one storage), else by a copy at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.autograd.profiler import record_function
+
+import hocket
+from hocket.collectives.communicator import Communicator
+from hocket.torch import sparse
+from hocket.torch.failing import in_torchs_words
+from hocket.torch.ops import op_of
+from hocket.torch.tensors import After, Tensor, gathered, moved, readable, scattered, writable
+from hocket.torch.works import Work
+
+Tensors = Sequence[Tensor]
+_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+
+
+def first(tensors: Any) -> Tensor:
+    """The tensor of a call on one: torch passes [tensor], some callers the tensor."""
+    found: Tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
+    return found
+
+
+def waits(opts: Any) -> bool:
+    """Is this a synchronous call?"""
+    return opts is not None and getattr(opts, "asyncOp", True) is False
+
+
+def limit(opts: Any) -> float | None:
+    """Seconds, if the options set a limit of their own."""
+    timeout = getattr(opts, "timeout", None)
+    return timeout.total_seconds() if isinstance(timeout, timedelta) and timeout > timedelta(0) else None
+
+
+class Calls:
+    """`comm` carries them out."""
+
+    comm: Communicator
+    _together: list[Work] | None = None
+    """Between start_coalescing and end_coalescing: what was issued."""
+
+    def _run(
+        self, name: str, opts: Any, result: Any, call: Callable[..., Any], *args: Any,
+        after: Sequence[After | None] = (),
+    ) -> Work | None:  # fmt: skip
+        """Issue one call; or carry it out, if the caller waits for it anyway."""
+        event = record_function(f"hocket:{name}") if _profiled() else contextlib.nullcontext()
+        with in_torchs_words(), event:
+            if waits(opts) and self._together is None:
+                call(*args, timeout=limit(opts))
+                for act in after:
+                    if act is not None:
+                        act()
+                return None
+            work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after)
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _each(self, opts: Any, issue: Callable[..., Any], *columns: Any) -> Work | None:
+        """Several calls issued at once."""
+        before, self._together = self._together, []
+        try:
+            for row in zip(*columns, strict=True):
+                issue(*row)
+            work = merged(self._together)
+        finally:
+            self._together = before
+        if before is not None:
+            before.append(work)
+        elif waits(opts):
+            work.wait()
+            return None
+        return work
+
+    # --- reductions
+
+    def allreduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work | None:
+        """In place.  Sparse COO tensors too (sum and avg)."""
+        tensor = first(tensors)
+        asked = getattr(opts, "reduceOp", None)
+        if asked is None:  # the short forms: allreduce(tensor), allreduce(tensor, op)
+            asked = op if op is not None else opts if opts is not None else torch.distributed.ReduceOp.SUM
+        if tensor.layout is not torch.strided:
+            return self._sum_sparse(tensor, opts, op_of(asked, tensor))
+        out, after = writable(tensor, "all_reduce")
+        return self._run(
+            "all_reduce", opts, [tensor], self.comm.allreduce, out, op_of(asked, tensor), after=[after]
+        )
+
+    def _sum_sparse(self, tensor: Tensor, opts: Any, op: Any) -> Work | None:
+        with in_torchs_words():
+            sparse.allreduce(self.comm, tensor, op)
+        return None if waits(opts) else Work([], [tensor])
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work | None:
+        return self._each(opts, lambda tensor: self.allreduce(tensor, opts), tensors)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Work | None:
+        """In place at the root; the others' tensors stay as they are."""
+        tensor, root = first(tensors), getattr(opts, "rootRank", 0)
+        op = op_of(getattr(opts, "reduceOp", torch.distributed.ReduceOp.SUM), tensor)
+        if self.comm.rank == root:
+            out, after = writable(tensor, "reduce")
+            return self._run("reduce", opts, [tensor], self.comm.reduce, out, root, op, out, after=[after])
+        return self._run("reduce", opts, [tensor], self.comm.reduce, readable(tensor, "reduce"), root, op)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work | None:
+        """A list of one tensor for each rank, which may differ in size."""
+        output, given = first(outputs), inputs[0]
+        x = gathered(given, "reduce_scatter")
+        out, after = writable(output, "reduce_scatter", keep=False)
+        counts = [each.numel() for each in given]
+        op = op_of(getattr(opts, "reduceOp", torch.distributed.ReduceOp.SUM), output)
+        call = self.comm.reduce_scatterv
+        return self._run("reduce_scatter", opts, [output], call, x, counts, op, out.reshape(-1), after=[after])
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work | None:
+        """The input is size times as long as the output."""
+        x = readable(given, "reduce_scatter_tensor").reshape(-1)
+        out, after = writable(output, "reduce_scatter_tensor", keep=False)
+        op = op_of(getattr(opts, "reduceOp", torch.distributed.ReduceOp.SUM), output)
+        call = self.comm.reduce_scatter
+        return self._run("reduce_scatter_tensor", opts, output, call, x, op, out.reshape(-1), after=[after])
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
+        return self._each(opts, lambda out, x: self.reduce_scatter_single(out, x, opts), outputs, inputs)
+
+    # --- movement
+
+    def broadcast(self, tensors: Any, opts: Any = None, root: Any = None, timeout: Any = None) -> Work | None:
+        tensor = first(tensors)
+        source = opts if isinstance(opts, int) else getattr(opts, "rootRank", root or 0)
+        out, after = writable(tensor, "broadcast", keep=self.comm.rank == source)
+        return self._run("broadcast", opts, [tensor], self.comm.broadcast, moved(out), source, after=[after])
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Any, opts: Any = None, timeout: Any = None) -> Work | None:
+        """A list of one tensor for each rank; their sizes may differ from rank to rank."""
+        outs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
+        x = moved(readable(first(inputs), "all_gather"))
+        whole, after = scattered(outs, "all_gather")
+        out = moved(whole)
+        scale = out.numel() // whole.numel() if whole.numel() else 1
+        counts = [each.numel() * scale for each in outs]
+        if len(set(counts)) == 1:
+            return self._run("all_gather", opts, outputs, self.comm.allgather, x, out, after=[after])
+        return self._run("all_gather", opts, outputs, self.comm.allgatherv, x, counts, out, after=[after])
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work | None:
+        """The output is size times as long as the input."""
+        x = moved(readable(given, "all_gather_into_tensor"))
+        out, after = writable(output, "all_gather_into_tensor", keep=False)
+        call = self.comm.allgather
+        return self._run("all_gather_into_tensor", opts, output, call, x, moved(out), after=[after])
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
+        return self._each(opts, lambda out, x: self.all_gather_single(out, x, opts), outputs, inputs)
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work | None:
+        """outputs[rank][i] is that rank's inputs[i]."""
+        by_input = [[row[i] for row in outputs] for i in range(len(inputs))]
+        return self._each(opts, lambda outs, x: self.allgather([outs], [x], opts), by_input, inputs)
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Any, opts: Any = None) -> Work | None:
+        """outputs: at the root a list of one tensor for each rank, elsewhere nothing."""
+        x, root = moved(readable(first(inputs), "gather")), getattr(opts, "rootRank", 0)
+        if self.comm.rank != root:
+            return self._run("gather", opts, [], self.comm.gather, x, root)
+        whole, after = scattered(outputs[0], "gather")
+        return self._run("gather", opts, outputs, self.comm.gather, x, root, moved(whole), after=[after])
+
+    def gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work | None:
+        """One tensor at the root, size times as long as the input."""
+        x, root = moved(readable(given, "gather_into_tensor")), getattr(opts, "rootRank", 0)
+        if self.comm.rank != root:
+            return self._run("gather_into_tensor", opts, output, self.comm.gather, x, root)
+        out, after = writable(output, "gather_into_tensor", keep=False)
+        return self._run("gather_into_tensor", opts, output, self.comm.gather, x, root, moved(out), after=[after])
+
+    def scatter(self, outputs: Any, inputs: Sequence[Tensors], opts: Any = None) -> Work | None:
+        """inputs: at the root a list of one tensor for each rank, elsewhere nothing."""
+        output, root = first(outputs), getattr(opts, "rootRank", 0)
+        out, after = writable(output, "scatter", keep=False)
+        x = moved(gathered(inputs[0], "scatter")) if self.comm.rank == root else None
+        return self._run("scatter", opts, [output], self.comm.scatter, x, root, moved(out), after=[after])
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
+        """Lists of one tensor for each rank, of any sizes: inputs[d] goes to d, outputs[s] comes from s."""
+        whole, after = scattered(outputs, "all_to_all")
+        x, out = moved(gathered(inputs, "all_to_all")), moved(whole)
+        scale = out.numel() // whole.numel() if whole.numel() else x.element_size() and _bytes_per(inputs, x)
+        sends, recvs = ([each.numel() * scale for each in group] for group in (inputs, outputs))
+        return self._run("all_to_all", opts, outputs, self.comm.alltoallv, x, sends, recvs, out, after=[after])
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
+    ) -> Work | None:
+        """Splits are rows of axis 0; none: equal parts."""
+        x = moved(readable(given, "all_to_all_single"))
+        out, after = writable(output, "all_to_all_single", keep=False)
+        target = moved(out)
+        if not output_splits and not input_splits:
+            return self._run("all_to_all", opts, output, self.comm.alltoall, x, target, after=[after])
+        sends, recvs = self._rows(given, x, input_splits), self._rows(output, target, output_splits)
+        return self._run("all_to_all", opts, output, self.comm.alltoallv, x, sends, recvs, target, after=[after])
+
+    def _rows(self, tensor: Tensor, flat: Tensor, splits: Sequence[int]) -> list[int]:
+        """Splits in elements of `flat`."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if not splits:
+            if rows % self.comm.size:
+                raise hocket.ArgumentError(
+                    f"all_to_all_single: {rows} rows do not divide by {self.comm.size} ranks; pass split sizes"
+                )
+            splits = [rows // self.comm.size] * self.comm.size
+        if sum(splits) != rows:
+            raise hocket.ArgumentError(f"all_to_all_single: splits {list(splits)} are {sum(splits)} rows, not {rows}")
+        row = flat.numel() // rows if rows else 0
+        return [n * row for n in splits]
+
+    def barrier(self, opts: Any = None, *_: Any, **__: Any) -> Work | None:
+        return self._run("barrier", opts, None, self.comm.barrier)
+
+    def monitoredBarrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """See monitor.py."""
+        with in_torchs_words():
+            self.comm.barrier(timeout=timeout.total_seconds() if timeout else None)
+
+    # --- messages: never block the caller, as a list of them is issued one by one
+
+    def send(self, tensors: Any, dest: int, tag: int = 0) -> Work:
+        x = moved(readable(first(tensors), "send"))
+        return self._message("send", Work, self.comm.send, x, dest, tag, tensors)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
+        return self._receive(tensors, source, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        return self._receive(tensors, None, tag)
+
+    def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
+        out, after = writable(first(tensors), "recv", keep=False)
+        return self._message("recv", Work, self.comm.recv, moved(out), source, tag, tensors, after)
+
+    def _message(
+        self, name: str, kind: type[Work], call: Callable[..., Any], flat: Tensor, peer: int | None, tag: int,
+        result: Any, after: After | None = None,
+    ) -> Work:  # fmt: skip
+        event = record_function(f"hocket:{name}") if _profiled() else contextlib.nullcontext()
+        with in_torchs_words(), event:
+            work = kind([call(flat, peer, tag, async_op=True)], result, [after])
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    # --- several as one
+
+    def start_coalescing(self, device: Any = None) -> None:
+        self._together = []
+
+    def end_coalescing(self, device: Any = None) -> Work:
+        together, self._together = self._together or [], None
+        return merged(together)
+
+
+def merged(works: Sequence[Work]) -> Work:
+    """One that ends with the last of them."""
+    handles = [handle for work in works for handle in work._handles]
+    after = [act for work in works for act in work._after]
+    return Work(handles, [work._result for work in works], after)
+
+
+def _bytes_per(inputs: Tensors, x: Tensor) -> int:
+    count = sum(each.numel() for each in inputs)
+    return x.numel() // count if count else 1

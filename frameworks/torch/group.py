@@ -1,0 +1,123 @@
+"""The process group: who it is, what it says of itself, how it ends.  Its calls are in calls.py.
+
+A Python subclass of torch's ProcessGroup: no compiled code against torch, and the shortest way for calls from Python,
+as nothing stands between torch's functions and these methods.  torch's own ProcessGroup keeps its name and its options
+in the backends that it holds; this one holds none, so it answers itself wherever torch would ask them.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import hocket
+from hocket.collectives import verdicts
+from hocket.collectives.communicator import Communicator
+from hocket.torch import functional
+from hocket.torch.bootstrap import communicator
+from hocket.torch.calls import Calls
+from hocket.torch.failing import in_torchs_words
+from hocket.torch.names import with_aliases
+from hocket.torch.register import DEVICES, NAME
+
+
+class Shim:
+    """What `group._get_backend(device)` is asked in torch's Python code: nothing that only other backends have."""
+
+    supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
+    options = None
+
+    def __init__(self, group: ProcessGroupHocket) -> None:
+        self.group = group
+
+    def name(self) -> str:
+        return NAME
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.group, name)
+
+verdicts.pass_over(os.path.dirname(torch.__file__))
+
+
+_Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of which these methods are the union
+
+
+@with_aliases
+class ProcessGroupHocket(Calls, _Base):  # type: ignore[misc]
+    """What `init_process_group("hocket")` and `new_group` make.  `comm` is its `hocket.Communicator`."""
+
+    comm: Communicator
+
+    def __init__(self, options: Any) -> None:
+        _Base.__init__(self, options.group_rank, options.group_size)
+        self._store, self._name, self._desc = options.store, str(options.group_id), "undefined"
+        with in_torchs_words():
+            self.comm = communicator(options)
+        functional.complete()
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def getRank(self) -> int:
+        return self.comm.rank
+
+    def getSize(self) -> int:
+        return self.comm.size
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(name) for name in DEVICES if name == "cpu" or torch.cuda.is_available()]
+
+    def _get_backend(self, device: Any) -> Shim:
+        return Shim(self)
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def setSequenceNumberForGroup(self) -> None:
+        """Calls are numbered anyway, and the numbers compared in every message."""
+
+    def getSequenceNumberForGroup(self) -> int:
+        return int(self.comm._main.engine.sequence)
+
+    def setTimeout(self, timeout: timedelta) -> None:
+        self.comm.set_timeout(timeout.total_seconds())
+
+    def shutdown(self) -> None:
+        """`destroy_process_group`: waits, bounded, for the others to come to it; never raises."""
+        self.comm.close()
+
+    def abort(self) -> None:
+        """End all calls here and on the other ranks now, with an error that says so."""
+        self.comm.give_up(hocket.Error("abort() was called"))
+        self.comm.close()
+
+    def __repr__(self) -> str:
+        return f"<ProcessGroupHocket {self._name!r}: rank {self.comm.rank} of {self.comm.size}>"

@@ -1,0 +1,99 @@
+"""Tensors as hocket takes them: plain, contiguous, and several as one where they lie one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from hocket.kernels.dtypes import DTYPES
+
+Tensor = torch.Tensor
+After = Callable[[], object]
+"""What is left to do when a call has ended: to copy a result to where the caller wants it."""
+
+_KNOWN = frozenset(row.torch for row in DTYPES if row.torch)
+_SAME_DISPATCH = torch.Tensor.__torch_dispatch__
+
+
+def plain(tensor: Tensor, call: str) -> Tensor:
+    """`tensor` itself, as it lies in memory.  TypeError for one that has none of its own, or is sparse.
+
+    Nobody stands between torch's Python functions and us: FakeTensors and DTensors come as they are.
+    """
+    kind = type(tensor)
+    if kind is not Tensor:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{call}: got a {kind.__name__} instead of a tensor")
+        if kind.__torch_dispatch__ is not _SAME_DISPATCH and kind.__torch_dispatch__ != _SAME_DISPATCH:
+            raise TypeError(
+                f"{call}: a {kind.__name__} has no memory of its own that could be sent; pass a plain tensor"
+                + (" (its to_local())" if hasattr(tensor, "to_local") else "")
+            )
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{call}: {tensor.layout} tensors can only be summed, by all_reduce; pass tensor.to_dense()")
+    if tensor.is_meta:
+        raise TypeError(f"{call}: a meta tensor has no data")
+    return tensor.detach() if tensor.requires_grad or kind is not Tensor else tensor
+
+
+def readable(tensor: Tensor, call: str) -> Tensor:
+    """Its values, contiguous."""
+    found = plain(tensor, call)
+    if found.is_complex() and found.is_conj() or found.is_neg():
+        found = found.resolve_conj().resolve_neg()
+    return found if found.is_contiguous() else found.contiguous()
+
+
+def writable(tensor: Tensor, call: str, keep: bool = True) -> tuple[Tensor, After | None]:
+    """Where a result may be written, contiguous, and how it comes to `tensor` from there.  `keep`: with its values."""
+    found = plain(tensor, call)
+    if found.is_contiguous() and not found.is_neg() and not (found.is_complex() and found.is_conj()):
+        return found, None
+    made = found.contiguous().resolve_conj().resolve_neg() if keep else torch.empty_like(
+        found, memory_format=torch.contiguous_format)
+    made = made.clone() if made.data_ptr() == found.data_ptr() else made
+    return made, lambda: found.copy_(made)
+
+
+def moved(tensor: Tensor) -> Tensor:
+    """The same memory for calls that only move: flat, as bytes where hocket does not know the dtype."""
+    flat = tensor.reshape(-1)
+    return flat if str(flat.dtype) in _KNOWN else flat.view(torch.uint8)
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor | None:
+    """All of them as one flat tensor, if they lie one behind the other in one storage."""
+    first = tensors[0]
+    start = at = first.data_ptr()
+    base = first.untyped_storage().data_ptr()
+    for each in tensors:
+        if not each.is_contiguous() or each.dtype != first.dtype or each.device != first.device:
+            return None
+        if each.data_ptr() != at or each.untyped_storage().data_ptr() != base:
+            return None
+        at += each.numel() * each.element_size()
+    return first.as_strided(((at - start) // first.element_size(),), (1,))
+
+
+def gathered(tensors: Sequence[Tensor], call: str) -> Tensor:
+    """Their values as one flat tensor: a copy, unless they lie one behind the other."""
+    found = [readable(each, call) for each in tensors]
+    whole = joined(found)
+    return whole if whole is not None else torch.cat([each.reshape(-1) for each in found])
+
+
+def scattered(tensors: Sequence[Tensor], call: str) -> tuple[Tensor, After | None]:
+    """One flat tensor to write into, and how it comes to them from there."""
+    found = [plain(each, call) for each in tensors]
+    whole = joined(found)
+    if whole is not None:
+        return whole, None
+    made = found[0].new_empty(sum(each.numel() for each in found))
+    parts = torch.split(made, [each.numel() for each in found])
+
+    def deal() -> None:
+        for each, part in zip(found, parts, strict=True):
+            each.copy_(part.view(each.shape))
+
+    return made, deal
