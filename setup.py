@@ -21,6 +21,8 @@ EXTENSIONS = [
     "collectives.progress",
     "collectives.work",
     "kernels.reduce",
+    "torch.options",
+    "torch.quick",
     "transports.adapter",
     "transports.stream",
     "transports.window",

@@ -25,9 +25,8 @@ np.import_array()
 cdef enum:
     ENTRIES = 64
     USER_DEFINED = 256          # NPY_USERDEF: ml_dtypes and the like, whose arrays are made the general way
-    MAX_DIMS = 8
 
-cdef object _MISS = object()
+MISS = object()
 cdef int _groups_open = 0
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
 cdef const DLPackExchangeAPI* _tensors = NULL
@@ -103,28 +102,11 @@ _kept = []
 
 
 cdef class Entry:
-    cdef Plan plan
-    cdef str collective
-    cdef object op, root, order         # compared by identity: small ints and literals are the same objects
-    cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
-    cdef uintptr_t dtype_id
-    cdef int ndim, out_ndim
-    cdef int64_t dims[MAX_DIMS]
-    cdef int64_t out_dims[MAX_DIMS]
-    cdef bint in_place, fresh           # otherwise: `out` was given
-    cdef bint silent                    # this rank gets None
-    cdef reduce_fn reduce
-    cdef scale_fn scale                 # afterwards, of the result (avg); NULL: not
-    cdef double after
-    cdef size_t out_nbytes, out_count
+    pass
 
 
 cdef class HotPath:
     """Base of the communicator: the table, and the way through it."""
-
-    cdef Engine engine
-    cdef list entries
-    cdef uint64_t limit
 
     def _hot_init(self, Engine engine, double timeout):
         self.engine = engine
@@ -139,7 +121,7 @@ cdef class HotPath:
         """Carry out one call: the short way if it was made before, else `_general`."""
         if counts is None and timeout is None and algorithm is None and transport is None:
             done = self._hot(collective, x, out, op, root, order, async_op)
-            if done is not _MISS:
+            if done is not MISS:
                 return done
         options = Options(async_op, timeout, algorithm, transport, order)
         return self._general(collective, x, out, op, root, counts, options)
@@ -153,44 +135,44 @@ cdef class HotPath:
         cdef int rc, i
         cdef char* dst
         if not see(x, &a):
-            return _MISS
+            return MISS
         entry = self.entries[slot(collective, &a, out is not None)]
         if entry is None:
-            return _MISS
+            return MISS
         e = <Entry>entry
         if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
                 or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
-            return _MISS
+            return MISS
         for i in range(e.ndim):
             if a.dims[i] != e.dims[i]:
-                return _MISS
+                return MISS
         dst = a.data
         result = None
         if e.in_place:
             if (out is not None and out is not x) or not a.writable:
-                return _MISS
+                return MISS
             result = x
         elif e.silent:
             dst = NULL
         elif e.fresh:
             if out is not None:
-                return _MISS
+                return MISS
             result = self._fresh(e, x)
             if not see(result, &b):
-                return _MISS
+                return MISS
             dst = b.data
         else:
             if not see(out, &b):
-                return _MISS
+                return MISS
             dst = b.data
             if (b.dtype != e.dtype_id or not b.writable or b.nbytes != e.out_nbytes
                     or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
-                return _MISS
+                return MISS
             result = out
         if async_op:
             return self._queue_hot(e, a.data, dst, x, result)
         if not engine.claim():
-            return _MISS
+            return MISS
         r = &engine.run
         try:
             run_init(r, e.plan)
@@ -210,7 +192,7 @@ cdef class HotPath:
 
     cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result):
         if stopped(&self.engine.core, self.engine.seq + 1):
-            return _MISS                # the general way says why
+            return MISS                # the general way says why
         cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
         if e.scale != NULL:
             made.scaled(e.scale, e.after, e.out_count)

@@ -17,8 +17,8 @@ from torch.autograd.profiler import record_function
 
 import hocket
 from hocket.collectives.communicator import Communicator
-from hocket.torch import sparse
-from hocket.torch.failing import in_torchs_words
+from hocket.torch import quick, sparse
+from hocket.torch.failing import as_torch, in_torchs_words
 from hocket.torch.ops import op_of
 from hocket.torch.tensors import After, Tensor, gathered, moved, readable, scattered, writable
 from hocket.torch.works import Work
@@ -56,8 +56,15 @@ class Calls:
         after: Sequence[After | None] = (),
     ) -> Work | None:  # fmt: skip
         """Issue one call; or carry it out, if the caller waits for it anyway."""
-        event = record_function(f"hocket:{name}") if _profiled() else contextlib.nullcontext()
-        with in_torchs_words(), event:
+        if _profiled():
+            with record_function(f"hocket:{name}"):
+                return self._issue(opts, result, after, call, *args)
+        return self._issue(opts, result, after, call, *args)
+
+    def _issue(
+        self, opts: Any, result: Any, after: Sequence[After | None], call: Callable[..., Any], *args: Any
+    ) -> Work | None:
+        try:
             if waits(opts) and self._together is None:
                 call(*args, timeout=limit(opts))
                 for act in after:
@@ -65,6 +72,8 @@ class Calls:
                         act()
                 return None
             work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after)
+        except hocket.Error as error:
+            raise as_torch(error) from None
         if self._together is not None:
             self._together.append(work)
         return work
@@ -87,8 +96,10 @@ class Calls:
 
     # --- reductions
 
-    def allreduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work | None:
-        """In place.  Sparse COO tensors too (sum and avg)."""
+    allreduce = quick.allreduce
+
+    def _allreduce(self, tensors: Any, opts: Any, op: Any) -> Work | None:
+        """The general way of `allreduce`."""
         tensor = first(tensors)
         asked = getattr(opts, "reduceOp", None)
         if asked is None:  # the short forms: allreduce(tensor), allreduce(tensor, op)

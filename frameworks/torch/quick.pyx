@@ -1,0 +1,35 @@
+"""The short way of the commonest call: all_reduce of one tensor, that was made before.
+
+No tensor is looked at: the communicator's table (hot.pyx) knows plain ones, and everything else takes the general way.
+"""
+
+from hocket.collectives.hot cimport MISS, HotPath
+from hocket.torch.options cimport is_async, op_name
+
+import torch
+import torch.distributed as dist
+
+from hocket.errors import Error
+from hocket.torch.failing import as_torch
+from hocket.torch.works import Work
+
+cdef object profiled = torch._C._autograd._profiler_enabled
+cdef object OPTIONS = dist.AllreduceOptions
+
+
+def allreduce(self, tensors, opts=None, op=None, timeout=None):
+    """A method of `Calls`.  In place; sparse COO tensors too (sum and avg)."""
+    cdef HotPath comm
+    cdef bint later
+    if type(opts) is OPTIONS and type(tensors) is list and len(<list>tensors) == 1:
+        name = op_name(opts)
+        if name is not None and self._together is None and not profiled():
+            comm = self.comm
+            later = is_async(opts)
+            try:
+                done = comm._hot("allreduce", (<list>tensors)[0], None, name, 0, "any", later)
+            except Error as error:
+                raise as_torch(error) from None
+            if done is not MISS:
+                return Work([done], tensors) if later else None
+    return self._allreduce(tensors, opts, op)
