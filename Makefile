@@ -1,5 +1,5 @@
-# make run: the example and the benchmark.  make test: lint, types, tests.  make sanitize: the library under the
-# sanitizers.  make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
+# make run: the example and the benchmark.  make test: lint, types, tests.  make test-torch-suite, test-frameworks: more
+# of them, about torch.  make sanitize: the library under the sanitizers.  make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -8,9 +8,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PLOT := build/allreduce.png
 # What an editable install compiles; .py files need no reinstall.
-SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h)
+SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
 
-.PHONY: run test lint sanitize compare clean
+.PHONY: run test lint test-torch-suite test-frameworks sanitize compare clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -24,6 +24,16 @@ test: lint
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
+test-torch-suite: $(VENV)/test.stamp
+	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(BIN)/python -m pytest \
+		tests/frameworks/test_torch_suite.py tests/frameworks/test_restarts.py
+
+# Lightning, accelerate and DeepSpeed on hocket; they are large, so `make test` does without.
+test-frameworks: $(VENV)/test.stamp
+	$(PIP) install --quiet --editable '.[frameworks]'
+	$(BIN)/python -m pytest tests/frameworks/others
 
 # The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
 sanitize: $(VENV)/test.stamp
@@ -40,7 +50,7 @@ compare: $(VENV)/test.stamp
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find algorithms bench collectives kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
+	find algorithms bench collectives frameworks kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -252,14 +252,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def into(path: str, table: str) -> None:
-    """Replace what stands between the marks of a file."""
+def into(path: str, table: str, mark: str = BEGIN) -> None:
+    """Replace what stands in a file between `mark` and the next END."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
-    head, begin, rest = text.partition(BEGIN)
+    head, begin, rest = text.partition(mark)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ArgumentError(f"{path} has no {BEGIN} and {END}, between which the table would go")
+        raise ArgumentError(f"{path} has no {mark} and {END}, between which the table would go")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{head}{begin}\n{table}\n{end}{tail}")
 

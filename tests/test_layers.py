@@ -45,6 +45,14 @@ def test_a_leaf_knows_only_itself(path: Path) -> None:
     assert not foreign, f"{path.parent.name}/{path.name} imports {', '.join(foreign)}"
 
 
+def test_nothing_imports_a_framework() -> None:
+    """They stand on top: whoever does not use torch never loads what is for it."""
+    folders = ("algorithms", "transports", "kernels", "collectives", "bench")
+    files = [path for folder in folders for path in sorted((ROOT / folder).iterdir()) if path.suffix in SUFFIXES]
+    found = [path for path in files if any(re.match(r"hocket\.torch\b", name) for name in imported(path))]
+    assert [path.name for path in found] == ["torch_backend.py"], "the benchmark of it is the only one that may"
+
+
 def test_the_hub_does_import_the_leaves() -> None:
     """Else the patterns above match nothing."""
     hub = [path for path in (ROOT / "collectives").iterdir() if path.suffix in SUFFIXES]

@@ -1,0 +1,261 @@
+"""hocket beside Gloo under torch.distributed: single calls, and steps of training.
+
+    python -m hocket.bench.torch_backend [--ranks 1,2,4] [--readme README.md]
+
+Both backends are groups of the same processes, and take turns (A B A B ...).  `comm` of a training step is how much
+longer it takes than the same step without communication (DDP with a hook that does nothing, FSDP2 on a group of one's
+own), with whatever the framework overlaps.  The model is ResNet-50's list of parameters (161 tensors, 25.6 million
+floats) in a module that computes next to nothing with them.
+
+The ranks are this file again, with the argument `rank`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from hocket.bench import machine
+from hocket.bench.compare import into
+from hocket.bench.table import micro
+from hocket.collectives.launcher import die_with
+from hocket.errors import ArgumentError
+
+BEGIN = "<!-- hocket.bench.torch_backend -->"
+CALLS = ((16 * 4, 2000, 40), (1 << 20, 50, 8), (64 << 20, 2, 2))
+"""Bytes, calls in a block with hocket, and with Gloo."""
+BLOCKS, STEPS = 7, 7
+PATIENCE = 500.0
+TARGETS = {
+    ("all_reduce, 64 B", 1): "<= 2.3 us", ("all_reduce, 64 B", 2): "<= 4 us, 20 x", ("all_reduce, 1 MiB", 2): "4 x",
+    ("all_reduce, 64 MiB", 2): "2.5 x", ("DDP step, comm", 2): "3 x", ("DDP step, comm", 4): "3 x",
+    ("FSDP2 step, comm", 2): "3 x", ("FSDP2 step, comm", 4): "3 x",
+}  # fmt: skip
+HEADER = "| what | ranks | hocket us | gloo us | x faster | wanted |\n|---|---|---|---|---|---|"
+
+
+def run(ranks: int) -> list[dict[str, Any]]:
+    """What rank 0 found; all ranks are gone afterwards."""
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-torch-"))
+        started: list[subprocess.Popen[str]] = []
+        for rank in range(ranks):
+            env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PLACE": place}
+            env["GLOO_SOCKET_IFNAME"] = "lo"
+            command = [sys.executable, "-W", "ignore", "-m", "hocket.bench.torch_backend", "rank"]
+            started.append(
+                subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, preexec_fn=die_with(os.getpid()))
+            )
+            stack.callback(_end, started[-1])
+        out, _ = started[0].communicate(timeout=PATIENCE)
+        if any(process.wait(timeout=20) for process in started):
+            raise SystemExit("torch_backend: a rank failed; its reason is above")
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+# --------------------------------------------------------------------------------------------- a rank
+
+
+def rank() -> None:
+    """Measure, with the others; rank 0 prints a line of JSON for each finding."""
+    import torch
+    import torch.distributed as dist
+
+    import hocket.torch
+
+    hocket.torch.register()
+    torch.set_num_threads(1)
+    size = int(os.environ["WORLD_SIZE"])
+    place = f"file://{os.environ['PLACE']}/store"
+    dist.init_process_group("hocket", init_method=place, rank=int(os.environ["RANK"]), world_size=size)
+    groups = {"hocket": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    for what, seconds in [*_calls(groups), *(_steps(groups) if size > 1 else [])]:
+        if dist.get_rank() == 0:
+            print(json.dumps({"what": what, "ranks": size, **seconds}), flush=True)
+    dist.destroy_process_group()
+
+
+def _slowest(values: Sequence[float]) -> float:
+    """The median of what the slowest rank took."""
+    import torch
+    import torch.distributed as dist
+
+    found = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found.median())
+
+
+def _calls(groups: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    import torch
+    import torch.distributed as dist
+
+    for nbytes, ours, theirs in CALLS:
+        x = torch.zeros(nbytes // 4)
+        seconds: dict[str, list[float]] = {name: [] for name in groups}
+        for block in range(BLOCKS + 1):  # the first warms up
+            for name, group in groups.items():
+                count = ours if name == "hocket" else theirs
+                dist.barrier()
+                begin = time.perf_counter()
+                for _ in range(count):
+                    dist.all_reduce(x, group=group)
+                if block:
+                    seconds[name].append((time.perf_counter() - begin) / count)
+        unit = f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes} B"
+        yield f"all_reduce, {unit}", {name: _slowest(values) for name, values in seconds.items()}
+
+
+def resnet50() -> list[tuple[int, ...]]:
+    """The shapes of its parameters (He et al. 2015): 161 tensors, 25,557,032 elements."""
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    wide = 64
+    for blocks, inner in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(blocks):
+            layers = [(inner, wide, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
+            layers += [(4 * inner, wide, 1, 1)] if block == 0 else []
+            for layer in layers:
+                shapes += [layer, (layer[0],), (layer[0],)]
+            wide = 4 * inner
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+def _model() -> Any:
+    import torch
+
+    class Layer(torch.nn.Module):
+        def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+            super().__init__()
+            self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+
+        def forward(self, x: Any) -> Any:
+            return x + sum(weight.view(-1)[:1].sum() + weight.sum() * 0 for weight in self.weights)
+
+    shapes = resnet50()
+    return torch.nn.Sequential(*[Layer(shapes[i : i + 12]) for i in range(0, len(shapes), 12)])
+
+
+def _steps(groups: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    ddp = {name: _ddp(group) for name, group in groups.items()}
+    alone = _ddp_alone(groups["hocket"])
+    yield from _compared("DDP step", ddp, alone)
+    del ddp, alone
+    sharded = {name: _fsdp(group) for name, group in groups.items()}
+    yield from _compared("FSDP2 step", sharded, _fsdp_alone())
+
+
+def _compared(
+    what: str, steps: dict[str, Callable[[], object]], alone: Callable[[], object]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    import torch.distributed as dist
+
+    seconds: dict[str, list[float]] = {name: [] for name in (*steps, "alone")}
+    for turn in range(STEPS + 2):  # two warm up
+        for name, step in {**steps, "alone": alone}.items():
+            dist.barrier()
+            begin = time.perf_counter()
+            step()
+            if turn > 1:
+                seconds[name].append(time.perf_counter() - begin)
+    found = {name: _slowest(values) for name, values in seconds.items()}
+    base = found.pop("alone")
+    yield what, found
+    yield f"{what}, comm", {name: max(0.0, s - base) for name, s in found.items()}
+
+
+def _backward(model: Any) -> None:
+    import torch
+
+    model(torch.ones(1)).sum().backward()
+
+
+def _ddp(group: Any) -> Callable[[], object]:
+    import torch
+
+    return partial(_backward, torch.nn.parallel.DistributedDataParallel(_model(), process_group=group))
+
+
+def _ddp_alone(group: Any) -> Callable[[], object]:
+    import torch
+
+    def done(value: Any) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(value)
+        return future
+
+    model = torch.nn.parallel.DistributedDataParallel(_model(), process_group=group)
+    model.register_comm_hook(None, lambda state, bucket: done(bucket.buffer()))
+    return partial(_backward, model)
+
+
+def _fsdp(group: Any) -> Callable[[], object]:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, model = DeviceMesh.from_group(group, "cpu"), _model()
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return partial(_backward, model)
+
+
+def _fsdp_alone() -> Callable[[], object]:
+    """A group for each rank alone: the same work without anybody to talk to."""
+    import torch.distributed as dist
+
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    return _fsdp(groups[dist.get_rank()])
+
+
+# --------------------------------------------------------------------------------------------- the table
+
+
+def line(row: dict[str, Any]) -> str:
+    what, ranks, ours, theirs = row["what"], row["ranks"], row["hocket"], row["gloo"]
+    faster = f"{theirs / ours:.1f}" if ours > 0 else ""
+    wanted = TARGETS.get((what, ranks), "")
+    return f"| {what} | {ranks} | {micro(ours)} | {micro(theirs)} | {faster} | {wanted} |"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.torch_backend", description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", default="1,2,4", metavar="N,...", help="(1,2,4)")
+    parser.add_argument("--readme", metavar="FILE", help=f"put the table into this file, behind {BEGIN}")
+    options = parser.parse_args(argv)
+    if not all(n.isdecimal() and int(n) for n in options.ranks.split(",")):
+        raise ArgumentError(f"--ranks {options.ranks}: wanted are numbers of ranks with commas between")
+    before = machine.describe()
+    place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f} at the start"
+    print(f"{place}\n\n{HEADER}")
+    lines = []
+    for ranks in map(int, options.ranks.split(",")):
+        for row in run(ranks):
+            lines.append(line(row))
+            print(lines[-1], flush=True)
+    if options.readme:
+        import torch
+
+        about = f"{place}, torch {torch.__version__}, {time.strftime('%d %B %Y')}"
+        into(options.readme, "\n".join([about, "", HEADER, *lines]), BEGIN)
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank()
+    else:
+        sys.exit(main())

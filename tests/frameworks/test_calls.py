@@ -1,0 +1,23 @@
+"""Every call of torch.distributed on hocket, beside Gloo: calls.py, on 1 to 3 ranks."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import harness
+import pytest
+from worlds import PATH
+
+CALLS = pathlib.Path(__file__).parent / "calls.py"
+CHECKS = CALLS.read_text().count("\n@check\n")
+
+
+@pytest.mark.parametrize("road", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_on_ranks(size: int, road: str, tmp_path: pathlib.Path) -> None:
+    line = [sys.executable, str(CALLS), str(tmp_path / "store")]
+    with harness.Job(size, argv=line, env={"PYTHONPATH": PATH, "HOCKET_TRANSPORT": road}) as job:
+        for end in job.wait(100):
+            assert end.code == 0, end.out[-4000:] + end.err[-4000:]
+            assert end.out.count("passed ") == CHECKS >= 15

@@ -1,0 +1,224 @@
+"""What users of torch.distributed see when something goes wrong: who, which call, on which line; and a clean end."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import time
+from typing import Any
+
+import harness
+import pytest
+from worlds import PATH
+
+START = """
+import json, os, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+import hocket, hocket.torch
+rank, size = int(os.environ["HOCKET_RANK"]), int(os.environ["HOCKET_SIZE"])
+def start(**more):
+    dist.init_process_group("hocket", init_method="file://" + os.environ["PLACE"], rank=rank, world_size=size, **more)
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+def tell(error):
+    kinds = [kind.__module__ + "." + kind.__name__ for kind in type(error).__mro__]
+    say(text=str(error), kinds=kinds, ranks=list(getattr(error, "ranks", getattr(error, "missing", []))))
+"""
+
+
+def job(size: int, source: str, place: pathlib.Path, **env: str) -> harness.Job:
+    env = {"PYTHONPATH": PATH, "PLACE": str(place / "store"), **env}
+    return harness.Job(size, START + source, env=env)
+
+
+def facts(end: harness.Ended) -> dict[str, Any]:
+    return {k: v for line in end.out.splitlines() if line.startswith("{") for k, v in json.loads(line).items()}
+
+
+KILLED = """
+start()
+x = torch.ones(1000)
+dist.all_reduce(x)
+if rank == 1:
+    say(pid=os.getpid())
+    time.sleep(60)
+try:
+    {call}
+except Exception as error:
+    tell(error)
+began = time.monotonic()
+dist.destroy_process_group()
+say(left=time.monotonic() - began)
+"""
+CALLS = {
+    "all_reduce": "dist.all_reduce(x)",
+    "async": "dist.all_reduce(x, async_op=True).wait()",
+    "future": "dist.all_reduce(x, async_op=True).get_future().wait()",
+    "recv": "dist.recv(x, 1)",
+    "DDP": "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))(torch.ones(1, 3)).sum().backward()",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
+    with job(3, KILLED.format(call=CALLS[name]), tmp_path) as run:
+        line = run.processes[1].stdout.readline()  # type: ignore[union-attr]
+        assert "pid" in line
+        time.sleep(1.0)
+        run.signal(1, signal.SIGKILL)
+        ends = run.wait(30)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["ranks"] == [1] and "rank 1 is gone" in said["text"], said
+        wanted = {"hocket.errors.PeerLostError", "torch.distributed.DistNetworkError", "builtins.RuntimeError"}
+        assert name == "future" or wanted <= set(said["kinds"]), said
+        assert said["left"] < 5 and ends[rank].code == 0, ends[rank]
+
+
+MISMATCH = """
+start()
+def step(count):
+    x = torch.ones(count)
+    {call}
+for _ in range(2):
+    step(4)
+try:
+    step(4 if rank else 5)
+except RuntimeError as error:
+    tell(error)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("call", ["dist.all_reduce(x)", "dist.all_reduce(x, async_op=True).wait()"])
+def test_ranks_that_differ(call: str, tmp_path: pathlib.Path) -> None:
+    with job(2, MISMATCH.format(call=call), tmp_path) as run:
+        ends = run.wait(30)
+    for end in ends:
+        text = facts(end)["text"]
+        assert "rank 0 called allreduce(float32[5], op='sum') at rank.py:" in text, text
+        assert "rank 1 called allreduce(float32[4], op='sum') at rank.py:" in text and "in step" in text, text
+
+
+LATE = """
+start(timeout=timedelta(seconds=1.5))
+if rank == 1:
+    time.sleep(4)
+began = time.monotonic()
+try:
+    {call}
+except Exception as error:
+    tell(error)
+    say(took=time.monotonic() - began)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("call", ["dist.all_reduce(torch.ones(3))", "hocket.torch.monitored_barrier()"])
+def test_a_rank_that_is_late(call: str, tmp_path: pathlib.Path) -> None:
+    with job(3, LATE.format(call=call), tmp_path) as run:
+        ends = run.wait(30)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["ranks"] == [1] and "rank 1" in said["text"] and 1.3 < said["took"] < 3.9, said
+        assert "the timeout of init_process_group" in said["text"]
+        assert {"hocket.errors.TimeoutError", "torch.distributed.DistBackendError"} <= set(said["kinds"])
+
+
+ABORT = """
+start()
+if rank == 0:
+    time.sleep(0.5)
+    dist.group.WORLD.abort()
+    say(text="", left=0)
+else:
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError as error:
+        tell(error)
+began = time.monotonic()
+dist.destroy_process_group()
+say(left=time.monotonic() - began)
+"""
+
+
+def test_abort_ends_the_others_calls(tmp_path: pathlib.Path) -> None:
+    with job(2, ABORT, tmp_path) as run:
+        ends = run.wait(30)
+    assert "abort() was called" in facts(ends[1])["text"]
+    assert all(facts(end)["left"] < 5 and end.code == 0 for end in ends), ends
+
+
+FAILS = """
+start()
+if rank == 1:
+    raise ValueError("mine")
+try:
+    dist.all_reduce(torch.ones(3))
+except RuntimeError as error:
+    tell(error)
+"""
+
+
+def test_a_rank_that_raises_is_heard(tmp_path: pathlib.Path) -> None:
+    """Without destroy_process_group, as scripts end that fail."""
+    with job(2, FAILS, tmp_path) as run:
+        ends = run.wait(30)
+    assert "ValueError: mine" in facts(ends[0])["text"] and "ValueError: mine" in ends[1].err
+
+
+MIXED = """
+try:
+    place = "file://" + os.environ["PLACE"]
+    dist.init_process_group("cpu:gloo,cuda:hocket", init_method=place, rank=rank, world_size=1)
+except ValueError as error:
+    tell(error)
+"""
+
+
+def test_a_mixture_of_backends_is_refused(tmp_path: pathlib.Path) -> None:
+    with job(1, MIXED, tmp_path) as run:
+        (end,) = run.wait(30)
+    assert "hocket cannot share a group" in facts(end)["text"]
+
+
+AGAIN = """
+for turn in range(4):
+    dist.init_process_group("hocket", store=dist.FileStore(os.environ["PLACE"], size), rank=rank, world_size=size)
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [size] * 3
+    part = dist.new_group([0, 1])
+    dist.all_reduce(x, group=part)
+    assert x.tolist() == [size * 2] * 3
+    dist.destroy_process_group()
+say(done=True)
+"""
+
+
+def test_init_and_destroy_again_and_again_over_one_store(tmp_path: pathlib.Path) -> None:
+    with job(2, AGAIN, tmp_path) as run:
+        assert all(facts(end).get("done") for end in run.wait(60))
+
+
+BESIDE = """
+dist.init_process_group("gloo", init_method="file://" + os.environ["PLACE"], rank=rank, world_size=size)
+pairs = [dist.new_group([0, 1], backend="hocket"), dist.new_group([1, 2], backend="hocket")]
+whole = dist.new_group(backend="hocket")
+x = torch.ones(2)
+if rank < 2:
+    dist.all_reduce(x, group=pairs[0])
+if rank > 0:
+    dist.all_reduce(x, group=pairs[1])
+dist.all_reduce(x, group=whole)
+say(x=x.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_groups_beside_a_default_group_of_gloo(tmp_path: pathlib.Path) -> None:
+    """Each of them meets on its own then."""
+    with job(3, BESIDE, tmp_path) as run:
+        assert [facts(end)["x"] for end in run.wait(60)] == [[8.0, 8.0]] * 3
