@@ -1,6 +1,27 @@
 """Collective communication from Python."""
 
-from hocket.collectives import *  # noqa: F403
-from hocket.collectives import __all__ as __all__
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hocket.collectives import *  # noqa: F403
+    from hocket.collectives import __all__ as __all__
 
 __version__ = "0.1.0"
+
+_FOLDERS = ("algorithms", "collectives", "errors", "kernels", "transports")
+
+
+def __getattr__(name: str) -> Any:
+    """All public names are loaded when one is first used: `import torch`, which makes the backend known, needs none."""
+    public = importlib.import_module("hocket.collectives")
+    globals().update({each: getattr(public, each) for each in public.__all__}, __all__=public.__all__)
+    if name in _FOLDERS:
+        return importlib.import_module(f"hocket.{name}")
+    if name in globals():
+        return globals()[name]
+    raise AttributeError(f"module 'hocket' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("hocket.collectives").__all__})
