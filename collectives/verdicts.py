@@ -22,9 +22,10 @@ CLOSE = "close()"
 LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
 
 
-def pass_over(folder: str) -> None:
-    """What lies there is no code of the user's: a framework that calls us, say."""
-    _passed_over.append(os.path.join(os.path.realpath(folder), ""))
+def pass_over(place: str) -> None:
+    """What is in this folder or file is no code of the user's: a framework that calls us, say."""
+    found = os.path.realpath(place)
+    _passed_over.append(os.path.join(found, "") if os.path.isdir(found) else found)
     _shown.cache_clear()
 
 

@@ -20,7 +20,7 @@ from hocket.collectives.communicator import Communicator
 from hocket.torch import quick, sparse
 from hocket.torch.failing import as_torch, in_torchs_words
 from hocket.torch.ops import op_of
-from hocket.torch.tensors import After, Tensor, gathered, moved, readable, scattered, writable
+from hocket.torch.tensors import After, Tensor, apart, gathered, moved, readable, scattered, writable
 from hocket.torch.works import Work
 
 Tensors = Sequence[Tensor]
@@ -131,17 +131,17 @@ class Calls:
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work | None:
         """A list of one tensor for each rank, which may differ in size."""
         output, given = first(outputs), inputs[0]
-        x = gathered(given, "reduce_scatter")
-        out, after = writable(output, "reduce_scatter", keep=False)
         counts = [each.numel() for each in given]
+        out, after = writable(output, "reduce_scatter", keep=False)
+        x = self._apart(gathered(given, "reduce_scatter"), out, counts)
         op = op_of(getattr(opts, "reduceOp", torch.distributed.ReduceOp.SUM), output)
         call = self.comm.reduce_scatterv
         return self._run("reduce_scatter", opts, [output], call, x, counts, op, out.reshape(-1), after=[after])
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work | None:
         """The input is size times as long as the output."""
-        x = readable(given, "reduce_scatter_tensor").reshape(-1)
         out, after = writable(output, "reduce_scatter_tensor", keep=False)
+        x = self._apart(readable(given, "reduce_scatter_tensor").reshape(-1), out)
         op = op_of(getattr(opts, "reduceOp", torch.distributed.ReduceOp.SUM), output)
         call = self.comm.reduce_scatter
         return self._run("reduce_scatter_tensor", opts, output, call, x, op, out.reshape(-1), after=[after])
@@ -160,21 +160,22 @@ class Calls:
     def allgather(self, outputs: Sequence[Tensors], inputs: Any, opts: Any = None, timeout: Any = None) -> Work | None:
         """A list of one tensor for each rank; their sizes may differ from rank to rank."""
         outs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
-        x = moved(readable(first(inputs), "all_gather"))
         whole, after = scattered(outs, "all_gather")
         out = moved(whole)
         scale = out.numel() // whole.numel() if whole.numel() else 1
         counts = [each.numel() * scale for each in outs]
+        x = self._apart(moved(readable(first(inputs), "all_gather")), out, counts)
         if len(set(counts)) == 1:
             return self._run("all_gather", opts, outputs, self.comm.allgather, x, out, after=[after])
         return self._run("all_gather", opts, outputs, self.comm.allgatherv, x, counts, out, after=[after])
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work | None:
         """The output is size times as long as the input."""
-        x = moved(readable(given, "all_gather_into_tensor"))
         out, after = writable(output, "all_gather_into_tensor", keep=False)
+        target = moved(out)
+        x = self._apart(moved(readable(given, "all_gather_into_tensor")), target)
         call = self.comm.allgather
-        return self._run("all_gather_into_tensor", opts, output, call, x, moved(out), after=[after])
+        return self._run("all_gather_into_tensor", opts, output, call, x, target, after=[after])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         return self._each(opts, lambda out, x: self.all_gather_single(out, x, opts), outputs, inputs)
@@ -190,7 +191,8 @@ class Calls:
         if self.comm.rank != root:
             return self._run("gather", opts, [], self.comm.gather, x, root)
         whole, after = scattered(outputs[0], "gather")
-        return self._run("gather", opts, outputs, self.comm.gather, x, root, moved(whole), after=[after])
+        out = moved(whole)
+        return self._run("gather", opts, outputs, self.comm.gather, apart(x, out), root, out, after=[after])
 
     def gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work | None:
         """One tensor at the root, size times as long as the input."""
@@ -198,19 +200,20 @@ class Calls:
         if self.comm.rank != root:
             return self._run("gather_into_tensor", opts, output, self.comm.gather, x, root)
         out, after = writable(output, "gather_into_tensor", keep=False)
-        return self._run("gather_into_tensor", opts, output, self.comm.gather, x, root, moved(out), after=[after])
+        x, call = apart(x, out), self.comm.gather
+        return self._run("gather_into_tensor", opts, output, call, x, root, moved(out), after=[after])
 
     def scatter(self, outputs: Any, inputs: Sequence[Tensors], opts: Any = None) -> Work | None:
         """inputs: at the root a list of one tensor for each rank, elsewhere nothing."""
         output, root = first(outputs), getattr(opts, "rootRank", 0)
         out, after = writable(output, "scatter", keep=False)
-        x = moved(gathered(inputs[0], "scatter")) if self.comm.rank == root else None
+        x = apart(moved(gathered(inputs[0], "scatter")), out) if self.comm.rank == root else None
         return self._run("scatter", opts, [output], self.comm.scatter, x, root, moved(out), after=[after])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         """Lists of one tensor for each rank, of any sizes: inputs[d] goes to d, outputs[s] comes from s."""
         whole, after = scattered(outputs, "all_to_all")
-        x, out = moved(gathered(inputs, "all_to_all")), moved(whole)
+        x, out = apart(moved(gathered(inputs, "all_to_all")), whole), moved(whole)
         scale = out.numel() // whole.numel() if whole.numel() else x.element_size() and _bytes_per(inputs, x)
         sends, recvs = ([each.numel() * scale for each in group] for group in (inputs, outputs))
         return self._run("all_to_all", opts, outputs, self.comm.alltoallv, x, sends, recvs, out, after=[after])
@@ -219,13 +222,19 @@ class Calls:
         self, output: Tensor, given: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
     ) -> Work | None:
         """Splits are rows of axis 0; none: equal parts."""
-        x = moved(readable(given, "all_to_all_single"))
         out, after = writable(output, "all_to_all_single", keep=False)
-        target = moved(out)
+        x, target = apart(moved(readable(given, "all_to_all_single")), out), moved(out)
         if not output_splits and not input_splits:
             return self._run("all_to_all", opts, output, self.comm.alltoall, x, target, after=[after])
         sends, recvs = self._rows(given, x, input_splits), self._rows(output, target, output_splits)
         return self._run("all_to_all", opts, output, self.comm.alltoallv, x, sends, recvs, target, after=[after])
+
+    def _apart(self, x: Tensor, out: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        """`x` for a call in which the shorter of the two may be this rank's block of the longer one."""
+        short, long = (x, out) if x.numel() < out.numel() else (out, x)
+        start = sum(counts[: self.comm.rank]) if counts is not None else short.numel() * self.comm.rank
+        block = long.reshape(-1)[start:]
+        return x if block.data_ptr() == short.data_ptr() else apart(x, out)
 
     def _rows(self, tensor: Tensor, flat: Tensor, splits: Sequence[int]) -> list[int]:
         """Splits in elements of `flat`."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import typing_extensions
 
 import hocket
 from hocket.collectives import verdicts
@@ -43,7 +44,8 @@ class Shim:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.group, name)
 
-verdicts.pass_over(os.path.dirname(torch.__file__))
+for place in (os.path.dirname(torch.__file__), typing_extensions.__file__):  # the latter wraps torch's old names
+    verdicts.pass_over(place)
 
 
 _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of which these methods are the union

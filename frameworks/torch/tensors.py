@@ -62,6 +62,13 @@ def moved(tensor: Tensor) -> Tensor:
     return flat if str(flat.dtype) in _KNOWN else flat.view(torch.uint8)
 
 
+def apart(x: Tensor, out: Tensor) -> Tensor:
+    """`x`, or a copy of it if `out` would be written over it."""
+    first, last = out.data_ptr(), out.data_ptr() + out.numel() * out.element_size()
+    overlap = x.data_ptr() < last and first < x.data_ptr() + x.numel() * x.element_size()
+    return x.clone() if overlap else x
+
+
 def joined(tensors: Sequence[Tensor]) -> Tensor | None:
     """All of them as one flat tensor, if they lie one behind the other in one storage."""
     first = tensors[0]

@@ -36,6 +36,7 @@ class Work(_Base):  # type: ignore[misc]
         self._handles, self._result, self._after = handles, result, [each for each in after if each is not None]
         self._ended = False
         self._error: BaseException | None = None
+        self._inner: Any = None
         self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -95,7 +96,10 @@ class Work(_Base):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         if self._future is None:
-            self._future = Future()
+            self._inner = Future()
+            # An exception set on a future is a value like others for C++ (DDP would look for tensors in it); one that
+            # a callback raises is an error there too.
+            self._future = self._inner.then(lambda done: done.value())
             if self.is_completed() or threading.current_thread() is _completer.thread:
                 self._complete()
             else:
@@ -106,9 +110,9 @@ class Work(_Base):  # type: ignore[misc]
         try:
             self.wait()
         except Exception as error:
-            self._future.set_exception(error)
+            self._inner.set_exception(error)
         else:
-            self._future.set_result(self._result)
+            self._inner.set_result(self._result)
 
 
 class Completer:

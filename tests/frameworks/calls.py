@@ -203,6 +203,35 @@ def lists_in_one_storage_and_apart() -> None:
 
 
 @check
+def outputs_over_inputs() -> None:
+    """This rank's block of the longer one needs no copy; any other overlap gets one."""
+    p, rank = dist.get_world_size(), dist.get_rank()
+    whole = torch.full((p * 4,), float(rank))
+    wanted = torch.arange(p).repeat_interleave(4).float()
+    dist.all_gather_into_tensor(whole, whole[4 * rank : 4 * rank + 4])
+    equal(whole, wanted, "all_gather_into_tensor from the own block")
+    whole.fill_(rank)
+    dist.all_gather_into_tensor(whole, whole[:4])
+    equal(whole, wanted, "all_gather_into_tensor from the first block")
+    parts = list(torch.full((p * 4,), float(rank)).split(4))
+    dist.all_gather(parts, parts[-1])
+    equal(torch.cat(parts), wanted, "all_gather from the last")
+    for at in (rank, 0, p - 1):
+        x = torch.arange(4.0 * p)
+        dist.reduce_scatter_tensor(x[4 * at : 4 * at + 4], x)
+        equal(x[4 * at : 4 * at + 4], p * (torch.arange(4.0) + 4 * rank), f"reduce_scatter_tensor into block {at}")
+    x = torch.arange(float(p)) + 10 * rank
+    dist.all_to_all_single(x, x)
+    equal(x, 10 * torch.arange(float(p)) + rank, "all_to_all_single in place")
+    x = torch.arange(float(p))
+    dist.scatter(x[:1], list(x.split(1)) if rank == 0 else None)
+    assert x[0] == rank
+    x = torch.full((p,), float(rank))
+    dist.gather(x[:1], list(x.split(1)) if rank == 0 else None)
+    assert rank or x.tolist() == list(range(p))
+
+
+@check
 def all_to_all() -> None:
     p, rank = dist.get_world_size(), dist.get_rank()
     count = lambda s, d: (s * 2 + d * 3) % 5  # noqa: E731

@@ -71,10 +71,37 @@ def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
         ends = run.wait(30)
     for rank in (0, 2):
         said = facts(ends[rank])
-        assert said["ranks"] == [1] and "rank 1 is gone" in said["text"], said
+        assert "rank 1 is gone" in said["text"], said
         wanted = {"hocket.errors.PeerLostError", "torch.distributed.DistNetworkError", "builtins.RuntimeError"}
-        assert name == "future" or wanted <= set(said["kinds"]), said
+        if name == "future":  # torch makes its own error of what a future ends with
+            assert "builtins.RuntimeError" in said["kinds"] and "PeerLostError" in said["text"], said
+        else:
+            assert said["ranks"] == [1] and wanted <= set(said["kinds"]), said
         assert said["left"] < 5 and ends[rank].code == 0, ends[rank]
+
+
+BACKWARD = """
+import signal
+start()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+for step in range(3):
+    loss = model(torch.ones(1, 3)).sum()
+    if rank == 1 and step == 2:
+        time.sleep(0.7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        tell(error)
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_killed_while_others_wait_in_backward(tmp_path: pathlib.Path) -> None:
+    """DDP's C++ waits for the future then, not for the work."""
+    with job(2, BACKWARD, tmp_path) as run:
+        ends = run.wait(30)
+    assert ends[0].code == 0 and "rank 1 is gone" in facts(ends[0])["text"], ends[0]
 
 
 MISMATCH = """
