@@ -48,6 +48,8 @@ class Calls:
     """`comm` carries them out."""
 
     comm: Communicator
+    always_work = False
+    """Does the caller want a `Work` of synchronous calls too?"""
     _together: list[Work] | None = None
     """Between start_coalescing and end_coalescing: what was issued."""
 
@@ -70,7 +72,7 @@ class Calls:
                 for act in after:
                     if act is not None:
                         act()
-                return None
+                return Work([], result) if self.always_work else None
             work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after)
         except hocket.Error as error:
             raise as_torch(error) from None
@@ -91,7 +93,7 @@ class Calls:
             before.append(work)
         elif waits(opts):
             work.wait()
-            return None
+            return work if self.always_work else None
         return work
 
     # --- reductions
@@ -114,7 +116,7 @@ class Calls:
     def _sum_sparse(self, tensor: Tensor, opts: Any, op: Any) -> Work | None:
         with in_torchs_words():
             sparse.allreduce(self.comm, tensor, op)
-        return None if waits(opts) else Work([], [tensor])
+        return None if waits(opts) and not self.always_work else Work([], [tensor])
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work | None:
         return self._each(opts, lambda tensor: self.allreduce(tensor, opts), tensors)

@@ -95,6 +95,8 @@ class ProcessGroupHocket(Calls, _Base):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
+        if self not in dist.distributed_c10d._world.pg_map:
+            return []  # being made: torch 2.15 would attach its flight recorder, which needs a compiled backend
         return [torch.device(name) for name in DEVICES if name == "cpu" or torch.cuda.is_available()]
 
     def _get_backend(self, device: Any) -> Shim:

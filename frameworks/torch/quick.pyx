@@ -31,5 +31,5 @@ def allreduce(self, tensors, opts=None, op=None, timeout=None):
             except Error as error:
                 raise as_torch(error) from None
             if done is not MISS:
-                return Work([done], tensors) if later else None
+                return Work([done] if later else [], tensors) if later or self.always_work else None
     return self._allreduce(tensors, opts, op)

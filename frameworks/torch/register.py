@@ -21,25 +21,27 @@ def register() -> None:
 
 def create(options: Any, _: Any) -> Any:
     """Called by torch for each group: makes its process group."""
-    refuse_mixture()
-    from hocket.torch.group import ProcessGroupHocket
+    from hocket.torch import backend, dynamo, group
 
-    return ProcessGroupHocket(options)
+    dynamo.keep_out()
+    others = [name for name in asked_for() if name != NAME]
+    if not others:
+        return group.ProcessGroupHocket(options)
+    if backend.available():
+        return backend.BackendHocket(options)
+    raise ArgumentError(
+        f"hocket cannot share a group with {', '.join(others)} before torch 2.14; pass "
+        f'"{NAME}" alone, which takes tensors of every device, or make another group for the other backend'
+    )
 
 
-def refuse_mixture() -> None:
-    """A group made in Python is the whole group, for every device: "cpu:gloo,cuda:hocket" would be hocket for all.
+def asked_for() -> list[str]:
+    """The backends of the group that is being made, by device.
 
-    torch does not say what was asked for, so its own frame is looked at; without it nothing is refused.
+    A group made in Python is the whole group: with "cpu:gloo,cuda:hocket" it would be hocket for all.  torch does not
+    say what was asked for, so its own frame is looked at.
     """
     frame = sys._getframe()
     while frame is not None and "backend_config" not in frame.f_locals:
         frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
-        return
-    names = set(frame.f_locals["backend_config"].get_device_backend_map().values())
-    if names != {NAME}:
-        raise ArgumentError(
-            f"backend={frame.f_locals['backend_config']}: hocket cannot share a group with other backends; pass "
-            f'"{NAME}" alone, which takes tensors of every device, or make another group for the other backend'
-        )
+    return [] if frame is None else list(frame.f_locals["backend_config"].get_device_backend_map().values())

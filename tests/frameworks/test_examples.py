@@ -1,0 +1,114 @@
+"""The examples for torch, each under torchrun as their first lines say; every one checks its own numbers as well."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from worlds import SOURCES
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> str:
+    """What makes `import torch` know hocket, as pip does it, where only its sources are at hand."""
+    about = tmp_path / "site" / "hocket-0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hocket\nVersion: 0\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nhocket = hocket.torch:register\n")
+    return os.pathsep.join([str(about.parent), SOURCES])
+
+
+def torchrun(path: str, ranks: int, example: str, *words: str, restarts: int = 0) -> tuple[str, str]:
+    """What an example prints and what it complains about; it must end with 0.  --standalone takes a free port."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+        "--max-restarts", str(restarts), str(EXAMPLES / f"torch_{example}.py"), *words,
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # ends its ranks
+            out, err = process.communicate()
+            raise AssertionError(f"{example} does not end:\n{out}\n{err}") from None
+    assert process.returncode == 0, err
+    return out, err
+
+
+def quiet(path: str, ranks: int, example: str) -> str:
+    """What it prints; it must complain about nothing."""
+    out, err = torchrun(path, ranks, example)
+    assert not err
+    return out
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    """Those of the pattern's one match."""
+    found = re.findall(pattern, text)
+    assert len(found) == 1, text
+    return [float(each) for each in (found[0] if isinstance(found[0], tuple) else found)]
+
+
+def falls(losses: list[str], to: float) -> None:
+    first, *_, last = map(float, losses)
+    assert last < to < first
+
+
+def test_ddp(path: str) -> None:
+    out = quiet(path, 2, "ddp")
+    falls(re.findall(r"epoch +\d+: loss ([\d.]+)\n", out), 0.2)
+    together, alone = numbers(r"test accuracy: ([\d.]+) % by 2 ranks, ([\d.]+) % by one process", out)
+    assert together > 95 and abs(together - alone) <= 0.5
+    assert "weights: the same bits on all 2 ranks" in out
+
+
+def test_fsdp2(path: str) -> None:
+    out = quiet(path, 2, "fsdp2")
+    held, count = numbers(r"rank 0 holds ([\d,]+) of ([\d,]+) parameters".replace(",", ""), out.replace(",", ""))
+    assert 0.4 * count < held < 0.6 * count
+    falls([*re.findall(r"loss: ([\d.]+) to ([\d.]+) in", out)[0]], 1.0)
+    assert numbers(r"parameters: as after a run of one process \(largest difference (\S+)\)", out)[0] < 1e-9
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_moe(path: str, ranks: int) -> None:
+    out = quiet(path, ranks, "moe")
+    table = re.findall(r"\[(\d[\d, ]*)\]", out)
+    rows = [[int(each) for each in row.split(",")] for row in table]
+    assert [len(row) for row in rows] == [ranks] * ranks and {sum(row) for row in rows} == {64}
+    assert len({count for row in rows for count in row}) > 2, "the exchange was not uneven"
+    falls([*re.findall(r"loss: ([\d.]+) to ([\d.]+) in", out)[0]], 0.5)
+    assert numbers(r"gate and experts: as in a run of one process \(largest difference (\S+)\)", out)[0] < 1e-9
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_pipeline(path: str, ranks: int) -> None:
+    out = quiet(path, ranks, "pipeline")
+    falls(re.findall(r"step +\d+: loss ([\d.]+)\n", out), 1.0)
+    assert numbers(rf"{ranks} stages: as in a run of one process \(largest difference (\S+)\)", out)[0] < 1e-4
+
+
+def test_elastic(path: str, tmp_path: pathlib.Path) -> None:
+    """A killed rank changes nothing in the result; and the rank that lives on ends by an error, not by a signal."""
+    cut = tmp_path / "cut.pt"
+    with ThreadPoolExecutor() as both:
+        undisturbed = both.submit(torchrun, path, 2, "elastic", str(tmp_path / "whole.pt"))
+        broken, err = torchrun(path, 2, "elastic", str(cut), "--die-at", "70", restarts=2)
+    whole, complaints = undisturbed.result()
+    assert whole.startswith("start: step 0\n") and not complaints
+    assert "rank 1 ends itself in step 70\n" in broken
+    assert f"start: step 60, from {cut} (restart 1)\n" in broken
+    assert "Segmentation fault" not in err, err
+    results = [text.splitlines()[-2:] for text in (whole, broken)]
+    assert results[0] == results[1] and "weights: SHA-256" in results[0][1]
+    assert numbers(r"accuracy: ([\d.]+) % after 120 steps", whole)[0] > 95
+    assert {each.name for each in tmp_path.iterdir()} == {"site", "whole.pt", "cut.pt"}
