@@ -12,6 +12,8 @@ import harness
 import pytest
 from worlds import PATH
 
+from hocket.torch import backend
+
 START = """
 import json, os, sys, time
 from datetime import timedelta
@@ -197,18 +199,40 @@ def test_a_rank_that_raises_is_heard(tmp_path: pathlib.Path) -> None:
 
 
 MIXED = """
+place = "file://" + os.environ["PLACE"]
 try:
-    place = "file://" + os.environ["PLACE"]
-    dist.init_process_group("cpu:gloo,cuda:hocket", init_method=place, rank=rank, world_size=1)
+    dist.init_process_group("cpu:hocket,cuda:gloo", init_method=place, rank=rank, world_size=size)
 except ValueError as error:
     tell(error)
+else:
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    parts = [torch.empty(2) for _ in range(size)]
+    dist.all_gather(parts, x[:2])
+    objects = [None] * size
+    dist.all_gather_object(objects, rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+    model(torch.full((1, 3), float(rank))).sum().backward()
+    say(found=[x[0].item(), parts[-1][0].item(), *objects, model.module.weight.grad[0, 0].item()])
+    try:
+        dist.all_reduce(torch.ones(3 + rank))
+    except RuntimeError as error:
+        tell(error)
+    dist.destroy_process_group()
 """
 
 
-def test_a_mixture_of_backends_is_refused(tmp_path: pathlib.Path) -> None:
-    with job(1, MIXED, tmp_path) as run:
-        (end,) = run.wait(30)
-    assert "hocket cannot share a group" in facts(end)["text"]
+def test_a_mixture_of_backends(tmp_path: pathlib.Path) -> None:
+    """Refused where torch takes a group made in Python for the whole group, which would be silently hocket's."""
+    with job(2, MIXED, tmp_path) as run:
+        ends = run.wait(30)
+    for end in ends:
+        said = facts(end)
+        if backend.available():
+            assert said["found"] == [4, 4, 0, 1, 0.5] and "called different things" in said["text"], said
+        else:
+            assert "hocket cannot share a group with gloo before torch 2.14" in said["text"], end
 
 
 AGAIN = """
