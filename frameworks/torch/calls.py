@@ -20,7 +20,7 @@ from hocket.collectives.communicator import Communicator
 from hocket.torch import quick, sparse
 from hocket.torch.failing import as_torch, in_torchs_words
 from hocket.torch.ops import op_of
-from hocket.torch.tensors import After, Tensor, apart, gathered, moved, readable, scattered, writable
+from hocket.torch.tensors import After, Tensor, apart, gathered, moved, readable, scattered, unit, writable
 from hocket.torch.works import Work
 
 Tensors = Sequence[Tensor]
@@ -164,8 +164,7 @@ class Calls:
         outs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
         whole, after = scattered(outs, "all_gather")
         out = moved(whole)
-        scale = out.numel() // whole.numel() if whole.numel() else 1
-        counts = [each.numel() * scale for each in outs]
+        counts = [each.numel() * unit(whole) for each in outs]
         x = self._apart(moved(readable(first(inputs), "all_gather")), out, counts)
         if len(set(counts)) == 1:
             return self._run("all_gather", opts, outputs, self.comm.allgather, x, out, after=[after])
@@ -216,8 +215,7 @@ class Calls:
         """Lists of one tensor for each rank, of any sizes: inputs[d] goes to d, outputs[s] comes from s."""
         whole, after = scattered(outputs, "all_to_all")
         x, out = apart(moved(gathered(inputs, "all_to_all")), whole), moved(whole)
-        scale = out.numel() // whole.numel() if whole.numel() else x.element_size() and _bytes_per(inputs, x)
-        sends, recvs = ([each.numel() * scale for each in group] for group in (inputs, outputs))
+        sends, recvs = ([each.numel() * unit(whole) for each in group] for group in (inputs, outputs))
         return self._run("all_to_all", opts, outputs, self.comm.alltoallv, x, sends, recvs, out, after=[after])
 
     def all_to_all_single(
@@ -264,7 +262,7 @@ class Calls:
 
     def send(self, tensors: Any, dest: int, tag: int = 0) -> Work:
         x = moved(readable(first(tensors), "send"))
-        return self._message("send", Work, self.comm.send, x, dest, tag, tensors)
+        return self._message("send", self.comm.send, x, dest, tag, tensors)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
         return self._receive(tensors, source, tag)
@@ -274,15 +272,15 @@ class Calls:
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
         out, after = writable(first(tensors), "recv", keep=False)
-        return self._message("recv", Work, self.comm.recv, moved(out), source, tag, tensors, after)
+        return self._message("recv", self.comm.recv, moved(out), source, tag, tensors, after)
 
     def _message(
-        self, name: str, kind: type[Work], call: Callable[..., Any], flat: Tensor, peer: int | None, tag: int,
-        result: Any, after: After | None = None,
+        self, name: str, call: Callable[..., Any], flat: Tensor, peer: int | None, tag: int, result: Any,
+        after: After | None = None,
     ) -> Work:  # fmt: skip
         event = record_function(f"hocket:{name}") if _profiled() else contextlib.nullcontext()
         with in_torchs_words(), event:
-            work = kind([call(flat, peer, tag, async_op=True)], result, [after])
+            work = Work([call(flat, peer, tag, async_op=True)], result, [after])
         if self._together is not None:
             self._together.append(work)
         return work
@@ -302,8 +300,3 @@ def merged(works: Sequence[Work]) -> Work:
     handles = [handle for work in works for handle in work._handles]
     after = [act for work in works for act in work._after]
     return Work(handles, [work._result for work in works], after)
-
-
-def _bytes_per(inputs: Tensors, x: Tensor) -> int:
-    count = sum(each.numel() for each in inputs)
-    return x.numel() // count if count else 1

@@ -62,6 +62,11 @@ def moved(tensor: Tensor) -> Tensor:
     return flat if str(flat.dtype) in _KNOWN else flat.view(torch.uint8)
 
 
+def unit(tensor: Tensor) -> int:
+    """How many elements of `moved(tensor)` are one of `tensor`."""
+    return 1 if str(tensor.dtype) in _KNOWN else tensor.element_size()
+
+
 def apart(x: Tensor, out: Tensor) -> Tensor:
     """`x`, or a copy of it if `out` would be written over it."""
     first, last = out.data_ptr(), out.data_ptr() + out.numel() * out.element_size()
