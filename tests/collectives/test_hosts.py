@@ -98,6 +98,32 @@ def test_two_hosts(hosts: list[str], master: str, how: str, env: dict[str, str],
             assert 41000 <= said["ports"][0][2] <= 41003, said
 
 
+TORCH = """
+import torch, torch.distributed as dist, hocket.torch
+dist.init_process_group("hocket")
+group = dist.group.WORLD
+pair = dist.new_group([1, 2])
+x = torch.full((100000,), float(dist.get_rank()))
+if dist.get_rank() in (1, 2):
+    dist.all_reduce(x, group=pair)
+dist.all_reduce(x)
+roads = [group.comm.world.road(p) for p in range(4) if p != dist.get_rank()]
+say(found=x[-1].item(), groups=group.comm.groups, roads=roads)
+dist.destroy_process_group()
+"""
+
+
+def test_torch_over_two_hosts(hosts: list[str], tmp_path: pathlib.Path) -> None:
+    """The store of torch, which rank 0 opens at MASTER_ADDR, tells where rank 0 is, and the key."""
+    with job_on(hosts, TORCH, tmp_path, HOCKET_SECRET="") as run:
+        ends = run.wait(60)
+    assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
+    for rank, end in enumerate(ends):
+        said = facts(end)
+        assert said["found"] == 0 + 3 + 3 + 3 and said["groups"] == [[0, 1], [2, 3]], said
+        assert said["roads"] == ["shm" if p == rank ^ 1 else "tcp" for p in range(4) if p != rank], said
+
+
 def errors(run: Any) -> list[str]:
     ends = run.wait(60)
     assert all(end.code != 0 for end in ends), ends
