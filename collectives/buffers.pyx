@@ -125,6 +125,8 @@ cdef Buffer describe_torch(object tensor, str what):
     b.address = tensor.data_ptr()
     b.count = tensor.numel()
     b.nbytes = b.count * dtype.itemsize
+    if b.nbytes and (b.address == 0 or tensor.untyped_storage().nbytes() < b.nbytes):
+        raise ArgumentError(f"{what} has no memory: its storage was freed, or is one that only says zero; pass {what}.clone()")
     b.shape = tuple(tensor.shape)
     # What autograd records must not change behind its back.
     b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()

@@ -230,16 +230,17 @@ class Communicator(CommunicatorBase):
             raise ArgumentError(f"ranks={ranks} names a rank twice")
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
 
-    def create_group(self, ranks: Sequence[int], name: str) -> Communicator:
+    def create_group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Communicator:
         """A communicator of these ranks, in this order, made by them alone: the others do not call it.
 
-        `name`: the same on all of them, and of no other communicator made of this one.  MPI's Comm_create_group.
+        `name`: the same on all of them, and of no other communicator made of this one.  If one of them does not come
+        within `timeout` seconds, this communicator ends too.  MPI's Comm_create_group.
         """
         ranks = [self._rank(r, "ranks") for r in ranks]
         if len(set(ranks)) < len(ranks) or self.rank not in ranks:
             raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
         made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
-        made.wire(self._share_among(ranks, made.name, made.offer()))
+        made.wire(self._share_among(ranks, made.name, made.offer(), Options(timeout=timeout)))
         return made
 
     # --- about it

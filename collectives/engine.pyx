@@ -72,8 +72,8 @@ cdef class Engine:
         The other ranks are past those, so all that they need is on its way.  From any thread.
         """
         if not self.core.aborted:
-            self.core.aborted_at = hk_now()
-        self.core.aborted_from = first
+            self.core.aborted_at, self.core.aborted_from = hk_now(), first
+        self.core.aborted_from = min(first, self.core.aborted_from)
         hk_store32(&self.core.aborted, 1)
 
     @property

@@ -114,7 +114,7 @@ class Failing(Members):
             mine = bool(set(verdict["lost"]) & set(self.members))
         else:
             mine = verdict["comm"] == self.name
-        if not mine or self._verdict is not None:
+        if not mine or self._verdict is not None or self._closed:
             return
         self._verdict = verdict
         self._heard.set()

@@ -33,6 +33,10 @@ class Work:
         self._fail(self._queued)
         return True
 
+    def look(self, seconds: float) -> None:
+        """What waiting threads do now and then, for one that sleeps and has done so for `seconds`."""
+        self._queued.look(seconds)
+
     @property
     def source(self) -> int | None:
         """Of a recv that has ended: the rank whose message it took."""

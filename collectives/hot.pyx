@@ -15,7 +15,7 @@ from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
 from hocket.collectives.run cimport DONE, Run, stopped
-from hocket.collectives.work cimport Queued, queue_run
+from hocket.collectives.work cimport Queued, queue_run, reap_ended
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
 from hocket.collectives.options import Options
@@ -73,6 +73,8 @@ cdef bint see_tensor(object x, Seen* s) except -1:
         return False
     if t.code == DLPACK_COMPLEX and x.is_conj() or t.code in (DLPACK_COMPLEX, DLPACK_FLOAT) and x.is_neg():
         return False                    # lazy: the memory holds other values than the tensor
+    if t.data == NULL:                  # freed, or never there
+        return False
     for i in range(t.ndim - 1, -1, -1):
         if t.strides != NULL and t.shape[i] != 1 and t.strides[i] != step:
             return False
@@ -186,6 +188,7 @@ cdef class HotPath:
         rc = engine.perform(r, e.plan)
         if rc != DONE:
             self._fail(engine, rc, engine.culprit, self.limit * 1e-9)
+        reap_ended()
         if e.scale != NULL:
             e.scale(dst, dst, e.out_count, e.after)
         return result

@@ -48,7 +48,7 @@ class Members(HotPath):
             self._queues[concurrent, None] = self._make_queue(concurrent, None)
         self._main = self._queues["collectives", None]
         self.set_timeout(world.config.timeout)
-        world.communicators.add(self)  # type: ignore[arg-type]
+        world.admit(self)  # type: ignore[arg-type]
 
     def set_timeout(self, seconds: float) -> None:
         """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""

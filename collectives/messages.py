@@ -14,7 +14,7 @@ from hocket.collectives.calls import Call, writable
 from hocket.collectives.engine import CODES
 from hocket.collectives.handle import open_group
 from hocket.collectives.lower import IN, OUT
-from hocket.collectives.options import PLAIN, Options
+from hocket.collectives.options import Options
 from hocket.collectives.plan import Plan
 from hocket.collectives.queue import Queue
 from hocket.collectives.running import NO_OP, Running, check_timeout
@@ -69,29 +69,29 @@ class Messages(Running):
             dst.restore()
         return out
 
-    def _share_among(self, ranks: Sequence[int], name: str, value: Any) -> list[Any]:
+    def _share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
         """The JSON values of these ranks, by their place in `ranks`, which only they call; the first collects them."""
         tag = PRIVATE | zlib.crc32(name.encode()) >> 1
         if len(ranks) == 1:
             return [value]
         if self.rank != ranks[0]:
-            self._post(value, ranks[0], tag)
-            return list(self._fetch(ranks[0], tag))
-        values = [value, *(self._fetch(r, tag) for r in ranks[1:])]
+            self._post(value, ranks[0], tag, options)
+            return list(self._fetch(ranks[0], tag, options))
+        values = [value, *(self._fetch(r, tag, options) for r in ranks[1:])]
         for r in ranks[1:]:
-            self._post(values, r, tag)
+            self._post(values, r, tag, options)
         return values
 
-    def _post(self, value: Any, dest: int, tag: int) -> None:
+    def _post(self, value: Any, dest: int, tag: int, options: Options) -> None:
         data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
         for part in (numpy.array([len(data)]), data):
-            self._exchange_messages(part, dest, None, None, tag, PLAIN)
+            self._exchange_messages(part, dest, None, None, tag, options)
 
-    def _fetch(self, source: int, tag: int) -> Any:
+    def _fetch(self, source: int, tag: int, options: Options) -> Any:
         length = numpy.zeros(1, numpy.int64)
-        self._exchange_messages(None, None, length, source, tag, PLAIN)
+        self._exchange_messages(None, None, length, source, tag, options)
         data = numpy.empty(int(length[0]), numpy.uint8)
-        self._exchange_messages(None, None, data, source, tag, PLAIN)
+        self._exchange_messages(None, None, data, source, tag, options)
         return json.loads(data.tobytes())
 
     def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:

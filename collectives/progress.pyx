@@ -21,6 +21,14 @@ from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, C
 cdef extern from "transports/atomics.h" nogil:
     void hk_add32(uint32_t*, uint32_t)
 
+cdef extern from "time.h" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    enum: CLOCK_REALTIME
+    int clock_gettime(int, timespec*)
+    int nanosleep(const timespec*, timespec*)
+
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_mutex_t:
         pass
@@ -34,12 +42,7 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_broadcast(pthread_cond_t*)
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
-
-cdef extern from "time.h" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int nanosleep(const timespec*, timespec*)
+    int pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, const timespec*)
 
 cdef extern from "sched.h" nogil:
     struct sched_param:
@@ -66,7 +69,7 @@ cdef uint32_t drivers = 0       # threads in `wait`; atomic
 cdef uint32_t nended = 0        # runs that ended since the last reaping; atomic
 cdef uint32_t stopping = 0      # atomic
 cdef pthread_cond_t one_ended
-cdef uint64_t ends = 0          # runs that ended, ever
+cdef uint64_t ends = 1          # runs that ended, ever, and one
 pthread_mutex_init(&lock, NULL)
 pthread_cond_init(&filled, NULL)
 pthread_cond_init(&one_ended, NULL)
@@ -289,13 +292,23 @@ def stop():
         thread = None
 
 
-def end_after(uint64_t seen):
-    """Sleep until more than `seen` runs have ended in this process (or `nudge`); how many it is then, 0 at its end."""
+def end_after(uint64_t seen, double limit):
+    """Sleep until more than `seen` runs have ended in this process (or `nudge`, or `limit` seconds have passed).
+
+    Returns how many it is then, 0 when the last communicator has gone.
+    """
     cdef uint64_t found
+    cdef timespec until
+    clock_gettime(CLOCK_REALTIME, &until)
+    until.tv_sec += <long>limit
+    until.tv_nsec += <long>((limit - <long>limit) * 1e9)
+    if until.tv_nsec >= 1000000000:
+        until.tv_sec, until.tv_nsec = until.tv_sec + 1, until.tv_nsec - 1000000000
     with nogil:
         pthread_mutex_lock(&lock)
         while ends == seen and not hk_load32(&stopping):
-            pthread_cond_wait(&one_ended, &lock)
+            if pthread_cond_timedwait(&one_ended, &lock, &until) != 0:
+                break
         found = ends
         pthread_mutex_unlock(&lock)
     return 0 if hk_load32(&stopping) else found

@@ -201,7 +201,7 @@ def _forked() -> None:
     """In a forked child the job is the parent's: calls are refused, and nothing of it is touched."""
     work.forked()
     for first in _worlds:
-        for comm in list(first.world.communicators):  # those of split and dup too
+        for comm in first.world.present():  # those of split and dup too
             comm.disown()
     _worlds.clear()
 

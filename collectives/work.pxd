@@ -23,4 +23,5 @@ cdef class Queued:
     cdef int enqueue(self, bint numbered) except -1
 
 
+cdef int reap_ended() except -1     # let go of the works that have ended, if some have
 cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn reduce, uint64_t limit, object keep)

@@ -67,8 +67,7 @@ cdef class Queued:
         n.scale, n.factor, n.result, n.count = scale, factor, n.run.base[OUT], count
 
     cdef int enqueue(self, bint numbered) except -1:
-        if PENDING and progress.ended_since_reaped():
-            reap()
+        reap_ended()
         PENDING[id(self)] = self
         progress.take()
         if not progress.has_room(self.node.core):
@@ -142,6 +141,12 @@ cdef class Queued:
             PENDING.pop(id(self), None)
         return self.status != BLOCKED
 
+    def look(self, double seconds):
+        """Ask, as a thread that waits here does now and then, whether there is still a use in it."""
+        if ended(&self.node) == BLOCKED and slow_check(&self.engine.core, <uint64_t>(seconds * 1e9)) < 0:
+            hk_store32(&self.engine.core.aborted, 1)
+            self.interrupted = True
+
     def __dealloc__(self):
         run_free(&self.node.run)
         free(self.own_scratch)
@@ -155,13 +160,16 @@ cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn 
     return made
 
 
-cdef reap():
+cdef int reap_ended() except -1:
     """Let go of the works that ended; one that failed is what its rank was doing until its communicator is stopped."""
+    if not progress.ended_since_reaped():
+        return 0
     progress.reaped()
     for key, work in list(PENDING.items()):
         status = ended(&(<Queued>work).node)
         if status == DONE or status != BLOCKED and (<Queued>work).engine.core.aborted:
             PENDING.pop(key, None)
+    return 0
 
 
 def oldest(Engine engine):

@@ -83,6 +83,16 @@ class World:
             raise
         self.groups = _hosts(size, self._share_a_host)
 
+    def admit(self, comm: Communicator) -> None:
+        """One more communicator, which the control plane tells what it hears."""
+        with self.lock:
+            self.communicators.add(comm)
+
+    def present(self) -> list[Communicator]:
+        """Those that are still in use; threads may make others meanwhile."""
+        with self.lock:
+            return list(self.communicators)
+
     def add(self, name: str, exchange: Exchange) -> None:
         """Open one more transport, or one more time to ranks that were not there then.
 
@@ -129,7 +139,7 @@ class World:
     # --- from the control plane (reactor's thread)
 
     def _on_stop(self, fault: dict[str, Any]) -> dict[str, Any]:
-        for comm in list(self.communicators):
+        for comm in self.present():
             if comm.name == fault["comm"]:
                 return comm.stop(fault)
         return {"state": "idle", "call": "", "site": "", "seq": 0}
@@ -137,7 +147,7 @@ class World:
     def _on_verdict(self, verdict: dict[str, Any]) -> None:
         if verdict["kind"] == "lost":
             self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
-        for comm in list(self.communicators):
+        for comm in self.present():
             comm.hear(verdict)
 
     def _on_left(self, rank: int) -> None:

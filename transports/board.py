@@ -71,6 +71,11 @@ class MeetAtBoard(Meet):
         self.host = next((each[1] for each in found if each[0] == "tcp"), self.host)
         return found if self.key else []
 
+    def nobody(self, addresses: list[Address]) -> str:
+        if not addresses:
+            return "rank 0 has not written into the store where it is"
+        return "rank 0 was not found where the store says that it is"
+
     def knock(self, address: Address) -> Session:
         session = super().knock(address)
         if address[0] == "unix":  # on rank 0's host: what reaches rank 0 from elsewhere reaches us

@@ -141,10 +141,14 @@ class Meet:
         if stranger:  # the other candidates may be silent: who did answer is the better news
             raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
-            f"rank {self.rank}: rank 0 of job {self.job!r} was not found within {self.timeout:g} s "
+            f"rank {self.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
             f"(is it running? HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(addresses)}",
             [0],
         )
+
+    def nobody(self, addresses: list[Address]) -> str:
+        """What did not happen."""
+        return f"rank 0 of job {self.job!r} was not found"
 
     def knock(self, address: Address) -> Session:
         left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
@@ -189,7 +193,8 @@ def _close(listeners: Sequence[Listener]) -> None:
 
 def _hint(addresses: Sequence[Address]) -> str:
     """Where rank 0 cannot be met from another host."""
-    if any(kind == "tcp" and not place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses):
+    here = [kind != "tcp" or place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses]
+    if not addresses or not all(here):
         return ""
     return (
         "; that address is this host's own (loopback): if rank 0 is on another host, set MASTER_ADDR to an address "

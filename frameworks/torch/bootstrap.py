@@ -40,7 +40,7 @@ def communicator(options: Any) -> Communicator:
         )  # fmt: skip
     else:
         ranks = list(options.global_ranks_in_group) or list(range(parent.size))
-        comm = parent.create_group(ranks, f"{options.group_id}")
+        comm = parent.create_group(ranks, f"{options.group_id}", timeout=seconds)
     comm.set_timeout(seconds)
     return comm
 

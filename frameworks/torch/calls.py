@@ -8,6 +8,7 @@ contiguous (lists: one behind the other in one storage), else by a copy at the e
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,12 +19,14 @@ from torch.autograd.profiler import record_function
 import hocket
 from hocket.collectives.communicator import Communicator
 from hocket.torch import quick, sparse
-from hocket.torch.failing import as_torch, in_torchs_words
+from hocket.torch.failing import ArgumentError, as_torch, in_torchs_words
 from hocket.torch.ops import op_of
 from hocket.torch.tensors import After, Tensor, apart, gathered, moved, readable, scattered, unit, writable
 from hocket.torch.works import Work
 
 Tensors = Sequence[Tensor]
+MANY = 64
+"""Collected works from which on those are let go that are over."""
 _profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
@@ -51,7 +54,9 @@ class Calls:
     always_work = False
     """Does the caller want a `Work` of synchronous calls too?"""
     _together: list[Work] | None = None
-    """Between start_coalescing and end_coalescing: what was issued."""
+    """Between start_coalescing and end_coalescing: what was issued, and is not waited for by torch itself."""
+    _batch = threading.local()
+    """Its `works`: what `_each` is issuing in this thread."""
 
     def _run(
         self, name: str, opts: Any, result: Any, call: Callable[..., Any], *args: Any,
@@ -66,8 +71,9 @@ class Calls:
     def _issue(
         self, opts: Any, result: Any, after: Sequence[After | None], call: Callable[..., Any], *args: Any
     ) -> Work | None:
+        batch = getattr(self._batch, "works", None)
         try:
-            if waits(opts) and self._together is None:
+            if waits(opts) and batch is None:
                 call(*args, timeout=limit(opts))
                 for act in after:
                     if act is not None:
@@ -76,24 +82,31 @@ class Calls:
             work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after)
         except hocket.Error as error:
             raise as_torch(error) from None
-        if self._together is not None:
-            self._together.append(work)
+        if batch is not None:
+            batch.append(work)
+        else:
+            self._collect(work)
         return work
+
+    def _collect(self, work: Work) -> None:
+        """Between start_coalescing and end_coalescing.  (After an exception there torch never comes to the end.)"""
+        if self._together is not None:
+            self._together = [each for each in self._together if len(self._together) < MANY or not each.over()]
+            self._together.append(work)
 
     def _each(self, opts: Any, issue: Callable[..., Any], *columns: Any) -> Work | None:
         """Several calls issued at once."""
-        before, self._together = self._together, []
+        self._batch.works = []
         try:
             for row in zip(*columns, strict=True):
                 issue(*row)
-            work = merged(self._together)
+            work = merged(self._batch.works)
         finally:
-            self._together = before
-        if before is not None:
-            before.append(work)
-        elif waits(opts):
+            self._batch.works = None
+        if waits(opts):
             work.wait()
             return work if self.always_work else None
+        self._collect(work)
         return work
 
     # --- reductions
@@ -119,7 +132,7 @@ class Calls:
         return None if waits(opts) and not self.always_work else Work([], [tensor])
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work | None:
-        return self._each(opts, lambda tensor: self.allreduce(tensor, opts), tensors)
+        return self._each(opts, lambda tensor: self._allreduce(tensor, opts, None), tensors)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work | None:
         """In place at the root; the others' tensors stay as they are."""
@@ -133,6 +146,7 @@ class Calls:
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work | None:
         """A list of one tensor for each rank, which may differ in size."""
         output, given = first(outputs), inputs[0]
+        self._one_each("reduce_scatter", given)
         counts = [each.numel() for each in given]
         out, after = writable(output, "reduce_scatter", keep=False)
         x = self._apart(gathered(given, "reduce_scatter"), out, counts)
@@ -162,6 +176,7 @@ class Calls:
     def allgather(self, outputs: Sequence[Tensors], inputs: Any, opts: Any = None, timeout: Any = None) -> Work | None:
         """A list of one tensor for each rank; their sizes may differ from rank to rank."""
         outs = outputs if isinstance(outputs[0], torch.Tensor) else outputs[0]
+        self._one_each("all_gather", outs)
         whole, after = scattered(outs, "all_gather")
         out = moved(whole)
         counts = [each.numel() * unit(whole) for each in outs]
@@ -191,6 +206,7 @@ class Calls:
         x, root = moved(readable(first(inputs), "gather")), getattr(opts, "rootRank", 0)
         if self.comm.rank != root:
             return self._run("gather", opts, [], self.comm.gather, x, root)
+        self._one_each("gather", outputs[0], first(inputs))
         whole, after = scattered(outputs[0], "gather")
         out = moved(whole)
         return self._run("gather", opts, outputs, self.comm.gather, apart(x, out), root, out, after=[after])
@@ -208,11 +224,16 @@ class Calls:
         """inputs: at the root a list of one tensor for each rank, elsewhere nothing."""
         output, root = first(outputs), getattr(opts, "rootRank", 0)
         out, after = writable(output, "scatter", keep=False)
-        x = apart(moved(gathered(inputs[0], "scatter")), out) if self.comm.rank == root else None
+        x = None
+        if self.comm.rank == root:
+            self._one_each("scatter", inputs[0], output)
+            x = apart(moved(gathered(inputs[0], "scatter")), out)
         return self._run("scatter", opts, [output], self.comm.scatter, x, root, moved(out), after=[after])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         """Lists of one tensor for each rank, of any sizes: inputs[d] goes to d, outputs[s] comes from s."""
+        self._one_each("all_to_all", outputs)
+        self._one_each("all_to_all", inputs)
         whole, after = scattered(outputs, "all_to_all")
         x, out = apart(moved(gathered(inputs, "all_to_all")), whole), moved(whole)
         sends, recvs = ([each.numel() * unit(whole) for each in group] for group in (inputs, outputs))
@@ -221,11 +242,9 @@ class Calls:
     def all_to_all_single(
         self, output: Tensor, given: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
     ) -> Work | None:
-        """Splits are rows of axis 0; none: equal parts."""
+        """Splits are rows of axis 0; none: equal parts, which is the same as to give them."""
         out, after = writable(output, "all_to_all_single", keep=False)
         x, target = apart(moved(readable(given, "all_to_all_single")), out), moved(out)
-        if not output_splits and not input_splits:
-            return self._run("all_to_all", opts, output, self.comm.alltoall, x, target, after=[after])
         sends, recvs = self._rows(given, x, input_splits), self._rows(output, target, output_splits)
         return self._run("all_to_all", opts, output, self.comm.alltoallv, x, sends, recvs, target, after=[after])
 
@@ -236,17 +255,25 @@ class Calls:
         block = long.reshape(-1)[start:]
         return x if block.data_ptr() == short.data_ptr() else apart(x, out)
 
+    def _one_each(self, call: str, tensors: Tensors, like: Tensor | None = None) -> None:
+        """A list of a tensor for each rank; of as many elements as `like`, where all are the same."""
+        if len(tensors) != self.comm.size:
+            raise ArgumentError(f"{call}: a list of {len(tensors)} tensors for {self.comm.size} ranks")
+        for rank, each in enumerate(tensors):
+            if like is not None and each.numel() != like.numel():
+                raise ArgumentError(f"{call}: the tensor of rank {rank} has {each.numel()} elements of {like.numel()}")
+
     def _rows(self, tensor: Tensor, flat: Tensor, splits: Sequence[int]) -> list[int]:
         """Splits in elements of `flat`."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             if rows % self.comm.size:
-                raise hocket.ArgumentError(
+                raise ArgumentError(
                     f"all_to_all_single: {rows} rows do not divide by {self.comm.size} ranks; pass split sizes"
                 )
             splits = [rows // self.comm.size] * self.comm.size
         if sum(splits) != rows:
-            raise hocket.ArgumentError(f"all_to_all_single: splits {list(splits)} are {sum(splits)} rows, not {rows}")
+            raise ArgumentError(f"all_to_all_single: splits {list(splits)} are {sum(splits)} rows, not {rows}")
         row = flat.numel() // rows if rows else 0
         return [n * row for n in splits]
 
@@ -281,8 +308,7 @@ class Calls:
         event = record_function(f"hocket:{name}") if _profiled() else contextlib.nullcontext()
         with in_torchs_words(), event:
             work = Work([call(flat, peer, tag, async_op=True)], result, [after])
-        if self._together is not None:
-            self._together.append(work)
+        self._collect(work)
         return work
 
     # --- several as one

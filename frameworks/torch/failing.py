@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator
 
 import torch.distributed as dist
@@ -31,9 +32,13 @@ class ArgumentError(hocket.ArgumentError, dist.DistError):
     """This rank's call is wrong."""
 
 
-LIMIT = "A longer limit: timeout= of the call, or HOCKET_TIMEOUT."
+class Error(hocket.Error, dist.DistError):
+    """Anything else."""
 
-KINDS = {kind.__mro__[1]: kind for kind in (PeerLostError, TransportError, TimeoutError, MismatchError, ArgumentError)}
+
+LIMIT = re.compile(r"A longer limit: timeout= of the call, or HOCKET_TIMEOUT\.|HOCKET_TIMEOUT is the limit")
+OURS = (PeerLostError, TransportError, TimeoutError, MismatchError, ArgumentError, Error)
+KINDS = {kind.__mro__[1]: kind for kind in OURS}
 
 
 def as_torch(error: BaseException) -> BaseException:
@@ -41,7 +46,7 @@ def as_torch(error: BaseException) -> BaseException:
     kind = KINDS.get(type(error))
     if kind is None:
         return error
-    made = kind(str(error).replace(LIMIT, "A longer limit: the timeout of init_process_group, new_group or the call."))
+    made = kind(LIMIT.sub("a longer limit: the timeout of init_process_group, new_group or the call", str(error)))
     vars(made).update(vars(error))
     return made.with_traceback(error.__traceback__)
 

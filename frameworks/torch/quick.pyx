@@ -23,9 +23,9 @@ def allreduce(self, tensors, opts=None, op=None, timeout=None):
     cdef bint later
     if type(opts) is OPTIONS and type(tensors) is list and len(<list>tensors) == 1:
         name = op_name(opts)
-        if name is not None and self._together is None and not profiled():
+        later = is_async(opts)
+        if name is not None and not profiled() and not (later and self._together is not None):
             comm = self.comm
-            later = is_async(opts)
             try:
                 done = comm._hot("allreduce", (<list>tensors)[0], None, name, 0, "any", later)
             except Error as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hocket.kernels.dtypes import DTYPES
+from hocket.torch.failing import ArgumentError
 
 Tensor = torch.Tensor
 After = Callable[[], object]
@@ -48,6 +49,8 @@ def readable(tensor: Tensor, call: str) -> Tensor:
 def writable(tensor: Tensor, call: str, keep: bool = True) -> tuple[Tensor, After | None]:
     """Where a result may be written, contiguous, and how it comes to `tensor` from there.  `keep`: with its values."""
     found = plain(tensor, call)
+    if any(step == 0 and n > 1 for step, n in zip(found.stride(), found.shape, strict=True)):
+        raise ArgumentError(f"{call}: several elements of the output are one in memory (expand()?); pass a clone()")
     if found.is_contiguous() and not found.is_neg() and not (found.is_complex() and found.is_conj()):
         return found, None
     made = found.contiguous().resolve_conj().resolve_neg() if keep else torch.empty_like(

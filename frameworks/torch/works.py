@@ -1,14 +1,16 @@
 """torch's Work and Future over hocket's Work.
 
 A future's callbacks run where it is completed, and may call collectives and wait for them; so futures are completed by
-a thread of their own, never by the one that makes calls go forward.  On that very thread a future that is asked for
-waits at once.
+threads of their own, never by the one that makes calls go forward.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,7 +24,10 @@ from hocket.collectives.progress import end_after, nudge
 from hocket.torch.failing import as_torch
 from hocket.torch.tensors import After
 
-_finishing = threading.Lock()
+log = logging.getLogger("hocket")
+_finishing = threading.RLock()
+LOOK = 0.5
+"""Seconds between two looks at a call that does not end."""
 
 
 _Base: Any = dist.Work  # torch's stubs do not tell the whole interface
@@ -41,39 +46,48 @@ class Work(_Base):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Raises the call's error.  `timeout` (0: any) is of this wait alone: the call goes on."""
-        limit = timeout.total_seconds() if timeout else None
         if self._error is not None:
             raise self._error
-        if not self._ended:
+        until = time.monotonic() + timeout.total_seconds() if timeout else None
+        for handle in [] if self._ended else self._handles:
             try:
-                for handle in self._handles:
-                    if not handle.wait(limit):
-                        raise hocket.TimeoutError(f"the call has not ended after {limit:g} s of waiting; it goes on")
-            except hocket.TimeoutError as error:
-                if all(handle.done() for handle in self._handles):
-                    self._error = as_torch(error)
-                raise as_torch(error) from None
+                over = handle.wait(None if until is None else max(0.0, until - time.monotonic()))
             except Exception as error:
                 self._error = as_torch(error)
                 raise self._error from None
-            self._finish()
+            if not over:
+                raise as_torch(hocket.TimeoutError(f"not ended after waiting for {timeout}; the call goes on"))
+        self._finish()
         return True
 
     def _finish(self) -> None:
+        """What is left to do, once; what fails there is the call's error."""
         with _finishing:
-            if not self._ended:
+            if self._ended:
+                return
+            try:
                 for act in self._after:
                     act()
-                self._ended = True
+            except Exception as error:
+                self._error = error
+                raise
+            self._ended = True
+
+    def over(self) -> bool:
+        """Has it ended, well or not?  Never waits, and raises nothing."""
+        return self._ended or self._error is not None or all(handle.done() for handle in self._handles)
+
+    def look(self, seconds: float) -> None:
+        """For a thread that sleeps until it has ended, and has done so for `seconds`."""
+        for handle in self._handles:
+            handle.look(seconds)
 
     synchronize = wait
 
     def is_completed(self) -> bool:
-        if not self._ended and self._error is None and all(handle.done() for handle in self._handles):
-            try:
+        if not self._ended and self._error is None and self.over():
+            with contextlib.suppress(Exception):  # kept for `exception`
                 self.wait()
-            except Exception:
-                return True  # kept for `exception`
         return self._ended or self._error is not None
 
     def is_success(self) -> bool:
@@ -95,18 +109,21 @@ class Work(_Base):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        if self._future is None:
+        with _finishing:
+            if self._future is not None:
+                return self._future
             self._inner = Future()
             # An exception set on a future is a value like others for C++ (DDP would look for tensors in it); one that
             # a callback raises is an error there too.
             self._future = self._inner.then(lambda done: done.value())
-            if self.is_completed() or threading.current_thread() is _completer.thread:
-                self._complete()
-            else:
-                _completer.add(self)
+        if self.over():
+            self.complete()
+        else:
+            _completer.add(self)
         return self._future
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
+        """Complete the future; its callbacks run here."""
         try:
             self.wait()
         except Exception as error:
@@ -116,37 +133,70 @@ class Work(_Base):  # type: ignore[misc]
 
 
 class Completer:
-    """The thread that completes futures; it sleeps until a call ends somewhere in this process."""
+    """The threads that complete futures: one that sleeps until a call ends, and one for each that is in a callback.
+
+    A callback may wait for another future; so while one runs, another thread looks after the rest.
+    """
 
     def __init__(self) -> None:
-        self.thread: threading.Thread | None = None
-        self._waiting: list[Work] = []
+        self._waiting: list[tuple[Work, float]] = []
+        """With the time since when."""
+        self._free = 0  # threads that are not in a callback
         self._filled = threading.Condition()
 
     def add(self, work: Work) -> None:
         with self._filled:
-            self._waiting.append(work)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._serve, name="hocket-futures", daemon=True)
-                self.thread.start()
+            self._waiting.append((work, time.monotonic()))
+            self._have_one()
             self._filled.notify()
         nudge()  # it may have ended just before it came here
 
+    def _have_one(self) -> None:
+        """Under the lock: some thread looks after what waits."""
+        if self._free == 0:
+            self._free = 1
+            threading.Thread(target=self._serve, name="hocket-futures", daemon=True).start()
+
     def _serve(self) -> None:
-        seen = 0
-        while True:
+        seen = 1
+        while seen:  # 0: the last communicator has gone
+            work = self._ended()
+            if work is None:
+                seen = end_after(seen, LOOK)
+                self._look()
+                continue
+            try:
+                work.complete()
+            except Exception:
+                log.exception("a future of %s could not be completed", work)
+            del work  # or it, and its tensors, would live while this thread sleeps
             with self._filled:
-                while not self._waiting:
-                    self._filled.wait()
-                ended = [work for work in self._waiting if work.is_completed()]
-                self._waiting = [work for work in self._waiting if work not in ended]
-            for work in ended:
-                work._complete()
-            if not ended:
-                seen = end_after(seen)
-                if not seen:  # the last communicator has gone
-                    self.thread = None
+                if self._free:  # another has come meanwhile
                     return
+                self._free = 1
+        with self._filled:
+            self._free -= 1
+
+    def _ended(self) -> Work | None:
+        """One that has ended, for this thread to complete; None if none of those that wait has."""
+        with self._filled:
+            while not self._waiting:
+                self._filled.wait()
+            for i, (work, _) in enumerate(self._waiting):
+                if work.over():
+                    del self._waiting[i]
+                    self._free -= 1
+                    if self._waiting:
+                        self._have_one()
+                    return work
+        return None
+
+    def _look(self) -> None:
+        """As threads do that wait: is somebody gone, or stuck in another call?"""
+        with self._filled:
+            oldest = self._waiting[:1]
+        for work, since in oldest:
+            work.look(time.monotonic() - since)
 
 
 _completer = Completer()

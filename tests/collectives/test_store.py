@@ -74,7 +74,7 @@ class Nothing:
 
 
 def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(TimeoutError, match="rank 0 of job") as caught:
+    with pytest.raises(TimeoutError, match="rank 0 has not written into the store") as caught:
         hocket.init(1, 2, store=Nothing(), timeout=0.3)
     assert caught.value.missing == (0,)
     with pytest.raises(OSError, match="the store is full"):

@@ -5,9 +5,15 @@ Small whole numbers, so that the order of additions does not matter.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import os
 import sys
+import threading
+import time
 import traceback
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import hocket
 import hocket.torch
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -247,6 +254,10 @@ def all_to_all() -> None:
         out = torch.empty(sum(each.shape[0] for each in outs), 3).to(dtype)
         dist.all_to_all_single(out, x, [each.shape[0] for each in outs], [each.shape[0] for each in ins])
         equal(list(out.split([each.shape[0] for each in outs])), wanted, f"all_to_all_single of {dtype}")
+    some = torch.arange(2.0 * p) + 10 * rank
+    splits = ([2] * p, [2] * p) if rank else (None, None)  # equal parts, said by some ranks only
+    dist.all_to_all_single(out := torch.empty(2 * p), some, *splits)
+    equal(out, torch.cat([torch.arange(2.0) + 2 * rank + 10 * s for s in range(p)]), "splits on some ranks")
     even, out = torch.arange(4.0 * p) + 100 * rank, torch.empty(4 * p)
     dist.all_to_all_single(out, even)
     equal(out, torch.cat([torch.arange(4.0) + 4 * rank + 100 * s for s in range(p)]), "all_to_all_single, equal parts")
@@ -376,6 +387,79 @@ def futures() -> None:
     done.wait()
     assert done.is_completed() and done.is_success() and done.exception() is None
     assert done.get_future().wait()[0].tolist() == [p, p] and done.result()[0].tolist() == [p, p]
+
+
+@check
+def futures_that_wait_for_others() -> None:
+    """In a callback, and asked for by several threads at once."""
+    p = dist.get_world_size()
+    first, second = (dist.all_reduce(torch.ones(n), async_op=True).get_future() for n in (3, 4))
+    assert first.then(lambda done: second.wait()[0].tolist()).wait() == [p] * 4
+    for _ in range(30):
+        work, found = dist.all_reduce(torch.ones(2), async_op=True), []
+        ask = functools.partial(lambda work, found: found.append(work.get_future()), work, found)
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [future.wait()[0].tolist() for future in found] == [[p, p]] * 2
+
+
+@check
+def waits_that_are_too_short() -> None:
+    """They say so, and are of no consequence for the call."""
+    for i in range(300):
+        out = torch.zeros(4, 2)[:, 0]
+        if dist.get_rank():
+            time.sleep(0.0002)
+        work = dist.all_reduce(out.add_(1), async_op=True)
+        with contextlib.suppress(hocket.TimeoutError):
+            work.wait(timedelta(microseconds=100 + i))
+        assert work.wait() and work.is_success() and out.tolist() == [dist.get_world_size()] * 4
+
+
+@check
+def works_that_nobody_waits_for() -> None:
+    """What they hold goes with the next calls, also synchronous ones."""
+    x = torch.ones(1000)
+    seen = weakref.ref(x)
+    dist.all_reduce(x, async_op=True)
+    del x
+    y = torch.ones(2)
+    for _ in range(3):
+        dist.all_reduce(y)
+    dist.barrier()
+    dist.all_reduce(y)
+    gc.collect()
+    assert seen() is None
+
+
+@check
+def what_is_refused() -> None:
+    """With an error on this rank, before anything is sent."""
+    p, rank = dist.get_world_size(), dist.get_rank()
+    freed = torch.ones(1000)
+    dist.all_reduce(freed)
+    freed.untyped_storage().resize_(0)
+    x, one, three = torch.ones(2), torch.zeros(1), torch.zeros(3)
+    for what, call in {
+        f"{p + 1} tensors": lambda: dist.all_gather([torch.zeros(2) for _ in range(p + 1)], x),
+        "no memory": lambda: dist.all_reduce(freed),
+        "storage was freed": lambda: dist.all_reduce(torch._efficientzerotensor(3)),
+        "one in memory": lambda: dist.all_reduce(torch.zeros(1).expand(4)),
+        "elements of 2": lambda: dist.group.WORLD.gather([[one, three, one][:p]], [x], _at(rank)),
+        "elements of 3": lambda: dist.group.WORLD.scatter([three], [[one, three, one][:p]], _at(rank)),
+    }.items():
+        with pytest.raises(ValueError, match=what):
+            call()
+    dist.barrier()
+
+
+def _at(rank: int) -> Any:
+    options = dist.GatherOptions()
+    options.rootRank = rank
+    return options
 
 
 @check

@@ -106,6 +106,24 @@ def test_a_rank_killed_while_others_wait_in_backward(tmp_path: pathlib.Path) -> 
     assert ends[0].code == 0 and "rank 1 is gone" in facts(ends[0])["text"], ends[0]
 
 
+LEFT = """
+start()
+if rank == 0:
+    try:
+        dist.irecv(torch.ones(1), 1).get_future().wait()
+    except RuntimeError as error:
+        tell(error)
+dist.destroy_process_group()
+"""
+
+
+def test_a_future_of_a_rank_that_has_left(tmp_path: pathlib.Path) -> None:
+    """Nobody waits for the work itself; still somebody notices."""
+    with job(2, LEFT, tmp_path) as run:
+        ends = run.wait(30)
+    assert "it has left the job" in facts(ends[0])["text"], ends[0]
+
+
 MISMATCH = """
 start()
 def step(count):
@@ -152,7 +170,7 @@ def test_a_rank_that_is_late(call: str, tmp_path: pathlib.Path) -> None:
     for rank in (0, 2):
         said = facts(ends[rank])
         assert said["ranks"] == [1] and "rank 1" in said["text"] and 1.3 < said["took"] < 3.9, said
-        assert "the timeout of init_process_group" in said["text"]
+        assert "a longer limit: the timeout of init_process_group" in said["text"]
         assert {"hocket.errors.TimeoutError", "torch.distributed.DistBackendError"} <= set(said["kinds"])
 
 
