@@ -4,9 +4,10 @@ Importing torch makes the name known (the entry point `torch.backends`); where t
 
     register.py      the name, and who makes a group of it
     bootstrap.py     from torch's store to a communicator
-    group.py         the process group: who it is, and how it ends
+    group.py         the process group
     backend.py       the same calls as one backend of several in a group
-    calls.py         its collectives and messages, under torch's names
+    identity.py      what both say of themselves, and how they end
+    calls.py         their collectives and messages, under torch's names
     names.py         what those are called in which version of torch
     tensors.py       tensors as hocket takes them: plain, contiguous, one behind the other
     ops.py           torch's ReduceOp in hocket's words

@@ -6,15 +6,14 @@ by the tensors' device, and reaches it through C++: slower for small calls than 
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import Backend
 
-import hocket
 from hocket.torch.bootstrap import communicator
 from hocket.torch.calls import Calls
 from hocket.torch.failing import in_torchs_words
+from hocket.torch.identity import Identity
 from hocket.torch.names import with_aliases
 from hocket.torch.register import NAME
 
@@ -27,7 +26,7 @@ def available() -> bool:
 
 
 @with_aliases
-class BackendHocket(Calls, _Base):  # type: ignore[misc]
+class BackendHocket(Identity, Calls, _Base):  # type: ignore[misc]
     """What torch's process group holds."""
 
     always_work = True  # C++ wants one, also of calls that it waits for
@@ -43,32 +42,7 @@ class BackendHocket(Calls, _Base):  # type: ignore[misc]
     def options(self) -> Any:
         return self._options
 
-    def getBackendName(self) -> str:
-        return NAME
-
-    def getRank(self) -> int:
-        return self.comm.rank
-
-    def getSize(self) -> int:
-        return self.comm.size
-
     def setGroupName(self, name: str) -> None:
         """torch's group has it."""
 
     setGroupDesc = setGroupName
-
-    def setSequenceNumberForGroup(self) -> None:
-        """Calls are numbered anyway, and the numbers compared in every message."""
-
-    def getSequenceNumberForGroup(self) -> int:
-        return int(self.comm._main.engine.sequence)
-
-    def setTimeout(self, timeout: timedelta) -> None:
-        self.comm.set_timeout(timeout.total_seconds())
-
-    def shutdown(self) -> None:
-        self.comm.close()
-
-    def abort(self) -> None:
-        self.comm.give_up(hocket.Error("abort() was called"))
-        self.comm.close()

@@ -91,7 +91,8 @@ class Calls:
     def _collect(self, work: Work) -> None:
         """Between start_coalescing and end_coalescing.  (After an exception there torch never comes to the end.)"""
         if self._together is not None:
-            self._together = [each for each in self._together if len(self._together) < MANY or not each.over()]
+            if len(self._together) >= MANY:
+                self._together = [each for each in self._together if not each.over()]
             self._together.append(work)
 
     def _each(self, opts: Any, issue: Callable[..., Any], *columns: Any) -> Work | None:

@@ -8,20 +8,19 @@ in the backends that it holds; this one holds none, so it answers itself whereve
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import typing_extensions
 
-import hocket
 from hocket.collectives import verdicts
 from hocket.collectives.communicator import Communicator
 from hocket.torch import functional
 from hocket.torch.bootstrap import communicator
 from hocket.torch.calls import Calls
 from hocket.torch.failing import in_torchs_words
+from hocket.torch.identity import Identity
 from hocket.torch.names import with_aliases
 from hocket.torch.register import DEVICES, NAME
 
@@ -44,6 +43,7 @@ class Shim:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.group, name)
 
+
 for place in (os.path.dirname(torch.__file__), typing_extensions.__file__):  # the latter wraps torch's old names
     verdicts.pass_over(place)
 
@@ -52,7 +52,7 @@ _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of w
 
 
 @with_aliases
-class ProcessGroupHocket(Calls, _Base):  # type: ignore[misc]
+class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
     """What `init_process_group("hocket")` and `new_group` make.  `comm` is its `hocket.Communicator`."""
 
     comm: Communicator
@@ -63,15 +63,6 @@ class ProcessGroupHocket(Calls, _Base):  # type: ignore[misc]
         with in_torchs_words():
             self.comm = communicator(options)
         functional.complete()
-
-    def getBackendName(self) -> str:
-        return NAME
-
-    def getRank(self) -> int:
-        return self.comm.rank
-
-    def getSize(self) -> int:
-        return self.comm.size
 
     def getGroupName(self) -> str:
         return self._name
@@ -104,24 +95,6 @@ class ProcessGroupHocket(Calls, _Base):  # type: ignore[misc]
 
     def get_group_store(self) -> Any:
         return self._store
-
-    def setSequenceNumberForGroup(self) -> None:
-        """Calls are numbered anyway, and the numbers compared in every message."""
-
-    def getSequenceNumberForGroup(self) -> int:
-        return int(self.comm._main.engine.sequence)
-
-    def setTimeout(self, timeout: timedelta) -> None:
-        self.comm.set_timeout(timeout.total_seconds())
-
-    def shutdown(self) -> None:
-        """`destroy_process_group`: waits, bounded, for the others to come to it; never raises."""
-        self.comm.close()
-
-    def abort(self) -> None:
-        """End all calls here and on the other ranks now, with an error that says so."""
-        self.comm.give_up(hocket.Error("abort() was called"))
-        self.comm.close()
 
     def __repr__(self) -> str:
         return f"<ProcessGroupHocket {self._name!r}: rank {self.comm.rank} of {self.comm.size}>"

@@ -26,7 +26,7 @@ def plain(tensor: Tensor, call: str) -> Tensor:
     if kind is not Tensor:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{call}: got a {kind.__name__} instead of a tensor")
-        if kind.__torch_dispatch__ is not _SAME_DISPATCH and kind.__torch_dispatch__ != _SAME_DISPATCH:
+        if kind.__torch_dispatch__ != _SAME_DISPATCH:
             raise TypeError(
                 f"{call}: a {kind.__name__} has no memory of its own that could be sent; pass a plain tensor"
                 + (" (its to_local())" if hasattr(tensor, "to_local") else "")

@@ -35,6 +35,12 @@ def job(size: int, source: str, place: pathlib.Path, **env: str) -> harness.Job:
     return harness.Job(size, START + source, env=env)
 
 
+def run(size: int, source: str, place: pathlib.Path) -> list[harness.Ended]:
+    """How the ranks end."""
+    with job(size, source, place) as started:
+        return started.wait(30)
+
+
 def facts(end: harness.Ended) -> dict[str, Any]:
     return {k: v for line in end.out.splitlines() if line.startswith("{") for k, v in json.loads(line).items()}
 
@@ -101,8 +107,7 @@ dist.destroy_process_group()
 
 def test_a_rank_killed_while_others_wait_in_backward(tmp_path: pathlib.Path) -> None:
     """DDP's C++ waits for the future then, not for the work."""
-    with job(2, BACKWARD, tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(2, BACKWARD, tmp_path)
     assert ends[0].code == 0 and "rank 1 is gone" in facts(ends[0])["text"], ends[0]
 
 
@@ -119,8 +124,7 @@ dist.destroy_process_group()
 
 def test_a_future_of_a_rank_that_has_left(tmp_path: pathlib.Path) -> None:
     """Nobody waits for the work itself; still somebody notices."""
-    with job(2, LEFT, tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(2, LEFT, tmp_path)
     assert "it has left the job" in facts(ends[0])["text"], ends[0]
 
 
@@ -141,8 +145,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("call", ["dist.all_reduce(x)", "dist.all_reduce(x, async_op=True).wait()"])
 def test_ranks_that_differ(call: str, tmp_path: pathlib.Path) -> None:
-    with job(2, MISMATCH.format(call=call), tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(2, MISMATCH.format(call=call), tmp_path)
     for end in ends:
         text = facts(end)["text"]
         assert "rank 0 called allreduce(float32[5], op='sum') at rank.py:" in text, text
@@ -165,8 +168,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("call", ["dist.all_reduce(torch.ones(3))", "hocket.torch.monitored_barrier()"])
 def test_a_rank_that_is_late(call: str, tmp_path: pathlib.Path) -> None:
-    with job(3, LATE.format(call=call), tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(3, LATE.format(call=call), tmp_path)
     for rank in (0, 2):
         said = facts(ends[rank])
         assert said["ranks"] == [1] and "rank 1" in said["text"] and 1.3 < said["took"] < 3.9, said
@@ -192,8 +194,7 @@ say(left=time.monotonic() - began)
 
 
 def test_abort_ends_the_others_calls(tmp_path: pathlib.Path) -> None:
-    with job(2, ABORT, tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(2, ABORT, tmp_path)
     assert "abort() was called" in facts(ends[1])["text"]
     assert all(facts(end)["left"] < 5 and end.code == 0 for end in ends), ends
 
@@ -211,8 +212,7 @@ except RuntimeError as error:
 
 def test_a_rank_that_raises_is_heard(tmp_path: pathlib.Path) -> None:
     """Without destroy_process_group, as scripts end that fail."""
-    with job(2, FAILS, tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(2, FAILS, tmp_path)
     assert "ValueError: mine" in facts(ends[0])["text"] and "ValueError: mine" in ends[1].err
 
 
@@ -243,8 +243,7 @@ else:
 
 def test_a_mixture_of_backends(tmp_path: pathlib.Path) -> None:
     """Refused where torch takes a group made in Python for the whole group, which would be silently hocket's."""
-    with job(2, MIXED, tmp_path) as run:
-        ends = run.wait(30)
+    ends = run(2, MIXED, tmp_path)
     for end in ends:
         said = facts(end)
         if backend.available():

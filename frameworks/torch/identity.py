@@ -1,0 +1,43 @@
+"""What a group and a backend both say of themselves, and how they end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import hocket
+from hocket.collectives.communicator import Communicator
+from hocket.torch.register import NAME
+
+
+class Identity:
+    """`comm` is the communicator."""
+
+    comm: Communicator
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def getRank(self) -> int:
+        return self.comm.rank
+
+    def getSize(self) -> int:
+        return self.comm.size
+
+    def setSequenceNumberForGroup(self) -> None:
+        """Calls are numbered anyway, and the numbers compared in every message."""
+
+    def getSequenceNumberForGroup(self) -> int:
+        return int(self.comm._main.engine.sequence)
+
+    def setTimeout(self, timeout: timedelta) -> None:
+        """How long later calls may wait for other ranks."""
+        self.comm.set_timeout(timeout.total_seconds())
+
+    def shutdown(self) -> None:
+        """`destroy_process_group`: waits, bounded, for the others to come to it; never raises."""
+        self.comm.close()
+
+    def abort(self) -> None:
+        """End all calls here and on the other ranks now, with an error that says so."""
+        self.comm.give_up(hocket.Error("abort() was called"))
+        self.comm.close()
