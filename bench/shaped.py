@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.cases import parse_size
 from hocket.bench.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
 from hocket.bench.ours import timed
-from hocket.collectives.launcher import die_with
+from hocket.bench.ranks import findings
 from hocket.collectives.queue import SEGMENT_STREAM
 from hocket.errors import ArgumentError
 
@@ -53,25 +52,11 @@ def run(names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
     with contextlib.ExitStack() as stack:
         made = [tempfile.TemporaryDirectory(prefix="hocket-shaped-") for _ in range(HOSTS + 1)]
         temporary, *own = map(stack.enter_context, made)
-        ranks: list[subprocess.Popen[str]] = []
+        commands = []
         for rank in range(RANKS * HOSTS):
             words = [*on(names[rank // RANKS], own[rank // RANKS]), sys.executable, "-m", "hocket.bench.shaped", "rank"]
-            words += map(str, sizes)
-            place = {**env, "RANK": str(rank), "TMPDIR": temporary}
-            ranks.append(
-                subprocess.Popen(words, env=place, stdout=subprocess.PIPE, text=True, preexec_fn=die_with(os.getpid()))
-            )
-            stack.callback(_end, ranks[-1])
-        out, _ = ranks[0].communicate(timeout=PATIENCE)
-        if any(process.wait(timeout=10) for process in ranks):
-            raise SystemExit("shaped: a rank failed; its reason is above")
-        return [json.loads(line) for line in out.splitlines()]
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
+            commands.append(([*words, *map(str, sizes)], {**env, "RANK": str(rank), "TMPDIR": temporary}))
+        return findings(commands, "shaped", PATIENCE)
 
 
 # --------------------------------------------------------------------------------------------- a rank

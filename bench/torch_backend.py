@@ -13,10 +13,8 @@ The ranks are this file again, with the argument `rank`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +24,8 @@ from typing import Any
 
 from hocket.bench import machine
 from hocket.bench.compare import into
+from hocket.bench.ranks import findings
 from hocket.bench.table import micro
-from hocket.collectives.launcher import die_with
 from hocket.errors import ArgumentError
 
 BEGIN = "<!-- hocket.bench.torch_backend -->"
@@ -45,27 +43,12 @@ HEADER = "| what | ranks | hocket us | gloo us | x faster | wanted |\n|---|---|-
 
 def run(ranks: int) -> list[dict[str, Any]]:
     """What rank 0 found; all ranks are gone afterwards."""
-    with contextlib.ExitStack() as stack:
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-torch-"))
-        started: list[subprocess.Popen[str]] = []
-        for rank in range(ranks):
-            env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PLACE": place}
-            env["GLOO_SOCKET_IFNAME"] = "lo"
-            command = [sys.executable, "-W", "ignore", "-m", "hocket.bench.torch_backend", "rank"]
-            started.append(
-                subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, preexec_fn=die_with(os.getpid()))
-            )
-            stack.callback(_end, started[-1])
-        out, _ = started[0].communicate(timeout=PATIENCE)
-        if any(process.wait(timeout=20) for process in started):
-            raise SystemExit("torch_backend: a rank failed; its reason is above")
-        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
+    with tempfile.TemporaryDirectory(prefix="hocket-torch-") as place:
+        env = {
+            **os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PLACE": place, "GLOO_SOCKET_IFNAME": "lo"
+        }  # fmt: skip
+        words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.torch_backend", "rank"]
+        return findings([(words, {**env, "RANK": str(rank)}) for rank in range(ranks)], "torch_backend", PATIENCE)
 
 
 # --------------------------------------------------------------------------------------------- a rank

@@ -21,10 +21,10 @@ from hocket.collectives.world import World
 from hocket.errors import ArgumentError
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
-from hocket.transports.board import MeetAtBoard, Store
 from hocket.transports.reactor import Reactor
 from hocket.transports.rendezvous import join
 from hocket.transports.session import Session
+from hocket.transports.store import MeetAtStore, Store
 
 log = logging.getLogger("hocket")
 _lock = threading.Lock()
@@ -124,11 +124,11 @@ def _at_store(
     def meet(reactor: Reactor) -> tuple[Session, str]:
         path = meeting_path(os.environ, secrets.token_hex(16))
         host = settings.iface or own_address(os.environ)
-        board = MeetAtBoard(
+        met = MeetAtStore(
             rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports
         )
-        session = board.open() if rank == 0 else board.find()
-        return session, board.job
+        session = met.open() if rank == 0 else met.find()
+        return session, met.job
 
     return Start(rank, size, f"rank {rank} of {size} from the caller; rank 0 found in a store", meet)
 

@@ -58,7 +58,7 @@ def join(
 
 
 class Meet:
-    """One rank's attempt to join.  (board.py has another kind.)"""
+    """One rank's attempt to join.  (store.py has another kind.)"""
 
     patience = WRONG_KEY
     """Seconds after which a rank that meets only other jobs' hubs gives up."""

@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket.errors import ArgumentError, TimeoutError
-from hocket.transports.board import NOTE
+from hocket.transports.store import NOTE
 
 RANK = """
 import os, pathlib, sys, time

@@ -34,7 +34,7 @@ class Store(Protocol):
         """The value, None if there is none (yet).  Does not wait."""
 
 
-class MeetAtBoard(Meet):
+class MeetAtStore(Meet):
     """One rank's attempt to join by the store.
 
     `path` (of a Unix socket, for ranks of rank 0's host) and `host` with `ports` (an address of rank 0's) are where
