@@ -179,10 +179,22 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
 
 
 cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil:
-    """A run ends with an error: no later one may go on over the message that it left in the middle."""
+    """A run ends with an error: no later one may go on over the message that it left in the middle.
+
+    Its arrays are the caller's again, so the channels let go of them.
+    """
+    cdef int peer
     if e.failed == 0:
         e.failed, e.failed_culprit = rc, r.culprit
+        for peer in range(e.size):
+            forget(e.tx[peer])
+            forget(e.rx[peer])
     return rc
+
+
+cdef inline void forget(hk_channel* ch) noexcept nogil:
+    if ch != NULL and ch.ops.forget != NULL:
+        ch.ops.forget(ch)
 
 
 cdef int failed_before(Core* e, Run* r) noexcept nogil:

@@ -239,11 +239,29 @@ def closing_is_noticed(pair: Pair) -> None:
     assert both(pair, send, recv) == (DONE, (DONE, LOST))
 
 
+def a_failed_run_leaves_the_memory_alone(pair: Pair) -> None:
+    """Who gave up waiting has his array back: what comes later is not written there, what he sent is not read."""
+    late = threading.Event()
+
+    def send(end: End) -> None:
+        late.wait(PATIENCE)
+        end.send(data(LARGE), timeout=0.5)
+
+    def recv(end: End) -> Any:
+        code, into = end.recv(LARGE, timeout=0.2)
+        into[:] = 7
+        late.set()
+        again = end.recv(LARGE, timeout=0.5)[0]  # whatever is under way may go on meanwhile
+        return code, again, bool((into == 7).all())
+
+    assert both(pair, send, recv)[1] == (TIMED_OUT, TIMED_OUT, True)
+
+
 LAWS: list[Callable[[Pair], None]] = [
     messages_arrive_in_order, many_small_messages_arrive, empty_messages_are_messages,
     a_message_may_exceed_every_buffer, a_message_in_pieces_is_one_message, both_directions_at_once,
     a_short_message_needs_no_reader, a_sender_whom_nobody_reads_is_stopped, a_stopped_sender_goes_on,
-    the_header_comes_before_the_payload, closing_is_noticed,
+    the_header_comes_before_the_payload, closing_is_noticed, a_failed_run_leaves_the_memory_alone,
 ]  # fmt: skip
 
 

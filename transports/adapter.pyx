@@ -22,6 +22,7 @@ OPS.multicast = NULL
 OPS.peek = _peek
 OPS.consume = _consume
 OPS.recv = NULL
+OPS.forget = NULL
 
 
 cdef class Adapter:

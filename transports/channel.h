@@ -54,6 +54,9 @@ typedef struct hk_channel_ops {
     void (*consume)(hk_channel *, size_t len, int end);
     /* Receive straight into the caller's memory; at most what is left of the message.  NULL: peek and copy. */
     long (*recv)(hk_channel *, void *dst, size_t len);
+    /* A run over this channel has failed: when this returns, nothing reads or writes the caller's memory any more,
+     * whatever was under way.  The channel need not carry anything after it.  NULL: nothing ever does outside of calls. */
+    void (*forget)(hk_channel *);
 } hk_channel_ops;
 
 struct hk_channel {

@@ -34,3 +34,4 @@ cdef extern from "transports/channel.h" nogil:
         int (*peek)(hk_channel*, hk_view*, size_t) noexcept nogil
         void (*consume)(hk_channel*, size_t, int) noexcept nogil
         long (*recv)(hk_channel*, void*, size_t) noexcept nogil
+        void (*forget)(hk_channel*) noexcept nogil
