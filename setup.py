@@ -24,6 +24,7 @@ EXTENSIONS = [
     "torch.options",
     "torch.quick",
     "transports.adapter",
+    "transports.rdma",
     "transports.stream",
     "transports.window",
 ]

@@ -69,7 +69,7 @@ class Failing(Members):
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._heard.wait(1.0):
             what = "closed the connection" if code == CODES["lost"] else "sent what the protocol does not allow"
-            self._report("error", f"rank {culprit} {what} (errno {engine.channel_errors(culprit)})", account)
+            self._report("error", f"rank {culprit} {what} ({engine.channel_error(culprit)})", account)
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = self._verdict if heard else None
         if verdict is None:  # the hub itself is silent: say what this rank knows

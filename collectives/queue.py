@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy
+
 from hocket.algorithms.tuning import Layout
+from hocket.collectives.buffers import Buffer
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
 from hocket.transports.base import LOCAL, Lane
@@ -33,6 +36,10 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 """One slot of a ring (transports/ring.h).  Of a stream, what fits with its header into one super-packet of Linux' TCP
 (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce -n 4
 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and 0.35 ms."""
+SEGMENT_VERBS = 1 << 20
+"""Long enough that pieces of it (verbs.h) follow each other without a gap."""
+PIN_FROM = 128 << 10
+"""Bytes of an array from which it is worth registering; shorter messages are copied anyway (verbs.h)."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
 what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
@@ -53,12 +60,12 @@ class Queue:
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False,
     ) -> None:  # fmt: skip
         self.roads, self.lanes = roads, lanes
-        local = all(road in LOCAL for i, road in enumerate(roads) if i != index)
-        spins = SPIN_SHARED if crowded else SPIN_ALONE if local else SPIN_STREAM
+        polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
+        spins = SPIN_SHARED if crowded else SPIN_ALONE if polls_memory else SPIN_STREAM
         in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
         polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
-        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENT_STREAM
+        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENT_VERBS if between[1] == "verbs" else SEGMENT_STREAM
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
@@ -67,6 +74,7 @@ class Queue:
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._opening = [threading.Lock() for _ in roads]
+        self._pins = [lane.pin for lane in lanes.values() if hasattr(lane, "pin")]
 
     def keep(self, key: Hashable, plan: Plan) -> None:
         """Remember a plan; the oldest goes when there are many (counts that change with each call)."""
@@ -74,6 +82,14 @@ class Queue:
         plans[key] = plan
         while len(plans) > PLANS:
             plans.pop(next(iter(plans)), None)
+
+    def pin(self, *buffers: Buffer | None) -> bool:
+        """Tell roads that can read an array from where it lies that these are about to travel.  Are there such roads?"""
+        for buffer in buffers if self._pins else ():
+            if buffer is not None and buffer.nbytes >= PIN_FROM:
+                for pin in self._pins:
+                    pin(buffer.address, buffer.nbytes, _owner(buffer.array))
+        return bool(self._pins)
 
     def offer(self) -> dict[str, Any]:
         """What the other members need; see `Lane.offer`."""
@@ -118,6 +134,13 @@ class Queue:
             time.sleep(0.001)
         for lane in self.lanes.values():
             lane.close()
+
+
+def _owner(array: Any) -> Any:
+    """Whose life the memory of an array depends on: of a view of a NumPy array, the array that owns it."""
+    while isinstance(array, numpy.ndarray) and isinstance(array.base, numpy.ndarray):
+        array = array.base
+    return array
 
 
 def usable_cores() -> int:

@@ -21,7 +21,7 @@ from hocket.collectives.lower import lower
 from hocket.collectives.ops import Op, Resolved, resolve
 from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
-from hocket.collectives.queue import WHOLE_BELOW, WHOLE_FROM, Queue
+from hocket.collectives.queue import PIN_FROM, WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.work import Queued
 from hocket.errors import ArgumentError
 from hocket.kernels.reduce import scale_bytes
@@ -65,6 +65,7 @@ class Running(Failing):
             queue.keep(key, plan)
         if how.before is not None:
             call = _premultiplied(call, how.before)
+        queue.pin(call.src, call.dst)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
         if options.async_op or open_group() is not None:
@@ -86,6 +87,8 @@ class Running(Failing):
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""
+        if call.model.nbytes >= PIN_FROM and self._main.pin():
+            return  # it must be told of its arrays each time
         usual = options._replace(async_op=False) in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
         if usual and call.src is not None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None

@@ -18,7 +18,7 @@ from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect, meeting_path, own_address
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
 from hocket.transports.reactor import Reactor
@@ -155,7 +155,8 @@ def _world(
     start: Start, session: Session, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor
 ) -> World:
     context = Context(
-        start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait
+        start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
+        settings.rdma,
     )
     present, absent = registry.load(names)
     unknown = set(names) - set(present) - set(absent)
@@ -168,7 +169,10 @@ def _world(
         kind = present.get(name) or registry.load([name])[0].get(name)
         if kind is None:
             raise ArgumentError(f"transport {name!r} is not known; there are {', '.join(registry.known())}")
-        made: Transport = kind(context)
+        try:
+            made: Transport = kind(context)
+        except TransportError as why:
+            return str(why)
         return made
 
     tuning = tuning_file.given(settings) if start.rank == 0 else ""

@@ -34,6 +34,8 @@ class Context:
     ports: range | None = None
     """Ports that may be listened on; None: the system chooses."""
     timeout: float = 30.0
+    rdma: str = ""
+    """device[:port[:GID index]]; "": the first that is active."""
 
 
 class PyChannel(Protocol):

@@ -62,7 +62,8 @@ typedef struct hk_channel_ops {
 struct hk_channel {
     const hk_channel_ops *ops;
     int fd;          /* to poll on when idle, or -1 */
-    int error;       /* errno behind HK_LOST or HK_FAULT */
+    int error;       /* errno behind HK_LOST or HK_FAULT, */
+    const char *words; /* ... and what happened, if that says more; or NULL */
     uint32_t *bell;  /* the word this process sleeps on for this channel (futex), or NULL */
     int traffic;     /* a hint of the engine: what the messages of this call are part of */
 };

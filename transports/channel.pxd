@@ -24,6 +24,7 @@ cdef extern from "transports/channel.h" nogil:
         const hk_channel_ops* ops
         int fd
         int error
+        const char* words
         uint32_t* bell
         int traffic
 
