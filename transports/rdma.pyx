@@ -82,7 +82,7 @@ cdef extern from "transports/verbs.h" nogil:
         IBV_QP_STATE, IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_AV, IBV_QP_PATH_MTU, IBV_QP_TIMEOUT
         IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER
         IBV_QP_SQ_PSN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_DEST_QPN
-        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_MW_BIND
+        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_MW_BIND
         IBV_MW_TYPE_2, IBV_DEVICE_MEM_WINDOW_TYPE_2B
     struct hk_ibv:
         ibv_device** (*ibv_get_device_list)(int*)
@@ -110,8 +110,8 @@ cdef extern from "transports/verbs.h" nogil:
     ibv_mw* hk_v_alloc_window(ibv_pd*)
     void hk_v_free_window(ibv_mw*)
     enum:
-        HK_V_QPS, HK_V_PINS, HK_V_NAMED, HK_V_DEPTH, HK_V_SENDS, HK_V_MORE_SENDS, HK_V_BYE, HK_V_NAMED_MIN
-    size_t HK_V_RING
+        HK_V_QPS, HK_V_PINS, HK_V_NAMED, HK_V_WORDS, HK_V_SENDS, HK_V_MORE_SENDS, HK_V_NAMED_MIN
+    size_t HK_V_RING, HK_V_WRITER_BYTES
     struct hk_pin:
         ibv_mr* mr
         char* at
@@ -132,8 +132,6 @@ cdef extern from "transports/verbs.h" nogil:
         uint32_t max_inline
         uint32_t gone
         int status, bye, ended
-    struct hk_v_name:
-        ibv_mw* window
     struct hk_v_writer:
         hk_channel base
         hk_v_end end
@@ -141,8 +139,6 @@ cdef extern from "transports/verbs.h" nogil:
         char* ring
         uint32_t lkey, rkey
         uint64_t remote
-        hk_v_name name[16]
-        int naming
     struct hk_v_reader:
         hk_channel base
         hk_v_end end
@@ -150,16 +146,19 @@ cdef extern from "transports/verbs.h" nogil:
         char* ring
         char* stage
         ibv_mr* stage_mr
+        ibv_mw* window[16]
     const hk_channel_ops hk_v_writer_ops
     const hk_channel_ops hk_v_reader_ops
-    int hk_v_post_recv(hk_v_end*)
-    int hk_v_say_goodbye(hk_v_end*)
+    int hk_v_writer_post_recv(hk_v_writer*, uint32_t)
+    int hk_v_reader_post_recv(hk_v_end*, int)
+    int hk_v_writer_goodbye(hk_v_writer*)
+    int hk_v_reader_goodbye(hk_v_reader*)
 
 NAMED_MIN = HK_V_NAMED_MIN
-"""Bytes from which a piece of registered memory is read from where it lies."""
+"""Bytes from which a piece of registered memory is not copied."""
 LIBRARY = "libibverbs.so.1"
 PAGE = 4096
-INLINE = 220        # bytes asked for; some devices have more, a few less
+INLINE = 220        # bytes asked for in a work request; all devices have that, some more
 ACK_TIMEOUT = 14    # 4.096 us * 2^14 = 67 ms, then a request is sent again ...
 RETRIES = 7         # ... so often
 COPY_ON_FORK = (5, 12)
@@ -212,6 +211,7 @@ cdef class Device:
     cdef readonly int ports, reads      # how many; RDMA reads in flight on a queue pair
     cdef readonly bint windows          # has memory windows of type 2B
     cdef dict owners                    # id -> what lets go of a registration when its owner dies
+    cdef object __weakref__
 
     def __cinit__(self, str name):
         cdef int n = 0, i
@@ -262,7 +262,6 @@ cdef class Device:
         cdef hk_pin* oldest = NULL
         cdef int i
         cdef ibv_mr* mr
-        key = id(owner)
         for i in range(HK_V_PINS):
             e = &self.pins.pin[i]
             if e.mr != NULL and <uintptr_t>e.at <= address and address + nbytes <= <uintptr_t>e.at + e.len:
@@ -366,7 +365,7 @@ cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
     if e.events == NULL:
         raise _refused(f"{device.name} gives no completion channel")
     fcntl(e.events.fd, F_SETFL, fcntl(e.events.fd, F_GETFL) | O_NONBLOCK)
-    e.cq = ibv.ibv_create_cq(device.context, HK_V_DEPTH + HK_V_SENDS + HK_V_MORE_SENDS * (nqp - 1), NULL, e.events, 0)
+    e.cq = ibv.ibv_create_cq(device.context, HK_V_WORDS + HK_V_SENDS + (HK_V_NAMED + HK_V_MORE_SENDS) * (nqp - 1), NULL, e.events, 0)
     if e.cq == NULL:
         raise _refused(f"{device.name} gives no completion queue")
     for i in range(nqp):
@@ -374,13 +373,10 @@ cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
         attr.send_cq = attr.recv_cq = e.cq
         attr.qp_type = IBV_QPT_RC
         attr.cap.max_send_wr = HK_V_MORE_SENDS if i else HK_V_SENDS
-        attr.cap.max_recv_wr = 1 if i else HK_V_DEPTH
+        attr.cap.max_recv_wr = HK_V_NAMED if i else HK_V_WORDS
         attr.cap.max_send_sge = attr.cap.max_recv_sge = 1
         attr.cap.max_inline_data = 0 if i else INLINE
         e.qp[i] = ibv.ibv_create_qp(device.pd, &attr)
-        if e.qp[i] == NULL and i == 0:
-            attr.cap.max_inline_data = 0
-            e.qp[i] = ibv.ibv_create_qp(device.pd, &attr)
         if e.qp[i] == NULL:
             raise _refused(f"{device.name} gives no queue pair")
         if i == 0:
@@ -440,11 +436,11 @@ cdef list numbers_of(hk_v_end* e, int nqp):
     return [e.qp[i].qp_num for i in range(nqp)]
 
 
-cdef char* ring_memory() except NULL:
+cdef char* ring_memory(size_t size) except NULL:
     cdef void* made = NULL
-    if posix_memalign(&made, PAGE, HK_V_RING) != 0:
+    if posix_memalign(&made, PAGE, size) != 0:
         raise MemoryError
-    memset(made, 0, HK_V_RING)
+    memset(made, 0, size)
     return <char*>made
 
 
@@ -459,20 +455,16 @@ cdef class Writer:
     cdef readonly Device device
 
     def __cinit__(self, Device device, int nqp):
-        cdef int i
         self.device, self.nqp = device, nqp
         self.channel.base.ops, self.channel.base.fd = &hk_v_writer_ops, -1
-        self.channel.pins, self.channel.naming = &device.pins, -1
+        self.channel.pins = &device.pins
         self.psn = int.from_bytes(os.urandom(3), "little")
         end_open(&self.channel.end, device, nqp)
-        self.channel.ring = ring_memory()
-        self.ring_mr = ibv.ibv_reg_mr(device.pd, self.channel.ring, HK_V_RING, 0)
+        self.channel.ring = ring_memory(HK_V_WRITER_BYTES)
+        self.ring_mr = ibv.ibv_reg_mr(device.pd, self.channel.ring, HK_V_WRITER_BYTES, IBV_ACCESS_LOCAL_WRITE)
         if self.ring_mr == NULL:
-            raise _refused(f"{device.name} cannot register {HK_V_RING} bytes")
+            raise _refused(f"{device.name} cannot register {HK_V_WRITER_BYTES} bytes")
         self.channel.lkey = self.ring_mr.lkey
-        if device.windows:
-            for i in range(HK_V_NAMED):
-                self.channel.name[i].window = hk_v_alloc_window(device.pd)
         self.capsule = PyCapsule_New(&self.channel.base, HK_CAPSULE, NULL)
 
     @property
@@ -482,9 +474,9 @@ cdef class Writer:
 
     def connect(self, Path path, dict answer):
         cdef int i
-        end_connect(&self.channel.end, self.device, path, answer["qps"], self.psn, answer["psn"], IBV_ACCESS_REMOTE_READ)
-        for i in range(HK_V_DEPTH):
-            hk_v_post_recv(&self.channel.end)
+        end_connect(&self.channel.end, self.device, path, answer["qps"], self.psn, answer["psn"], 0)
+        for i in range(HK_V_WORDS):
+            hk_v_writer_post_recv(&self.channel, i)
         self.channel.remote, self.channel.rkey = answer["ring"], answer["rkey"]
         self.channel.base.fd = self.channel.end.events.fd
         hk_store32(<uint32_t*>&self.channel.end.nqp, self.nqp)
@@ -495,17 +487,13 @@ cdef class Writer:
 
     def close(self, bint politely=True):
         """Say goodbye, which arrives behind all that was sent, and let go of everything.  Did it arrive?"""
-        cdef int i, arrived = 0
+        cdef int arrived = 0
         if politely and self.channel.end.nqp and not self.channel.end.ended:
             with nogil:
-                arrived = hk_v_say_goodbye(&self.channel.end)
+                arrived = hk_v_writer_goodbye(&self.channel)
         if self.channel.end.nqp:
             self.channel.base.ops.forget(&self.channel.base)
         end_close(&self.channel.end)
-        for i in range(HK_V_NAMED):
-            if self.channel.name[i].window != NULL:
-                hk_v_free_window(self.channel.name[i].window)
-                self.channel.name[i].window = NULL
         if self.ring_mr != NULL:
             ibv.ibv_dereg_mr(self.ring_mr)
             self.ring_mr = NULL
@@ -544,14 +532,18 @@ cdef class Reader:
         self.nqp = len(numbers)
         psn = int.from_bytes(os.urandom(3), "little")
         end_open(e, self.device, self.nqp)
-        self.channel.ring = ring_memory()
+        self.channel.ring = ring_memory(HK_V_RING)
         self.ring_mr = ibv.ibv_reg_mr(self.device.pd, self.channel.ring, HK_V_RING,
                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
         if self.ring_mr == NULL:
             raise _refused(f"{self.device.name} cannot register {HK_V_RING} bytes")
         end_connect(e, self.device, path, numbers, psn, offer["psn"], IBV_ACCESS_REMOTE_WRITE)
-        for i in range(HK_V_DEPTH):
-            hk_v_post_recv(e)
+        for i in range(HK_V_WORDS):
+            hk_v_reader_post_recv(e, 0)
+        for i in range(HK_V_NAMED * (self.nqp - 1)):
+            hk_v_reader_post_recv(e, 1 + i // HK_V_NAMED)
+        for i in range(HK_V_NAMED if self.device.windows else 0):
+            self.channel.window[i] = hk_v_alloc_window(self.device.pd)
         answer = {
             "qps": numbers_of(e, self.nqp), "psn": psn, "ring": <uintptr_t>self.channel.ring, "rkey": self.ring_mr.rkey,
         }
@@ -565,12 +557,17 @@ cdef class Reader:
 
     def close(self, bint politely=True):
         """Say goodbye, and let go of everything."""
+        cdef int i
         if politely and self.channel.end.nqp and not self.channel.end.ended:
             with nogil:
-                hk_v_say_goodbye(&self.channel.end)
+                hk_v_reader_goodbye(&self.channel)
         if self.channel.end.nqp:
             self.channel.base.ops.forget(&self.channel.base)
         end_close(&self.channel.end)
+        for i in range(HK_V_NAMED):
+            if self.channel.window[i] != NULL:
+                hk_v_free_window(self.channel.window[i])
+                self.channel.window[i] = NULL
         if self.ring_mr != NULL:
             ibv.ibv_dereg_mr(self.ring_mr)
             self.ring_mr = NULL

@@ -172,8 +172,8 @@ class VerbsTransport:
     def detail(self, rank: int) -> str:
         """For people: the devices, and how long messages come."""
         found = self.port.way(self._addresses[rank])
-        keys = "keys to single messages" if self.device.windows else "registered for each message, as there are no windows"
-        return f"{self.port.text}, {found[0] if found else ''}; long messages are read from where they lie ({keys})"
+        keys = "windows" if self.device.windows else "registered one by one, as the device has no windows"
+        return f"{self.port.text}, {found[0] if found else ''}; long messages are not copied ({keys})"
 
     def address_of(self, rank: int) -> dict[str, Any]:
         return self._addresses[rank]
