@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
+from hocket.collectives.engine import Engine
+from hocket.collectives.plan import Plan
+from hocket.collectives.work import Queued
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
 from hocket.transports.adapter import Adapter
 from hocket.transports.reference import Pipe
@@ -209,3 +214,31 @@ def test_a_mistake_is_a_fault_and_is_shown(kind: type[Pipe], words: str, caplog:
     sent, came = ends.both(lambda: reference(kind), send, recv)
     assert "fault" in (sent, *came)
     assert words in caplog.text and "Traceback" in caplog.text
+
+
+def test_who_drives_stops_when_another_run_on_the_lane_fails() -> None:
+    """Its channels have let go of its memory, and the other's message was left in the middle."""
+    side, other = reference()
+    engine = Engine(0, 2, 200, concurrent=True)
+    engine.connect(1, side.send, side.recv, other)
+    x, into = laws.data(laws.LARGE), laws.data(8)
+
+    def plan(instr: tuple[object, ...]) -> Plan:
+        return Plan([[instr]], itemsize=1, dtype=0, scratch=0, segment=0, fingerprint=0, collective="", algorithm="",
+                    text="")  # type: ignore[list-item]  # fmt: skip
+
+    def wait() -> None:
+        recv = plan(("recv", [1], -1, False, None, ends.pieces(1, 8)))
+        began = time.monotonic()
+        code = engine.execute(recv, 0, into.ctypes.data, timeout=20, tag=1)
+        ended.append((ends.WORDS[code], time.monotonic() - began))
+
+    ended: list[tuple[str, float]] = []
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    send = plan(("send", [1], -1, False, ends.pieces(0, len(x)), None))
+    queued = Queued(engine, send, x.ctypes.data, 0, timeout=0.3, tag=2)
+    thread.join(30)
+    assert (ends.WORDS[queued.status], ended[0][0]) == ("timeout", "timeout")
+    assert ended[0][1] < 10
