@@ -40,6 +40,7 @@ cdef class Adapter:
     cdef object view                # keeps what was peeked alive
     cdef readonly object capsule
     cdef readonly object error      # the exception behind a fault
+    cdef bytes words                # ... as text
 
     def __cinit__(self, target):
         self.target = target
@@ -53,6 +54,8 @@ cdef long _failed(Adapter a, object error) noexcept:
     """That the peer is gone, or a fault, which nobody else would ever see."""
     a.error = error
     a.channel.base.error = (error.errno or 0) if isinstance(error, OSError) else 0
+    a.words = f"{type(error).__name__}: {error}".encode(errors="replace")
+    a.channel.base.words = a.words
     if isinstance(error, ConnectionError):
         return HK_LOST
     log.error("%s: %s", type(a.target).__name__, error, exc_info=error)

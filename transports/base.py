@@ -63,7 +63,8 @@ class Lane(Protocol):
     """The channels of one communicator, or of one of its queues, over one transport.
 
     It may have a method `look()`: an `open` that waits calls `self.look()` several times a second, which the hub
-    replaces to end the wait (a timeout, another rank's failure) by raising.
+    replaces to end the wait (a timeout, another rank's failure) by raising.  And
+    `pin(address, nbytes, owner)`: told of long arrays that are about to travel, to read them where they lie.
     """
 
     def offer(self) -> Any:

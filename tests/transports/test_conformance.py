@@ -175,7 +175,7 @@ BROKEN = [
     (Overwriting, laws.messages_arrive_in_order), (Unbuffered, laws.a_short_message_needs_no_reader),
     (Boundless, laws.a_sender_whom_nobody_reads_is_stopped),
     (Torn, laws.an_element_is_read_whole), (Forgetful, laws.a_message_is_read_at_its_place_or_received),
-    (Endless, laws.a_message_can_be_set_aside), (Emptying, laws.closing_is_noticed),
+    (Endless, laws.empty_messages_are_messages), (Emptying, laws.closing_is_noticed),
 ]  # fmt: skip
 
 
