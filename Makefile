@@ -50,7 +50,7 @@ compare: $(VENV)/test.stamp
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find algorithms bench collectives frameworks kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
+	find algorithms bench collectives conformance frameworks kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
