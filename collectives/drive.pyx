@@ -252,6 +252,6 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
                 continue
             if ch.fd >= 0 and n < room:
                 fds[n].fd = ch.fd
-                fds[n].events = POLLOUT if x.kind == SEND else POLLIN
+                fds[n].events = ch.events if ch.events else POLLOUT if x.kind == SEND else POLLIN
                 n += 1
     return n

@@ -84,7 +84,7 @@ class Queue:
             plans.pop(next(iter(plans)), None)
 
     def pin(self, *buffers: Buffer | None) -> bool:
-        """Tell roads that can read an array from where it lies that these are about to travel.  Are there such roads?"""
+        """Tell roads that need not copy registered arrays that these are about to travel.  Are there such roads?"""
         for buffer in buffers if self._pins else ():
             if buffer is not None and buffer.nbytes >= PIN_FROM:
                 for pin in self._pins:

@@ -76,11 +76,12 @@ typedef struct hk_channel_ops {
     void (*forget)(hk_channel *);
 } hk_channel_ops;
 
-/* Waiting: by poll on the `fd`s, for POLLIN where it receives, POLLOUT where it sends (readable must mean that `peek`
- * gets on); by futex on the `bell` if no channel has an fd; by looking every 50 us if none has either. */
+/* Waiting: by poll on the `fd`s, for `events`, or if that is 0 for POLLIN where it receives, POLLOUT where it sends
+ * (ready must mean that the next call gets on); by futex on the `bell` if no channel has an fd; by looking every 50 us if none has either. */
 struct hk_channel {
     const hk_channel_ops *ops;
     int fd;          /* to poll on when idle, or -1; may be set later, from any thread */
+    short events;    /* to poll for, or 0 */
     int error;       /* errno behind HK_LOST or HK_FAULT, or 0, */
     const char *words; /* ... and what happened, if that says more; or NULL */
     uint32_t *bell;  /* two words of this process, the same for all its channels: see hk_ring_bell in wait.h; or NULL */

@@ -20,6 +20,9 @@ cdef extern from "fcntl.h" nogil:
     int fcntl(int, int, ...)
     enum: F_GETFL, F_SETFL, O_NONBLOCK
 
+cdef extern from "poll.h" nogil:
+    enum: POLLIN
+
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void**, size_t, size_t)
 
@@ -186,6 +189,8 @@ def library() -> str | None:
 def devices():
     """The names of this machine's RDMA devices.  OSError where the kernel has none (ENOSYS) or refuses."""
     cdef int n = 0, i
+    if library():
+        raise TransportError(library())
     cdef ibv_device** found = ibv.ibv_get_device_list(&n)
     if found == NULL:
         raise OSError(errno, os.strerror(errno))
@@ -218,6 +223,8 @@ cdef class Device:
         cdef ibv_device_attr attr
         pthread_mutex_init(&self.pins.lock, NULL)
         self.name, self.owners = name, {}
+        if library():
+            raise TransportError(library())
         cdef ibv_device** found = ibv.ibv_get_device_list(&n)
         if found == NULL:
             raise _refused("RDMA devices cannot be listed")
@@ -262,6 +269,7 @@ cdef class Device:
         cdef hk_pin* oldest = NULL
         cdef int i
         cdef ibv_mr* mr
+        cdef int access = IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_MW_BIND if self.windows else 0)
         for i in range(HK_V_PINS):
             e = &self.pins.pin[i]
             if e.mr != NULL and <uintptr_t>e.at <= address and address + nbytes <= <uintptr_t>e.at + e.len:
@@ -273,7 +281,7 @@ cdef class Device:
         except TypeError:
             return False
         while True:
-            mr = ibv.ibv_reg_mr(self.pd, <void*>address, nbytes, IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_MW_BIND if self.windows else 0))
+            mr = ibv.ibv_reg_mr(self.pd, <void*>address, nbytes, access)
             spare = self._spare(mr == NULL)
             if mr != NULL or spare < 0:
                 break
@@ -384,7 +392,9 @@ cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
     return 0
 
 
-cdef int end_connect(hk_v_end* e, Device device, Path path, list numbers, uint32_t mine, uint32_t theirs, int access) except -1:
+cdef int end_connect(
+    hk_v_end* e, Device device, Path path, list numbers, uint32_t mine, uint32_t theirs, int access
+) except -1:
     """Each queue pair to the peer's of the same place; `mine`, `theirs`: the first packet numbers."""
     cdef ibv_qp_attr a
     cdef int i, code
@@ -478,6 +488,7 @@ cdef class Writer:
         for i in range(HK_V_WORDS):
             hk_v_writer_post_recv(&self.channel, i)
         self.channel.remote, self.channel.rkey = answer["ring"], answer["rkey"]
+        self.channel.base.events = POLLIN    # of the completion queue: the reader's words, and what was written
         self.channel.base.fd = self.channel.end.events.fd
         hk_store32(<uint32_t*>&self.channel.end.nqp, self.nqp)
 

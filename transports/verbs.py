@@ -108,7 +108,7 @@ def choose(setting: str = "") -> Port:
     name, number, gid_index = wanted(setting) if setting else ("", None, None)
     there = rdma.devices()
     if name and name not in there:
-        raise ArgumentError(f"HOCKET_RDMA={setting}: there is no RDMA device {name}; there are {', '.join(there) or 'none'}")
+        raise ArgumentError(f"HOCKET_RDMA={setting}: no RDMA device {name}; there are {', '.join(there) or 'none'}")
     refused = []
     for each in [name] if name else there:
         device = rdma.Device(each)
@@ -172,8 +172,8 @@ class VerbsTransport:
     def detail(self, rank: int) -> str:
         """For people: the devices, and how long messages come."""
         found = self.port.way(self._addresses[rank])
-        keys = "windows" if self.device.windows else "registered one by one, as the device has no windows"
-        return f"{self.port.text}, {found[0] if found else ''}; long messages are not copied ({keys})"
+        keys = "through windows" if self.device.windows else "registered one by one, as the device has no windows"
+        return f"{self.port.text}, {found[0] if found else ''}; long messages are not copied: {keys}"
 
     def address_of(self, rank: int) -> dict[str, Any]:
         return self._addresses[rank]
@@ -278,7 +278,7 @@ class Outgoing:
         hello = Hello(me.rank, PURPOSE + lane, me.job)
         sock = connect(("tcp", theirs["host"], theirs["port"]), me.key, hello, me.timeout, look)
         self._changed = threading.Event()
-        self._answer: Message | None = None
+        self._said: Message | None = None
         self._ended_how = ""
         self.link = Link(me.reactor, sock)
         self.link.on_message, self.link.on_end = self._hear, self._ended
@@ -290,16 +290,16 @@ class Outgoing:
                 look()
                 if time.monotonic() > deadline:
                     raise TransportError(f"rank {rank} did not answer within {me.timeout:g} s")
-            if self._answer is None or "answer" not in self._answer:
-                why = (self._answer or {}).get("refused") or self._ended_how
-                raise TransportError(f"rank {rank} refused: {why}")
-            self.writer.connect(path, self._answer["answer"])
+            said: Message = self._said or {"refused": self._ended_how}
+            if "answer" not in said:
+                raise TransportError(f"rank {rank} refused: {said.get('refused')}")
+            self.writer.connect(path, said["answer"])
         except BaseException:
             self.close()
             raise
 
     def _hear(self, message: Message) -> None:
-        self._answer = message
+        self._said = message
         self._changed.set()
 
     def _ended(self, how: str) -> None:
