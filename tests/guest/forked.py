@@ -141,7 +141,8 @@ class Job:
 
     def __exit__(self, kind: object, *exc: object) -> None:
         self._end()
-        left = [str(p) for name in ("tmp", *(f"host{h}" for h in set(self.hosts))) for p in (self.where / name).iterdir()]
+        places = [self.where / name for name in ("tmp", *(f"host{h}" for h in set(self.hosts)))]
+        left = [str(path) for place in places for path in place.iterdir()]
         shutil.rmtree(self.where, ignore_errors=True)
         # What a killed rank of shm has in TMPDIR is gone once all have met.
         assert kind is not None or not left, f"left behind: {left}"

@@ -1,4 +1,4 @@
-"""All collectives over verbs: 2 and 4 ranks, on one device and across both, mixed with shm; the bits are those of tcp."""
+"""All collectives over verbs: 2 and 4 ranks, on one device, across both, mixed with shm; the bits are those of tcp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad network: packets come late, twice, in another order, damaged, or not at all.  Results are asserted, never times.
+"""A bad network: packets come late, twice, disordered, damaged, or not at all.  Results are asserted, never times.
 
 Two hosts of two ranks with a cable between them (network namespaces) for tcp and the rendezvous; for verbs the cable
 between the devices.
@@ -66,7 +66,8 @@ def weather(name: str, places: Sequence[tuple[str, str]]) -> Iterator[None]:
         yield
         sent, dropped = 0, 0
         for net, device in places:
-            counts = re.search(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", tc(net, "-s", "qdisc", "show", "dev", device))
+            said = tc(net, "-s", "qdisc", "show", "dev", device)
+            counts = re.search(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", said)
             assert counts is not None
             sent, dropped = sent + int(counts[1]), dropped + int(counts[2])
         assert sent > 100 and (dropped > 0 or "loss" not in WEATHERS[name]), (sent, dropped)
@@ -125,7 +126,7 @@ FEW = ("every_pair", "many_small_calls", "sizes_around_every_edge", "asynchronou
 def test_between_devices(name: str, road: str, tmp_path: pathlib.Path) -> None:
     """The devices send again what was lost; what is damaged they throw away."""
     before, places = held(), PLACES["across"][:2]
-    with weather(name, [("", "veth0"), ("", "veth1")]):
-        with Job(2, functools.partial(perform, FEW), tmp_path, env(road, places)) as job:
-            outputs(job.wait(LONG))
+    function, ends = functools.partial(perform, FEW), [("", "veth0"), ("", "veth1")]
+    with weather(name, ends), Job(2, function, tmp_path, env(road, places)) as job:
+        outputs(job.wait(LONG))
     freed(before)
