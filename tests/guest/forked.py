@@ -156,6 +156,6 @@ def _sure(result: int) -> None:
 
 def outputs(ends: Sequence[Ended]) -> list[str]:
     """What each rank printed; all must have ended with 0."""
-    for rank, end in enumerate(ends):
-        assert end.code == 0, f"rank {rank} ended with {end.code}:\n{end.err}\n{end.out}"
+    failed = [f"--- rank {r} ended with {end.code}:\n{end.err}{end.out}" for r, end in enumerate(ends) if end.code]
+    assert not failed, "\n".join(failed)
     return [end.out for end in ends]

@@ -37,7 +37,6 @@ WEATHERS = {
 }
 LONG = 150.0
 """Seconds: each lost packet may cost the kernel's retransmission timer, more each time."""
-ROUGH = {"lost", "damaged", "all"}
 
 
 @contextlib.contextmanager
