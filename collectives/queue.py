@@ -49,6 +49,12 @@ EAGER_LOCAL, EAGER_STREAM = 16384, 4096
 buffers."""
 
 
+class Hold:
+    """As long as this lives, some memory is registered."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
@@ -83,13 +89,24 @@ class Queue:
         while len(plans) > PLANS:
             plans.pop(next(iter(plans)), None)
 
-    def pin(self, *buffers: Buffer | None) -> bool:
-        """Tell roads that need not copy registered arrays that these are about to travel.  Are there such roads?"""
-        for buffer in buffers if self._pins else ():
-            if buffer is not None and buffer.nbytes >= PIN_FROM:
+    def pin(self, *buffers: Buffer | None) -> list[Hold] | None:
+        """Tell roads that need not copy registered memory that these will travel.  None: there are no such roads.
+
+        What a NumPy array owns stays registered as long as it lives.  Other memory may be freed though its array lives
+        (torch resizes storages), so it is registered for this call: until the `Hold`s are dropped.
+        """
+        if not self._pins:
+            return None
+        holds = []
+        for buffer in {b.address: b for b in buffers if b is not None}.values():  # once, if it is in place
+            if buffer.nbytes >= PIN_FROM:
+                owner = _owner(buffer.array if buffer.host is None else buffer.host)
+                if owner is None:
+                    owner = Hold()
+                    holds.append(owner)
                 for pin in self._pins:
-                    pin(buffer.address, buffer.nbytes, _owner(buffer.array))
-        return bool(self._pins)
+                    pin(buffer.address, buffer.nbytes, owner)
+        return holds
 
     def offer(self) -> dict[str, Any]:
         """What the other members need; see `Lane.offer`."""
@@ -137,10 +154,10 @@ class Queue:
 
 
 def _owner(array: Any) -> Any:
-    """Whose life the memory of an array depends on: of a view of a NumPy array, the array that owns it."""
+    """The NumPy array that owns this one's memory, whose life is the memory's; None where nobody can tell."""
     while isinstance(array, numpy.ndarray) and isinstance(array.base, numpy.ndarray):
         array = array.base
-    return array
+    return array if isinstance(array, numpy.ndarray) and array.flags.owndata else None
 
 
 def usable_cores() -> int:

@@ -65,17 +65,18 @@ class Running(Failing):
             queue.keep(key, plan)
         if how.before is not None:
             call = _premultiplied(call, how.before)
-        queue.pin(call.src, call.dst)
+        held = queue.pin(call.src, call.dst)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
         if options.async_op or open_group() is not None:
             self._shorten(call, options, op, how, plan)
-            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call)
+            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
         engine = queue.engine
         timeout = self.timeout if options.timeout is None else options.timeout
         code = engine.execute(plan, src, dst, how.code, how.user, timeout)
         if code == BUSY:
-            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call).result()
+            work = self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
+            return work.result()
         if code != DONE:
             self._fail(engine, code, engine.culprit, timeout)
         if after and call.dst is not None:
@@ -87,7 +88,7 @@ class Running(Failing):
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""
-        if call.model.nbytes >= PIN_FROM and self._main.pin():
+        if call.model.nbytes >= PIN_FROM and self._main.pin() is not None:
             return  # it must be told of its arrays each time
         usual = options._replace(async_op=False) in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
         if usual and call.src is not None and call.is_told_by_shape:

@@ -272,10 +272,14 @@ cdef class Device:
         cdef int access = IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_MW_BIND if self.windows else 0)
         for i in range(HK_V_PINS):
             e = &self.pins.pin[i]
-            if e.mr != NULL and <uintptr_t>e.at <= address and address + nbytes <= <uintptr_t>e.at + e.len:
-                held = self.owners.get(i)
-                if held is not None and held() is owner:
+            if e.mr == NULL or address + nbytes <= <uintptr_t>e.at or <uintptr_t>e.at + e.len <= address:
+                continue
+            held = self.owners.get(i)
+            if held is not None and held() is owner:
+                if <uintptr_t>e.at <= address and address + nbytes <= <uintptr_t>e.at + e.len:
                     return True
+            elif not self._drop(i):     # somebody else's: perhaps of memory that is no more
+                return False
         try:
             reference = weakref.ref(owner)
         except TypeError:
@@ -320,6 +324,15 @@ cdef class Device:
         if found >= 0 and self.pins.pin[found].mr != NULL:
             self._unpin(found)
         return found
+
+    def _drop(self, int i):
+        """Unpin, unless it is in use."""
+        pthread_mutex_lock(&self.pins.lock)
+        used = self.pins.pin[i].uses
+        pthread_mutex_unlock(&self.pins.lock)
+        if not used:
+            self._unpin(i)
+        return not used
 
     def _unpin(self, int i):
         cdef ibv_mr* mr
