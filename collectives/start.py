@@ -158,23 +158,25 @@ def _world(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         settings.rdma,
     )
-    present, absent = registry.load(names)
-    unknown = set(names) - set(present) - set(absent)
-    if unknown:
-        raise ArgumentError(f"transport {sorted(unknown)} is not known; there are {', '.join(registry.known())}")
+    known = registry.known()
+
+    def check(*wanted: str) -> None:
+        unknown = sorted(set(wanted) - set(known))
+        if unknown:
+            raise ArgumentError(f"transport {', '.join(map(repr, unknown))} is not known; there are {', '.join(known)}")
 
     def make(name: str) -> Transport | str:
-        if name in absent:
-            return absent[name]
-        kind = present.get(name) or registry.load([name])[0].get(name)
-        if kind is None:
-            raise ArgumentError(f"transport {name!r} is not known; there are {', '.join(registry.known())}")
+        check(name)
+        kind = registry.find(known[name])  # not before it is needed: one host needs no more than shm
+        if isinstance(kind, str):
+            return kind
         try:
             made: Transport = kind(context)
         except TransportError as why:
             return str(why)
         return made
 
+    check(*names)
     tuning = tuning_file.given(settings) if start.rank == 0 else ""
     world = World(start.rank, start.size, session, settings, names, make, tuning)
     world.reactor = reactor

@@ -186,6 +186,11 @@ def library() -> str | None:
     return _why
 
 
+def registers_dma_bufs() -> bool:
+    """Can this libibverbs register another device's memory?"""
+    return opened and ibv.ibv_reg_dmabuf_mr != NULL
+
+
 def devices():
     """The names of this machine's RDMA devices.  OSError where the kernel has none (ENOSYS) or refuses."""
     cdef int n = 0, i
@@ -260,10 +265,11 @@ cdef class Device:
         ibv.ibv_query_gid(self.context, <uint8_t>port, index, raw)
         return bytes(raw[:16])
 
-    def pin(self, uintptr_t address, size_t nbytes, owner) -> bool:
+    def pin(self, uintptr_t address, size_t nbytes, owner, int dma_buf=-1, uint64_t offset=0) -> bool:
         """Register these bytes, which `owner` (weakly referenced) keeps alive, for as long as it lives.
 
-        Another registration that nobody uses gives way if there is no room.  False: it cannot be.
+        Another registration that nobody uses gives way if there is no room.  False: it cannot be.  `dma_buf`, `offset`:
+        where they lie, if that is another device's memory (gpudirect.py).
         """
         cdef hk_pin* e = NULL
         cdef hk_pin* oldest = NULL
@@ -285,7 +291,10 @@ cdef class Device:
         except TypeError:
             return False
         while True:
-            mr = ibv.ibv_reg_mr(self.pd, <void*>address, nbytes, access)
+            if dma_buf >= 0:
+                mr = ibv.ibv_reg_dmabuf_mr(self.pd, offset, nbytes, address, dma_buf, access)
+            else:
+                mr = ibv.ibv_reg_mr(self.pd, <void*>address, nbytes, access)
             spare = self._spare(mr == NULL)
             if mr != NULL or spare < 0:
                 break

@@ -34,17 +34,21 @@ def load(names: list[str] | None = None) -> tuple[dict[str, Any], dict[str, str]
     for name, loader in known().items():
         if names is not None and name not in names:
             continue
-        try:
-            kind = loader()
-        except Exception as error:  # someone else's package: its failure to load is a reason, not our crash
-            absent[name] = f"cannot be loaded: {error}"
-            continue
-        why = kind.available()
-        if why:
-            absent[name] = why
+        kind = find(loader)
+        if isinstance(kind, str):
+            absent[name] = kind
         else:
             present[name] = kind
     return present, absent
+
+
+def find(loader: Loader) -> Any:
+    """The class, or the reason why it cannot work here."""
+    try:
+        kind = loader()
+    except Exception as error:  # someone else's package: its failure to load is a reason, not our crash
+        return f"cannot be loaded: {error}"
+    return kind.available() or kind
 
 
 def _load(path: str) -> Any:
