@@ -46,7 +46,11 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
     if ops.settled != NULL:
         for i in range(x.npeers):
-            if not ops.settled(e.tx[x.peers[i]]):
+            n = ops.settled(e.tx[x.peers[i]])
+            if n < 0:
+                r.culprit = x.peers[i]
+                return <int>n
+            if n == 0:
                 return moved
     return DONE
 

@@ -50,8 +50,9 @@ typedef struct hk_channel_ops {
      * receive), nor has opened its side; a sender whom nobody reads is stopped after a bounded number of bytes, and
      * of messages.  What was taken arrives, though the lane is closed next. */
     long (*send)(hk_channel *, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len);
-    /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so).  Asked when a message has
-     * been taken to its end, again and again until it is 1: often nothing else is called meanwhile. */
+    /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so), 0 while some do, HK_LOST or
+     * HK_FAULT when that will not change.  Asked when a message has been taken to its end, again and again until it is
+     * not 0: often nothing else is called meanwhile. */
     int (*settled)(hk_channel *);
     /* Send one message to several peers with one write.  NULL where the transport has no such road.
      * All or nothing; same results as `send`.  All are channels of one lane, with this same function. */

@@ -147,6 +147,7 @@ cdef extern from "transports/verbs.h" nogil:
         hk_v_end end
         hk_pins* pins
         char* ring
+        hk_v_writer* beside
         char* stage
         ibv_mr* stage_mr
         ibv_mw* window[16]
@@ -544,6 +545,7 @@ cdef class Reader:
     cdef hk_v_reader channel
     cdef ibv_mr* ring_mr
     cdef int nqp
+    cdef Writer writer
     cdef readonly object capsule
     cdef readonly Device device
 
@@ -552,6 +554,11 @@ cdef class Reader:
         self.channel.base.ops, self.channel.base.fd = &hk_v_reader_ops, -1
         self.channel.pins = &device.pins
         self.capsule = PyCapsule_New(&self.channel.base, HK_CAPSULE, NULL)
+
+    def stand_beside(self, Writer writer):
+        """Look after the writer of the other direction, while this end waits: nobody else may."""
+        self.writer = writer
+        self.channel.beside = &writer.channel
 
     def attach(self, Path path, dict offer) -> dict:
         """Take a writer's offer; gives what it connects to.  Once; a run may be waiting for it."""

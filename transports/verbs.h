@@ -374,8 +374,11 @@ static long hk_v_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
 
 static int hk_v_settled(hk_channel *ch) {
     hk_v_writer *w = (hk_v_writer *)ch;
-    if (w->offers) hk_v_writer_poll(w);
-    return w->offers == 0;
+    if (w->offers == 0) return 1;
+    hk_v_writer_poll(w);
+    if (w->offers == 0) return 1;
+    const int rc = hk_v_verdict(&w->end, ch);
+    return rc == HK_AGAIN ? 0 : rc;
 }
 
 static void hk_v_writer_forget(hk_channel *ch) {
@@ -427,6 +430,7 @@ typedef struct hk_v_reader {
     hk_v_end end;
     hk_pins *pins;
     char *ring;
+    hk_v_writer *beside; /* to the same peer, or NULL: what it sent may be lost while we wait for the answer */
     char *stage; /* HK_V_STAGES of HK_V_PIECE, made when first needed */
     struct ibv_mr *stage_mr;
     struct ibv_mw *window[HK_V_NAMED]; /* NULL: the device has none */
@@ -520,12 +524,22 @@ static inline int hk_v_reader_failed(hk_v_reader *r, int error, const char *word
     return HK_FAULT;
 }
 
+/* Nothing comes: did what we sent get lost? */
+static inline int hk_v_nothing(hk_v_reader *r, int rc) {
+    if (r->beside == NULL || r->beside->end.ended) return rc;
+    hk_v_writer_poll(r->beside);
+    return r->beside->end.status ? hk_v_verdict(&r->beside->end, &r->base) : rc;
+}
+
 /* The packet in front, of the message that is open: 1, or HK_AGAIN, HK_LOST, HK_FAULT. */
 static inline int hk_v_front(hk_v_reader *r) {
     if (r->end.ended) return hk_v_verdict(&r->end, &r->base);
-    if (!hk_load32((uint32_t *)&r->end.nqp)) return HK_AGAIN; /* the writer has not come yet */
+    if (!hk_load32((uint32_t *)&r->end.nqp)) return hk_v_nothing(r, HK_AGAIN); /* the writer has not come yet */
     hk_v_poll(&r->end, hk_v_arrive, r);
-    if (r->arrived == r->finished) return hk_v_verdict(&r->end, &r->base);
+    if (r->arrived == r->finished) {
+        const int rc = hk_v_verdict(&r->end, &r->base);
+        return rc != HK_AGAIN || r->end.vain < HK_V_ARM_AFTER ? rc : hk_v_nothing(r, rc);
+    }
     const hk_v_head *head = &hk_v_at(r, r->finished)->head;
     if (!r->open) {
         r->open = 1;

@@ -329,7 +329,9 @@ class VerbsLane:
         rank = self.members[peer]
         outgoing = Outgoing(self.transport, rank, self.name, self.look)
         self.outgoing.append(outgoing)
-        return outgoing.writer.capsule, self.transport.incoming(rank, self.name).reader.capsule
+        reader = self.transport.incoming(rank, self.name).reader
+        reader.stand_beside(outgoing.writer)
+        return outgoing.writer.capsule, reader.capsule
 
     def pin(self, address: int, nbytes: int, owner: object) -> bool:
         """Register these bytes while `owner` lives, so that they need not be copied; see `rdma.Device.pin`."""
