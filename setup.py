@@ -24,6 +24,8 @@ EXTENSIONS = [
     "torch.options",
     "torch.quick",
     "transports.adapter",
+    "transports.mpi_channel",
+    "transports.mpi_library",
     "transports.stream",
     "transports.window",
 ]

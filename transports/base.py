@@ -34,6 +34,8 @@ class Context:
     ports: range | None = None
     """Ports that may be listened on; None: the system chooses."""
     timeout: float = 30.0
+    mpi: Any = None
+    """The MPI job (mpi_job.MpiJob) whose ranks these are, if they are one's."""
 
 
 class PyChannel(Protocol):
@@ -67,7 +69,8 @@ class Lane(Protocol):
 class Transport(Protocol):
     """One way between this process and others.  Made from a `Context`.
 
-    It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`.
+    It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`;
+    and a static `missing(context) -> str | None`: why it cannot work in this job, though this machine can do it.
     """
 
     name: str

@@ -7,7 +7,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-BUILT_IN = {"shm": "hocket.transports.shm:ShmTransport", "tcp": "hocket.transports.tcp:TcpTransport"}
+BUILT_IN = {
+    "shm": "hocket.transports.shm:ShmTransport",
+    "tcp": "hocket.transports.tcp:TcpTransport",
+    "mpi": "hocket.transports.mpi:MpiTransport",
+}
 """In order of preference.  Loaded by name, so that an unused one costs nothing."""
 
 Loader = Callable[[], Any]
