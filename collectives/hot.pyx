@@ -14,7 +14,7 @@ from hocket.collectives.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT
 from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
-from hocket.collectives.run cimport DONE, Run, stopped
+from hocket.collectives.run cimport DONE, Run, may_drive, stopped
 from hocket.collectives.work cimport Queued, queue_run, reap_ended
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
@@ -172,6 +172,8 @@ cdef class HotPath:
                 return MISS
             result = out
         if async_op:
+            if not may_drive(&engine.core, True):
+                return MISS
             return self._queue_hot(e, a.data, dst, x, result)
         if not engine.claim():
             return MISS
@@ -187,6 +189,7 @@ cdef class HotPath:
         engine.number(r, e.plan)
         rc = engine.perform(r, e.plan)
         if rc != DONE:
+            engine.hold((x, result))
             self._fail(engine, rc, engine.culprit, self.limit * 1e-9)
         reap_ended()
         if e.scale != NULL:

@@ -16,6 +16,7 @@ from typing import Any
 from hocket.algorithms.tuning import Layout
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
+from hocket.errors import ArgumentError
 from hocket.transports.base import LOCAL, Lane
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
@@ -42,6 +43,10 @@ EAGER_LOCAL, EAGER_STREAM = 16384, 4096
 buffers."""
 
 
+_pinned: list[Queue] = []
+"""Closed, but a library that cannot let go may still touch the arrays of their failed calls; so those stay."""
+
+
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
@@ -58,6 +63,7 @@ class Queue:
         in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
         polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
+        self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
         self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENT_STREAM
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
         self.groups = groups
@@ -74,6 +80,14 @@ class Queue:
         plans[key] = plan
         while len(plans) > PLANS:
             plans.pop(next(iter(plans)), None)
+
+    def check_thread(self) -> None:
+        """Raise ArgumentError if the calling thread may not drive this queue."""
+        if not self.engine.is_ours:
+            raise ArgumentError(
+                "this communicator calls MPI, which was started so that only one thread may: call from that thread, start "
+                "MPI with MPI_THREAD_MULTIPLE (mpi4py's default), or use another transport or algorithm here"
+            )
 
     def offer(self) -> dict[str, Any]:
         """What the other members need; see `Lane.offer`."""
@@ -118,6 +132,8 @@ class Queue:
             time.sleep(0.001)
         for lane in self.lanes.values():
             lane.close()
+        if any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
+            _pinned.append(self)
 
 
 def usable_cores() -> int:

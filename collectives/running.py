@@ -63,6 +63,7 @@ class Running(Failing):
         if plan is None:
             plan = self._plan(queue, call, how, options)
             queue.keep(key, plan)
+        queue.check_thread()
         if how.before is not None:
             call = _premultiplied(call, how.before)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
@@ -76,6 +77,7 @@ class Running(Failing):
         if code == BUSY:
             return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call).result()
         if code != DONE:
+            engine.hold(call)
             self._fail(engine, code, engine.culprit, timeout)
         if after and call.dst is not None:
             scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)

@@ -45,12 +45,12 @@ class World:
 
     `make(name)` builds a transport, or gives the reason why it cannot be.  `names`: the transports to try, best
     first; the later ones are not even opened if the earlier ones reach everybody (no TCP port on a single host).
-    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.
+    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.  `mpi`: the MPI job that the ranks are.
     """
 
     def __init__(
         self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
-        make: Callable[[str], Transport | str], tuning: str = "",
+        make: Callable[[str], Transport | str], tuning: str = "", mpi: Any = None,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         self.names, self._make = names, make
@@ -66,7 +66,9 @@ class World:
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        met = session.exchange({"kernel": boot_id(), "tuning": tuning}, config.timeout)
+        met = session.exchange({"kernel": boot_id(), "tuning": tuning, "mpi": mpi is not None}, config.timeout)
+        self.mpi = mpi if all(each["mpi"] for each in met) else None
+        """The MPI job whose library can be called, on all ranks or on none."""
         self.kernels = [each["kernel"] for each in met]
         """Of each rank, the kernel it runs on: who competes for the same cores, whatever the roads between them."""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
@@ -162,6 +164,8 @@ class World:
         self.session.close()
         for transport in self.transports.values():
             transport.close()
+        if self.mpi is not None:
+            self.mpi.close(clean=not self.lost)
         if self.reactor is not None:
             self.reactor.close()
 

@@ -49,6 +49,8 @@ class MpiJob:
         self.cuda = cuda_aware(self.mpi)
         self._tag, self._last_tag = 0, int(comm.Get_attr(MPI.TAG_UB) or FEWEST_TAGS)
         self._lock = threading.Lock()
+        self.made: list[Any] = []
+        """By `among`."""
         told_to_finalize(self.mpi.end)
 
     def _private(self, comm: Any, timeout: float) -> Any:
@@ -91,7 +93,21 @@ class MpiJob:
         some.Free()
         group.Free()
         made.Set_errhandler(MPI.ERRORS_RETURN)
+        self.made.append(made)
         return made
+
+
+    def may_call(self) -> bool:
+        """May this thread call MPI now?"""
+        return not self.mpi.over and self.thread in (0, CALLERS, threading.get_ident())
+
+    def close(self, clean: bool) -> None:
+        """Nobody uses it any more.  `clean`: all ranks have come to this; else its communicators stay, as MPI may wait
+        for those who are gone."""
+        if clean and self.may_call() and not self.mpi.MPI.Is_finalized():
+            for comm in (*self.made, self.comm):
+                comm.Free()  # what is still under way on it ends first
+        self.made.clear()
 
 
 class MpiStore:
