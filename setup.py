@@ -24,6 +24,7 @@ EXTENSIONS = [
     "torch.options",
     "torch.quick",
     "transports.adapter",
+    "transports.mpi_call",
     "transports.mpi_channel",
     "transports.mpi_library",
     "transports.stream",

@@ -35,6 +35,7 @@ class Engine:
         self, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
         timeout: float = 0, tag: int | None = None,
     ) -> int: ...
+    failed: bool
     thread: int
     is_ours: bool
     def hold(self, arrays: Any) -> None: ...

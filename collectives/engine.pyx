@@ -127,6 +127,11 @@ cdef class Engine:
         self.recent[self.seq % RECENT] = plan
 
     @property
+    def failed(self):
+        """Has a run ended with an error?"""
+        return self.core.failed != 0
+
+    @property
     def thread(self):
         """Who may drive this engine: 0, any thread; 1, any that calls hocket, but not hocket's own; else the one thread
         with this identifier (threading.get_ident)."""
@@ -165,7 +170,7 @@ cdef class Engine:
             if self.scratch == NULL:
                 self.release()
                 raise MemoryError
-        r.base[SCRATCH] = self.scratch
+        r.base[SCRATCH], r.waits = self.scratch, True
         self.plan = plan
         self.busy = True
         if self.polls_with_gil and plan.small:

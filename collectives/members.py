@@ -63,7 +63,7 @@ class Members(HotPath):
         near = forced is None or forced in LOCAL
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
-            self.rank, roads, lanes, crowded=self._crowded, groups=groups, between=self._between(groups, forced),
+            name, self.rank, roads, lanes, crowded=self._crowded, groups=groups, between=self._between(groups, forced),
             concurrent=kind == "messages",
         )  # fmt: skip
         queue.engine.owner = self

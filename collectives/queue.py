@@ -50,14 +50,14 @@ _pinned: list[Queue] = []
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
-    `groups`: the members that reach each other inside a host; `between`: the roads inside and across.
+    `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host; `between`: the roads inside and across.
     """
 
     def __init__(
-        self, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
+        self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False,
     ) -> None:  # fmt: skip
-        self.roads, self.lanes = roads, lanes
+        self.name, self.roads, self.lanes = name, roads, lanes
         local = all(road in LOCAL for i, road in enumerate(roads) if i != index)
         spins = SPIN_SHARED if crowded else SPIN_ALONE if local else SPIN_STREAM
         in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
@@ -70,6 +70,8 @@ class Queue:
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""
         self.offers: Sequence[dict[str, Any]] = []
+        self.library: Any = None
+        """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._opening = [threading.Lock() for _ in roads]
@@ -132,7 +134,8 @@ class Queue:
             time.sleep(0.001)
         for lane in self.lanes.values():
             lane.close()
-        if any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
+        failed_in_mpi = self.library is not None and self.engine.failed
+        if failed_in_mpi or any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
             _pinned.append(self)
 
 

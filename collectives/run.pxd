@@ -6,6 +6,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from hocket.collectives.plan cimport Instr, Piece, Step
 from hocket.kernels.reduce cimport reduce_fn
 from hocket.transports.channel cimport hk_channel
+from hocket.transports.library cimport hk_library
 
 
 cdef extern from "transports/atomics.h" nogil:
@@ -63,6 +64,8 @@ cdef struct Run:            # one execution of a plan
     uint64_t tag
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead
+    hk_library* library     # for CALL
+    bint waits              # the caller waits for it in this thread, so a library may block
     int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside
     int t                   # the merged step: segment k is in step t - k

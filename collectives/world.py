@@ -66,9 +66,11 @@ class World:
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        met = session.exchange({"kernel": boot_id(), "tuning": tuning, "mpi": mpi is not None}, config.timeout)
+        met = session.exchange({"kernel": boot_id(), "tuning": tuning, "mpi": mpi.level if mpi else ""}, config.timeout)
         self.mpi = mpi if all(each["mpi"] for each in met) else None
         """The MPI job whose library can be called, on all ranks or on none."""
+        self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
+        """May any thread of any rank call it?"""
         self.kernels = [each["kernel"] for each in met]
         """Of each rank, the kernel it runs on: who competes for the same cores, whatever the roads between them."""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()

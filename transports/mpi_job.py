@@ -82,14 +82,15 @@ class MpiJob:
             self._tag += 2
             return tag
 
-    def among(self, ranks: list[int]) -> Any:
+    def among(self, ranks: list[int], number: int) -> Any:
         """A communicator of these ranks, in this order, for the library's own collectives.
 
-        All of them must be on their way to this: it blocks as MPI does.
+        All of them must be on their way to this: it blocks as MPI does.  `number`: the same on all; tells apart what
+        several threads make at once.
         """
         MPI, group = self.mpi.MPI, self.comm.Get_group()
         some = group.Incl(ranks)
-        made = self.comm.Create_group(some)
+        made = self.comm.Create_group(some, number % FEWEST_TAGS)
         some.Free()
         group.Free()
         made.Set_errhandler(MPI.ERRORS_RETURN)

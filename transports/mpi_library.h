@@ -2,10 +2,10 @@
  *
  * The functions are looked up in the library that mpi4py uses.  A handle (communicator, datatype, op) is an int in
  * MPICH and Intel MPI and a pointer in Open MPI and the standard ABI; here it is a uintptr_t, which the calling
- * conventions of x86-64, aarch64, ppc64le and riscv64 pass in the same register as either.  A request is a cell of 8
+ * conventions of Linux on x86-64 and aarch64 pass in the same place as either.  A request is a cell of 8
  * bytes of which the library uses what it needs.  A status is a larger cell that nobody reads: lengths travel in our
- * own headers.  On an ABI that passes small arguments otherwise (32 bits, a big-endian stack) this does not work, and
- * Mpi refuses to be made.
+ * own headers.  Where an int is passed otherwise (extended by the caller, packed on the stack) this does not work: on
+ * other machines Mpi refuses to be made.
  *
  * Must not know: channels, collectives. */
 #ifndef HK_MPI_LIBRARY_H
