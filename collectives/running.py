@@ -92,11 +92,12 @@ class Running(Failing):
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""
-        usual = options._replace(async_op=False) in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
+        plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
+        usual = plain and how.before is None and how.user is None
         if usual and call.src is not None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None
             given = call.dst is not None and not call.dst.fresh
-            what = call.collective, call.src.array, out, op, call.root, options.order
+            what = call.collective, call.src.array, out, op, call.root, options.algorithm, options.order
             self._remember(*what, given, call.in_place, plan, how.code, how.after if call.dst else 0.0)
 
     def _start(
