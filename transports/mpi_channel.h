@@ -6,7 +6,8 @@
  * has matched it: a sender whom nobody reads is stopped by that, without credits.
  *
  * A longer piece is announced by a packet without payload, and then sent straight from the caller's memory, on the
- * next tag.  The receiver posts its receive when it knows where the piece goes: into the caller's memory where the
+ * next tag; with MPI_Issend too, as a send that MPI has only buffered (Intel MPI does) may need further calls of a
+ * sender who makes none.  The receiver posts its receive when it knows where the piece goes: into the caller's memory where the
  * whole piece fits, else (it is to be reduced, or the two sides cut differently) into a stage of its own.  The receives
  * of pieces that have been announced meanwhile are posted ahead, so that MPI can bring them while one is worked on.
  *
@@ -119,7 +120,7 @@ static long hk_mpi_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t 
     rc = m->issend(p, n, m->byte, e->peer, e->tag, e->comm, &slot->cell);
     if (rc == 0) slot->busy = 1;
     if (rc == 0 && announces) {
-        rc = m->isend(src, (int)len, m->byte, e->peer, e->tag + 1, e->comm, &piece->cell);
+        rc = m->issend(src, (int)len, m->byte, e->peer, e->tag + 1, e->comm, &piece->cell);
         if (rc == 0) piece->busy = 1;
     }
     hk_mpi_leave(m);

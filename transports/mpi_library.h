@@ -22,7 +22,7 @@ typedef int (*hk_mpi_send_fn)(const void *, int, uintptr_t, int, int, uintptr_t,
 typedef int (*hk_mpi_recv_fn)(void *, int, uintptr_t, int, int, uintptr_t, void *);
 
 typedef struct hk_mpi {
-    hk_mpi_send_fn isend, issend;
+    hk_mpi_send_fn issend;
     hk_mpi_recv_fn irecv, recv_init;
     int (*start)(void *);
     int (*test)(void *, int *, void *);

@@ -17,7 +17,7 @@ pthread_mutex_init(&turns, NULL)
 
 MACHINES = ("x86_64", "aarch64")
 """Where an int and a pointer are passed in the same register; see mpi_library.h."""
-FUNCTIONS = ("isend", "issend", "irecv", "recv_init", "start", "test", "cancel", "request_free", "error_string")
+FUNCTIONS = ("issend", "irecv", "recv_init", "start", "test", "cancel", "request_free", "error_string")
 """In the order of the struct."""
 
 
