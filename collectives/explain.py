@@ -21,7 +21,7 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce"
 
 def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
     """The text of `Communicator.explain`."""
-    world, queue = comm.world, comm._main
+    world = comm.world
     if nbytes is not None and (not isinstance(nbytes, int) or nbytes < 0):
         raise ArgumentError(f"explain: nbytes={nbytes!r} is not a number of bytes")
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]

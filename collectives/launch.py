@@ -129,10 +129,11 @@ def detect(
     return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why)
 
 
-def mpi_place(environ: Environ) -> tuple[int, int] | None:
-    """(rank, size), if it is an MPI's launcher that decides."""
+def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
+    """(rank, size, the launcher), if it is an MPI's launcher that decides."""
     claims = _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
-    return (claims[0].rank, claims[0].size) if claims[0].by.name in MPI_LAUNCHERS else None
+    first = claims[0]
+    return (first.rank, first.size, first.by.name) if first.by.name in MPI_LAUNCHERS else None
 
 
 # --- who: rank and size ---

@@ -26,8 +26,10 @@ def refusal(world: World, call: Call, how: Resolved) -> str | None:
         return NO_JOB
     if how.user is not None:
         return "MPI cannot call a Python function as op; leave the choice of the algorithm to hocket"
-    found = reducing(call.model.dtype.name, _op(how)) if how.name else None
-    return found if isinstance(found, str) else None
+    if not how.name:
+        return None
+    found = reducing(call.model.dtype.name, _op(how))
+    return found.why or None
 
 
 def offered(world: World, call: Call, how: Resolved) -> tuple[str, ...]:
@@ -45,8 +47,8 @@ def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size
     MPI, per = job.mpi.MPI, 1
     words: dict[str, Any] = {"comm": comm.handle, "root": call.root}
     if how.name:
-        name, op = reducing(call.model.dtype.name, _op(how))
-        words["op"] = getattr(MPI, op).handle
+        found = reducing(call.model.dtype.name, _op(how))
+        name, words["op"] = found.datatype, getattr(MPI, found.op).handle
     else:
         name, per = moving(call.model.dtype.itemsize)
     words["type"] = getattr(MPI, name).handle

@@ -50,7 +50,8 @@ _pinned: list[Queue] = []
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
-    `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host; `between`: the roads inside and across.
+    `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
+    `between`: the roads inside and across.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class Queue:
         """Raise ArgumentError if the calling thread may not drive this queue."""
         if not self.engine.is_ours:
             raise ArgumentError(
-                "this communicator calls MPI, which was started so that only one thread may: call from that thread, start "
-                "MPI with MPI_THREAD_MULTIPLE (mpi4py's default), or use another transport or algorithm here"
+                "this communicator calls MPI, which was started so that only one thread may: call from that thread, "
+                "start MPI with MPI_THREAD_MULTIPLE (mpi4py's default), or use another transport or algorithm here"
             )
 
     def offer(self) -> dict[str, Any]:

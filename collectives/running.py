@@ -173,7 +173,8 @@ class Running(Failing):
 
         The first time on a queue they meet once more, before the library's communicator for it is made.
         """
-        job, about = self.world.mpi, self._about(call, how, options, algorithm)
+        job: Any = self.world.mpi
+        about = self._about(call, how, options, algorithm)
         met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
         if queue.library is None:
             queue.engine.thread = max(queue.engine.thread, job.thread)
@@ -183,7 +184,7 @@ class Running(Failing):
             self._start(queue, meeting, 0, 0, NO_OP, options._replace(async_op=True), None, None).result()
             queue.library = job.among(self.members, zlib.crc32(queue.name.encode()))
         calls = library_call(job, queue.library, call, how, self.rank, self.size)
-        steps = [*met.steps, [("call", (), -1, False, None, None)]]
+        steps: list[Any] = [*met.steps, [("call", (), -1, False, None, None)]]
         plan = Plan(steps, scratch=met.scratch, segment=0, library=calls, **about)
         self._connect(queue, plan, self._limit(options))
         return plan

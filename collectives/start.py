@@ -57,11 +57,12 @@ def init(
     """Join the other ranks of this job and return the communicator of all of them.
 
     The place in the job is found in what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and
-    WORLD_SIZE set by hand); alone, the size is 1.  Under mpirun, with mpi4py, the ranks meet through MPI.  `rank`, `size` and `address` ("unix:/path", "tcp:host:port") beat
-    the launcher.  `store`, with rank and size, instead of an address: any object with set(key, text) and get(key) that
-    all ranks share; whoever reads it may join, unless HOCKET_SECRET is set.  `transport`: names to use, best first
-    ("shm,tcp"); default all that this machine has.  `timeout`: seconds for all ranks to come (60).  `auth="none"`:
-    over several hosts without a secret, where everybody on the network may join.  HOCKET_LOG=info prints the decisions.
+    WORLD_SIZE set by hand); alone, the size is 1.  Under mpirun, with mpi4py, the ranks meet through MPI.  `rank`,
+    `size` and `address` ("unix:/path", "tcp:host:port") beat the launcher. `store`, with rank and size, instead of an
+    address: any object with set(key, text) and get(key) that all ranks share; whoever reads it may join, unless
+    HOCKET_SECRET is set. `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
+    `timeout`: seconds for all ranks to come (60). `auth="none"`: over several hosts without a secret, where everybody
+    on the network may join. HOCKET_LOG=info prints the decisions.
 
     Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
 
@@ -258,6 +259,9 @@ def _leave() -> None:
                 comm.give_up(error)
             comm.close()
     work.stop()
+    job = sys.modules.get("hocket.transports.mpi_job")
+    if job is not None:
+        job.leave()
 
 
 def _forked() -> None:

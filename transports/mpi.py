@@ -107,7 +107,8 @@ class MpiLane:
     def ended(self, seconds: float) -> bool:
         """Is nothing under way any more, after so many seconds at most?  Ends what can be ended."""
         deadline = time.monotonic() + seconds
-        return all([each.close(max(0.0, deadline - time.monotonic())) for each in self.channels])
+        done = [each.close(max(0.0, deadline - time.monotonic())) for each in self.channels]
+        return all(done)
 
     @property
     def pinned(self) -> bool:

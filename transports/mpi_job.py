@@ -147,8 +147,8 @@ _kept: list[Any] = []
 """Requests that never ended, and what they may write into."""
 
 
-def started(rank: int, size: int, timeout: float) -> MpiJob | str:
-    """The job of MPI.COMM_WORLD for a process that MPI's launcher calls `rank` of `size`; or why there is none.
+def started(rank: int, size: int, launcher: str, timeout: float) -> MpiJob | str:
+    """The job of MPI.COMM_WORLD for a process that the MPI `launcher` calls `rank` of `size`; or why there is none.
 
     All ranks get the same answer, as it depends on how they were started and what is installed.
     """
@@ -158,7 +158,7 @@ def started(rank: int, size: int, timeout: float) -> MpiJob | str:
     if why:
         return why
     try:
-        from mpi4py import MPI
+        MPI = _initialized(launcher)
     except (ImportError, RuntimeError, OSError) as error:  # no MPI library, or one that mpi4py was not built for
         return f"mpi4py cannot load an MPI library: {error}"
     if not MPI.Is_initialized() or MPI.Is_finalized():
@@ -174,11 +174,42 @@ def started(rank: int, size: int, timeout: float) -> MpiJob | str:
     return MpiJob(world, timeout)
 
 
+def _initialized(launcher: str) -> Any:
+    """mpi4py.MPI, initialized as its settings say; but not under another MPI's launcher, where that may abort."""
+    import mpi4py
+
+    rc: Any = mpi4py.rc
+    wanted, rc.initialize = rc.initialize, False
+    try:
+        from mpi4py import MPI
+    finally:
+        rc.initialize = wanted
+    ours = MPI.get_vendor()[0]
+    if wanted and not MPI.Is_initialized() and (ours == "Open MPI") == (launcher == "Open MPI"):
+        MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
+        _begun.append(MPI)
+    elif wanted and not MPI.Is_initialized():
+        raise OSError(f"{ours}, but the ranks were started by the launcher of {launcher}")
+    return MPI
+
+
+_begun: list[Any] = []
+"""mpi4py's module, if it was we who started MPI: then we end it."""
+
+
+def leave() -> None:
+    """At exit, when all communicators are closed."""
+    while _begun:
+        MPI = _begun.pop()
+        if not MPI.Is_finalized() and MPI.Is_thread_main():
+            MPI.Finalize()
+
+
 def checked(comm: Any) -> Any:
     """The module mpi4py.MPI, if `comm` is an intracommunicator of it that can be used now."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not isinstance(comm, MPI.Comm):
-        raise ArgumentError(f"a {type(comm).__name__} is no mpi4py communicator: pass MPI.COMM_WORLD, or one made of it")
+        raise ArgumentError(f"a {type(comm).__name__} is no mpi4py communicator: pass MPI.COMM_WORLD or one made of it")
     version = sys.modules["mpi4py"].__version__
     if int(version.split(".")[0]) < 4:
         raise ArgumentError(f"mpi4py {version} is too old: pip install 'mpi4py>=4'")
@@ -187,12 +218,12 @@ def checked(comm: Any) -> Any:
     if MPI.Is_finalized():
         raise ArgumentError("MPI is finalized: nothing can be made of its communicators any more")
     if comm == MPI.COMM_NULL:
-        raise ArgumentError("the communicator is COMM_NULL: this process is none of its ranks, so it must not call this")
+        raise ArgumentError("the communicator is COMM_NULL: this process is none of its ranks, and must not call this")
     if comm.Is_inter():
         raise ArgumentError("an intercommunicator has two groups of ranks; pass comm.Merge() instead")
     who = _who_may_call(MPI, level_name(MPI))
     if who not in (0, CALLERS, threading.get_ident()):
-        raise ArgumentError(f"MPI was started with thread level {level_name(MPI)}: only the thread that did may call it")
+        raise ArgumentError(f"MPI has thread level {level_name(MPI)}: only the thread that started it may call it")
     return MPI
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 TYPES = {
     "bool": "C_BOOL", "int8": "INT8_T", "uint8": "UINT8_T", "int16": "INT16_T", "uint16": "UINT16_T",
     "int32": "INT32_T", "uint32": "UINT32_T", "int64": "INT64_T", "uint64": "UINT64_T", "float32": "FLOAT",
@@ -26,16 +28,25 @@ OPS = {
 }  # fmt: skip
 BY_SIZE = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
 """For what is moved: fewer, larger elements, so that counts stay below 2**31 as long as they can."""
+INSTEAD = "leave the choice of the algorithm to hocket"
 
 
-def reducing(dtype: str, op: str) -> tuple[str, str] | str:
-    """(datatype, op) for a reduction, or why MPI cannot do it."""
+class Reduction(NamedTuple):
+    """Names of MPI's, or why it cannot be had."""
+
+    datatype: str = ""
+    op: str = ""
+    why: str = ""
+
+
+def reducing(dtype: str, op: str) -> Reduction:
+    """How MPI reduces this."""
     if dtype not in TYPES:
-        return f"MPI cannot reduce {dtype}; leave the choice of the algorithm to hocket, or convert to float32"
+        return Reduction(why=f"MPI cannot reduce {dtype}; {INSTEAD}, or convert to float32")
     known = OPS.get(dtype, ARITHMETIC | ORDER | LOGIC)
     if op not in known:
-        return f"MPI has no op {op!r} for {dtype} (it has {', '.join(known)}); leave the choice of the algorithm to hocket"
-    return TYPES[dtype], known[op]
+        return Reduction(why=f"MPI has no op {op!r} for {dtype} (it has {', '.join(known)}); {INSTEAD}")
+    return Reduction(TYPES[dtype], known[op])
 
 
 def moving(itemsize: int) -> tuple[str, int]:
