@@ -44,6 +44,13 @@ class MpiTransport:
         return None if int(version.split(".")[0]) >= 4 else f"mpi4py {version} is too old: 4 or later is needed"
 
     @staticmethod
+    def about() -> str:
+        """For `hocket doctor`.  MPI is started only where a launcher of it has started us."""
+        from hocket.transports.mpi_job import described
+
+        return f"(mpi4py {metadata.version('mpi4py')}; {described()})"
+
+    @staticmethod
     def missing(context: Context) -> str | None:
         if context.mpi is None:
             return "these processes are no MPI job: start them with mpirun, or use hocket.from_mpi"

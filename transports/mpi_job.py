@@ -45,8 +45,8 @@ class MpiJob:
         self.mpi = Mpi(MPI, serial=self.level == "serialized")
         self.comm = self._private(comm, timeout)
         self.handle = int(self.comm.handle)
-        self.library = " ".join(MPI.Get_library_version().split()).split(", package")[0].split(" MPICH Release")[0]
-        self.cuda = cuda_aware(self.mpi)
+        self.library, self.about = _library(MPI), described()
+        """The second is for people."""
         self._tag, self._last_tag = 0, int(comm.Get_attr(MPI.TAG_UB) or FEWEST_TAGS)
         self._lock = threading.Lock()
         self.made: list[Any] = []
@@ -63,12 +63,6 @@ class MpiJob:
             )
         duplicate.Set_errhandler(MPI.ERRORS_RETURN)
         return duplicate
-
-    @property
-    def about(self) -> str:
-        """For people."""
-        cuda = {True: "CUDA-aware", False: "not CUDA-aware", None: "not known to be CUDA-aware"}[self.cuda]
-        return f"{self.library}, thread level {self.level}, {cuda}"
 
     def next_tags(self) -> int:
         """The first of two tags that only this rank receives on."""
@@ -109,6 +103,22 @@ class MpiJob:
             for comm in (*self.made, self.comm):
                 comm.Free()  # what is still under way on it ends first
         self.made.clear()
+
+
+def described() -> str:
+    """The MPI of this process, for people; starts none."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
+        return "MPI is not started here, only in ranks that mpirun starts"
+    from hocket.transports.mpi_library import Mpi
+
+    cuda = {True: "CUDA-aware", False: "not CUDA-aware", None: "not known to be CUDA-aware"}[cuda_aware(Mpi(MPI))]
+    return f"{_library(MPI)}, thread level {level_name(MPI)}, {cuda}"
+
+
+def _library(MPI: Any) -> str:
+    version: str = " ".join(MPI.Get_library_version().split())
+    return version.split(", package")[0].split(" MPICH Release")[0]
 
 
 class MpiStore:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -43,7 +42,8 @@ def variable(comm: Communicator, x: Array, **how: Any) -> list[Array | None]:
     return [
         comm.allgatherv(mine, counts, **how), comm.gatherv(mine, counts, root, **how),
         comm.scatterv(x[: sum(counts)].copy() if rank == root else None, counts, root, mine.copy(), **how),
-        comm.reduce_scatterv(x[: sum(counts)].copy(), counts, **how), comm.alltoallv(x[: sum(to)].copy(), to, of, **how),
+        comm.reduce_scatterv(x[: sum(counts)].copy(), counts, **how),
+        comm.alltoallv(x[: sum(to)].copy(), to, of, **how),
     ]  # fmt: skip
 
 
@@ -112,7 +112,6 @@ def waiting() -> None:
 
 def lost() -> None:
     """A rank that is killed is named by the others."""
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's launcher sends it to the survivors
     comm = hocket.init(transport="mpi")
     comm.allreduce(np.ones(10))
     if comm.rank == 1:
