@@ -7,7 +7,7 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-FOLDERS = ["algorithms", "bench", "collectives", "kernels", "torch", "transports"]
+FOLDERS = ["algorithms", "bench", "collectives", "conformance", "kernels", "torch", "transports"]
 # Listed by name, so that a missing file fails the build.
 EXTENSIONS = [
     "bench.limits",
@@ -27,6 +27,7 @@ EXTENSIONS = [
     "transports.mpi_call",
     "transports.mpi_channel",
     "transports.mpi_library",
+    "transports.rdma",
     "transports.stream",
     "transports.window",
 ]

@@ -93,6 +93,12 @@ def _secret_file(path: str) -> bytes:
     return secret
 
 
+def _rdma(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+(:[1-9]\d*(:\d+)?)?", text):
+        raise ValueError
+    return text
+
+
 def interface_address(name: str) -> str:
     """The address to listen on for HOCKET_IFACE: an IP address as it is, or the IPv4 address of an interface."""
     with contextlib.suppress(ValueError):
@@ -118,6 +124,8 @@ VARIABLES = (
     Variable("HOCKET_IFACE", interface_address, "an interface's name (eth0) or address",
              "", "interface that TCP listens on"),
     Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
+    Variable("HOCKET_RDMA", _rdma, "device, device:port or device:port:GID index", "",
+             "RDMA port to use, instead of the first that is active"),
 )  # fmt: skip
 
 
@@ -133,6 +141,7 @@ class Config:
     secret: bytes | None = dataclasses.field(default=None, repr=False)
     iface: str | None = None  # the address that HOCKET_IFACE stands for
     ports: range | None = None
+    rdma: str = ""
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:

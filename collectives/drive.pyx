@@ -159,6 +159,9 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             break
         if e.concurrent and hk_load32(&e.pending):
             rc |= e.others(e)               # same pass: our own messages go first on their channels
+            if e.failed:                    # it left its message in the middle, and the channels have let go of ours
+                rc = failed_before(e, r)
+                break
         if rc == MOVED:
             if w.polls:
                 hk_wait_reset(&w, &e.ladder, e.bell)
@@ -252,6 +255,6 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
                 continue
             if ch.fd >= 0 and n < room:
                 fds[n].fd = ch.fd
-                fds[n].events = POLLOUT if x.kind == SEND else POLLIN
+                fds[n].events = ch.events if ch.events else POLLOUT if x.kind == SEND else POLLIN
                 n += 1
     return n

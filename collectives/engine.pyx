@@ -4,6 +4,8 @@ How a run goes forward is in drive.pyx, what an instruction does in moves.pyx; a
 what makes them go forward in progress.pyx.
 """
 
+import os
+
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
@@ -219,9 +221,18 @@ cdef class Engine:
         """Keep what a run that failed was given: a channel may not be through with it."""
         self.keep.append(arrays)
 
-    def channel_errors(self, int peer):
-        """errno behind a lost or faulty channel, (to peer, from peer)."""
-        return self.core.tx[peer].error if self.core.tx[peer] else 0, self.core.rx[peer].error if self.core.rx[peer] else 0
+    def channel_error(self, int peer):
+        """What is known of a lost or faulty channel: its own words, else errno."""
+        cdef hk_channel* ends[2]
+        cdef int i
+        ends[0], ends[1] = self.core.tx[peer], self.core.rx[peer]
+        for i in range(2):
+            if ends[i] != NULL and ends[i].words != NULL:
+                return ends[i].words.decode(errors="replace")
+        for i in range(2):
+            if ends[i] != NULL and ends[i].error:
+                return f"{os.strerror(ends[i].error)} (errno {ends[i].error})"
+        return "no more is known"
 
     def __dealloc__(self):
         cdef int i

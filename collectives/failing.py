@@ -68,8 +68,9 @@ class Failing(Members):
         elif code == CODES["timeout"]:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._heard.wait(1.0):
-            what = "closed the connection" if code == CODES["lost"] else "sent what the protocol does not allow"
-            self._report("error", f"rank {culprit} {what} (errno {engine.channel_errors(culprit)})", account)
+            lost = code == CODES["lost"]
+            what = f"rank {culprit} closed the connection" if lost else f"the road to rank {culprit} failed"
+            self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = self._verdict if heard else None
         if verdict is None:  # the hub itself is silent: say what this rank knows

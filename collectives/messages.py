@@ -56,14 +56,15 @@ class Messages(Running):
             plan = _message_plan(dest, source, src, dst)
             self._connect(queue, plan, timeout, label)
             queue.keep(key, plan)
+        held = queue.pin(src, dst)
         at = (src.address if src else 0, dst.address if dst else 0)
         call = Call("message", src, dst, 0, result=out)
         engine = queue.engine
         if options.async_op or open_group() is not None:
-            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst), call=call)
+            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call)
         code = engine.execute(plan, *at, -1, None, timeout, label)
         if code == BUSY:
-            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst), call=call).result()
+            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call).result()
         if code != DONE:
             engine.hold(call)
             self._fail(engine, code, engine.culprit, timeout)
@@ -106,7 +107,8 @@ class Messages(Running):
         plan = _plan_of("recv", text, [("recv", others, -1, False, None, [(OUT, 0, dst.nbytes)])], dst)
         label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
         self._connect(queue, plan, self.timeout if options.timeout is None else options.timeout, label)
-        work = self._start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst), call=call)
+        held = queue.pin(dst)
+        work = self._start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst, held), call=call)
         return work if options.async_op or open_group() is not None else work.result()
 
     def _to_self(

@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy
+
 from hocket.algorithms.tuning import Layout
+from hocket.collectives.buffers import Buffer
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
 from hocket.errors import ArgumentError
@@ -37,6 +40,12 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 SEGMENT_MPI = 131072
 """Each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
 --transport mpi -b 4M -e 4M`, MPICH: 1.28 ms, with 60 KiB 1.60, with 1 MiB 1.59; 16M: 5.0, 6.4 and 6.4 ms."""
+SEGMENT_VERBS = 1 << 20
+"""Long enough that pieces of it (verbs.h) follow each other without a gap."""
+PIN_FROM = 128 << 10
+"""Bytes of an array from which it is worth registering; shorter messages are copied anyway (verbs.h)."""
+SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI}
+"""By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
 what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
@@ -48,6 +57,12 @@ buffers."""
 
 _pinned: list[Queue] = []
 """Closed, but a library that cannot let go may still touch the arrays of their failed calls; so those stay."""
+
+
+class Hold:
+    """As long as this lives, some memory is registered."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Queue:
@@ -62,13 +77,13 @@ class Queue:
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.roads, self.lanes = name, roads, lanes
-        local = all(road in LOCAL for i, road in enumerate(roads) if i != index)
-        spins = SPIN_SHARED if crowded else SPIN_ALONE if local else SPIN_STREAM
+        polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
+        spins = SPIN_SHARED if crowded else SPIN_ALONE if polls_memory else SPIN_STREAM
         in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
         polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
-        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENT_MPI if "mpi" in between else SEGMENT_STREAM
+        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(between[1], SEGMENT_STREAM)
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
@@ -79,6 +94,7 @@ class Queue:
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._opening = [threading.Lock() for _ in roads]
+        self._pins = [lane.pin for lane in lanes.values() if hasattr(lane, "pin")]
 
     def keep(self, key: Hashable, plan: Plan) -> None:
         """Remember a plan; the oldest goes when there are many (counts that change with each call)."""
@@ -94,6 +110,25 @@ class Queue:
                 "this communicator calls MPI, which was started so that only one thread may: call from that thread, "
                 "start MPI with MPI_THREAD_MULTIPLE (mpi4py's default), or use another transport or algorithm here"
             )
+
+    def pin(self, *buffers: Buffer | None) -> list[Hold] | None:
+        """Tell roads that need not copy registered memory that these will travel.  None: there are no such roads.
+
+        What a NumPy array owns stays registered as long as it lives.  Other memory may be freed though its array lives
+        (torch resizes storages), so it is registered for this call: until the `Hold`s are dropped.
+        """
+        if not self._pins:
+            return None
+        holds = []
+        for buffer in {b.address: b for b in buffers if b is not None}.values():  # once, if it is in place
+            if buffer.nbytes >= PIN_FROM:
+                owner = _owner(buffer.array if buffer.host is None else buffer.host)
+                if owner is None:
+                    owner = Hold()
+                    holds.append(owner)
+                for pin in self._pins:
+                    pin(buffer.address, buffer.nbytes, owner)
+        return holds
 
     def offer(self) -> dict[str, Any]:
         """What the other members need; see `Lane.offer`."""
@@ -141,6 +176,13 @@ class Queue:
         failed_in_mpi = self.library is not None and self.engine.failed
         if failed_in_mpi or any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
             _pinned.append(self)
+
+
+def _owner(array: Any) -> Any:
+    """The NumPy array that owns this one's memory, whose life is the memory's; None where nobody can tell."""
+    while isinstance(array, numpy.ndarray) and isinstance(array.base, numpy.ndarray):
+        array = array.base
+    return array if isinstance(array, numpy.ndarray) and array.flags.owndata else None
 
 
 def usable_cores() -> int:

@@ -23,7 +23,7 @@ from hocket.collectives.lower import OUT, Layout, lower
 from hocket.collectives.ops import Op, Resolved, resolve
 from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
-from hocket.collectives.queue import WHOLE_BELOW, WHOLE_FROM, Queue
+from hocket.collectives.queue import PIN_FROM, WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.work import Queued
 from hocket.errors import ArgumentError
 from hocket.kernels.reduce import scale_bytes
@@ -70,18 +70,20 @@ class Running(Failing):
             queue.keep(key, plan)
         if how.before is not None:
             call = _premultiplied(call, how.before)
+        held = queue.pin(call.src, call.dst)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
         if options.async_op or open_group() is not None:
             self._shorten(call, options, op, how, plan)
-            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call)
+            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
         engine = queue.engine
         timeout = self._limit(options)
         code = engine.execute(plan, src, dst, how.code, how.user, timeout)
         if code == BUSY:
-            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst), after, call).result()
+            work = self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
+            return work.result()
         if code != DONE:
-            engine.hold(call)
+            engine.hold((call, held))
             self._fail(engine, code, engine.culprit, timeout)
         if after and call.dst is not None:
             scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
@@ -92,6 +94,8 @@ class Running(Failing):
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""
+        if call.model.nbytes >= PIN_FROM and self._main.pin() is not None:
+            return  # it must be told of its arrays each time
         plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
         usual = plain and how.before is None and how.user is None
         if usual and call.src is not None and call.is_told_by_shape:

@@ -18,7 +18,7 @@ from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect, meeting_path, mpi_place, own_address
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
 from hocket.transports.reactor import Reactor
@@ -216,7 +216,7 @@ def _world(
 ) -> World:
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
-        start.mpi,
+        start.mpi, settings.rdma,
     )  # fmt: skip
     present, absent = registry.load(names)
     unknown = set(names) - set(present) - set(absent)
@@ -232,7 +232,10 @@ def _world(
         why: str | None = getattr(kind, "missing", lambda context: None)(context)
         if why:
             return why
-        made: Transport = kind(context)
+        try:
+            made: Transport = kind(context)
+        except TransportError as why:
+            return str(why)
         return made
 
     tuning = tuning_file.given(settings) if start.rank == 0 else ""

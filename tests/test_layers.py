@@ -53,6 +53,12 @@ def test_nothing_imports_a_framework() -> None:
     assert [path.name for path in found] == ["torch_backend.py"], "the benchmark of it is the only one that may"
 
 
+def test_nothing_imports_the_laws() -> None:
+    folders = ("algorithms", "transports", "kernels", "collectives", "bench")
+    files = [path for folder in folders for path in sorted((ROOT / folder).iterdir()) if path.suffix in SUFFIXES]
+    assert not [path for path in files if any(re.match(r"hocket\.conformance\b", name) for name in imported(path))]
+
+
 def test_the_hub_does_import_the_leaves() -> None:
     """Else the patterns above match nothing."""
     hub = [path for path in (ROOT / "collectives").iterdir() if path.suffix in SUFFIXES]

@@ -3,11 +3,18 @@
 The Python object has the methods of `hocket.transports.base.PyChannel`; each call takes the GIL.
 """
 
+import logging
+
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
 from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel, hk_channel_ops, hk_view
+
+
+cdef enum: OFFERED = 1 << 18   # bytes given to one `send`: all of them are copied, and most of them not taken
+
+log = logging.getLogger("hocket")
 
 
 cdef struct py_channel:
@@ -33,6 +40,7 @@ cdef class Adapter:
     cdef object view                # keeps what was peeked alive
     cdef readonly object capsule
     cdef readonly object error      # the exception behind a fault
+    cdef bytes words                # ... as text
 
     def __cinit__(self, target):
         self.target = target
@@ -43,17 +51,25 @@ cdef class Adapter:
 
 
 cdef long _failed(Adapter a, object error) noexcept:
+    """That the peer is gone, or a fault, which nobody else would ever see."""
     a.error = error
-    return HK_LOST if isinstance(error, ConnectionError) else HK_FAULT
+    a.channel.base.error = (error.errno or 0) if isinstance(error, OSError) else 0
+    a.words = f"{type(error).__name__}: {error}".encode(errors="replace")
+    a.channel.base.words = a.words
+    if isinstance(error, ConnectionError):
+        return HK_LOST
+    log.error("%s: %s", type(a.target).__name__, error, exc_info=error)
+    return HK_FAULT
 
 
 cdef long _send(hk_channel* ch, uint64_t tag, uint64_t length, uint64_t done, const void* src, size_t n) noexcept nogil:
     with gil:
         a = <Adapter>(<py_channel*>ch).adapter
         try:
+            n = min(n, OFFERED)
             taken = a.target.send(tag, length, done, (<const char*>src)[:n] if n else b"")
-            if taken is not None and not 0 <= taken <= n:
-                raise ValueError(f"send took {taken} of {n} bytes")
+            if taken is not None and not min(n, 1) <= taken <= n:
+                raise ValueError(f"send took {taken} of {n} bytes; None is for: not now")
             return HK_AGAIN if taken is None else <long>taken
         except BaseException as e:
             return _failed(a, e)
@@ -63,6 +79,8 @@ cdef int _peek(hk_channel* ch, hk_view* v, size_t want) noexcept nogil:
     cdef const unsigned char[::1] data
     with gil:
         a = <Adapter>(<py_channel*>ch).adapter
+        if a.error is not None:
+            return HK_LOST if isinstance(a.error, ConnectionError) else HK_FAULT    # of `consume`, which cannot say so
         try:
             head = a.target.peek(want)
             if head is None:

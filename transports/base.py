@@ -4,7 +4,8 @@ A transport finds out which peers it reaches and opens *lanes* to them: a lane i
 from each member of a communicator.  Everything here happens once per process or per communicator; the bytes
 themselves go through the C table of channel.h (or, slowly, through a `PyChannel`).
 
-A third party adds one by the entry-point group `hocket.transports`: name -> class with this interface.
+A third party adds one by the entry-point group `hocket.transports`: name -> class with this interface;
+docs/transports.md shows how, and `python -m hocket.conformance` tests it.
 """
 
 from __future__ import annotations
@@ -36,38 +37,61 @@ class Context:
     timeout: float = 30.0
     mpi: Any = None
     """The MPI job (mpi_job.MpiJob) whose ranks these are, if they are one's."""
+    rdma: str = ""
+    """device[:port[:GID index]]; "": the first that is active."""
 
 
 class PyChannel(Protocol):
-    """A channel in Python, one direction; the laws are those of channel.h.  None means: not now, try again."""
+    """A channel in Python, one direction; the laws are those of channel.h.  None means: not now, try again.
+
+    ConnectionError means that the peer is lost, any other exception a fault; both end the run.
+    """
 
     def send(self, tag: int, length: int, done: int, data: bytes) -> int | None:
-        """Take some of bytes [done, done + len(data)) of a message; return how many.  Copies what it takes."""
+        """Take some of bytes [done, done + len(data)) of a message; return how many, 0 only of an empty one.
+
+        `data` is a copy, and part of what is left (at most 256 KiB).
+        """
 
     def peek(self, want: int) -> tuple[int, int, bytes | memoryview] | None:
-        """(tag, length, bytes at hand) of the message at the head; at least `want` bytes if they have come."""
+        """(tag, length of the whole, next bytes at hand) of the message at the head; `want` bytes if they have come."""
 
     def consume(self, count: int, end: bool) -> None:
-        """Drop `count` bytes; `end` closes the message.  A closed connection raises ConnectionError in `peek`."""
+        """Drop `count` bytes; `end` closes the message: also after an empty one, as (0, True)."""
 
 
 @runtime_checkable
 class Lane(Protocol):
-    """The channels of one communicator, or of one of its queues, over one transport."""
+    """The channels of one communicator, or of one of its queues, over one transport.
+
+    It may have a method `look()`: an `open` that waits calls `self.look()` several times a second, which the hub
+    replaces to end the wait (a timeout, another rank's failure) by raising.  And
+    `pin(address, nbytes, owner)`: told of long arrays that are about to travel, to read them where they lie.
+    """
 
     def offer(self) -> Any:
-        """What the peers need to open their side (JSON)."""
+        """What the peers need to open their side (JSON).  Called once, before any `open`."""
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
-        """Channels (to, from) member `peer`, as PyCapsules HK_CAPSULE.  May wait for the peer to do the same."""
+        """Channels (to, from) member `peer`, as PyCapsules HK_CAPSULE: once for a peer, when a call first needs it.
+
+        May wait for the peer's process, never for it to call `open` too: it may be waiting for a third one.  Until it
+        does, its channel gives HK_AGAIN.  Other threads may open other peers and use open channels meanwhile.  What it
+        raises fails the call.  The lane itself is kept alive as long as its channels may be used.
+        """
 
     def close(self) -> None:
-        """All members have finished, or are gone."""
+        """All members have finished, or are gone; what was taken still arrives.  May come twice.
+
+        Not called for the lanes of a communicator that has failed: `Transport.close` ends those too.
+        """
 
 
 @runtime_checkable
 class Transport(Protocol):
-    """One way between this process and others.  Made from a `Context`.
+    """One way between this process and others.  Made from a `Context`, after `available` gave None.
+
+    What its constructor or `reach` raises ends `init`: a road that is merely closed is a reason, no exception.
 
     It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`;
     and a static `missing(context) -> str | None`: why it cannot work in this job, though this machine can do it.
@@ -77,16 +101,26 @@ class Transport(Protocol):
 
     @staticmethod
     def available() -> str | None:
-        """None, or why this machine cannot do it at all."""
+        """None, or why this machine cannot do it at all.  Cheap: nothing is opened."""
 
     def offer(self) -> Any:
-        """What a peer needs to reach this rank (JSON); all ranks' offers are exchanged before `reach`."""
+        """What a peer needs to reach this rank (JSON); all ranks' offers are exchanged before `reach`.
+
+        Both are called by all ranks at the same time, and may be called again, when more ranks take part.
+        """
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
-        """Test the road to every rank: None where it is open, else the reason.  Not told of this rank itself."""
+        """Test the road to every rank: None where it is open, else the reason, for people.
+
+        By world rank; an offer is None of a rank that takes no part; what is said of this rank itself does not count.
+        A road is used only if it is open at both ends; waiting for a peer is bounded by `Context.timeout`.
+        """
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> Lane:
-        """A new lane for a communicator of these world ranks, in which this rank is member `index`."""
+        """A new lane for a communicator of these world ranks, in which this rank is member `index`.
+
+        `name` (8 hex digits) is the same on all members.  Those reached by other transports are never opened.
+        """
 
     def close(self) -> None:
-        """Close everything; never raises."""
+        """Close everything, lanes too; never raises."""

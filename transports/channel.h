@@ -3,7 +3,12 @@
  * A channel carries messages in order.  A message is a header (tag, length) and `length` bytes.  Neither side
  * ever blocks: a call that cannot proceed says HK_AGAIN, and the engine, which knows all the channels it waits
  * for, decides how to wait.  A transport fills in one table of functions and embeds `hk_channel` as the first
- * member of its own struct; the table and the struct travel in PyCapsules named HK_CAPSULE.
+ * member of its own struct; the struct travels in a PyCapsule named HK_CAPSULE.  docs/transports.md: how to write one.
+ *
+ * Threads: the channels of a lane are used by one thread at a time, not always the same, with the GIL or without; other
+ * lanes run beside it.  So a function takes the GIL before it touches Python, and waits for no lock whose holder may
+ * want the GIL.
+ * Failure: once a run has failed, for whatever reason, nothing but `forget` is called on the channels of its lane.
  *
  * Must not know: what a collective, an element or a schedule is. */
 #ifndef HK_CHANNEL_H
@@ -30,41 +35,57 @@ typedef struct hk_channel hk_channel;
 
 /* What stands at the head of an incoming channel. */
 typedef struct hk_view {
-    uint64_t tag;
-    uint64_t length; /* of the whole message */
-    const char *data; /* the next bytes of it that can be read in place ... */
-    size_t avail;     /* ... and how many */
+    uint64_t tag;     /* in the middle of a message, still its own ... */
+    uint64_t length;  /* ... and that of the whole message */
+    const char *data; /* the next bytes of it that can be read in place, at any alignment; they stay until the next */
+    size_t avail;     /* call on this channel, whatever is called on others meanwhile ... and how many they are */
 } hk_view;
 
 typedef struct hk_channel_ops {
     /* Offer bytes [done, done + len) of a message of `length` bytes.  Returns how many were taken (0 is success
-     * only for an empty message), or HK_AGAIN, HK_LOST, HK_FAULT.  The first call (done == 0) starts the message.
-     * A message of 4 KiB is taken though the peer does not read (two ranks may send before they receive); a sender
-     * whom nobody reads is stopped after a bounded number of bytes, and of messages. */
+     * only for an empty message, whose `src` may be NULL), or HK_AGAIN, HK_LOST, HK_FAULT.  The first call (done == 0)
+     * starts the message.  After HK_AGAIN the same call comes again, and no other message before this one has ended;
+     * so a header may have gone ahead, if that is remembered.
+     * A message of 4 KiB is taken, and settled, though the peer does not read (two ranks may send before they
+     * receive), nor has opened its side; a sender whom nobody reads is stopped after a bounded number of bytes, and
+     * of messages.  What was taken arrives, though the lane is closed next. */
     long (*send)(hk_channel *, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len);
-    /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so). */
+    /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so).  Asked when a message has
+     * been taken to its end, again and again until it is 1: often nothing else is called meanwhile. */
     int (*settled)(hk_channel *);
     /* Send one message to several peers with one write.  NULL where the transport has no such road.
-     * All or nothing; same results as `send`. */
+     * All or nothing; same results as `send`.  All are channels of one lane, with this same function. */
     long (*multicast)(hk_channel *const *, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
                       size_t len);
-    /* 1: a message has begun, view filled (avail may still be less than `want`, which is at most 64); or HK_AGAIN ... */
+    /* 1: a message has begun, view filled; or HK_AGAIN ...  Takes nothing, and may be asked any number of times.
+     * `want` is the size of an element, at most 4096 (0: only the head matters).  `avail` may be less than `want` while
+     * more is to come; then as many lie together, unless the message ends before, however its sender cut it.  (Without
+     * work, where `send` takes all that it is offered, or multiples of 64 KiB: what is offered are whole elements, and
+     * no more than 64 KiB at a time where these would not divide it.)
+     * HK_LOST is for when all that came before has been read. */
     int (*peek)(hk_channel *, hk_view *, size_t want);
-    /* Drop `len` bytes that were peeked; `end` closes the message. */
+    /* Drop `len` bytes that were peeked; `end` closes the message: once for each, with its last bytes, or as (0, 1)
+     * after an empty one and after one that `recv` took.  Cannot fail: an error is for the next call to tell. */
     void (*consume)(hk_channel *, size_t len, int end);
-    /* Receive straight into the caller's memory; at most what is left of the message.  NULL: peek and copy. */
+    /* Receive straight into the caller's memory; at most what is left of the message.  NULL: peek and copy.
+     * Returns how many, never 0, or HK_AGAIN ... after which the same call comes again.  When its head has been peeked,
+     * a message is taken by `recv` alone, or by `peek` and `consume` alone. */
     long (*recv)(hk_channel *, void *dst, size_t len);
-    /* A run over this channel has failed: when this returns, nothing reads or writes the caller's memory any more,
-     * whatever was under way.  The channel need not carry anything after it.  NULL: nothing ever does outside of calls. */
+    /* A run over this lane has failed: when this returns, nothing reads or writes the caller's memory any more,
+     * whatever was under way.  The channel need not carry anything after it.  NULL: nothing does between calls. */
     void (*forget)(hk_channel *);
 } hk_channel_ops;
 
+/* Waiting: by poll on the `fd`s, for `events`, or if that is 0 for POLLIN where it receives, POLLOUT where it sends
+ * (ready must mean that the next call gets on); by futex on the `bell` if no channel has an fd; by looking every 50 us if none has either. */
 struct hk_channel {
     const hk_channel_ops *ops;
-    int fd;          /* to poll on when idle, or -1 */
-    int error;       /* errno behind HK_LOST or HK_FAULT */
-    uint32_t *bell;  /* the word this process sleeps on for this channel (futex), or NULL */
-    int traffic;     /* a hint of the engine: what the messages of this call are part of */
+    int fd;          /* to poll on when idle, or -1; may be set later, from any thread */
+    short events;    /* to poll for, or 0 */
+    int error;       /* errno behind HK_LOST or HK_FAULT, or 0, */
+    const char *words; /* ... and what happened, if that says more; or NULL */
+    uint32_t *bell;  /* two words of this process, the same for all its channels: see hk_ring_bell in wait.h; or NULL */
+    int traffic;     /* a hint of the engine to senders: what the messages of this call are part of */
 };
 
 #endif

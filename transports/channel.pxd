@@ -23,7 +23,9 @@ cdef extern from "transports/channel.h" nogil:
     struct hk_channel:
         const hk_channel_ops* ops
         int fd
+        short events
         int error
+        const char* words
         uint32_t* bell
         int traffic
 

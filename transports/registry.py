@@ -9,6 +9,7 @@ from typing import Any
 
 BUILT_IN = {
     "shm": "hocket.transports.shm:ShmTransport",
+    "verbs": "hocket.transports.verbs:VerbsTransport",
     "tcp": "hocket.transports.tcp:TcpTransport",
     "mpi": "hocket.transports.mpi:MpiTransport",
 }

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import harness
 import pytest
-from conformance import LAWS, Pair, Side
 
+from hocket.conformance import GROUP_LAWS, LAWS
 from hocket.transports import registry
 
 SOURCE = Path(__file__).parents[1] / "plugins" / "hocket_pipes"
@@ -43,30 +42,53 @@ def test_it_is_found(pipes: ModuleType) -> None:
     assert list(registry.known())[: len(registry.BUILT_IN)] == list(registry.BUILT_IN)
 
 
-NAMES = itertools.count()
+def conformance(*arguments: str, path: list[Path]) -> tuple[int, list[tuple[str, str]], str]:
+    """The command's exit code, (what, law) of each line, and all it said."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
+    command = [sys.executable, "-m", "hocket.conformance", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110)
+    words = [line.split() for line in done.stdout.splitlines()]
+    return done.returncode, [(line[0], line[1].rstrip(":")) for line in words], done.stdout + done.stderr
 
 
-def pair_of(pipes: ModuleType, made: list[object]) -> Pair:
-    def pair() -> tuple[Side, Side]:
-        ends = [pipes.PipesTransport(SimpleNamespace(rank=r, size=2)) for r in range(2)]
-        made.extend(ends)
-        name = f"lane{next(NAMES)}"
-        lanes = [end.lane(name, r, [0, 1]) for r, end in enumerate(ends)]
-        offers = [lane.offer() for lane in lanes]
-        sides = [Side(*lane.open(1 - r, offers[1 - r]), (lane, lanes), lane.close) for r, lane in enumerate(lanes)]
-        return sides[0], sides[1]
-
-    return pair
+def test_it_keeps_the_laws(installed: Path) -> None:
+    code, said, text = conformance("hocket_pipes:PipesTransport", path=[installed])
+    assert code == 0, text
+    assert [law for _, law in said] == [law.__name__ for law in (*LAWS, *GROUP_LAWS)]
+    assert [law for what, law in said if what != "kept"] == ["a_multicast_reaches_every_reader"]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Pair], None], pipes: ModuleType) -> None:
-    made: list[pipes.PipesTransport] = []  # type: ignore[name-defined]
-    try:
-        law(pair_of(pipes, made))
-    finally:
-        for transport in made:
-            transport.close()
+BROKEN = """
+from hocket.conformance import Side
+from hocket.transports.adapter import Adapter
+from hocket.transports.reference import Pipe
+
+def pair():
+    there, back = {kind}(), Pipe()
+    adapters = [Adapter(pipe) for pipe in (there, back, back, there)]
+    return [Side(adapters[i].capsule, adapters[i + 1].capsule, adapters) for i in (0, 2)]
+
+class Swapping(Pipe):
+    def send(self, tag, length, done, data):
+        return super().send(tag, length, done, data[::-1])
+
+class Wrong(Pipe):
+    def send(self, tag, length, done, data):
+        raise KeyError("what its author overlooked")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "words"),
+    [("Pipe", 0, ""), ("Swapping", 1, "arrived changed"), ("Wrong", 1, "KeyError: 'what its author overlooked'")],
+)
+def test_the_command_tells_a_broken_one(kind: str, end: int, words: str, tmp_path: Path) -> None:
+    """With a function `pair`."""
+    (tmp_path / "theirs.py").write_text(BROKEN.format(kind=kind))
+    law = "a_message_in_pieces_is_one_message"
+    code, said, text = conformance("theirs:pair", "--patience", "3", "--law", law, path=[tmp_path])
+    assert (code, said) == (end, [("BROKEN" if end else "kept", law)]), text
+    assert words in text
 
 
 def test_a_job_of_two_processes(installed: Path) -> None:

@@ -1,6 +1,9 @@
 """A transport of another package: named pipes between the processes of a host, in pure Python.
 
 Each rank reads from pipes in a directory of its own, one for each lane and peer.  Slow, and complete.
+
+    python -m hocket.conformance hocket_pipes:PipesTransport
+    HOCKET_TRANSPORT=pipes hocket bench allreduce -n 2 --check
 """
 
 from __future__ import annotations

@@ -1,0 +1,404 @@
+"""Verbs beside perftest and our TCP: `python -m hocket.bench.verbs [--rounds 5] [--json FILE]`.
+
+Small: an allreduce of 8 bytes between 2 ranks beside ib_send_lat's typical time of 8 bytes one way; each rank sends and
+receives once, so one way is what it must take.  Large: 1 MiB broadcast, and sent, beside ib_write_bw and ib_read_bw.
+All take turns, several times round (A B A B), and the median round counts.  `one device` is from a device to itself,
+`across` from the first to the second; TCP is loopback, without a place.  CPU seconds are those of both processes,
+and of all that the machine did meanwhile: the kernel's part of Soft-RoCE belongs to no process.
+
+Without RDMA devices or perftest only TCP is measured, and a line says why; tests/guest/run.sh makes a machine that has
+them.
+The ranks are this file again, with the argument `rank`; they take an order from stdin and answer with a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from resource import RUSAGE_SELF, getrusage
+from statistics import median
+from typing import Any
+
+from hocket.bench.machine import describe
+from hocket.collectives.launcher import die_with
+from hocket.errors import Error
+from hocket.transports import registry
+
+SYSTEM = "/sys/class/infiniband"
+LONG = 1 << 20
+SMALL_CALLS, LONG_CALLS, WARM = 2000, 60, 100
+"""Calls a round; 60 MiB take Soft-RoCE on an emulated processor a second."""
+PERFTEST = ("ib_send_lat", "ib_write_bw", "ib_read_bw")
+PATIENCE = 120.0
+LATENCY, BANDWIDTH = 2.0, 0.85
+"""Targets: at most so many times ib_send_lat's typical time, at least such a part of ib_write_bw's bandwidth."""
+
+Found = dict[str, float]
+"""Of one round: us (of one call), or bytes/s; cpu and machine: seconds of CPU for a GB."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two ends: the device of each, empty for TCP."""
+
+    name: str
+    devices: tuple[str, str] = ("", "")
+
+
+# ------------------------------------------------------------------------------------------------------ perftest
+
+
+def parse(text: str) -> dict[str, float]:
+    """A table of perftest: column -> number, of its last row of numbers.  Columns are named `name[unit]` or `#name`."""
+    names: list[str] = []
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.lstrip().startswith("#bytes"):
+            names = [name.strip() for name in re.findall(r"#\w+|[^\s#\[][^\[#]*\[[^\]]*\]", line)]
+        elif names and re.fullmatch(r"[\s\d.+eEinfa-]+", line) and len(line.split()) >= len(names):
+            found = dict(zip(names, map(float, line.split()), strict=False))
+    if not found:
+        raise Error(f"perftest printed no table of numbers: {text.strip()[-300:] or 'nothing at all'}")
+    return found
+
+
+def column(table: dict[str, float], name: str) -> tuple[float, str]:
+    """(number, unit) of the column whose name starts so, in any case."""
+    for head, value in table.items():
+        if head.lower().startswith(name.lower()):
+            return value, head.partition("[")[2].rstrip("]")
+    raise Error(f"perftest's table has no column {name}, but {', '.join(table)}")
+
+
+UNITS = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
+"""Bytes/s: perftest's MB is 2^20."""
+
+
+def perftest(tool: str, place: Place, gid_index: int) -> Found:
+    """One round of it, server and client."""
+    port = _free_port()
+    small = tool.endswith("_lat")
+    how = ["-F", "-p", str(port), "-n", str(SMALL_CALLS if small else LONG_CALLS), "-s", str(8 if small else LONG)]
+    if gid_index >= 0:
+        how += ["-x", str(gid_index)]
+    begin = _machine_seconds()
+    with _started([tool, *how, "-d", place.devices[0]]) as server:
+        _await_listener(port, server)
+        with _started([tool, *how, "-d", place.devices[1], "127.0.0.1"]) as client:
+            out, cpu = _ended(client, tool)
+            cpu += _ended(server, tool)[1]
+    machine = _machine_seconds() - begin
+    table = parse(out)
+    if small:
+        return {"us": column(table, "t_typical")[0]}
+    value, unit = column(table, "BW average")
+    if unit not in UNITS:
+        raise Error(f"{tool}: its unit {unit} is not known here")
+    gigabytes = LONG * LONG_CALLS / 1e9
+    return {"bandwidth": value * UNITS[unit], "cpu": cpu / gigabytes, "machine": machine / gigabytes}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _started(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=die_with(os.getpid()),
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _await_listener(port: int, server: subprocess.Popen[str]) -> None:
+    """Until it listens: a client that comes too early gives up."""
+    deadline = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < deadline:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            with contextlib.suppress(OSError), open(table) as file:
+                if any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in file):
+                    return
+        time.sleep(0.01)
+
+
+def _ended(process: subprocess.Popen[str], tool: str) -> tuple[str, float]:
+    """(what it printed, its CPU seconds)."""
+    assert process.stdout is not None
+    alarm = time.monotonic() + PATIENCE
+    os.set_blocking(process.stdout.fileno(), False)
+    out = b""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            out += os.read(process.stdout.fileno(), 1 << 16)
+        pid, status, used = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            break
+        if time.monotonic() > alarm:
+            raise Error(f"{tool} did not end within {PATIENCE:g} s")
+        time.sleep(0.01)
+    with contextlib.suppress(BlockingIOError):
+        while more := os.read(process.stdout.fileno(), 1 << 16):
+            out += more
+    text = out.decode(errors="replace")
+    if process.returncode:
+        raise Error(f"{tool} failed: {' '.join(text.split())[-300:]}")
+    return text, used.ru_utime + used.ru_stime
+
+
+def _machine_seconds() -> float:
+    """CPU seconds that all of this machine has been busy: not idle, not waiting for a disk, not taken by its host."""
+    with open("/proc/stat") as file:
+        ticks = list(map(int, file.readline().split()[1:]))
+    return (sum(ticks[:3]) + sum(ticks[5:7])) / os.sysconf("SC_CLK_TCK")
+
+
+# --------------------------------------------------------------------------------------------- our two ranks
+
+
+class Pair:
+    """Two ranks over a transport; between orders they sleep in a read."""
+
+    def __init__(self, transport: str, place: Place, gid_index: int) -> None:
+        self.stack = contextlib.ExitStack()
+        directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-verbs-"))
+        env = {
+            **os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_TRANSPORT": transport,
+            "HOCKET_RENDEZVOUS": f"unix:{directory}/hub", "HOCKET_SECRET": secrets.token_hex(16),
+            "OMP_NUM_THREADS": "1", "HOCKET_TUNING": "off",
+        }  # fmt: skip
+        self.ranks = []
+        for rank, device in enumerate(place.devices):
+            own = {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
+            if device:
+                own["HOCKET_RDMA"] = f"{device}:1:{gid_index}" if gid_index >= 0 else device
+            self.ranks.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "hocket.bench.verbs", "rank"], env={**env, **own}, text=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with(os.getpid()),
+                )
+            )  # fmt: skip
+            self.stack.callback(_end, self.ranks[-1])
+
+    def order(self, do: str) -> Found:
+        begin = _machine_seconds()
+        for process in self.ranks:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # the read below finds out
+                process.stdin.write(do + "\n")
+                process.stdin.flush()
+        lines = [process.stdout.readline() for process in self.ranks if process.stdout]
+        machine = _machine_seconds() - begin
+        if not all(lines):
+            raise Error("a rank has ended; its reason is above")
+        found = [json.loads(line) for line in lines]
+        if do == "small":
+            return {"us": max(each["us"] for each in found)}
+        gigabytes = LONG * LONG_CALLS / 1e9
+        return {
+            "bandwidth": LONG * LONG_CALLS / max(each["seconds"] for each in found),
+            "cpu": sum(each["cpu"] for each in found) / gigabytes, "machine": machine / gigabytes,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Their input ends, and so do the ranks."""
+        for process in self.ranks:
+            if process.stdin:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+        self.stack.close()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+    process.kill()
+    process.wait()
+    if process.stdout:
+        process.stdout.close()
+
+
+def rank() -> None:
+    """Do what is ordered until nothing more comes."""
+    import numpy
+
+    import hocket
+
+    with hocket.init() as comm:
+        x, y = numpy.zeros(1), numpy.zeros(LONG, numpy.uint8)
+
+        def send() -> None:
+            if comm.rank == 0:
+                comm.send(y, 1)
+            else:
+                comm.recv(y, 0)
+
+        calls: dict[str, Callable[[], object]] = {"broadcast": lambda: comm.broadcast(y, 0), "send": send}
+        for line in sys.stdin:
+            do = line.strip()
+            if do == "small":
+                found = {"us": _small(comm, x)}
+            else:
+                calls[do]()
+                comm.barrier()
+                begin, used = time.perf_counter(), _used()
+                for _ in range(LONG_CALLS):
+                    calls[do]()
+                comm.barrier()  # the last has arrived
+                found = {"seconds": time.perf_counter() - begin, "cpu": _used() - used}
+            print(json.dumps(found), flush=True)
+
+
+def _small(comm: Any, x: Any) -> float:
+    """The median call, in us."""
+    took = []
+    for i in range(WARM + SMALL_CALLS):
+        begin = time.perf_counter()
+        comm.allreduce(x)
+        if i >= WARM:
+            took.append(time.perf_counter() - begin)
+    return median(took) * 1e6
+
+
+def _used() -> float:
+    usage = getrusage(RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+# ------------------------------------------------------------------------------------------------- the table
+
+
+def places() -> list[Place]:
+    """One device, and two of them where there are."""
+    devices = sorted(os.listdir(SYSTEM)) if os.path.isdir(SYSTEM) else []
+    found = [Place("one device", (devices[0], devices[0]))] if devices else []
+    return found + ([Place("across", (devices[0], devices[1]))] if len(devices) > 1 else [])
+
+
+def missing() -> str | None:
+    """Why there is nothing to measure but TCP."""
+    if not places():
+        return f"no RDMA device in {SYSTEM}: tests/guest/run.sh makes a machine with two"
+    absent = [tool for tool in PERFTEST if shutil.which(tool) is None]
+    if absent:
+        return f"no {', '.join(absent)}: install perftest"
+    _, reasons = registry.load(["verbs"])
+    return reasons.get("verbs") if "verbs" in registry.known() else "this hocket has no verbs transport"
+
+
+Rows = dict[tuple[str, str], list[Found]]
+"""(who and what, place) -> rounds."""
+TCP = Place("tcp")
+
+
+def measure(rounds: int, gid_index: int, where: Sequence[Place]) -> Rows:
+    """All in turns."""
+    rows: Rows = {}
+    with contextlib.ExitStack() as stack:
+        pairs = {TCP.name: Pair("tcp", TCP, gid_index)}
+        stack.callback(pairs[TCP.name].close)
+        for place in where:
+            pairs[place.name] = Pair("verbs", place, gid_index)
+            stack.callback(pairs[place.name].close)
+        for _ in range(rounds):
+            for place in (*where, TCP):
+                for do in ("small", "broadcast", "send"):
+                    rows.setdefault((do, place.name), []).append(pairs[place.name].order(do))
+                for tool in PERFTEST if place is not TCP else ():
+                    rows.setdefault((tool, place.name), []).append(perftest(tool, place, gid_index))
+    return rows
+
+
+def middle(rows: Rows, what: str, place: str, which: str) -> float | None:
+    rounds = rows.get((what, place))
+    return median(found[which] for found in rounds) if rounds else None
+
+
+LINES = (
+    ("8 B allreduce, us", "small", "ib_send_lat", "us", 1.0),
+    ("1 MiB broadcast, MB/s", "broadcast", "ib_write_bw", "bandwidth", 1e-6),
+    ("1 MiB send, MB/s", "send", "ib_write_bw", "bandwidth", 1e-6),
+    ("1 MiB send, MB/s", "send", "ib_read_bw", "bandwidth", 1e-6),
+    ("1 MiB send, CPU s/GB of the processes", "send", "ib_write_bw", "cpu", 1.0),
+    ("1 MiB send, CPU s/GB of the machine", "send", "ib_write_bw", "machine", 1.0),
+)
+"""(title, ours, theirs, which number, its factor)"""
+
+
+def report(rows: Rows, where: Sequence[Place]) -> list[str]:
+    lines = [
+        "| | place | hocket verbs | perftest | ratio | target | hocket tcp |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, ours, theirs, which, factor in LINES:
+        tcp = middle(rows, ours, TCP.name, which)
+        for place in where or [TCP]:
+            mine = middle(rows, ours, place.name, which) if where else None
+            other = middle(rows, theirs, place.name, which)
+            ratio = mine / other if mine is not None and other else None
+            target = ""
+            if ratio is not None and which == "us":
+                target = f"<= {LATENCY:g}: {'yes' if ratio <= LATENCY else 'no'}"
+            elif ratio is not None and which == "bandwidth" and theirs == "ib_write_bw":
+                target = f">= {BANDWIDTH:g}: {'yes' if ratio >= BANDWIDTH else 'no'}"
+            cells = [_number(mine, factor), f"{theirs} {_number(other, factor)}", _number(ratio), target]
+            lines.append(f"| {title} | {place.name} | {' | '.join(cells)} | {_number(tcp, factor)} |")
+    return lines
+
+
+def _number(value: float | None, factor: float = 1.0) -> str:
+    return "-" if value is None else f"{value * factor:.3g}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.verbs", description="Verbs beside perftest and TCP.")
+    parser.add_argument("--rounds", type=int, default=5, help="each of everything (5)")
+    parser.add_argument("--gid-index", type=int, default=1, metavar="N", help="RoCE's (1); -1: InfiniBand")
+    parser.add_argument("--json", metavar="FILE", help="write every round there")
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through what ends the ranks
+    where: list[Place] = []
+    if why := missing():
+        print(f"# verbs: not measured: {why}", flush=True)
+    else:
+        where = places()
+    try:
+        rows = measure(max(1, options.rounds), options.gid_index, where)
+    except Error as failed:
+        raise SystemExit(f"verbs: {failed}") from None
+    print("\n".join(report(rows, where)))
+    if options.json:
+        kept = [{"what": what, "place": place, "rounds": rounds} for (what, place), rounds in rows.items()]
+        with open(options.json, "w") as file:
+            json.dump({"machine": describe(), "rows": kept}, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank()
+    else:
+        sys.exit(main())
