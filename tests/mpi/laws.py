@@ -52,13 +52,14 @@ class Event:
 
 def both_apart(pair: Pair, first: Callable[[End], Any], second: Callable[[End], Any]) -> tuple[Any, Any]:
     rank, tag = APART.rank, next(tags)
-    own = End(rank, side(APART, 1 - rank, tag, tag))
+    mine = side(APART, 1 - rank, tag, tag)
+    own = End(rank, [mine if peer != rank else None for peer in range(2)])
     try:
         result = (first, second)[rank](own)
     except BaseException as error:
         result = error
     results = TALK.allgather(result)
-    own.side.owner.close(0.1)
+    mine.owner.close(0.1)
     for each in results:
         if isinstance(each, BaseException):
             raise each
