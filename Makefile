@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PLOT := build/allreduce.png
+IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
 
@@ -19,7 +20,7 @@ run: $(VENV)/run.stamp
 	$(BIN)/hocket bench allreduce -n 4 -b 8 -e 64M -f 2 --plot $(PLOT)
 	@echo "the plot is $(PLOT)"
 
-test: lint
+test: lint | $(IMPI)
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/test.stamp
@@ -49,16 +50,19 @@ sanitize: $(VENV)/test.stamp
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
 # machine itself, line by line with its targets; the table goes into README.md.  Ten minutes, on a machine that does nothing else.
-compare: $(VENV)/test.stamp
+compare: $(VENV)/test.stamp | $(IMPI)
 	@mkdir -p build
-	test -e build/impi/bin/mpiexec.hydra || { $(PYTHON) -m venv build/impi && \
-		build/impi/bin/python -m pip --disable-pip-version-check install --quiet impi-rt; }
 	$(BIN)/python -m hocket.bench.compare --json build/compare.json --plot build/compare.png \
 		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi --readme README.md
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find algorithms bench collectives conformance frameworks kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
+
+# Intel MPI lives apart: its libraries have MPICH's names.  Where it is not to be had, its tests are skipped.
+$(IMPI):
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip --disable-pip-version-check install --quiet impi-rt || true
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

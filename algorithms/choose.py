@@ -24,10 +24,14 @@ class Choice(NamedTuple):
 
 def choose(
     tuning: Tuning, collective: str, nbytes: int, layout: Layout, groups: Sequence[Sequence[int]],
-    commutative: bool = True,
+    commutative: bool = True, libraries: Sequence[str] = (),
 ) -> Choice:  # fmt: skip
-    """The best algorithm for a vector of `nbytes`.  All ranks give the same arguments, and get the same answer."""
-    able = candidates(collective, layout, commutative or collective not in REDUCING)
+    """The best algorithm for a vector of `nbytes`.  All ranks give the same arguments, and get the same answer.
+
+    `libraries`: those of library.py that can carry out this call; one is taken only where it was measured.
+    """
+    ordered = not commutative and collective in REDUCING
+    able = candidates(collective, layout, not ordered, libraries)
     times = {name: t for name, t in tuning.measured(collective, layout, nbytes).items() if name in able}
     if times:
         best = _best(times, collective, layout, nbytes, groups, commutative)

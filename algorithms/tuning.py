@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from hocket.algorithms.hierarchical import STAGES, hierarchical
+from hocket.algorithms.library import library
 from hocket.algorithms.model import PRICES, counts, fit, price
 from hocket.algorithms.registry import Algorithm, get, names
 from hocket.errors import ArgumentError
@@ -190,8 +191,10 @@ def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
     return algorithm if algorithm.requires(layout.size) is None else None
 
 
-def candidates(collective: str, layout: Layout, commutative: bool = True) -> tuple[str, ...]:
-    """Every algorithm that runs on that layout, and keeps rank order if it must."""
-    every = (*names(collective), "hierarchical")
-    found = ((name, known(collective, name, layout)) for name in every)
+def candidates(
+    collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Every algorithm that runs on that layout, and keeps rank order if it must; and of these libraries."""
+    found = [(name, known(collective, name, layout)) for name in (*names(collective), "hierarchical")]
+    found += [(name, library(collective, name)) for name in libraries]
     return tuple(name for name, each in found if each is not None and (commutative or each.order == "rank"))

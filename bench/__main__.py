@@ -1,7 +1,8 @@
 """`hocket bench allreduce -n 4`: how fast is a collective, beside other libraries and in nccl-tests' words?
 
 Three ways to start: `hocket bench ... -n 4` starts the ranks itself; `hocket run -n 4 -- python -m hocket.bench ...`
-and `mpirun -n 4 python -m hocket.bench ...` make every process of the job a rank.
+and `mpirun -n 4 python -m hocket.bench ...` make every process of the job a rank; under mpirun with mpi4py that MPI's
+own numbers stand beside ours.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from hocket.bench import launchers
 from hocket.bench.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.bench.check import FOLDS
 from hocket.bench.measure import Effort, measure
+from hocket.bench.ours import Ours
 from hocket.bench.table import Row, header, line
-from hocket.bench.team import Started, Team
+from hocket.bench.team import Joined, Started, Team
+from hocket.bench.worker import Subject
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.ops import lookup
@@ -132,19 +135,25 @@ def _start(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace) -> int:
     """This process is one of the ranks; rank 0 prints."""
-    from hocket.bench.ours import Ours
-    from hocket.bench.team import Joined
-
     ours = Ours(options.collective, options.transport, options.algorithm)
     cases = _cases(options, ours.size)
-    team = Joined(ours)
+    teams = [Joined(ours.comm, each) for each in (ours, *_own_mpi(ours))]
     if ours.rank:
-        team.serve()
+        Joined.serve(teams)
         return 0
     try:
-        return _report(options, cases, team, [])
+        return _report(options, cases, teams[0], teams[1:])
     finally:
-        team.close()
+        teams[0].close()
+
+
+def _own_mpi(ours: Ours) -> list[Subject]:
+    """Under mpirun: that MPI, called directly, in the same processes and in turns with us."""
+    if ours.comm.world.mpi is None:
+        return []
+    from hocket.bench.peer_mpi import Mpi
+
+    return [Mpi()]
 
 
 def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peers: Sequence[Team]) -> int:

@@ -77,6 +77,15 @@ def peer(text: str, size: int, tcp: bool = False) -> Callable[[str], Command]:
         return lambda path: _gloo(path, size)
     if name not in MPIS:
         raise ArgumentError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
+    line, env = mpirun(text.replace(full, name, 1), size, tcp)
+    env |= {"MPI4PY_RC_THREAD_LEVEL": "single"} if full != name else {}
+    return lambda path: Command([[*line, *_worker(full, path, {})]], [env])
+
+
+def mpirun(text: str, size: int, tcp: bool = False) -> tuple[list[str], dict[str, str]]:
+    """What stands before a command to start it as `size` ranks of an MPI (`openmpi`, `mpich=/prefix`), and its
+    environment.  Raises ArgumentError if it is not installed."""
+    name, _, prefix = text.partition("=")
     _need("mpi4py", name)
     mpi, prefix = MPIS[name], os.path.abspath(prefix or sys.prefix)
     launcher, library = (os.path.join(prefix, *part) for part in (("bin", mpi.launcher), ("lib", mpi.library)))
@@ -86,9 +95,7 @@ def peer(text: str, size: int, tcp: bool = False) -> Callable[[str], Command]:
     root = ["--allow-run-as-root"] if name == "openmpi" and os.geteuid() == 0 else []
     env = {**dict.fromkeys(mpi.prefix_variables, prefix), "MPI4PY_LIBMPI": library}
     env |= dict(variable.split("=", 1) for variable in mpi.by_tcp if tcp)
-    env |= {"MPI4PY_RC_THREAD_LEVEL": "single"} if full != name else {}
-    line = [launcher, *mpi.arguments, *root, "-n", str(size)]
-    return lambda path: Command([[*line, *_worker(full, path, {})]], [env])
+    return [launcher, *mpi.arguments, *root, "-n", str(size)], env
 
 
 def limits(path: str) -> Command:

@@ -28,10 +28,11 @@ MARKS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel(R) MPI"}
 class Mpi(Ordinary):
     """A subject (worker.py) of the MPI that `name` means."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str = "") -> None:
+        """`name` "": whichever it is."""
         version = " ".join(MPI.Get_library_version().split())
-        if MARKS[name.removesuffix("-single")] not in version:
+        self.name = name = name or next((each for each, mark in MARKS.items() if mark in version), "mpi")
+        if name in MARKS and MARKS[name.removesuffix("-single")] not in version:
             raise ArgumentError(f"mpi4py loaded {version[:60]!r} instead of {name}")
         self.comm = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size

@@ -14,13 +14,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy
 
-from hocket.bench.ours import Ours
-from hocket.bench.worker import Order, Worker
+from hocket.bench.worker import Order, Subject, Worker
+from hocket.collectives.communicator import Communicator
 from hocket.errors import Error, PeerLostError
 
 START = 120.0
@@ -148,35 +149,38 @@ def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
 
 
 class Joined:
-    """The ranks of this very job.  On rank 0 a team; the others `serve`."""
+    """The ranks of this very job under one library.  On rank 0 a team; the others `serve` all the teams.
 
-    def __init__(self, ours: Ours) -> None:
-        self.comm, self.worker = ours.comm, Worker(ours)
-        self.name, self.about = ours.name, ours.about
+    Orders travel by `comm`, hocket's.
+    """
+
+    def __init__(self, comm: Communicator, subject: Subject) -> None:
+        self.comm, self.worker = comm, Worker(subject)
+        self.name, self.about = subject.name, subject.about
 
     def order(self, do: str, **fields: Any) -> list[Order]:
-        return _no_errors(self.name, self._together({"do": do, **fields}))
+        _share(self.comm, {"to": self.name, "do": do, **fields})
+        return _no_errors(self.name, _share(self.comm, self.worker.perform({"do": do, **fields})))
 
-    def serve(self) -> None:
+    @staticmethod
+    def serve(teams: Sequence[Joined]) -> None:
         """On ranks other than 0: until rank 0 closes."""
-        while self._together(None):
-            pass
+        workers, comm = {team.name: team.worker for team in teams}, teams[0].comm
+        while order := _share(comm, None)[0]:
+            _share(comm, workers[order.pop("to")].perform(order))
 
     def close(self) -> None:
-        self._together({})
+        """Ends the work of all the teams."""
+        _share(self.comm, {})
 
-    def _together(self, order: Order | None) -> list[Order]:
-        """Everybody's reports on rank 0's order, on all ranks; an empty order ends the work."""
-        order = self._share(order)[0]
-        return self._share(self.worker.perform(order)) if order else []
 
-    def _share(self, value: Any) -> list[Any]:
-        """Every rank's JSON value, on all ranks."""
-        data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
-        counts = self.comm.allgather(numpy.array([len(data)])).tolist()
-        rows = self.comm.allgatherv(data, counts)
-        ends = numpy.cumsum(counts)
-        return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(counts, ends, strict=True)]
+def _share(comm: Communicator, value: Any) -> list[Any]:
+    """Every rank's JSON value, on all ranks."""
+    data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
+    counts = comm.allgather(numpy.array([len(data)])).tolist()
+    rows = comm.allgatherv(data, counts)
+    ends = numpy.cumsum(counts)
+    return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(counts, ends, strict=True)]
 
 
 def _no_errors(name: str, reports: list[Order]) -> list[Order]:

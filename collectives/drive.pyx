@@ -14,8 +14,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from hocket.collectives.matching cimport matched_recv
-from hocket.collectives.moves cimport copy, recv, reduce, send
-from hocket.collectives.plan cimport COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
+from hocket.collectives.moves cimport call, copy, recv, reduce, send
+from hocket.collectives.plan cimport CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.transports.channel cimport hk_channel, hk_view
@@ -34,6 +34,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
     r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
+    r.library, r.waits = plan.called, False
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -114,6 +115,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 rc = send(e, r, x, s)
             elif x.kind == REDUCE:
                 rc = reduce(e, r, x, s)
+            elif x.kind == CALL:
+                rc = call(e, r, s)
             elif by_tag:
                 rc = matched_recv(e, r, x, s)
             else:

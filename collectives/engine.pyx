@@ -14,7 +14,7 @@ from hocket.collectives.drive cimport drive, run_free, run_init
 from hocket.collectives.matching cimport stash_free
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, PyObject, Run, Stash,
-                                     hk_load32, hk_now, hk_store32, stopped)
+                                     hk_load32, hk_now, hk_store32, may_drive, stopped)
 from hocket.kernels.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel
 
@@ -128,9 +128,30 @@ cdef class Engine:
         r.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
         self.recent[self.seq % RECENT] = plan
 
+    @property
+    def failed(self):
+        """Has a run ended with an error?"""
+        return self.core.failed != 0
+
+    @property
+    def thread(self):
+        """Who may drive this engine: 0, any thread; 1, any that calls hocket, but not hocket's own; else the one thread
+        with this identifier (threading.get_ident)."""
+        return self.core.thread
+
+    @thread.setter
+    def thread(self, uint64_t value):
+        self.core.thread = value
+
+    @property
+    def is_ours(self):
+        """May the calling thread drive it?"""
+        return may_drive(&self.core, True)
+
     cdef bint claim(self) noexcept:
-        """Take the engine for a blocking call (under the GIL).  False: another thread has it, or calls are queued."""
-        if self.core.busy or hk_load32(&self.core.pending):
+        """Take the engine for a blocking call (under the GIL).  False: another thread has it, calls are queued, or this
+        thread may not."""
+        if self.core.busy or hk_load32(&self.core.pending) or not may_drive(&self.core, True):
             return False
         self.core.busy = 1
         return True
@@ -144,14 +165,14 @@ cdef class Engine:
         The GIL is kept for the first microseconds: a small call is over before another thread could have used it.
         """
         cdef int rc = BLOCKED
-        if plan.scratch > self.scratch_bytes:
+        if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be written to
             free(self.scratch)
             self.scratch = <char*>malloc(plan.scratch)
             self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
             if self.scratch == NULL:
                 self.release()
                 raise MemoryError
-        r.base[SCRATCH] = self.scratch
+        r.base[SCRATCH], r.waits = self.scratch, True
         self.plan = plan
         self.busy = True
         if self.polls_with_gil and plan.small:
@@ -195,6 +216,10 @@ cdef class Engine:
         self.tag = tag
         r.limit = <uint64_t>(timeout * 1e9)
         return self.perform(r, plan)
+
+    def hold(self, object arrays):
+        """Keep what a run that failed was given: a channel may not be through with it."""
+        self.keep.append(arrays)
 
     def channel_error(self, int peer):
         """What is known of a lost or faulty channel: its own words, else errno."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hocket.algorithms.choose import choose
+from hocket.algorithms.choose import Choice, choose
+from hocket.algorithms.library import LIBRARIES
 from hocket.algorithms.tuning import candidates
 from hocket.collectives.asked import asked
+from hocket.collectives.library import NO_JOB
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce"
 
 def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
     """The text of `Communicator.explain`."""
-    world, queue = comm.world, comm._main
+    world = comm.world
     if nbytes is not None and (not isinstance(nbytes, int) or nbytes < 0):
         raise ArgumentError(f"explain: nbytes={nbytes!r} is not a number of bytes")
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
@@ -46,20 +48,31 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         if nbytes is not None:
             lines += _choice(comm, name, nbytes)
             continue
-        chosen = [(n, choose(comm.tuning, name, n, queue.layout, queue.groups).name) for n in SIZES]
+        chosen = [(n, _chosen(comm, name, n).name) for n in SIZES]
         lines.append(f"  {name}: " + ", ".join(f"{human(n)} {a}" for n, a in chosen))
+    lines.append(f'  algorithm="mpi": {world.mpi.about if world.mpi else NO_JOB}')
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
 
 
+def _libraries(comm: CommunicatorBase) -> tuple[str, ...]:
+    """What may be chosen besides the schedules, for the usual dtypes and ops."""
+    return LIBRARIES if comm.world.mpi_everywhere else ()
+
+
+def _chosen(comm: CommunicatorBase, collective: str, nbytes: int) -> Choice:
+    queue = comm._main
+    return choose(comm.tuning, collective, nbytes, queue.layout, queue.groups, libraries=_libraries(comm))
+
+
 def _choice(comm: CommunicatorBase, collective: str, nbytes: int) -> list[str]:
     """Why that one, and what the others would take."""
-    queue, tuning = comm._main, comm.tuning
-    choice = choose(tuning, collective, nbytes, queue.layout, queue.groups)
+    queue, tuning, libraries = comm._main, comm.tuning, _libraries(comm)
+    choice = _chosen(comm, collective, nbytes)
     times = tuning.measured(collective, queue.layout, nbytes)
     lines = [f"  {collective} {human(nbytes)}: {choice.name}, {choice.why}"]
-    for name in sorted(candidates(collective, queue.layout), key=lambda n: times.get(n, math.inf)):
+    for name in sorted(candidates(collective, queue.layout, libraries=libraries), key=lambda n: times.get(n, math.inf)):
         predicted = tuning.predicted(collective, name, queue.layout, nbytes)
         both = ("measured", times.get(name)), ("predicted", predicted)
         said = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]

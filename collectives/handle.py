@@ -11,6 +11,8 @@ from hocket.collectives.hot import group_opened
 from hocket.collectives.work import Queued
 
 _groups = threading.local()
+LOOK = 0.0005
+"""Seconds between two looks of a coroutine at a work that only its own calls drive."""
 
 
 class Work:
@@ -21,6 +23,8 @@ class Work:
 
     def done(self) -> bool:
         """Has it ended (well or not)?  Never blocks."""
+        if self._queued.needs_callers:
+            self._queued.wait(0.0)
         return self._queued.status != 0
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -51,7 +55,11 @@ class Work:
         import asyncio  # slow to import, and only those who await need it
 
         loop = asyncio.get_running_loop()
-        yield from loop.run_in_executor(None, self._queued.wait).__await__()
+        if self._queued.needs_callers:  # perhaps only this thread's calls
+            while not self._queued.wait(0.0):
+                yield from asyncio.sleep(LOOK).__await__()
+        else:
+            yield from loop.run_in_executor(None, self._queued.wait).__await__()
         return self.result()
 
 

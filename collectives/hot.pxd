@@ -15,7 +15,7 @@ cdef enum: MAX_DIMS = 8
 cdef class Entry:               # what the general way resolved for one kind of call
     cdef Plan plan
     cdef str collective
-    cdef object op, root, order         # compared by identity: small ints and literals are the same objects
+    cdef object op, root, algorithm, order  # compared by identity: small ints and literals are the same objects
     cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
     cdef uintptr_t dtype_id
     cdef int ndim, out_ndim
@@ -34,6 +34,7 @@ cdef class HotPath:
     cdef list entries
     cdef uint64_t limit
 
-    cdef object _hot(self, str collective, object x, object out, object op, object root, object order, bint async_op)
+    cdef object _hot(self, str collective, object x, object out, object op, object root, object algorithm, object order,
+                     bint async_op)
     cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result)
     cdef object _fresh(self, Entry e, object x)

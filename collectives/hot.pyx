@@ -1,7 +1,7 @@
 """The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
 
 A direct-mapped table of 64 entries remembers what the general way (running.py) resolved: same collective, dtype, shape,
-op, root and kind of output means the same plan.  Anything unusual is a miss, and the general way decides.
+op, root, algorithm and kind of output means the same plan.  Anything unusual is a miss, and the general way decides.
 """
 
 cimport numpy as np
@@ -14,7 +14,7 @@ from hocket.collectives.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT
 from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
-from hocket.collectives.run cimport DONE, Run, stopped
+from hocket.collectives.run cimport DONE, Run, may_drive, stopped
 from hocket.collectives.work cimport Queued, queue_run, reap_ended
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
@@ -121,14 +121,15 @@ cdef class HotPath:
 
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order):
         """Carry out one call: the short way if it was made before, else `_general`."""
-        if counts is None and timeout is None and algorithm is None and transport is None:
-            done = self._hot(collective, x, out, op, root, order, async_op)
+        if counts is None and timeout is None and transport is None:
+            done = self._hot(collective, x, out, op, root, algorithm, order, async_op)
             if done is not MISS:
                 return done
         options = Options(async_op, timeout, algorithm, transport, order)
         return self._general(collective, x, out, op, root, counts, options)
 
-    cdef object _hot(self, str collective, object x, object out, object op, object root, object order, bint async_op):
+    cdef object _hot(self, str collective, object x, object out, object op, object root, object algorithm, object order,
+                     bint async_op):
         """The result (or the work), or MISS."""
         cdef Seen a, b
         cdef Entry e
@@ -138,12 +139,12 @@ cdef class HotPath:
         cdef char* dst
         if not see(x, &a):
             return MISS
-        entry = self.entries[slot(collective, &a, out is not None)]
+        entry = self.entries[slot(collective, &a, algorithm, out is not None)]
         if entry is None:
             return MISS
         e = <Entry>entry
         if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
-                or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
+                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
             return MISS
         for i in range(e.ndim):
             if a.dims[i] != e.dims[i]:
@@ -172,6 +173,8 @@ cdef class HotPath:
                 return MISS
             result = out
         if async_op:
+            if not may_drive(&engine.core, True):
+                return MISS
             return self._queue_hot(e, a.data, dst, x, result)
         if not engine.claim():
             return MISS
@@ -187,6 +190,7 @@ cdef class HotPath:
         engine.number(r, e.plan)
         rc = engine.perform(r, e.plan)
         if rc != DONE:
+            engine.hold((x, result))
             self._fail(engine, rc, engine.culprit, self.limit * 1e-9)
         reap_ended()
         if e.scale != NULL:
@@ -213,7 +217,8 @@ cdef class HotPath:
             return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def _remember(self, str collective, x, out, op, root, order, bint given, bint in_place, Plan plan, int code, double after):
+    def _remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code,
+                  double after):
         """Let the next such call take the short way, if it may."""
         cdef Seen a, b
         cdef Entry e
@@ -221,7 +226,7 @@ cdef class HotPath:
         if not learn(x) or not see(x, &a) or a.ndim > MAX_DIMS:
             return
         e = Entry.__new__(Entry)
-        e.plan, e.collective, e.op, e.root, e.order = plan, collective, op, root, order
+        e.plan, e.collective, e.op, e.root, e.algorithm, e.order = plan, collective, op, root, algorithm, order
         e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
         for i in range(e.ndim):
             e.dims[i] = a.dims[i]
@@ -236,11 +241,12 @@ cdef class HotPath:
             for i in range(e.out_ndim):
                 e.out_dims[i] = b.dims[i]
             e.out_nbytes, e.out_count = b.nbytes, b.count
-        self.entries[slot(collective, &a, given and not in_place)] = e
+        self.entries[slot(collective, &a, algorithm, given and not in_place)] = e
 
 
-cdef inline int slot(str collective, Seen* a, bint given):
+cdef inline int slot(str collective, Seen* a, object algorithm, bint given):
     cdef uintptr_t h = <uintptr_t><PyObject*>collective >> 4
     h = h * 31 + (a.dtype >> 4)
+    h = h * 31 + (<uintptr_t><PyObject*>algorithm >> 4)
     h = h * 31 + a.count * 2 + given
     return <int>((h ^ (h >> 7)) % ENTRIES)

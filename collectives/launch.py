@@ -60,6 +60,7 @@ LAUNCHERS = (
 )  # fmt: skip
 ARGUMENTS = Launcher("the arguments of init()", "rank", ("size",), "LOCAL_RANK", job=("MASTER_ADDR", "MASTER_PORT"))
 ALONE = Launcher("no launcher", "", (), "")
+MPI_LAUNCHERS = ("Open MPI", "MPICH or Intel MPI")
 PROXIES = ("hydra", "pmi_proxy", "mpiexec", "mpirun", "slurmstepd")  # the one process above all ranks of a machine
 
 
@@ -126,6 +127,13 @@ def detect(
     local_rank = me.rank if me.local_rank is None and single else me.local_rank
     why = f"rank {me.rank} of {me.size} from {me.by.name}{me.named}; rendezvous {show_meeting(meeting)}"
     return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why)
+
+
+def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
+    """(rank, size, the launcher), if it is an MPI's launcher that decides."""
+    claims = _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
+    first = claims[0]
+    return (first.rank, first.size, first.by.name) if first.by.name in MPI_LAUNCHERS else None
 
 
 # --- who: rank and size ---
@@ -212,7 +220,7 @@ def _job(environ: Environ, claims: list[Claim], single: bool | None) -> str:
         words = [environ.get(name, "") for name in by.job]
         if any(words):
             return ":".join([by.name, str(os.geteuid()), *words])
-    if me.name in ("Open MPI", "MPICH or Intel MPI") and single:
+    if me.name in MPI_LAUNCHERS and single:
         return f"{me.name}:{ancestor(PROXIES, os.getpid())}"
     return f"{me.name}:{os.geteuid()}:{environ.get('MASTER_ADDR', '')}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.calls import rank_in
 from hocket.collectives.hot import HotPath
-from hocket.collectives.queue import Queue, usable_cores
+from hocket.collectives.queue import Queue
 from hocket.collectives.world import World
 from hocket.transports.base import LOCAL
 
@@ -43,7 +42,7 @@ class Members(HotPath):
             tuple(self.members.index(r) for r in host if r in self.members)
             for host in world.groups if any(r in self.members for r in host)
         )  # fmt: skip
-        self._crowded = max(Counter(world.kernels).values()) > usable_cores()
+        self._crowded = world.crowded
         for concurrent in ("collectives", "messages"):
             self._queues[concurrent, None] = self._make_queue(concurrent, None)
         self._main = self._queues["collectives", None]
@@ -63,7 +62,7 @@ class Members(HotPath):
         near = forced is None or forced in LOCAL
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
-            self.rank, roads, lanes, crowded=self._crowded, groups=groups, between=self._between(groups, forced),
+            name, self.rank, roads, lanes, crowded=self._crowded, groups=groups, between=self._between(groups, forced),
             concurrent=kind == "messages",
         )  # fmt: skip
         queue.engine.owner = self

@@ -43,6 +43,7 @@ class Messages(Running):
         if dest == self.rank or source == self.rank:
             return self._to_self(x, dest, out, source, src, dst, options)
         queue = self._queue("messages", options.transport)
+        queue.check_thread()
         if source == ANY:
             return self._from_any(queue, out, dst, tag, options)
         model = src or dst
@@ -65,6 +66,7 @@ class Messages(Running):
         if code == BUSY:
             return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call).result()
         if code != DONE:
+            engine.hold(call)
             self._fail(engine, code, engine.culprit, timeout)
         if dst is not None:
             dst.restore()

@@ -8,4 +8,5 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
+cdef int call(Core* e, Run* r, State* s) noexcept nogil
 cdef void copy(Run* r, Instr* x, State* s) noexcept nogil

@@ -2,10 +2,12 @@
 
 from libc.string cimport memcpy
 
-from hocket.collectives.plan cimport Instr
+from hocket.collectives.plan cimport IN, OUT, Instr
 from hocket.collectives.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, PyObject, Run, State, not_ours,
                                      piece_at, piece_length, step_on)
+from hocket.errors import TransportError
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_view
+from hocket.transports.library cimport hk_library
 
 cdef enum:
     MAX_WAYS = 64               # operands of one k-way reduction; more are taken in several rounds
@@ -158,6 +160,27 @@ cdef int call_user(Core* e, PyObject* user, void* out, const void** ways, int k,
         except BaseException as error:
             (<object>e.self).error = error
             return -1
+
+
+cdef int call(Core* e, Run* r, State* s) noexcept nogil:
+    """Another library's collective: at once where the caller waits anyway, else begun, and looked at."""
+    cdef hk_library* library = r.library
+    cdef int rc
+    if s.opened:
+        rc = library.test(library)
+        return call_failed(e, library) if rc < 0 else DONE if rc else BLOCKED
+    s.opened = True
+    if r.waits and library.call != NULL:
+        rc = library.call(library, r.base[IN], r.base[OUT])
+        return call_failed(e, library) if rc < 0 else DONE
+    rc = library.start(library, r.base[IN], r.base[OUT])
+    return call_failed(e, library) if rc < 0 else MOVED
+
+
+cdef int call_failed(Core* e, hk_library* library) noexcept nogil:
+    with gil:
+        (<object>e.self).error = TransportError(f"the library failed: {(<bytes>library.why).decode(errors='replace')}")
+    return RAISED
 
 
 cdef void copy(Run* r, Instr* x, State* s) noexcept nogil:

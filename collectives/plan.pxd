@@ -2,11 +2,14 @@
 
 from libc.stdint cimport uint32_t
 
+from hocket.transports.library cimport hk_library
+
 cdef enum:
     SEND = 0       # one message to one peer, or the same message to several (multicast)
     RECV = 1       # one message from one peer, into place
     REDUCE = 2     # messages from several peers and our own operand, combined in rank order
     COPY = 3       # within this rank
+    CALL = 4       # another library does all of it
 
 cdef enum:
     IN = 0         # the caller's input
@@ -40,6 +43,8 @@ cdef class Plan:
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
     cdef readonly bint small        # few bytes: over before another thread could use the GIL
+    cdef object library             # the capsule of what a CALL calls
+    cdef hk_library* called
     cdef Step* steps
     cdef Instr* instrs
     cdef int* peer_pool

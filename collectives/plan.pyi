@@ -1,3 +1,5 @@
+from typing import Any
+
 from hocket.collectives.lower import Instr
 
 class Plan:
@@ -18,6 +20,6 @@ class Plan:
     source: int | None
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
-        fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way",
+        fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

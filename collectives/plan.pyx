@@ -1,20 +1,24 @@
 """A compiled schedule as flat C arrays.  Knows nothing of channels or time; `engine` runs it."""
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
 from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
+from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
 TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
-KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY}
+KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "call": CALL}
 
 
 cdef class Plan:
     """`steps`: for each step a list of (kind, peers, own, after_sends, src, dst), src and dst lists of
     (space, offset, length) in bytes.  `segment`: run in segments of so many bytes of every piece (0: whole).
+    `library`: what a "call" calls (transports/library.h).
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
-                  uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way"):
+                  uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
+                  library=None):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
@@ -22,13 +26,16 @@ cdef class Plan:
                 n += 1
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
-                for _, _, length in (src or dst):
+                for _, _, length in (src or dst or ()):
                     longest = max(longest, length)
                     total += length
         self.nsteps, self.ninstrs = len(steps), n
         self.itemsize, self.dtype, self.scratch, self.segment = itemsize, dtype, scratch, segment
         self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
-        self.small, self.traffic = total <= 16384, TRAFFIC[traffic]
+        self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
+        self.library = library
+        if library is not None:
+            self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
         self.peers = frozenset(p for step in steps for instr in step for p in instr[1])
         self.steps = <Step*>calloc(max(1, self.nsteps), sizeof(Step))

@@ -22,7 +22,8 @@ cdef void give() noexcept nogil
 cdef bint has_room(Core* e) noexcept nogil      # under the lock: for this engine's runs
 cdef void submit(Node* n) noexcept nogil        # under the lock: queue it behind its engine's others
 cdef int start_thread() except -1
-cdef int try_progress() noexcept nogil          # everything that is queued, once; BLOCKED if another thread is at it
+cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive, once;
+                                                # BLOCKED if another thread is at it
 cdef void waiting(int change) noexcept nogil    # a thread begins (+1) or ends (-1) to call try_progress
 cdef uint32_t ended_since_reaped() noexcept nogil
 cdef void reaped() noexcept nogil

@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from hocket.collectives.drive cimport advance, failed_before, has_failed
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, hk_ladder, hk_load32, hk_now,
-                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step, run_stopped)
+                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, run_stopped)
 
 
 cdef extern from "transports/atomics.h" nogil:
@@ -90,9 +90,9 @@ cdef int settle(Node* n, int rc) noexcept nogil:
     return MOVED
 
 
-cdef int progress_one(Core* e) noexcept nogil:
-    """Advance the queued runs of one engine, unless a blocking call does."""
-    if hk_load32(&e.busy):
+cdef int progress_one(Core* e, bint caller) noexcept nogil:
+    """Advance the queued runs of one engine, unless a blocking call does, or this thread may not."""
+    if hk_load32(&e.busy) or not may_drive(e, caller):
         return BLOCKED
     e.pass_number += 1
     return advance_queued(e)
@@ -135,14 +135,14 @@ cdef int advance_queued(Core* e) noexcept nogil:
     return moved
 
 
-cdef int progress() noexcept nogil:
+cdef int progress(bint caller) noexcept nogil:
     """One pass over everything that is queued in this process."""
     cdef uint32_t i = 0
     cdef int moved = BLOCKED
     cdef Core* e
     while i < nqueued:
         e = queued[i]
-        moved |= progress_one(e)
+        moved |= progress_one(e, caller)
         i += i < nqueued and queued[i] == e     # else another has taken its place
     return moved
 
@@ -194,11 +194,11 @@ cdef void give() noexcept nogil:
     pthread_mutex_unlock(&lock)
 
 
-cdef int try_progress() noexcept nogil:
+cdef int try_progress(bint caller) noexcept nogil:
     cdef int moved
     if pthread_mutex_trylock(&lock) != 0:
         return BLOCKED
-    moved = progress()
+    moved = progress(caller)
     pthread_mutex_unlock(&lock)
     return moved
 
@@ -248,7 +248,7 @@ cdef void serve() noexcept nogil:
         idle_since = 0
         if hk_load32(&drivers):
             nap()
-        elif try_progress():
+        elif try_progress(False):
             hk_wait_reset(&w, &ladder, NULL)
         else:
             hk_wait_step(&w, &ladder, NULL, NULL, 0)

@@ -19,6 +19,7 @@ from hocket.algorithms.tuning import Layout
 from hocket.collectives.buffers import Buffer
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
+from hocket.errors import ArgumentError
 from hocket.transports.base import LOCAL, Lane
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
@@ -36,10 +37,15 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 """One slot of a ring (transports/ring.h).  Of a stream, what fits with its header into one super-packet of Linux' TCP
 (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce -n 4
 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and 0.35 ms."""
+SEGMENT_MPI = 131072
+"""Each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
+--transport mpi -b 4M -e 4M`, MPICH: 1.28 ms, with 60 KiB 1.60, with 1 MiB 1.59; 16M: 5.0, 6.4 and 6.4 ms."""
 SEGMENT_VERBS = 1 << 20
 """Long enough that pieces of it (verbs.h) follow each other without a gap."""
 PIN_FROM = 128 << 10
 """Bytes of an array from which it is worth registering; shorter messages are copied anyway (verbs.h)."""
+SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI}
+"""By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
 what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
@@ -47,6 +53,10 @@ better, at 1M much."""
 EAGER_LOCAL, EAGER_STREAM = 16384, 4096
 """Bytes of one message that a channel surely buffers: what a ring always copies (ring.h), and well below any socket's
 buffers."""
+
+
+_pinned: list[Queue] = []
+"""Closed, but a library that cannot let go may still touch the arrays of their failed calls; so those stay."""
 
 
 class Hold:
@@ -58,25 +68,29 @@ class Hold:
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
-    `groups`: the members that reach each other inside a host; `between`: the roads inside and across.
+    `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
+    `between`: the roads inside and across.
     """
 
     def __init__(
-        self, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
+        self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False,
     ) -> None:  # fmt: skip
-        self.roads, self.lanes = roads, lanes
+        self.name, self.roads, self.lanes = name, roads, lanes
         polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
         spins = SPIN_SHARED if crowded else SPIN_ALONE if polls_memory else SPIN_STREAM
         in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
         polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
-        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENT_VERBS if between[1] == "verbs" else SEGMENT_STREAM
+        self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
+        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(between[1], SEGMENT_STREAM)
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""
         self.offers: Sequence[dict[str, Any]] = []
+        self.library: Any = None
+        """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._opening = [threading.Lock() for _ in roads]
@@ -88,6 +102,14 @@ class Queue:
         plans[key] = plan
         while len(plans) > PLANS:
             plans.pop(next(iter(plans)), None)
+
+    def check_thread(self) -> None:
+        """Raise ArgumentError if the calling thread may not drive this queue."""
+        if not self.engine.is_ours:
+            raise ArgumentError(
+                "this communicator calls MPI, which was started so that only one thread may: call from that thread, "
+                "start MPI with MPI_THREAD_MULTIPLE (mpi4py's default), or use another transport or algorithm here"
+            )
 
     def pin(self, *buffers: Buffer | None) -> list[Hold] | None:
         """Tell roads that need not copy registered memory that these will travel.  None: there are no such roads.
@@ -151,6 +173,9 @@ class Queue:
             time.sleep(0.001)
         for lane in self.lanes.values():
             lane.close()
+        failed_in_mpi = self.library is not None and self.engine.failed
+        if failed_in_mpi or any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
+            _pinned.append(self)
 
 
 def _owner(array: Any) -> Any:

@@ -6,6 +6,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from hocket.collectives.plan cimport Instr, Piece, Step
 from hocket.kernels.reduce cimport reduce_fn
 from hocket.transports.channel cimport hk_channel
+from hocket.transports.library cimport hk_library
 
 
 cdef extern from "transports/atomics.h" nogil:
@@ -29,6 +30,11 @@ cdef extern from "transports/wait.h" nogil:
 
 
 cdef enum: GRACE_NS = 1000000000   # for calls before the one that the ranks parted at
+
+
+cdef enum:                  # who may drive an engine (a channel's library may mind; see Engine.thread)
+    ANY_THREAD = 0
+    CALLERS = 1             # threads that call hocket, but not its own
 
 
 cdef enum:                  # what advancing a run can say; errors are negative, HK_LOST and HK_FAULT among them
@@ -58,6 +64,8 @@ cdef struct Run:            # one execution of a plan
     uint64_t tag
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead
+    hk_library* library     # for CALL
+    bint waits              # the caller waits for it in this thread, so a library may block
     int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside
     int t                   # the merged step: segment k is in step t - k
@@ -100,7 +108,17 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint32_t busy           # a blocking call drives this engine: nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs
+    uint64_t thread         # who may drive: ANY_THREAD, CALLERS, or the one thread with this identifier
     bint concurrent         # send/recv: queued runs progress side by side, not one after the other
+
+
+cdef extern from "pthread.h" nogil:
+    uint64_t this_thread "(uint64_t)pthread_self" ()
+
+
+cdef inline bint may_drive(Core* e, bint caller) noexcept nogil:
+    """May this thread?  `caller`: it is not hocket's own."""
+    return e.thread == ANY_THREAD or caller and (e.thread == CALLERS or e.thread == this_thread())
 
 
 cdef inline bint stopped(Core* e, uint64_t number) noexcept nogil:

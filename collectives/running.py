@@ -9,6 +9,7 @@ from typing import Any
 from hocket.algorithms import registry
 from hocket.algorithms.choose import choose
 from hocket.algorithms.hierarchical import hierarchical
+from hocket.algorithms.library import LIBRARIES, MEETING, library
 from hocket.algorithms.registry import Algorithm
 from hocket.algorithms.select import REDUCING
 from hocket.collectives.asked import asked
@@ -17,7 +18,8 @@ from hocket.collectives.calls import Call, resolve_call
 from hocket.collectives.engine import CODES
 from hocket.collectives.failing import Failing
 from hocket.collectives.handle import Work, open_group
-from hocket.collectives.lower import lower
+from hocket.collectives.library import library_call, offered, refusal
+from hocket.collectives.lower import OUT, Layout, lower
 from hocket.collectives.ops import Op, Resolved, resolve
 from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
@@ -28,6 +30,8 @@ from hocket.kernels.reduce import scale_bytes
 
 DONE, BUSY = CODES["done"], CODES["busy"]
 NO_OP = Resolved("", -1)
+EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
+"""Of a meeting: nothing, which every rank has and wants."""
 TRAFFIC = {"allgather": "moved", "alltoall": "moved", "allreduce": "reduced", "reduce_scatter": "reduced"}
 """What channels may know of a call: in others some ranks only send, others only receive."""
 
@@ -55,6 +59,7 @@ class Running(Failing):
         check_timeout(options.timeout)
         how = resolve(op, call.model, self.size) if call.collective in REDUCING else NO_OP
         queue = self._main if options.transport is None else self._queue("collectives", options.transport)
+        queue.check_thread()
         key = (
             call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
             call.src is None, call.dst is None, how.name, options.algorithm, options.order,
@@ -72,12 +77,13 @@ class Running(Failing):
             self._shorten(call, options, op, how, plan)
             return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
         engine = queue.engine
-        timeout = self.timeout if options.timeout is None else options.timeout
+        timeout = self._limit(options)
         code = engine.execute(plan, src, dst, how.code, how.user, timeout)
         if code == BUSY:
             work = self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
             return work.result()
         if code != DONE:
+            engine.hold((call, held))
             self._fail(engine, code, engine.culprit, timeout)
         if after and call.dst is not None:
             scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
@@ -90,11 +96,12 @@ class Running(Failing):
         """Let the next such call take the short way (hot.pyx), if it may."""
         if call.model.nbytes >= PIN_FROM and self._main.pin() is not None:
             return  # it must be told of its arrays each time
-        usual = options._replace(async_op=False) in (PLAIN, PLAIN_IN_ORDER) and how.before is None and how.user is None
+        plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
+        usual = plain and how.before is None and how.user is None
         if usual and call.src is not None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None
             given = call.dst is not None and not call.dst.fresh
-            what = call.collective, call.src.array, out, op, call.root, options.order
+            what = call.collective, call.src.array, out, op, call.root, options.algorithm, options.order
             self._remember(*what, given, call.in_place, plan, how.code, how.after if call.dst else 0.0)
 
     def _start(
@@ -103,7 +110,7 @@ class Running(Failing):
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result."""
         engine = queue.engine
-        timeout = self.timeout if options.timeout is None else options.timeout
+        timeout = self._limit(options)
         count = call.dst.count if call is not None and call.dst is not None else 0
         queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, factor, count)
 
@@ -129,6 +136,8 @@ class Running(Failing):
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
+        if algorithm.library:
+            return self._library_plan(queue, call, how, options, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
         longest = max(layout.lengths, default=0)
         itemsize = call.model.dtype.itemsize
@@ -141,16 +150,47 @@ class Running(Failing):
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
         )  # fmt: skip
+        plan = Plan(
+            lowered.steps, scratch=lowered.scratch, segment=segment, traffic=TRAFFIC.get(call.contract, "one way"),
+            **self._about(call, how, options, algorithm),
+        )  # fmt: skip
+        self._connect(queue, plan, self._limit(options))
+        return plan
+
+    def _about(self, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
+        """What a plan says of its call: to the other ranks, and to people."""
         agreed = f"{call.agreed}|{how.name}|{algorithm.name}"
         special = options.algorithm or asked(self.world.config.algorithm, call.contract)
-        plan = Plan(
-            lowered.steps, itemsize=itemsize, dtype=call.model.dtype.code, scratch=lowered.scratch, segment=segment,
-            fingerprint=zlib.crc32(agreed.encode()), collective=call.collective, algorithm=algorithm.name,
-            text=call.words(how.name, algorithm.name if special else None),
-            traffic=TRAFFIC.get(call.contract, "one way"),
-        )  # fmt: skip
-        timeout = self.timeout if options.timeout is None else options.timeout
-        self._connect(queue, plan, timeout)
+        return {
+            "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
+            "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
+            "text": call.words(how.name, algorithm.name if special else None),
+        }  # fmt: skip
+
+    def _limit(self, options: Options) -> float:
+        return self.timeout if options.timeout is None else options.timeout
+
+    def _library_plan(
+        self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm
+    ) -> Plan:
+        """All ranks meet; then the library does the rest.
+
+        The first time on a queue they meet once more, before the library's communicator for it is made.
+        """
+        job: Any = self.world.mpi
+        about = self._about(call, how, options, algorithm)
+        met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        if queue.library is None:
+            queue.engine.thread = max(queue.engine.thread, job.thread)
+            queue.check_thread()
+            meeting = Plan(met.steps, scratch=met.scratch, segment=0, **about)
+            self._connect(queue, meeting, self._limit(options))
+            self._start(queue, meeting, 0, 0, NO_OP, options._replace(async_op=True), None, None).result()
+            queue.library = job.among(self.members, zlib.crc32(queue.name.encode()))
+        calls = library_call(job, queue.library, call, how, self.rank, self.size)
+        steps: list[Any] = [*met.steps, [("call", (), -1, False, None, None)]]
+        plan = Plan(steps, scratch=met.scratch, segment=0, library=calls, **about)
+        self._connect(queue, plan, self._limit(options))
         return plan
 
     def _algorithm(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Algorithm:
@@ -161,13 +201,22 @@ class Running(Failing):
         name = options.algorithm or asked(self.world.config.algorithm, collective)
         if name is None and self._only is not None and self._only[0] == collective:
             name = self._only[1]
+        if name in LIBRARIES and (self.size == 1 or call.collective == "close"):  # the end must not wait as MPI waits
+            name = None
         if name is None:
             if call.private:
                 return registry.get(collective, "direct" if self.size <= 16 else "pairwise")
             nbytes = call.count * call.model.dtype.itemsize
-            name = choose(self.tuning, collective, nbytes, queue.layout, queue.groups, commutative).name
-        two_levels = name == "hierarchical"
-        chosen = hierarchical(collective, queue.groups) if two_levels else registry.get(collective, name)
+            name = choose(self.tuning, collective, nbytes, queue.layout, queue.groups, commutative,
+                          offered(self.world, call, how)).name
+        if name in LIBRARIES:
+            why = refusal(self.world, call, how)
+            if why:
+                raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
+            chosen = library(collective, name)
+        else:
+            two_levels = name == "hierarchical"
+            chosen = hierarchical(collective, queue.groups) if two_levels else registry.get(collective, name)
         if not commutative and chosen.order != "rank" and how.name:
             raise ArgumentError(
                 f"{call.collective} algorithm {name!r} does not keep rank order, which this op or order='rank' needs"

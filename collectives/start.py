@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hocket.collectives import asked, default, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
-from hocket.collectives.launch import Place, detect, meeting_path, own_address
+from hocket.collectives.launch import Place, detect, meeting_path, mpi_place, own_address
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
 from hocket.errors import ArgumentError, TransportError
@@ -57,11 +57,12 @@ def init(
     """Join the other ranks of this job and return the communicator of all of them.
 
     The place in the job is found in what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and
-    WORLD_SIZE set by hand); alone, the size is 1.  `rank`, `size` and `address` ("unix:/path", "tcp:host:port") beat
-    the launcher.  `store`, with rank and size, instead of an address: any object with set(key, text) and get(key) that
-    all ranks share; whoever reads it may join, unless HOCKET_SECRET is set.  `transport`: names to use, best first
-    ("shm,tcp"); default all that this machine has.  `timeout`: seconds for all ranks to come (60).  `auth="none"`:
-    over several hosts without a secret, where everybody on the network may join.  HOCKET_LOG=info prints the decisions.
+    WORLD_SIZE set by hand); alone, the size is 1.  Under mpirun, with mpi4py, the ranks meet through MPI.  `rank`,
+    `size` and `address` ("unix:/path", "tcp:host:port") beat the launcher. `store`, with rank and size, instead of an
+    address: any object with set(key, text) and get(key) that all ranks share; whoever reads it may join, unless
+    HOCKET_SECRET is set. `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
+    `timeout`: seconds for all ranks to come (60). `auth="none"`: over several hosts without a secret, where everybody
+    on the network may join. HOCKET_LOG=info prints the decisions.
 
     Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
 
@@ -73,12 +74,40 @@ def init(
     settings = config()
     asked.check(settings.algorithm)
     wait = timeout or min(START_TIMEOUT, settings.timeout)
-    names = (transport or settings.transport or ",".join(registry.known())).split(",")
+    told = any(each is not None for each in (store, rank, size, address))
+    by_mpi = None if told else _by_mpi_launcher(settings, wait)
     if store is not None:
         start = _at_store(store, rank, size, address, settings, wait)
+    elif by_mpi is not None:
+        start = by_mpi
     else:
         place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
         start = Start(place.rank, place.size, place.why, lambda reactor: _at_address(place, wait, reactor))
+    return _communicator(start, settings, transport, wait, make_default)
+
+
+def from_mpi(
+    comm: Any, *, transport: str | None = None, timeout: float | None = None, make_default: bool = False
+) -> Communicator:
+    """A communicator of the ranks of an mpi4py communicator, in its order; all of them call this.
+
+    `comm`: COMM_WORLD or any intracommunicator made of it (Split, Cart); it is duplicated, and stays the caller's.
+    The ranks meet through MPI, then go their own way, over shared memory and TCP where these reach; transport="mpi" for
+    messages over MPI.  algorithm="mpi" calls the library's own collectives.  Several may exist.
+
+    Raises ArgumentError (no usable communicator), TimeoutError (a rank did not come).
+    """
+    from hocket.transports.mpi_job import MpiJob
+
+    settings = config()
+    wait = timeout or min(START_TIMEOUT, settings.timeout)
+    return _communicator(_by_mpi(MpiJob(comm, wait), settings, wait), settings, transport, wait, make_default)
+
+
+def _communicator(
+    start: Start, settings: Config, transport: str | None, wait: float, make_default: bool
+) -> Communicator:
+    names = (transport or settings.transport or ",".join(registry.known())).split(",")
     log.info("%s", start.why)
     world = _alone(settings) if start.size == 1 else _join(start, settings, names, wait)
     world.why = start.why
@@ -107,6 +136,8 @@ class Start(NamedTuple):
     size: int
     why: str
     meet: Callable[[Reactor], tuple[Session, str]]
+    mpi: Any = None
+    """The MPI job (transports.mpi_job.MpiJob) that the ranks are."""
 
 
 def _at_address(place: Place, wait: float, reactor: Reactor) -> tuple[Session, str]:
@@ -121,6 +152,13 @@ def _at_store(
     if not 0 <= rank < size:
         raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
 
+    why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
+    return Start(rank, size, why, _meet_at(store, rank, size, settings, wait))
+
+
+def _meet_at(
+    store: Store, rank: int, size: int, settings: Config, wait: float
+) -> Callable[[Reactor], tuple[Session, str]]:
     def meet(reactor: Reactor) -> tuple[Session, str]:
         path = meeting_path(os.environ, secrets.token_hex(16))
         host = settings.iface or own_address(os.environ)
@@ -130,7 +168,29 @@ def _at_store(
         session = met.open() if rank == 0 else met.find()
         return session, met.job
 
-    return Start(rank, size, f"rank {rank} of {size} from the caller; rank 0 found in a store", meet)
+    return meet
+
+
+def _by_mpi_launcher(settings: Config, wait: float) -> Start | None:
+    """The start of a rank that mpirun has started; None, and a line in the log, where mpi4py does not see it so."""
+    place = mpi_place(os.environ)
+    if place is None or place[1] == 1:
+        return None
+    from hocket.transports.mpi_job import started
+
+    job = started(*place, wait)
+    if isinstance(job, str):
+        log.info("the ranks do not meet through MPI: %s", job)
+        return None
+    return _by_mpi(job, settings, wait)
+
+
+def _by_mpi(job: Any, settings: Config, wait: float) -> Start:
+    from hocket.transports.mpi_job import MpiStore
+
+    why = f"rank {job.rank} of {job.size} from MPI ({job.about}); rank 0 found through MPI"
+    meet = _meet_at(MpiStore(job, wait), job.rank, job.size, settings, wait)
+    return Start(job.rank, job.size, why, meet, job)
 
 
 def _alone(settings: Config) -> World:
@@ -156,8 +216,8 @@ def _world(
 ) -> World:
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
-        settings.rdma,
-    )
+        start.mpi, settings.rdma,
+    )  # fmt: skip
     known = registry.known()
 
     def check(*wanted: str) -> None:
@@ -178,7 +238,7 @@ def _world(
 
     check(*names)
     tuning = tuning_file.given(settings) if start.rank == 0 else ""
-    world = World(start.rank, start.size, session, settings, names, make, tuning)
+    world = World(start.rank, start.size, session, settings, names, make, tuning, start.mpi)
     world.reactor = reactor
     return world
 
@@ -201,6 +261,9 @@ def _leave() -> None:
                 comm.give_up(error)
             comm.close()
     work.stop()
+    job = sys.modules.get("hocket.transports.mpi_job")
+    if job is not None:
+        job.leave()
 
 
 def _forked() -> None:

@@ -10,13 +10,13 @@ from hocket.collectives.drive cimport CHECK_NS, run_free, run_init, slow_check
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.progress cimport Node
-from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, RAISED, hk_ladder, hk_load32, hk_now, hk_store32, hk_wait,
-                                     hk_wait_reset, hk_wait_step)
+from hocket.collectives.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, RAISED, hk_ladder, hk_load32, hk_now, hk_store32, hk_wait,
+                                     hk_wait_reset, hk_wait_step, may_drive)
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
 from hocket.collectives.progress import stop
 from hocket.collectives.verdicts import caller, shown_site
-from hocket.errors import Error
+from hocket.errors import ArgumentError, Error
 
 PENDING = {}    # works the progress thread may touch, kept alive whether or not the caller keeps them
 
@@ -108,12 +108,21 @@ cdef class Queued:
         """Where the user made it, for people."""
         return shown_site(*self.made)
 
+    @property
+    def needs_callers(self):
+        """Does it only go forward while somebody calls us?  Hocket's own thread may not drive it."""
+        return self.engine.core.thread != ANY_THREAD
+
     def wait(self, double timeout=-1):
         """Drive everything that is queued until this ended.  False: `timeout` seconds (< 0: any) passed."""
         cdef hk_wait w
         cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
         cdef uint64_t waited, checks = 0, until = 0
         cdef bint failed
+        if ended(&self.node) == BLOCKED and not may_drive(&self.engine.core, True):
+            raise ArgumentError(
+                "this work goes over MPI, which was started so that only one thread may call it: wait in that thread, or "
+                "start MPI with MPI_THREAD_MULTIPLE")
         if timeout >= 0:
             until = hk_now() + <uint64_t>(timeout * 1e9)
         if ended(&self.node) == BLOCKED:
@@ -121,7 +130,7 @@ cdef class Queued:
                 progress.waiting(1)
                 memset(&w, 0, sizeof(w))
                 while ended(&self.node) == BLOCKED:
-                    if progress.try_progress():
+                    if progress.try_progress(True):
                         hk_wait_reset(&w, &ladder, NULL)
                         continue
                     if until and hk_now() >= until:
@@ -168,6 +177,8 @@ cdef int reap_ended() except -1:
     for key, work in list(PENDING.items()):
         status = ended(&(<Queued>work).node)
         if status == DONE or status != BLOCKED and (<Queued>work).engine.core.aborted:
+            if status != DONE:
+                (<Queued>work).engine.hold((<Queued>work).keep)
             PENDING.pop(key, None)
     return 0
 

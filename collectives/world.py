@@ -7,6 +7,7 @@ passed on to the communicators they concern.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
+from hocket.collectives.queue import usable_cores
 from hocket.errors import TransportError
 from hocket.transports.base import LOCAL, Transport
 from hocket.transports.reactor import Reactor
@@ -45,12 +47,12 @@ class World:
 
     `make(name)` builds a transport, or gives the reason why it cannot be.  `names`: the transports to try, best
     first; the later ones are not even opened if the earlier ones reach everybody (no TCP port on a single host).
-    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.
+    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.  `mpi`: the MPI job that the ranks are.
     """
 
     def __init__(
         self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
-        make: Callable[[str], Transport | str], tuning: str = "",
+        make: Callable[[str], Transport | str], tuning: str = "", mpi: Any = None,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         self.names, self._make = names, make
@@ -66,9 +68,17 @@ class World:
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        met = session.exchange({"kernel": boot_id(), "tuning": tuning}, config.timeout)
-        self.kernels = [each["kernel"] for each in met]
-        """Of each rank, the kernel it runs on: who competes for the same cores, whatever the roads between them."""
+        mine = {
+            "kernel": boot_id(), "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "tuning": tuning,
+            "mpi": mpi.level if mpi else "",
+        }  # fmt: skip
+        met = session.exchange(mine, config.timeout)
+        self.mpi = mpi if all(each["mpi"] for each in met) else None
+        """The MPI job whose library can be called, on all ranks or on none."""
+        self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
+        """May any thread of any rank call it?"""
+        self.crowded = _crowded(met)
+        """Do ranks outnumber the cores, on any host?"""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
         """Rank 0's, on all ranks: who chose by another one would run another algorithm."""
         try:
@@ -162,8 +172,21 @@ class World:
         self.session.close()
         for transport in self.transports.values():
             transport.close()
+        if self.mpi is not None:
+            self.mpi.close(clean=not self.lost)
         if self.reactor is not None:
             self.reactor.close()
+
+
+def _crowded(met: Sequence[dict[str, Any]]) -> bool:
+    """Whoever runs on the same kernel competes for its cores, whatever the roads; launchers may give each its own."""
+    for kernel in {each["kernel"] for each in met}:
+        here = [each for each in met if each["kernel"] == kernel]
+        cores = len(set().union(*(each["cores"] for each in here)))
+        quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
+        if len(here) > min([cores, *quotas]):
+            return True
+    return False
 
 
 def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:

@@ -35,6 +35,8 @@ class Context:
     ports: range | None = None
     """Ports that may be listened on; None: the system chooses."""
     timeout: float = 30.0
+    mpi: Any = None
+    """The MPI job (mpi_job.MpiJob) whose ranks these are, if they are one's."""
     rdma: str = ""
     """device[:port[:GID index]]; "": the first that is active."""
 
@@ -91,7 +93,8 @@ class Transport(Protocol):
 
     What its constructor or `reach` raises ends `init`: a road that is merely closed is a reason, no exception.
 
-    It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`.
+    It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`;
+    and a static `missing(context) -> str | None`: why it cannot work in this job, though this machine can do it.
     """
 
     name: str

@@ -11,6 +11,7 @@ BUILT_IN = {
     "shm": "hocket.transports.shm:ShmTransport",
     "verbs": "hocket.transports.verbs:VerbsTransport",
     "tcp": "hocket.transports.tcp:TcpTransport",
+    "mpi": "hocket.transports.mpi:MpiTransport",
 }
 """In order of preference.  Loaded by name, so that an unused one costs nothing."""
 

@@ -1,0 +1,109 @@
+"""hocket under mpirun, with Open MPI, MPICH and Intel MPI: jobs.py and laws.py, each in real processes.
+
+The MPIs come from wheels; Intel MPI, whose libraries have MPICH's names, from a prefix of its own: `make build/impi`,
+or HK_TEST_IMPI=/its/prefix.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import worlds
+
+from hocket.bench import launchers
+from hocket.errors import ArgumentError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+IMPI = os.environ.get("HK_TEST_IMPI") or os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "impi")
+MPIS = {"openmpi": "openmpi", "mpich": "mpich", "impi": f"impi={IMPI}"}
+SURVIVE = {"openmpi": ["--runtime-options", "continuous"], "impi": ["-disable-auto-cleanup"]}
+"""What keeps a launcher from ending all ranks when one is killed.  MPICH's ends them in spite of that option."""
+LEVELS = ("single", "funneled", "serialized", "multiple")
+
+mpis = pytest.mark.parametrize("mpi", MPIS)
+
+
+def start(mpi: str, size: int, script: str, *words: str, options: list[str] | None = None, seconds: float = 60,
+          **env: str) -> tuple[int, str]:  # fmt: skip
+    """Exit code and output of a script of this folder, under that MPI's launcher."""
+    try:
+        line, own = launchers.mpirun(MPIS[mpi], size)
+    except ArgumentError as why:
+        pytest.skip(str(why))
+    command = [line[0], *(options or []), *line[1:], sys.executable, os.path.join(HERE, script), *words]
+    base = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
+    process = subprocess.Popen(
+        command, env={**base, "PYTHONPATH": worlds.PATH, "OMP_NUM_THREADS": "1", **own, **env}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)  # the launcher ends its ranks
+        out, _ = process.communicate(timeout=10)
+        raise AssertionError(f"{script} {words} under {mpi} hangs:\n{out}") from None
+    return process.returncode, out
+
+
+def fine(mpi: str, size: int, job: str, count: int | None = None, **how: str) -> str:
+    code, out = start(mpi, size, "jobs.py", job, **how)
+    assert out.count("fine") == (size if count is None else count), f"{job} under {mpi} ended with {code}:\n{out}"
+    return out
+
+
+@mpis
+def test_laws_between_two_ranks(mpi: str) -> None:
+    code, out = start(mpi, 2, "laws.py", "apart")
+    assert code == 0 and out.count("kept") == 2, out
+
+
+@mpis
+def test_laws_within_a_process(mpi: str) -> None:
+    code, out = start(mpi, 1, "laws.py", "alone")
+    assert code == 0 and out.count("kept") == 1, out
+
+
+@mpis
+@pytest.mark.parametrize("job", ["bits", "library", "mismatch", "communicators"])
+def test_three_ranks(mpi: str, job: str) -> None:
+    fine(mpi, 3, job)
+
+
+@mpis
+@pytest.mark.parametrize("job", ["waiting", "finalized"])
+def test_two_ranks(mpi: str, job: str) -> None:
+    fine(mpi, 2, job)
+
+
+@mpis
+def test_a_rank_that_does_not_come(mpi: str) -> None:
+    fine(mpi, 2, "late", count=1)
+
+
+@mpis
+@pytest.mark.parametrize("level", LEVELS)
+def test_thread_levels(mpi: str, level: str) -> None:
+    fine(mpi, 2, "levels", MPI4PY_RC_THREAD_LEVEL=level)
+
+
+@pytest.mark.parametrize("mpi", SURVIVE)
+def test_a_killed_rank_is_named(mpi: str, tmp_path: Path) -> None:
+    code, out = start(mpi, 3, "jobs.py", "lost", str(tmp_path), options=SURVIVE[mpi])
+    assert {each.name for each in tmp_path.iterdir()} == {"fine0", "fine2"}, f"ended with {code}:\n{out}"
+
+
+def test_mpi4py_of_another_mpi() -> None:
+    """The launcher is one MPI's, the library another's: each rank would be alone."""
+    _, other = launchers.mpirun("mpich", 2)
+    out = fine("openmpi", 2, "fallback", MPI4PY_LIBMPI=other["MPI4PY_LIBMPI"], HOCKET_LOG="info")
+    assert "but the ranks were started by the launcher of Open MPI" in out
+
+
+def test_mpi4py_is_not_imported_unasked() -> None:
+    script = "import sys, hocket; hocket.init().close(); assert 'mpi4py' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": worlds.PATH}, check=True)
