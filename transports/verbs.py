@@ -11,6 +11,7 @@ Cost of a channel: 1 MiB on each side, registered; a completion queue; two queue
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -147,6 +148,18 @@ class VerbsTransport:
         except OSError as error:
             return f"this kernel has no RDMA ({error.strerror})"
         return None if there else "there is no RDMA device"
+
+    @staticmethod
+    def about() -> str:
+        """For `hocket doctor`."""
+        from hocket.transports import gpudirect
+
+        try:
+            port = choose(os.environ.get("HOCKET_RDMA", ""))
+            found = f"{port.text}, {', '.join(dict.fromkeys(family for family, *_ in port.gids))}"
+        except (ArgumentError, TransportError) as why:
+            found = f"but no port can be used: {why}"
+        return f"({found}; GPUDirect: {gpudirect.refusal() or 'offered by the drivers'})"
 
     def offer(self) -> dict[str, Any]:
         _, host, port = self._listener.address  # type: ignore[misc]
