@@ -670,7 +670,8 @@ static int hk_v_peek(hk_channel *ch, hk_view *v, size_t want) {
     hk_v_packet *p = hk_v_at(r, r->finished);
     if (want && p->head.len & HK_V_OFFER) {
         rc = hk_v_invite(r, NULL, 0);
-        if (rc < 0) return rc;
+        if (rc == 0 && p->state != HK_V_HERE) rc = hk_v_verdict(&r->end, ch);
+        if (rc < 0 && rc != HK_AGAIN) return rc;
     }
     v->tag = r->tag;
     v->length = r->length;
@@ -693,7 +694,7 @@ static long hk_v_recv(hk_channel *ch, void *dst, size_t len) {
     if (p->head.len & HK_V_OFFER) {
         rc = hk_v_invite(r, (char *)dst, len);
         if (rc < 0) return rc;
-        if (p->state != HK_V_HERE) return HK_AGAIN;
+        if (p->state != HK_V_HERE) return hk_v_verdict(&r->end, ch);
     }
     size_t n = hk_v_len(p) - r->taken;
     if (n > len) n = len;
