@@ -108,6 +108,18 @@ static inline hk_pin *hk_pins_use(hk_pins *p, const char *at, size_t len) {
     return found;
 }
 
+/* Take the registration out of the cache, if nobody uses it (or `anyway`: its memory goes): to deregister it. */
+static inline struct ibv_mr *hk_pins_take(hk_pins *p, int i, int anyway) {
+    struct ibv_mr *mr = NULL;
+    pthread_mutex_lock(&p->lock);
+    if (p->pin[i].uses == 0 || anyway) {
+        mr = p->pin[i].mr;
+        p->pin[i].mr = NULL;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return mr;
+}
+
 static inline void hk_pins_end_use(hk_pins *p, hk_pin *e) {
     pthread_mutex_lock(&p->lock);
     e->uses--;
@@ -130,7 +142,8 @@ typedef struct hk_v_end {
     int armed;                     /* an event will come with the next completion */
     int events_due;                /* events that were asked for and not yet taken */
     int status;                    /* of the completion that broke this end */
-    uint32_t gone;                 /* the peer's process has ended (set by another thread) */
+    uint32_t gone;                 /* the peer's process has ended (set by another thread) ... */
+    uint32_t lost;                 /* ... before the last look, which has seen all that came before */
     int bye;                       /* the peer has ended in order */
     int ended;                     /* this side has let go */
 } hk_v_end;
@@ -140,12 +153,11 @@ typedef void (*hk_v_take)(void *, const struct ibv_wc *);
 static inline void hk_v_completed(hk_v_end *e, const struct ibv_wc *wc, hk_v_take take, void *who) {
     e->vain = 0;
     e->armed = 0;
-    if (wc->status != 0) {
-        if (e->status == 0 || e->status == HK_V_FLUSHED) e->status = wc->status;
-    } else if (wc->opcode & IBV_WC_RECV) {
+    if (wc->status != 0 && (e->status == 0 || e->status == HK_V_FLUSHED)) e->status = wc->status;
+    if (!(wc->wr_id & HK_V_IS_RECV)) {
+        e->sends_done[wc->wr_id >> 32] = (uint32_t)wc->wr_id; /* over, even if it failed: no opcode is known then */
+    } else if (wc->status == 0) {
         take(who, wc);
-    } else {
-        e->sends_done[wc->wr_id >> 32] = (uint32_t)wc->wr_id;
     }
 }
 
@@ -156,6 +168,7 @@ static inline void hk_v_poll(hk_v_end *e, hk_v_take take, void *who) {
     void *context;
     int n;
     if (e->ended) return;
+    e->lost = hk_load32(&e->gone);
     for (;;) {
         n = e->cq->context->ops.poll_cq(e->cq, 16, wc);
         if (n < 0) e->status = HK_V_OVERRUN;
@@ -197,7 +210,7 @@ static inline int hk_v_is_over(const hk_v_end *e, int qp, uint32_t n) { return (
 /* Why nothing more will come of this end: HK_LOST or HK_FAULT; or HK_AGAIN, there is no reason. */
 static inline int hk_v_verdict(hk_v_end *e, hk_channel *ch) {
     const int status = e->status;
-    if (status == 0 && !e->ended && !e->bye && !hk_load32(&e->gone)) return HK_AGAIN;
+    if (status == 0 && !e->ended && !e->bye && !e->lost) return HK_AGAIN;
     ch->error = status ? EIO : 0;
     ch->words = status == HK_V_REFUSED ? "the device refused a work request" : status ? e->v->ibv_wc_status_str(status) : NULL;
     return status == 0 || status == HK_V_FLUSHED || status == HK_V_RETRY || status == HK_V_RNR || status == HK_V_ABORTED
@@ -235,6 +248,7 @@ typedef struct hk_v_offer {
     hk_pin *pin;
     const char *at;
     size_t len;
+    uint32_t lkey;
     int qp;           /* that it is written by */
     uint32_t request; /* ... which */
 } hk_v_offer;
@@ -291,7 +305,7 @@ static void hk_v_hear(void *who, const struct ibv_wc *wc) {
         e->status = HK_V_BAD;
         return;
     }
-    struct ibv_sge part = {(uint64_t)(uintptr_t)o->at, (uint32_t)o->len, o->pin->mr->lkey};
+    struct ibv_sge part = {(uint64_t)(uintptr_t)o->at, (uint32_t)o->len, o->lkey};
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .sg_list = &part, .num_sge = 1};
     wr.imm_data = htonl(HK_V_PIECE_CAME | (word.invited % HK_V_NAMED));
     wr.wr.rdma.remote_addr = word.place;
@@ -345,13 +359,14 @@ static inline long hk_v_make_offer(hk_v_writer *w, hk_v_head *head, const char *
     if (len > HK_V_PIECE) len = HK_V_PIECE;
     hk_pin *pin = hk_pins_use(w->pins, at, len);
     if (pin == NULL) return 0;
+    const uint32_t lkey = pin->mr->lkey;
     head->len = (uint32_t)len | HK_V_OFFER;
     head->offer = (uint32_t)i;
     if (hk_v_put(w, head, NULL, 0) != 0) {
         hk_pins_end_use(w->pins, pin);
         return HK_AGAIN;
     }
-    w->offer[i] = (hk_v_offer){HK_V_MADE, pin, at, len, 0, 0};
+    w->offer[i] = (hk_v_offer){HK_V_MADE, pin, at, len, lkey, 0, 0};
     w->offers++;
     return (long)len;
 }
@@ -376,7 +391,7 @@ static int hk_v_settled(hk_channel *ch) {
     hk_v_writer *w = (hk_v_writer *)ch;
     if (w->offers == 0) return 1;
     hk_v_writer_poll(w);
-    if (w->offers == 0) return 1;
+    if (w->offers == 0 && w->end.status == 0) return 1;
     const int rc = hk_v_verdict(&w->end, ch);
     return rc == HK_AGAIN ? 0 : rc;
 }
@@ -540,7 +555,8 @@ static inline int hk_v_front(hk_v_reader *r) {
         const int rc = hk_v_verdict(&r->end, &r->base);
         return rc != HK_AGAIN || r->end.vain < HK_V_ARM_AFTER ? rc : hk_v_nothing(r, rc);
     }
-    const hk_v_head *head = &hk_v_at(r, r->finished)->head;
+    const hk_v_packet *p = hk_v_at(r, r->finished);
+    const hk_v_head *head = &p->head;
     if (!r->open) {
         r->open = 1;
         r->tag = head->tag;
@@ -549,6 +565,8 @@ static inline int hk_v_front(hk_v_reader *r) {
     } else if (head->tag != r->tag || head->length != r->length) {
         return hk_v_reader_failed(r, EPROTO, "a message begins in the middle of another");
     }
+    if (hk_v_len(p) - r->taken > r->length - r->done)
+        return hk_v_reader_failed(r, EPROTO, "a packet is longer than its message");
     return 1;
 }
 
@@ -616,6 +634,7 @@ static inline int hk_v_invite_to_stage(hk_v_reader *r, uint32_t n) {
 
 /* Go on with the offer: is the piece here, and its place closed? */
 static inline int hk_v_is_here(hk_v_reader *r, hk_v_packet *p) {
+    if (r->end.status) return p->state == HK_V_HERE; /* what is over may have failed: perhaps a place stays open */
     if (p->state == HK_V_OPENING && hk_v_is_over(&r->end, p->qp, p->request)) {
         p->state = HK_V_INVITED;
         hk_v_say(r, p->head.offer, r->window[p->window]->rkey, p->qp, p->data);
@@ -649,6 +668,13 @@ static inline int hk_v_invite(hk_v_reader *r, char *to, size_t room) {
     return 0;
 }
 
+/* The piece in front is not here: will it ever be?  HK_AGAIN, or why not. */
+static inline int hk_v_awaited(hk_v_reader *r, const hk_v_packet *p) {
+    if (p->state == HK_V_CLOSING && r->end.status == 0) return HK_AGAIN; /* that needs no peer */
+    const int rc = hk_v_verdict(&r->end, &r->base);
+    return rc != HK_AGAIN || r->end.vain < HK_V_ARM_AFTER ? rc : hk_v_nothing(r, rc);
+}
+
 /* `n` bytes of the packet in front have been used. */
 static inline void hk_v_use(hk_v_reader *r, size_t n) {
     hk_v_packet *p = hk_v_at(r, r->finished);
@@ -670,7 +696,7 @@ static int hk_v_peek(hk_channel *ch, hk_view *v, size_t want) {
     hk_v_packet *p = hk_v_at(r, r->finished);
     if (want && p->head.len & HK_V_OFFER) {
         rc = hk_v_invite(r, NULL, 0);
-        if (rc == 0 && p->state != HK_V_HERE) rc = hk_v_verdict(&r->end, ch);
+        if (rc == 0 && p->state != HK_V_HERE) rc = hk_v_awaited(r, p);
         if (rc < 0 && rc != HK_AGAIN) return rc;
     }
     v->tag = r->tag;
@@ -694,7 +720,7 @@ static long hk_v_recv(hk_channel *ch, void *dst, size_t len) {
     if (p->head.len & HK_V_OFFER) {
         rc = hk_v_invite(r, (char *)dst, len);
         if (rc < 0) return rc;
-        if (p->state != HK_V_HERE) return hk_v_verdict(&r->end, ch);
+        if (p->state != HK_V_HERE) return hk_v_awaited(r, p);
     }
     size_t n = hk_v_len(p) - r->taken;
     if (n > len) n = len;
@@ -706,7 +732,12 @@ static long hk_v_recv(hk_channel *ch, void *dst, size_t len) {
 static void hk_v_reader_forget(hk_channel *ch) {
     hk_v_reader *r = (hk_v_reader *)ch;
     if (!hk_load32((uint32_t *)&r->end.nqp) || r->end.ended) return;
-    hk_v_stop(&r->end); /* a window ends with its queue pair */
+    hk_v_stop(&r->end);
+    for (int i = 0; i < HK_V_NAMED; i++) { /* memory under an open window cannot be deregistered: it would stay pinned */
+        if (!(r->windows_used >> i & 1)) continue;
+        hk_v_free_window(r->window[i]);
+        r->window[i] = NULL;
+    }
     for (; r->finished != r->arrived; r->finished++) {
         hk_v_packet *p = hk_v_at(r, r->finished);
         if (p->mr) r->end.v->ibv_dereg_mr(p->mr);
