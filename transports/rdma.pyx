@@ -7,7 +7,8 @@ import os
 import weakref
 
 from cpython.pycapsule cimport PyCapsule_New
-from libc.errno cimport errno
+cimport cython
+from libc.errno cimport ENOMEM, errno
 from libc.stdint cimport int8_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
@@ -153,6 +154,7 @@ cdef extern from "transports/verbs.h" nogil:
         ibv_mw* window[16]
     const hk_channel_ops hk_v_writer_ops
     const hk_channel_ops hk_v_reader_ops
+    ibv_mr* hk_pins_take(hk_pins*, int, int)
     int hk_v_writer_post_recv(hk_v_writer*, uint32_t)
     int hk_v_reader_post_recv(hk_v_end*, int)
     int hk_v_writer_goodbye(hk_v_writer*)
@@ -221,6 +223,7 @@ cdef class Device:
     cdef readonly str name
     cdef readonly int ports, reads      # how many; RDMA reads in flight on a queue pair
     cdef readonly bint windows          # has memory windows of type 2B
+    cdef bint closed
     cdef dict owners                    # id -> what lets go of a registration when its owner dies
     cdef object __weakref__
 
@@ -273,10 +276,11 @@ cdef class Device:
         where they lie, if that is another device's memory (gpudirect.py).
         """
         cdef hk_pin* e = NULL
-        cdef hk_pin* oldest = NULL
         cdef int i
         cdef ibv_mr* mr
         cdef int access = IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_MW_BIND if self.windows else 0)
+        if self.closed:
+            return False
         for i in range(HK_V_PINS):
             e = &self.pins.pin[i]
             if e.mr == NULL or address + nbytes <= <uintptr_t>e.at or <uintptr_t>e.at + e.len <= address:
@@ -296,6 +300,8 @@ cdef class Device:
                 mr = ibv.ibv_reg_dmabuf_mr(self.pd, offset, nbytes, address, dma_buf, access)
             else:
                 mr = ibv.ibv_reg_mr(self.pd, <void*>address, nbytes, access)
+            if mr == NULL and errno != ENOMEM:
+                return False            # to let others go would not help: it is read-only, or not mapped
             spare = self._spare(mr == NULL)
             if mr != NULL or spare < 0:
                 break
@@ -325,33 +331,26 @@ cdef class Device:
         pthread_mutex_lock(&self.pins.lock)
         for i in range(HK_V_PINS):
             e = &self.pins.pin[i]
-            if e.mr == NULL and not make:
+            if e.mr == NULL and e.uses == 0 and not make:
                 found = i
                 break
             if e.mr != NULL and e.uses == 0 and (found < 0 or e.age < self.pins.pin[found].age):
                 found = i
         pthread_mutex_unlock(&self.pins.lock)
-        if found >= 0 and self.pins.pin[found].mr != NULL:
-            self._unpin(found)
+        if found >= 0 and self.pins.pin[found].mr != NULL and not self._drop(found):
+            return self._spare(make)    # a channel has begun to use it
         return found
 
     def _drop(self, int i):
         """Unpin, unless it is in use."""
-        pthread_mutex_lock(&self.pins.lock)
-        used = self.pins.pin[i].uses
-        pthread_mutex_unlock(&self.pins.lock)
-        if not used:
-            self._unpin(i)
-        return not used
+        return self._unpin(i, False)
 
-    def _unpin(self, int i):
-        cdef ibv_mr* mr
-        pthread_mutex_lock(&self.pins.lock)
-        mr, self.pins.pin[i].mr = self.pins.pin[i].mr, NULL
-        pthread_mutex_unlock(&self.pins.lock)
-        self.owners.pop(i, None)
+    def _unpin(self, int i, bint anyway=True):
+        cdef ibv_mr* mr = hk_pins_take(&self.pins, i, anyway)
         if mr != NULL:
+            self.owners.pop(i, None)
             ibv.ibv_dereg_mr(mr)
+        return mr != NULL
 
     @property
     def pinned(self):
@@ -362,18 +361,27 @@ cdef class Device:
         """After all its channels."""
         for i in range(HK_V_PINS):
             self._unpin(i)
-        if self.pd != NULL:
-            ibv.ibv_dealloc_pd(self.pd)
-            self.pd = NULL
-        if self.context != NULL:
-            ibv.ibv_close_device(self.context)
-            self.context = NULL
+        self.closed = True
+        device_free(self)
 
     def __dealloc__(self):
-        if self.pd != NULL:
-            ibv.ibv_dealloc_pd(self.pd)
-        if self.context != NULL:
-            ibv.ibv_close_device(self.context)
+        cdef int i
+        cdef ibv_mr* mr
+        for i in range(HK_V_PINS):
+            mr = hk_pins_take(&self.pins, i, True)
+            if mr != NULL:
+                ibv.ibv_dereg_mr(mr)
+        device_free(self)
+
+
+cdef void device_free(Device d) noexcept:
+    """Close it, unless a channel still uses it (EBUSY): then the last one lets go of us, and we come again."""
+    if d.pd != NULL and ibv.ibv_dealloc_pd(d.pd) != 0:
+        return
+    d.pd = NULL
+    if d.context != NULL:
+        ibv.ibv_close_device(d.context)
+        d.context = NULL
 
 
 cdef class Path:
@@ -384,6 +392,8 @@ cdef class Path:
 
     def __init__(self, int port, int gid_index, bytes gid, int lid, int mtu):
         """`gid`, `lid`: the peer's; lid 0 on Ethernet."""
+        if len(gid) != 16:
+            raise ValueError(f"a GID of {len(gid)} bytes")
         self.port, self.gid_index, self.gid, self.lid, self.mtu = port, gid_index, gid, lid, mtu
 
 
@@ -391,6 +401,8 @@ cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
     """A completion queue, and queue pairs that can be connected."""
     cdef ibv_qp_init_attr attr
     cdef int i
+    if device.closed:
+        raise TransportError(f"{device.name} is closed")
     e.v, e.pd = &ibv, device.pd
     e.events = ibv.ibv_create_comp_channel(device.context)
     if e.events == NULL:
@@ -477,6 +489,7 @@ cdef char* ring_memory(size_t size) except NULL:
     return <char*>made
 
 
+@cython.no_gc_clear     # `device` is needed to the end
 cdef class Writer:
     """The sending end of a channel.  `offer` goes to the reader, whose answer goes to `connect`."""
 
@@ -507,6 +520,8 @@ cdef class Writer:
 
     def connect(self, Path path, dict answer):
         cdef int i
+        if len(answer["qps"]) != self.nqp:
+            raise TransportError(f"a reader with {len(answer['qps'])} queue pairs, not {self.nqp}")
         end_connect(&self.channel.end, self.device, path, answer["qps"], self.psn, answer["psn"], 0)
         for i in range(HK_V_WORDS):
             hk_v_writer_post_recv(&self.channel, i)
@@ -539,6 +554,7 @@ cdef class Writer:
         self.close(False)
 
 
+@cython.no_gc_clear     # as Writer
 cdef class Reader:
     """The receiving end of a channel: empty until a writer comes (`attach`)."""
 
