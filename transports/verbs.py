@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,9 @@ def choose(setting: str = "") -> Port:
     refused = []
     for each in [name] if name else there:
         device = rdma.Device(each)
+        if number and number > device.ports:
+            device.close()
+            raise ArgumentError(f"HOCKET_RDMA={setting}: {each} has {device.ports} port{'s' * (device.ports > 1)}")
         for n in [number] if number else range(1, device.ports + 1):
             port = Port(device, n, gid_index)
             if port.active and port.gids:
@@ -135,6 +139,7 @@ class VerbsTransport:
         self._lock = threading.Lock()
         self._addresses: dict[int, dict[str, Any]] = {}
         self._readers: dict[tuple[int, str], Incoming] = {}
+        self._probes: weakref.WeakSet[Incoming] = weakref.WeakSet()
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = Listener(context.reactor, place, context.key, self._on_peer)
 
@@ -202,7 +207,9 @@ class VerbsTransport:
     def incoming(self, rank: int, lane: str) -> Incoming:
         """The reading end of a channel: whoever needs it first, we or the writer, makes it."""
         if lane == PROBE:
-            return Incoming(self.device)
+            made = Incoming(self.device)
+            self._probes.add(made)
+            return made
         with self._lock:
             return self._readers.setdefault((rank, lane), Incoming(self.device))
 
@@ -222,7 +229,7 @@ class VerbsTransport:
         self._listener.close()
         for lane in list(self.lanes):
             lane.close()
-        for each in list(self._readers.values()):
+        for each in [*self._readers.values(), *self._probes]:
             each.close()
         self._readers.clear()
         with contextlib.suppress(TransportError):
@@ -268,7 +275,7 @@ class Arrival:
             answer = incoming.attach(self.link, self.transport.port.path(message["address"]), message["offer"])
             self.incoming = incoming
             self.link.send({"answer": answer})
-        except (TransportError, KeyError, TypeError, ValueError) as why:
+        except (TransportError, KeyError, TypeError, ValueError, OverflowError) as why:
             self.link.send({"refused": str(why)})
             self.link.close()
 
