@@ -181,7 +181,7 @@ static int bind_window(struct qp *q, const struct ibv_send_wr *wr) {
     if (w->bound || w->mw.pd != q->qp.pd || m->mr.pd != q->qp.pd || !(m->access & IBV_ACCESS_MW_BIND)
         || !within(addr, len, (uint64_t)(uintptr_t)m->mr.addr, m->mr.length)
         || (may & IBV_ACCESS_REMOTE_WRITE && !(m->access & IBV_ACCESS_LOCAL_WRITE))
-        || wr->bind_mw.rkey >> 8 != w->mw.rkey >> 8 || wr->bind_mw.rkey == w->key)
+        || wr->bind_mw.rkey >> 8 != w->key >> 8 || wr->bind_mw.rkey == w->key)
         return 6;
     w->key = wr->bind_mw.rkey, w->on = m, w->qp = q, w->addr = addr, w->length = len, w->access = may, w->bound = 1;
     m->windows++;
@@ -402,7 +402,8 @@ static struct ibv_mw *alloc_mw(struct ibv_pd *pd, int type) {
     struct mw *w = make(sizeof *w, &is.mws, &is.refuse_mw);
     if (w == NULL) return NULL;
     pthread_mutex_lock(&lock);
-    w->mw = (struct ibv_mw){pd->context, pd, new_key(w, 1), 0, type};
+    w->key = new_key(w, 1); /* `mw.rkey` is the caller's, who changes it as he posts */
+    w->mw = (struct ibv_mw){pd->context, pd, w->key, 0, type};
     pd->handle++;
     pthread_mutex_unlock(&lock);
     return &w->mw;
@@ -412,7 +413,7 @@ static int dealloc_mw(struct ibv_mw *mw) {
     struct mw *w = (struct mw *)mw;
     pthread_mutex_lock(&lock);
     unbind(w);
-    keys[w->mw.rkey >> 8].what = NULL;
+    keys[w->key >> 8].what = NULL;
     mw->pd->handle--;
     const int code = unmake(w, &is.mws, 0, "");
     pthread_mutex_unlock(&lock);
