@@ -78,7 +78,8 @@ typedef struct hk_channel_ops {
 } hk_channel_ops;
 
 /* Waiting: by poll on the `fd`s, for `events`, or if that is 0 for POLLIN where it receives, POLLOUT where it sends
- * (ready must mean that the next call gets on); by futex on the `bell` if no channel has an fd; by looking every 50 us if none has either. */
+ * (ready must mean that the next call gets on); by futex on the `bell` if no channel has an fd; by looking every 50 us
+ * if none has either. */
 struct hk_channel {
     const hk_channel_ops *ops;
     int fd;          /* to poll on when idle, or -1; may be set later, from any thread */

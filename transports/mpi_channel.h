@@ -1,15 +1,16 @@
 /* Two channels over an MPI library: packets, and pieces that are too long for one.
  *
  * A packet is a header and up to HK_MPI_PAYLOAD bytes.  MPI sends it at once, so it arrives though the sender calls MPI
- * no more (above 3.9 KiB Open MPI's shared memory wants one more call of the sender's).  The receiver keeps persistent receives posted for HK_MPI_SLOTS
- * of them.  The sender sends each from a slot of its own with MPI_Issend, so the slot is free again when the receiver
- * has matched it: a sender whom nobody reads is stopped by that, without credits.
+ * no more (above 3.9 KiB Open MPI's shared memory wants one more call of the sender's).  The receiver keeps persistent
+ * receives posted for HK_MPI_SLOTS of them.  The sender sends each from a slot of its own with MPI_Issend, so the slot is
+ * free again when the receiver has matched it: a sender whom nobody reads is stopped by that, without credits.
  *
  * A longer piece is announced by a packet without payload, and then sent straight from the caller's memory, on the
  * next tag; with MPI_Issend too, as a send that MPI has only buffered (Intel MPI does) may need further calls of a
- * sender who makes none.  The receiver posts its receive when it knows where the piece goes: into the caller's memory where the
- * whole piece fits, else (it is to be reduced, or the two sides cut differently) into a stage of its own.  The receives
- * of pieces that have been announced meanwhile are posted ahead, so that MPI can bring them while one is worked on.
+ * sender who makes none.  The receiver posts its receive when it knows where the piece goes: into the caller's memory
+ * where the whole piece fits, else (it is to be reduced, or the two sides cut differently) into a stage of its own.  The
+ * receives of pieces that have been announced meanwhile are posted ahead, so that MPI can bring them while one is worked
+ * on.
  *
  * All of it runs on a private communicator; (communicator, source, tag) is the channel.  A peer that is gone is not
  * seen here: the control plane sees it. */

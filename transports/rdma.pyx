@@ -400,7 +400,7 @@ cdef class Path:
 cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
     """A completion queue, and queue pairs that can be connected."""
     cdef ibv_qp_init_attr attr
-    cdef int i
+    cdef int i, most = HK_V_WORDS + HK_V_SENDS + (HK_V_NAMED + HK_V_MORE_SENDS) * (nqp - 1)
     if device.closed:
         raise TransportError(f"{device.name} is closed")
     e.v, e.pd = &ibv, device.pd
@@ -408,7 +408,7 @@ cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
     if e.events == NULL:
         raise _refused(f"{device.name} gives no completion channel")
     fcntl(e.events.fd, F_SETFL, fcntl(e.events.fd, F_GETFL) | O_NONBLOCK)
-    e.cq = ibv.ibv_create_cq(device.context, HK_V_WORDS + HK_V_SENDS + (HK_V_NAMED + HK_V_MORE_SENDS) * (nqp - 1), NULL, e.events, 0)
+    e.cq = ibv.ibv_create_cq(device.context, most, NULL, e.events, 0)
     if e.cq == NULL:
         raise _refused(f"{device.name} gives no completion queue")
     for i in range(nqp):
@@ -450,7 +450,7 @@ cdef int end_connect(
         code = ibv.ibv_modify_qp(e.qp[i], &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN
                                  | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
         if code != 0:
-            raise _refused("a queue pair cannot be connected to the peer's (is there a route between the addresses?)", code)
+            raise _refused("a queue pair cannot be connected to the peer's (is there a route to its address?)", code)
         memset(&a, 0, sizeof(a))
         a.qp_state, a.sq_psn, a.timeout, a.retry_cnt, a.rnr_retry = IBV_QPS_RTS, mine, ACK_TIMEOUT, RETRIES, 7
         a.max_rd_atomic = device.reads

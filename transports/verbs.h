@@ -38,7 +38,9 @@ enum {
     HK_V_PIECE = 262144,     /* of a named piece: what is reduced while the next one comes */
     HK_V_NAMED = 16,         /* pieces offered and not yet written */
     HK_V_STAGES = 8,         /* ... of which so many may come to the reader's own memory */
-    HK_V_WORDS = HK_V_DEPTH + HK_V_NAMED, /* receives posted for what a writer's first queue pair brings, or a reader's */
+    /* Receives posted on a first queue pair: at the reader's for packets, pieces and a goodbye, at the writer's for an
+     * invitation to each piece, room given back for packets, and a goodbye. */
+    HK_V_WORDS = HK_V_DEPTH + HK_V_NAMED + 1,
     HK_V_ARM_AFTER = 256,    /* vain looks before an event is asked for: the waiter will soon sleep */
     HK_V_PINS = 256,
     HK_V_BYE = 0x7fffffff,   /* as an immediate: no more will come */
@@ -212,9 +214,12 @@ static inline int hk_v_verdict(hk_v_end *e, hk_channel *ch) {
     const int status = e->status;
     if (status == 0 && !e->ended && !e->bye && !e->lost) return HK_AGAIN;
     ch->error = status ? EIO : 0;
-    ch->words = status == HK_V_REFUSED ? "the device refused a work request" : status ? e->v->ibv_wc_status_str(status) : NULL;
-    return status == 0 || status == HK_V_FLUSHED || status == HK_V_RETRY || status == HK_V_RNR || status == HK_V_ABORTED
-        ? HK_LOST : HK_FAULT;
+    ch->words = status == 0                ? NULL
+                : status == HK_V_REFUSED ? "the device refused a work request"
+                                         : e->v->ibv_wc_status_str(status);
+    const int lost =
+        status == 0 || status == HK_V_FLUSHED || status == HK_V_RETRY || status == HK_V_RNR || status == HK_V_ABORTED;
+    return lost ? HK_LOST : HK_FAULT;
 }
 
 /* No peer reaches this side's memory over these queue pairs any more. */
@@ -268,7 +273,9 @@ typedef struct hk_v_writer {
 } hk_v_writer;
 #define HK_V_WRITER_BYTES (HK_V_RING + HK_V_WORDS * sizeof(hk_v_word))
 
-static inline hk_v_word *hk_v_word_at(hk_v_writer *w, uint32_t i) { return (hk_v_word *)(void *)(w->ring + HK_V_RING) + i; }
+static inline hk_v_word *hk_v_word_at(hk_v_writer *w, uint32_t i) {
+    return (hk_v_word *)(void *)(w->ring + HK_V_RING) + i;
+}
 
 static inline int hk_v_writer_post_recv(hk_v_writer *w, uint32_t i) {
     struct ibv_sge part = {(uint64_t)(uintptr_t)hk_v_word_at(w, i), sizeof(hk_v_word), w->lkey};
@@ -426,7 +433,9 @@ static inline int hk_v_writer_goodbye(hk_v_writer *w) {
 
 /* ------------------------------------------------------------------------------------------------ the reader */
 
-static inline struct ibv_mw *hk_v_alloc_window(struct ibv_pd *pd) { return pd->context->ops.alloc_mw(pd, IBV_MW_TYPE_2); }
+static inline struct ibv_mw *hk_v_alloc_window(struct ibv_pd *pd) {
+    return pd->context->ops.alloc_mw(pd, IBV_MW_TYPE_2);
+}
 static inline void hk_v_free_window(struct ibv_mw *window) { window->context->ops.dealloc_mw(window); }
 
 typedef struct hk_v_packet { /* that has come and is not finished */
@@ -445,7 +454,9 @@ typedef struct hk_v_reader {
     hk_v_end end;
     hk_pins *pins;
     char *ring;
-    hk_v_writer *beside; /* to the same peer, or NULL: what it sent may be lost while we wait for the answer */
+    /* To the same peer, or NULL: what it sent may be lost while we wait for the answer.  It is of the same lane, so no
+     * other thread uses it meanwhile. */
+    hk_v_writer *beside;
     char *stage; /* HK_V_STAGES of HK_V_PIECE, made when first needed */
     struct ibv_mr *stage_mr;
     struct ibv_mw *window[HK_V_NAMED]; /* NULL: the device has none */
@@ -481,7 +492,7 @@ static inline void hk_v_say(hk_v_reader *r, uint32_t offer, uint32_t rkey, int q
 static inline void hk_v_close_place(hk_v_reader *r, hk_v_packet *p) {
     p->state = HK_V_HERE;
     if (p->window >= 0) {
-        struct ibv_send_wr wr = {.opcode = IBV_WR_LOCAL_INV, .imm_data = r->window[p->window]->rkey};
+        struct ibv_send_wr wr = {.opcode = IBV_WR_LOCAL_INV, .imm_data = r->window[p->window]->rkey /* the key */};
         if (hk_v_post(&r->end, p->qp, &wr, 1) != 0) return;
         p->request = r->end.sends[p->qp];
         p->state = HK_V_CLOSING;
