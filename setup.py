@@ -33,6 +33,7 @@ EXTENSIONS = [
 ]
 # HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).
 EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
+CORES = len(os.sched_getaffinity(0))
 
 
 def extension(name):
@@ -58,6 +59,8 @@ setup(
         include_path=["src"],
         language_level=3,
         compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True},
+        nthreads=CORES,
     ),
+    options={"build_ext": {"parallel": CORES}},
     zip_safe=False,
 )
