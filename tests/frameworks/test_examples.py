@@ -21,8 +21,17 @@ def path(tmp_path: pathlib.Path) -> str:
     about = tmp_path / "site" / "hocket-0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hocket\nVersion: 0\n")
-    (about / "entry_points.txt").write_text("[torch.backends]\nhocket = hocket.torch:register\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nhocket = hocket.torch.register:register\n")
     return os.pathsep.join([str(about.parent), SOURCES])
+
+
+@pytest.mark.parametrize("first", ["torch", "hocket.torch"])
+def test_either_may_be_imported_first(first: str, path: str) -> None:
+    """torch, when it is imported, loads our entry point: also in the middle of our own import of torch."""
+    code = f"import {first}, torch.distributed; assert 'hocket' in torch.distributed.Backend.backend_list"
+    env = {**os.environ, "PYTHONPATH": path}
+    env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
 
 
 def torchrun(path: str, ranks: int, example: str, *words: str, restarts: int = 0) -> tuple[str, str]:
