@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -33,10 +34,11 @@ class Lanes:
         """sides(size)[a][b]: rank a's side towards rank b."""
         key, job = secrets.token_bytes(32), secrets.token_hex(8)
         transports = []
+        rdma = os.environ.get("HOCKET_RDMA", "")
         for rank in range(size):
             reactor = Reactor()
             self.made.append(reactor)
-            transports.append(self.kind(Context(rank, size, key, job, reactor, timeout=REACH)))
+            transports.append(self.kind(Context(rank, size, key, job, reactor, timeout=REACH, rdma=rdma)))
             self.made.append(transports[-1])
         self._reach(transports)
         name, members = f"{next(self.names):08x}", list(range(size))

@@ -73,8 +73,8 @@ setpriv --pdeathsig TERM timeout -k 5 "${GUEST_TIMEOUT:-900}" "${with[@]}" "$qem
 # ------------------------------------------------------------------------------------------------------------ its end
 code=0
 wait -n "$machine" "${readers[@]}" || code=$?
-if kill -0 "$machine" 2>/dev/null; then  # a reader was first: QEMU is about to end, or our own reader has gone
-  sleep 0.2; [ -s "$scratch/control/code" ] || exit 141  # as of SIGPIPE
+if kill -0 "$machine" 2>/dev/null; then  # a reader was first: QEMU has closed its pipe, or nobody reads ours
+  [ "$code" = 0 ] || [ -s "$scratch/control/code" ] || exit 141  # as of SIGPIPE
   code=0; wait "$machine" || code=$?
 fi
 machine=''
