@@ -107,10 +107,8 @@ def detect(
         raise ArgumentError(f'auth is {auth!r}; accepted: "secret" (the default) or "none"')
     if (rank is None) != (size is None):
         raise ArgumentError("rank and size go together: give both, or neither to take them from the launcher")
-    if rank is not None and size is not None:
-        claims = [_argued(environ, rank, size)]
-    else:
-        claims = _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
+    argued = [_argued(environ, rank, size)] if rank is not None and size is not None else None
+    claims = argued or _claims(environ)
     me = claims[0]
     single = next((claim.single_host for claim in claims if claim.single_host is not None), None)
     job = _job(environ, claims, single)
@@ -131,12 +129,16 @@ def detect(
 
 def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
     """(rank, size, the launcher), if it is an MPI's launcher that decides."""
-    claims = _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
-    first = claims[0]
+    first = _claims(environ)[0]
     return (first.rank, first.size, first.by.name) if first.by.name in MPI_LAUNCHERS else None
 
 
 # --- who: rank and size ---
+
+
+def _claims(environ: Environ) -> list[Claim]:
+    """What the launchers say, who agree; never empty."""
+    return _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
 
 
 def _claim(environ: Environ, by: Launcher) -> Claim | None:

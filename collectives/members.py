@@ -42,7 +42,6 @@ class Members(HotPath):
             tuple(self.members.index(r) for r in host if r in self.members)
             for host in world.groups if any(r in self.members for r in host)
         )  # fmt: skip
-        self._crowded = world.crowded
         for concurrent in ("collectives", "messages"):
             self._queues[concurrent, None] = self._make_queue(concurrent, None)
         self._main = self._queues["collectives", None]
@@ -62,8 +61,8 @@ class Members(HotPath):
         near = forced is None or forced in LOCAL
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
-            name, self.rank, roads, lanes, crowded=self._crowded, groups=groups, between=self._between(groups, forced),
-            concurrent=kind == "messages",
+            name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,
+            between=self._between(groups, forced), concurrent=kind == "messages",
         )  # fmt: skip
         queue.engine.owner = self
         return queue

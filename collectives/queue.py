@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -42,8 +43,6 @@ SEGMENT_MPI = 131072
 --transport mpi -b 4M -e 4M`, MPICH: 1.28 ms, with 60 KiB 1.60, with 1 MiB 1.59; 16M: 5.0, 6.4 and 6.4 ms."""
 SEGMENT_VERBS = 1 << 20
 """Long enough that pieces of it (verbs.h) follow each other without a gap."""
-PIN_FROM = 128 << 10
-"""Bytes of an array from which it is worth registering; shorter messages are copied anyway (verbs.h)."""
 SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI}
 """By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
@@ -94,7 +93,10 @@ class Queue:
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._opening = [threading.Lock() for _ in roads]
-        self._pins = [lane.pin for lane in lanes.values() if hasattr(lane, "pin")]
+        pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
+        self._pins = [lane.pin for lane in pinning]
+        self.pin_from = min((lane.pin_from for lane in pinning), default=sys.maxsize)
+        """Bytes of an array from which `pin` does something."""
 
     def keep(self, key: Hashable, plan: Plan) -> None:
         """Remember a plan; the oldest goes when there are many (counts that change with each call)."""
@@ -121,7 +123,7 @@ class Queue:
             return None
         holds = []
         for buffer in {b.address: b for b in buffers if b is not None}.values():  # once, if it is in place
-            if buffer.nbytes >= PIN_FROM:
+            if buffer.nbytes >= self.pin_from:
                 owner = _owner(buffer.array if buffer.host is None else buffer.host)
                 if owner is None:
                     owner = Hold()

@@ -23,7 +23,7 @@ from hocket.collectives.lower import OUT, Layout, lower
 from hocket.collectives.ops import Op, Resolved, resolve
 from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
-from hocket.collectives.queue import PIN_FROM, WHOLE_BELOW, WHOLE_FROM, Queue
+from hocket.collectives.queue import WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.work import Queued
 from hocket.errors import ArgumentError
 from hocket.kernels.reduce import scale_bytes
@@ -94,7 +94,7 @@ class Running(Failing):
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""
-        if call.model.nbytes >= PIN_FROM and self._main.pin() is not None:
+        if call.model.nbytes >= self._main.pin_from:
             return  # it must be told of its arrays each time
         plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
         usual = plain and how.before is None and how.user is None

@@ -10,8 +10,8 @@ from hocket.collectives.drive cimport CHECK_NS, run_free, run_init, slow_check
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.progress cimport Node
-from hocket.collectives.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, RAISED, hk_ladder, hk_load32, hk_now, hk_store32, hk_wait,
-                                     hk_wait_reset, hk_wait_step, may_drive)
+from hocket.collectives.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, RAISED, hk_ladder, hk_load32, hk_now,
+                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive)
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
 from hocket.collectives.progress import stop

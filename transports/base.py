@@ -66,7 +66,8 @@ class Lane(Protocol):
 
     It may have a method `look()`: an `open` that waits calls `self.look()` several times a second, which the hub
     replaces to end the wait (a timeout, another rank's failure) by raising.  And
-    `pin(address, nbytes, owner)`: told of long arrays that are about to travel, to read them where they lie.
+    `pin(address, nbytes, owner)`, told of arrays of at least `pin_from` bytes before they travel, so that they need not
+    be copied.
     """
 
     def offer(self) -> Any:

@@ -19,8 +19,8 @@ LIMIT = 16 << 20
 LENGTH = struct.Struct("!I")
 Message = dict[str, Any]
 
-# A vanished host is noticed in about 5 s.  TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given: with
-# 1500 ms one lost probe ended the job (tests/guest/test_weather.py).  Control connections only: on a connection that
+# A vanished host is noticed in about 5 s.  TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given; with
+# 1500 ms living jobs ended in a lossy network (tests/guest/test_weather.py).  Control connections only: on one that
 # carries data, TCP_USER_TIMEOUT kills a living peer that is merely slow to read.
 ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

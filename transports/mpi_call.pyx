@@ -61,8 +61,8 @@ cdef class MpiCall:
         suffix = "_c" if large else ""
         c.blocking, c.starting = mpi.find(f"MPI_{function}{suffix}"), mpi.find(f"MPI_I{function.lower()}{suffix}")
         if not c.blocking or not c.starting:
-            raise ArgumentError(f"this MPI has no MPI_{function}{suffix}" + (
-                f", and more than {INT_MAX} elements are counted: use another algorithm, or several calls" if large else ""))
+            hint = f", and more than {INT_MAX} elements are counted: use another algorithm, or several calls"
+            raise ArgumentError(f"this MPI has no MPI_{function}{suffix}{hint if large else ''}")
         c.given, c.taken = overlap
         for name in ARGUMENTS[function].split():
             if name == "in" and in_place:

@@ -91,7 +91,6 @@ class MpiJob:
         self.made.append(made)
         return made
 
-
     def may_call(self) -> bool:
         """May this thread call MPI now?"""
         return not self.mpi.over and self.thread in (0, CALLERS, threading.get_ident())

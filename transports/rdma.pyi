@@ -1,6 +1,6 @@
 from typing import Any
 
-NAMED_MIN: int
+OFFER_MIN: int
 
 def library() -> str | None: ...
 def registers_dma_bufs() -> bool: ...
@@ -9,7 +9,6 @@ def devices() -> list[str]: ...
 class Device:
     name: str
     ports: int
-    reads: int
     windows: bool
     pinned: int
     def __init__(self, name: str) -> None: ...

@@ -9,7 +9,7 @@ import weakref
 from cpython.pycapsule cimport PyCapsule_New
 cimport cython
 from libc.errno cimport ENOMEM, errno
-from libc.stdint cimport int8_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -76,7 +76,6 @@ cdef extern from "transports/verbs.h" nogil:
         uint8_t max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry
     struct ibv_device_attr:
         unsigned int device_cap_flags
-        int max_qp_rd_atom, max_qp_init_rd_atom
         uint8_t phys_port_cnt
     struct ibv_port_attr:
         int state, active_mtu, gid_tbl_len
@@ -114,7 +113,7 @@ cdef extern from "transports/verbs.h" nogil:
     ibv_mw* hk_v_alloc_window(ibv_pd*)
     void hk_v_free_window(ibv_mw*)
     enum:
-        HK_V_QPS, HK_V_PINS, HK_V_NAMED, HK_V_WORDS, HK_V_SENDS, HK_V_MORE_SENDS, HK_V_NAMED_MIN
+        HK_V_QPS, HK_V_PINS, HK_V_OFFERS, HK_V_WORDS, HK_V_SENDS, HK_V_MORE_SENDS, HK_V_OFFER_MIN
     size_t HK_V_RING, HK_V_WRITER_BYTES
     struct hk_pin:
         ibv_mr* mr
@@ -160,7 +159,7 @@ cdef extern from "transports/verbs.h" nogil:
     int hk_v_writer_goodbye(hk_v_writer*)
     int hk_v_reader_goodbye(hk_v_reader*)
 
-NAMED_MIN = HK_V_NAMED_MIN
+OFFER_MIN = HK_V_OFFER_MIN
 """Bytes from which a piece of registered memory is not copied."""
 LIBRARY = "libibverbs.so.1"
 PAGE = 4096
@@ -221,10 +220,10 @@ cdef class Device:
     cdef ibv_pd* pd
     cdef hk_pins pins
     cdef readonly str name
-    cdef readonly int ports, reads      # how many; RDMA reads in flight on a queue pair
+    cdef readonly int ports             # how many
     cdef readonly bint windows          # has memory windows of type 2B
     cdef bint closed
-    cdef dict owners                    # id -> what lets go of a registration when its owner dies
+    cdef dict owners                    # index in pins -> what lets go of a registration when its owner dies
     cdef object __weakref__
 
     def __cinit__(self, str name):
@@ -250,7 +249,6 @@ cdef class Device:
         if self.pd == NULL:
             raise _refused(f"{name} gives no protection domain")
         self.ports = attr.phys_port_cnt
-        self.reads = max(1, min(16, attr.max_qp_rd_atom, attr.max_qp_init_rd_atom))
         self.windows = bool(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B)
 
     def port(self, int number):
@@ -291,10 +289,6 @@ cdef class Device:
                     return True
             elif not self._drop(i):     # somebody else's: perhaps of memory that is no more
                 return False
-        try:
-            reference = weakref.ref(owner)
-        except TypeError:
-            return False
         while True:
             if dma_buf >= 0:
                 mr = ibv.ibv_reg_dmabuf_mr(self.pd, offset, nbytes, address, dma_buf, access)
@@ -400,7 +394,7 @@ cdef class Path:
 cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
     """A completion queue, and queue pairs that can be connected."""
     cdef ibv_qp_init_attr attr
-    cdef int i, most = HK_V_WORDS + HK_V_SENDS + (HK_V_NAMED + HK_V_MORE_SENDS) * (nqp - 1)
+    cdef int i, most = HK_V_WORDS + HK_V_SENDS + (HK_V_OFFERS + HK_V_MORE_SENDS) * (nqp - 1)
     if device.closed:
         raise TransportError(f"{device.name} is closed")
     e.v, e.pd = &ibv, device.pd
@@ -416,7 +410,7 @@ cdef int end_open(hk_v_end* e, Device device, int nqp) except -1:
         attr.send_cq = attr.recv_cq = e.cq
         attr.qp_type = IBV_QPT_RC
         attr.cap.max_send_wr = HK_V_MORE_SENDS if i else HK_V_SENDS
-        attr.cap.max_recv_wr = HK_V_NAMED if i else HK_V_WORDS
+        attr.cap.max_recv_wr = HK_V_OFFERS if i else HK_V_WORDS
         attr.cap.max_send_sge = attr.cap.max_recv_sge = 1
         attr.cap.max_inline_data = 0 if i else INLINE
         e.qp[i] = ibv.ibv_create_qp(device.pd, &attr)
@@ -442,7 +436,7 @@ cdef int end_connect(
             raise _refused("a queue pair cannot be set up", code)
         memset(&a, 0, sizeof(a))
         a.qp_state, a.path_mtu, a.dest_qp_num, a.rq_psn = IBV_QPS_RTR, path.mtu, numbers[i], theirs
-        a.max_dest_rd_atomic, a.min_rnr_timer = device.reads, 12
+        a.max_dest_rd_atomic, a.min_rnr_timer = 1, 12    # nothing reads; it must be said
         a.ah_attr.port_num, a.ah_attr.dlid = path.port, path.lid
         if path.gid_index >= 0:
             a.ah_attr.is_global, a.ah_attr.grh.sgid_index, a.ah_attr.grh.hop_limit = 1, path.gid_index, 64
@@ -453,7 +447,7 @@ cdef int end_connect(
             raise _refused("a queue pair cannot be connected to the peer's (is there a route to its address?)", code)
         memset(&a, 0, sizeof(a))
         a.qp_state, a.sq_psn, a.timeout, a.retry_cnt, a.rnr_retry = IBV_QPS_RTS, mine, ACK_TIMEOUT, RETRIES, 7
-        a.max_rd_atomic = device.reads
+        a.max_rd_atomic = 1
         code = ibv.ibv_modify_qp(e.qp[i], &a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT
                                  | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)
         if code != 0:
@@ -596,9 +590,9 @@ cdef class Reader:
         end_connect(e, self.device, path, numbers, psn, offer["psn"], IBV_ACCESS_REMOTE_WRITE)
         for i in range(HK_V_WORDS):
             hk_v_reader_post_recv(e, 0)
-        for i in range(HK_V_NAMED * (self.nqp - 1)):
-            hk_v_reader_post_recv(e, 1 + i // HK_V_NAMED)
-        for i in range(HK_V_NAMED if self.device.windows else 0):
+        for i in range(HK_V_OFFERS * (self.nqp - 1)):
+            hk_v_reader_post_recv(e, 1 + i // HK_V_OFFERS)
+        for i in range(HK_V_OFFERS if self.device.windows else 0):
             self.channel.window[i] = hk_v_alloc_window(self.device.pd)
         answer = {
             "qps": numbers_of(e, self.nqp), "psn": psn, "ring": <uintptr_t>self.channel.ring, "rkey": self.ring_mr.rkey,
@@ -620,7 +614,7 @@ cdef class Reader:
         if self.channel.end.nqp:
             self.channel.base.ops.forget(&self.channel.base)
         end_close(&self.channel.end)
-        for i in range(HK_V_NAMED):
+        for i in range(HK_V_OFFERS):
             if self.channel.window[i] != NULL:
                 hk_v_free_window(self.channel.window[i])
                 self.channel.window[i] = NULL

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.transports.base import Context
+from hocket.transports.dialled import DialledLane
 from hocket.transports.handshake import Hello, connect
 from hocket.transports.listener import Listener
 from hocket.transports.shm import boot_id
@@ -103,9 +104,7 @@ class TcpTransport:
                 del self._waiting[key]
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> TcpLane:
-        lane = TcpLane(self, name, members)
-        self.lanes.append(lane)
-        return lane
+        return TcpLane(self, name, members)
 
     def close(self) -> None:
         self._listener.close()
@@ -117,18 +116,13 @@ class TcpTransport:
             self._arrived.clear()
 
 
-class TcpLane:
+class TcpLane(DialledLane):
     """One lane's streams."""
 
-    def look(self) -> object:
-        """Called now and then while `open` waits; replaced by who has a reason to end it, by raising."""
-
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
-        self.transport, self.name, self.members = transport, name, members
+        super().__init__(transport, name, members)
+        self.transport = transport
         self.channels: list[SocketChannels] = []
-
-    def offer(self) -> None:
-        return None
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         channels = self.transport.open(self.members[peer], self.name, self.look)
@@ -140,8 +134,7 @@ class TcpLane:
         for channels in self.channels:
             channels.close()
         self.channels.clear()
-        if self in self.transport.lanes:
-            self.transport.lanes.remove(self)
+        super().close()
 
 
 def network_id() -> str:

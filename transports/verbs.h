@@ -34,13 +34,13 @@ enum {
     HK_V_MORE_SENDS = 128,   /* ... and of the others */
     HK_V_SIGNAL = 32,        /* every so many sends are reported: who never asks never frees the send queue */
     HK_V_CREDIT = 64,        /* packets after which the reader gives room back */
-    HK_V_NAMED_MIN = 131072, /* shorter pieces are copied: to open and close a key takes longer */
-    HK_V_PIECE = 262144,     /* of a named piece: what is reduced while the next one comes */
-    HK_V_NAMED = 16,         /* pieces offered and not yet written */
+    HK_V_OFFER_MIN = 131072, /* shorter pieces are copied: an offer costs two more messages and a key */
+    HK_V_PIECE = 262144,     /* of an offered piece: what is reduced while the next one comes */
+    HK_V_OFFERS = 16,         /* pieces offered and not yet written */
     HK_V_STAGES = 8,         /* ... of which so many may come to the reader's own memory */
     /* Receives posted on a first queue pair: at the reader's for packets, pieces and a goodbye, at the writer's for an
      * invitation to each piece, room given back for packets, and a goodbye. */
-    HK_V_WORDS = HK_V_DEPTH + HK_V_NAMED + 1,
+    HK_V_WORDS = HK_V_DEPTH + HK_V_OFFERS + 1,
     HK_V_ARM_AFTER = 256,    /* vain looks before an event is asked for: the waiter will soon sleep */
     HK_V_PINS = 256,
     HK_V_BYE = 0x7fffffff,   /* as an immediate: no more will come */
@@ -66,7 +66,7 @@ typedef struct hk_v_head { /* of a packet */
     uint64_t tag, length;  /* of the message */
     uint32_t len;          /* of the payload; HK_V_OFFER */
     uint32_t offer;        /* its number */
-    uint64_t spare;
+    uint64_t spare;        /* zero: the payload is to be aligned for vector loads */
 } hk_v_head;
 
 typedef struct hk_v_word { /* what the reader says */
@@ -268,7 +268,7 @@ typedef struct hk_v_writer {
     uint64_t head, freed;       /* bytes of the ring ever used, and given back */
     uint32_t packets, finished; /* counted */
     uint64_t until[HK_V_DEPTH]; /* head after each packet under way */
-    hk_v_offer offer[HK_V_NAMED];
+    hk_v_offer offer[HK_V_OFFERS];
     int offers;                 /* not free */
 } hk_v_writer;
 #define HK_V_WRITER_BYTES (HK_V_RING + HK_V_WORDS * sizeof(hk_v_word))
@@ -307,14 +307,14 @@ static void hk_v_hear(void *who, const struct ibv_wc *wc) {
     w->finished += n;
     if (n) w->freed = w->until[(w->finished - 1) % HK_V_DEPTH];
     if (word.invited == HK_V_NOBODY) return;
-    hk_v_offer *o = &w->offer[word.invited % HK_V_NAMED];
+    hk_v_offer *o = &w->offer[word.invited % HK_V_OFFERS];
     if (o->state != HK_V_MADE || word.qp >= (uint32_t)e->nqp || !hk_v_has_room(e, (int)word.qp)) {
         e->status = HK_V_BAD;
         return;
     }
     struct ibv_sge part = {(uint64_t)(uintptr_t)o->at, (uint32_t)o->len, o->lkey};
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .sg_list = &part, .num_sge = 1};
-    wr.imm_data = htonl(HK_V_PIECE_CAME | (word.invited % HK_V_NAMED));
+    wr.imm_data = htonl(HK_V_PIECE_CAME | (word.invited % HK_V_OFFERS));
     wr.wr.rdma.remote_addr = word.place;
     wr.wr.rdma.rkey = word.rkey;
     if (hk_v_post(e, (int)word.qp, &wr, 1) != 0) return; /* the verdict says why */
@@ -325,7 +325,7 @@ static void hk_v_hear(void *who, const struct ibv_wc *wc) {
 
 static inline void hk_v_writer_poll(hk_v_writer *w) {
     hk_v_poll(&w->end, hk_v_hear, w);
-    for (int i = 0; w->offers && i < HK_V_NAMED; i++) {
+    for (int i = 0; w->offers && i < HK_V_OFFERS; i++) {
         hk_v_offer *o = &w->offer[i];
         if (o->state == HK_V_WRITING && hk_v_is_over(&w->end, o->qp, o->request)) {
             hk_pins_end_use(w->pins, o->pin);
@@ -361,8 +361,8 @@ static inline int hk_v_put(hk_v_writer *w, const hk_v_head *head, const void *pa
 /* Offer a piece, instead of copying it: its bytes, or HK_AGAIN; 0 if it must be copied. */
 static inline long hk_v_make_offer(hk_v_writer *w, hk_v_head *head, const char *at, size_t len) {
     int i = 0;
-    while (i < HK_V_NAMED && w->offer[i].state != HK_V_FREE) i++;
-    if (i == HK_V_NAMED) return HK_AGAIN;
+    while (i < HK_V_OFFERS && w->offer[i].state != HK_V_FREE) i++;
+    if (i == HK_V_OFFERS) return HK_AGAIN;
     if (len > HK_V_PIECE) len = HK_V_PIECE;
     hk_pin *pin = hk_pins_use(w->pins, at, len);
     if (pin == NULL) return 0;
@@ -385,7 +385,7 @@ static long hk_v_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     hk_v_writer_poll(w);
     const int rc = hk_v_verdict(&w->end, ch);
     if (rc != HK_AGAIN) return rc;
-    if (len >= HK_V_NAMED_MIN) {
+    if (len >= HK_V_OFFER_MIN) {
         const long n = hk_v_make_offer(w, &head, (const char *)src, len);
         if (n != 0) return n;
     }
@@ -413,7 +413,7 @@ static void hk_v_writer_forget(hk_channel *ch) {
         const int n = w->end.cq->context->ops.poll_cq(w->end.cq, 16, wc);
         for (int i = 0; i < n; i++)
             if (!(wc[i].wr_id & HK_V_IS_RECV)) w->end.sends_done[wc[i].wr_id >> 32] = (uint32_t)wc[i].wr_id;
-        for (int i = 0; i < HK_V_NAMED; i++) {
+        for (int i = 0; i < HK_V_OFFERS; i++) {
             hk_v_offer *o = &w->offer[i];
             if (o->state == HK_V_FREE || (o->state == HK_V_WRITING && !hk_v_is_over(&w->end, o->qp, o->request))) continue;
             hk_pins_end_use(w->pins, o->pin);
@@ -459,7 +459,7 @@ typedef struct hk_v_reader {
     hk_v_writer *beside;
     char *stage; /* HK_V_STAGES of HK_V_PIECE, made when first needed */
     struct ibv_mr *stage_mr;
-    struct ibv_mw *window[HK_V_NAMED]; /* NULL: the device has none */
+    struct ibv_mw *window[HK_V_OFFERS]; /* NULL: the device has none */
     uint32_t windows_used;             /* bits */
     uint32_t arrived, finished, told;  /* packets */
     uint64_t bytes_finished;           /* since room was given back */
@@ -468,7 +468,7 @@ typedef struct hk_v_reader {
     uint64_t tag, length, done;        /* ... this one, with so many bytes taken */
     int next_qp;
     hk_v_packet packet[HK_V_DEPTH];
-    uint32_t offered[HK_V_NAMED];      /* which packet an offer is */
+    uint32_t offered[HK_V_OFFERS];      /* which packet an offer is */
 } hk_v_reader;
 
 static inline hk_v_packet *hk_v_at(hk_v_reader *r, uint32_t n) { return &r->packet[n % HK_V_DEPTH]; }
@@ -512,7 +512,7 @@ static void hk_v_arrive(void *who, const struct ibv_wc *wc) {
         return;
     }
     if (word & HK_V_PIECE_CAME) {
-        const uint32_t n = r->offered[word % HK_V_NAMED];
+        const uint32_t n = r->offered[word % HK_V_OFFERS];
         hk_v_packet *p = hk_v_at(r, n);
         if (n - r->finished >= r->arrived - r->finished || p->state != HK_V_INVITED || wc->byte_len != hk_v_len(p)) {
             e->status = HK_V_BAD;
@@ -533,9 +533,9 @@ static void hk_v_arrive(void *who, const struct ibv_wc *wc) {
     p->window = -1;
     const size_t len = hk_v_len(p);
     if (p->head.len & HK_V_OFFER) {
-        if (len == 0 || len > HK_V_PIECE || p->head.offer >= HK_V_NAMED) e->status = HK_V_BAD;
+        if (len == 0 || len > HK_V_PIECE || p->head.offer >= HK_V_OFFERS) e->status = HK_V_BAD;
         p->state = HK_V_OFFERED;
-        r->offered[p->head.offer % HK_V_NAMED] = r->arrived;
+        r->offered[p->head.offer % HK_V_OFFERS] = r->arrived;
     } else {
         if (len > HK_V_PACKET || offset + sizeof p->head + len > HK_V_RING) e->status = HK_V_BAD;
         p->data = r->ring + offset + sizeof p->head;
@@ -586,8 +586,8 @@ static inline int hk_v_open_place(hk_v_reader *r, hk_v_packet *p, char *to) {
     hk_v_end *e = &r->end;
     const size_t len = hk_v_len(p);
     int i = 0;
-    while (i < HK_V_NAMED && r->windows_used >> i & 1) i++;
-    if (i == HK_V_NAMED || !hk_v_has_room(e, r->next_qp)) return -1;
+    while (i < HK_V_OFFERS && r->windows_used >> i & 1) i++;
+    if (i == HK_V_OFFERS || !hk_v_has_room(e, r->next_qp)) return -1;
     p->pin = hk_pins_use(r->pins, to, len);
     if (p->pin == NULL) return -1;
     p->qp = r->next_qp;
@@ -744,7 +744,7 @@ static void hk_v_reader_forget(hk_channel *ch) {
     hk_v_reader *r = (hk_v_reader *)ch;
     if (!hk_load32((uint32_t *)&r->end.nqp) || r->end.ended) return;
     hk_v_stop(&r->end);
-    for (int i = 0; i < HK_V_NAMED; i++) { /* memory under an open window cannot be deregistered: it would stay pinned */
+    for (int i = 0; i < HK_V_OFFERS; i++) { /* memory under an open window cannot be deregistered: it would stay pinned */
         if (!(r->windows_used >> i & 1)) continue;
         hk_v_free_window(r->window[i]);
         r->window[i] = NULL;

@@ -23,6 +23,7 @@ from typing import Any
 from hocket.errors import ArgumentError, TransportError
 from hocket.transports import rdma
 from hocket.transports.base import Context
+from hocket.transports.dialled import DialledLane
 from hocket.transports.handshake import Hello, connect
 from hocket.transports.listener import Listener
 from hocket.transports.messages import Link, Message
@@ -221,9 +222,7 @@ class VerbsTransport:
             each.close()
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> VerbsLane:
-        lane = VerbsLane(self, name, members)
-        self.lanes.append(lane)
-        return lane
+        return VerbsLane(self, name, members)
 
     def close(self) -> None:
         self._listener.close()
@@ -332,18 +331,15 @@ class Outgoing:
         self.link.close()
 
 
-class VerbsLane:
+class VerbsLane(DialledLane):
     """One lane's channels."""
 
-    def look(self) -> object:
-        """Called now and then while `open` waits; replaced by who has a reason to end it, by raising."""
+    pin_from = rdma.OFFER_MIN
 
     def __init__(self, transport: VerbsTransport, name: str, members: Sequence[int]) -> None:
-        self.transport, self.name, self.members = transport, name, members
+        super().__init__(transport, name, members)
+        self.transport = transport
         self.outgoing: list[Outgoing] = []
-
-    def offer(self) -> None:
-        return None
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         rank = self.members[peer]
@@ -362,5 +358,4 @@ class VerbsLane:
             outgoing.close()
         self.outgoing.clear()
         self.transport.forget(self.name)
-        if self in self.transport.lanes:
-            self.transport.lanes.remove(self)
+        super().close()

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pathlib
 import subprocess
 
-import pytest
-
 HERE = pathlib.Path(__file__).parent
-HEADER = pathlib.Path("/usr/include/infiniband/verbs.h")
 
 
-@pytest.mark.skipif(not HEADER.exists(), reason="needs libibverbs-dev")
 def test_layout(tmp_path: pathlib.Path) -> None:
     said = []
     for flag in (f"-I{HERE.parents[1]}", "-DSYSTEM"):

@@ -41,8 +41,8 @@ LONG = 150.0
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[list[str]]:
-    """Hosts that know each other's Ethernet addresses for good: ARP has no checksum, so a damaged answer would cut the
-    cable for many seconds, and a real cable would not let it through."""
+    """Hosts that know each other's Ethernet addresses for good: netem's damage is what Ethernet's checksum would find,
+    and ARP has none of its own."""
     with hosts() as nets:
         for net, other, address in ((nets[0], nets[1], V4[1]), (nets[1], nets[0], V4[0])):
             (link,) = json.loads(ip("-n", other, "-json", "link", "show", CABLE))

@@ -77,7 +77,7 @@ class Registered(End):
     def run(self, *instrs: Any, source: Any = None, target: Any = None, **how: Any) -> str:
         for side in self.sides:
             for array in (source, target) if side is not None else ():
-                if array is not None and array.nbytes >= rdma.NAMED_MIN:
+                if array is not None and array.nbytes >= rdma.OFFER_MIN:
                     side.owner[0][self.rank].pin(array.ctypes.data, array.nbytes, array)
         return super().run(*instrs, source=source, target=target, **how)
 

@@ -30,11 +30,11 @@ static void end_make(hk_v_end *e, struct ibv_pd *pd) {
     e->v = &library, e->pd = pd, e->max_inline = 220;
     e->events = ibv_create_comp_channel(pd->context);
     fcntl(e->events->fd, F_SETFL, O_NONBLOCK);
-    e->cq = ibv_create_cq(pd->context, HK_V_WORDS + HK_V_SENDS + HK_V_NAMED + HK_V_MORE_SENDS, NULL, e->events, 0);
+    e->cq = ibv_create_cq(pd->context, HK_V_WORDS + HK_V_SENDS + HK_V_OFFERS + HK_V_MORE_SENDS, NULL, e->events, 0);
     for (int i = 0; i < 2; i++) {
         struct ibv_qp_init_attr a = {.send_cq = e->cq, .recv_cq = e->cq, .qp_type = IBV_QPT_RC};
         a.cap.max_send_wr = i ? HK_V_MORE_SENDS : HK_V_SENDS;
-        a.cap.max_recv_wr = i ? HK_V_NAMED : HK_V_WORDS;
+        a.cap.max_recv_wr = i ? HK_V_OFFERS : HK_V_WORDS;
         a.cap.max_inline_data = i ? 0 : 220;
         e->qp[i] = ibv_create_qp(pd, &a);
     }
@@ -69,7 +69,7 @@ static void open_link(made *l, struct ibv_pd *pd) {
     end_connect(&l->r.end, &l->w.end, IBV_ACCESS_REMOTE_WRITE);
     end_connect(&l->w.end, &l->r.end, 0);
     for (uint32_t i = 0; i < HK_V_WORDS; i++) hk_v_writer_post_recv(&l->w, i), hk_v_reader_post_recv(&l->r.end, 0);
-    for (int i = 0; i < HK_V_NAMED; i++) {
+    for (int i = 0; i < HK_V_OFFERS; i++) {
         hk_v_reader_post_recv(&l->r.end, 1);
         l->r.window[i] = is.windows ? hk_v_alloc_window(pd) : NULL;
     }
@@ -87,7 +87,7 @@ static void close_link(made *l) {
     hk_v_reader_ops.forget(&l->r.base);
     close_end(&l->w.end);
     close_end(&l->r.end);
-    for (int i = 0; i < HK_V_NAMED; i++)
+    for (int i = 0; i < HK_V_OFFERS; i++)
         if (l->r.window[i]) hk_v_free_window(l->r.window[i]);
     ibv_dereg_mr(l->mr[0]);
     ibv_dereg_mr(l->mr[1]);
@@ -195,7 +195,7 @@ static uint32_t odd32(void) {
 /* A packet somewhere in the ring, mostly nearly right, and its word. */
 static uint32_t packet(hk_v_reader *r, uint64_t tag, uint64_t length) {
     const uint32_t place = roll(40) ? roll(HK_V_RING / HK_V_ALIGN) : odd32();
-    hk_v_head head = {tag, length, roll(3) ? roll(3000) : HK_V_OFFER | (1 + roll(HK_V_PIECE)), roll(HK_V_NAMED), 0};
+    hk_v_head head = {tag, length, roll(3) ? roll(3000) : HK_V_OFFER | (1 + roll(HK_V_PIECE)), roll(HK_V_OFFERS), 0};
     if (roll(4) == 0) head.len = (head.len & HK_V_OFFER) | (uint32_t)length;
     if (roll(60) == 0) head.len = odd32();
     if (roll(60) == 0) head.tag = odd32();
@@ -222,7 +222,7 @@ static void hostile(struct ibv_pd *pd) {
         hk_v_packet *p = hk_v_at(r, r->finished + roll(4));
         uint32_t word = packet(r, 7, size);
         if (roll(3) == 0) {
-            word = HK_V_PIECE_CAME | (roll(4) ? p->head.offer % HK_V_NAMED : odd32() & 0xffff);
+            word = HK_V_PIECE_CAME | (roll(4) ? p->head.offer % HK_V_OFFERS : odd32() & 0xffff);
             if (roll(8)) wc.byte_len = (uint32_t)hk_v_len(p);
         } else if (roll(200) == 0) {
             word = odd32();
@@ -275,7 +275,7 @@ static void words(struct ibv_pd *pd) {
         const long n = hk_v_send(&w->base, i, LONGEST, 0, src + roll(1000), roll(2) ? roll(3000) + 1 : 300000);
         hk_v_word word = {(w->finished + roll(3)) & HK_V_COUNT, HK_V_NOBODY, 0, 0, 0};
         if (roll(2)) {
-            word = (hk_v_word){w->finished & HK_V_COUNT, roll(HK_V_NAMED), l.mr[1]->rkey, roll(2), w->remote};
+            word = (hk_v_word){w->finished & HK_V_COUNT, roll(HK_V_OFFERS), l.mr[1]->rkey, roll(2), w->remote};
             if (roll(30) == 0) word.invited = odd32();
             if (roll(30) == 0) word.rkey = odd32();
             if (roll(30) == 0) word.qp = odd32();
@@ -292,7 +292,7 @@ static void words(struct ibv_pd *pd) {
         wrote += n > 0;
         must(w->packets - w->finished <= HK_V_DEPTH, "more was read than was written");
         must(w->freed <= w->head && w->head - w->freed <= HK_V_RING, "the room is miscounted");
-        must(w->offers >= 0 && w->offers <= HK_V_NAMED, "the offers are miscounted");
+        must(w->offers >= 0 && w->offers <= HK_V_OFFERS, "the offers are miscounted");
         const int rc = hk_v_verdict(&w->end, &w->base);
         if (rc == HK_AGAIN) continue;
         faults += rc == HK_FAULT;
