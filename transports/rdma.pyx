@@ -289,6 +289,10 @@ cdef class Device:
                     return True
             elif not self._drop(i):     # somebody else's: perhaps of memory that is no more
                 return False
+        try:
+            weakref.ref(owner)          # can its death be noticed?
+        except TypeError:
+            return False
         while True:
             if dma_buf >= 0:
                 mr = ibv.ibv_reg_dmabuf_mr(self.pd, offset, nbytes, address, dma_buf, access)
@@ -577,8 +581,8 @@ cdef class Reader:
         if e.cq != NULL or e.ended:
             raise TransportError("this channel has a writer already, or is closed")
         numbers = list(offer["qps"])
-        if not 0 < len(numbers) <= HK_V_QPS:
-            raise TransportError(f"a writer with {len(numbers)} queue pairs: 1 to {HK_V_QPS} are understood")
+        if not 2 <= len(numbers) <= HK_V_QPS:
+            raise TransportError(f"a writer with {len(numbers)} queue pairs: 2 to {HK_V_QPS} are understood")
         self.nqp = len(numbers)
         psn = int.from_bytes(os.urandom(3), "little")
         end_open(e, self.device, self.nqp)

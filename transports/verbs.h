@@ -9,8 +9,11 @@
  * Long pieces of registered memory (`hk_pins`) are not copied.  The packet only offers them; the reader invites the
  * writer to a place, with a key that opens just these bytes, in the caller's memory if that is registered too; the
  * writer writes there, and then the key is invalidated.  (Not by RDMA read: a read that the network has repeated may
- * come after its key is gone, and then the queue pair ends; Soft-RoCE does so under load.)  Pieces alternate between
- * the queue pairs; the first one carries the packets and what the reader says.
+ * come after its key is gone, and then the queue pair ends; Soft-RoCE does so under load.)
+ *
+ * The first queue pair carries the packets and what the reader says; pieces take turns on the others, where the reader
+ * sends nothing, and so repeats nothing: Soft-RoCE binds a window again when it repeats what was sent before it, and
+ * ends the queue pair as the window is bound already.
  *
  * One thread at a time uses a channel.  hk_pins is shared between channels and has a lock. */
 #ifndef HK_VERBS_H
@@ -29,7 +32,7 @@ enum {
     HK_V_PACKET = 65536,     /* payload of a packet, at most */
     HK_V_ALIGN = 64,         /* packets begin at multiples */
     HK_V_DEPTH = 256,        /* packets under way */
-    HK_V_QPS = 4,            /* queue pairs of a channel, at most */
+    HK_V_QPS = 4,            /* queue pairs of a channel, at most; at least two */
     HK_V_SENDS = 1024,       /* work requests of the queue pair that carries packets ... */
     HK_V_MORE_SENDS = 128,   /* ... and of the others */
     HK_V_SIGNAL = 32,        /* every so many sends are reported: who never asks never frees the send queue */
@@ -308,7 +311,7 @@ static void hk_v_hear(void *who, const struct ibv_wc *wc) {
     if (n) w->freed = w->until[(w->finished - 1) % HK_V_DEPTH];
     if (word.invited == HK_V_NOBODY) return;
     hk_v_offer *o = &w->offer[word.invited % HK_V_OFFERS];
-    if (o->state != HK_V_MADE || word.qp >= (uint32_t)e->nqp || !hk_v_has_room(e, (int)word.qp)) {
+    if (o->state != HK_V_MADE || word.qp - 1 >= (uint32_t)e->nqp - 1 || !hk_v_has_room(e, (int)word.qp)) {
         e->status = HK_V_BAD;
         return;
     }
@@ -466,13 +469,16 @@ typedef struct hk_v_reader {
     size_t taken;                      /* bytes of the packet in front */
     int open;                          /* a message is under way ... */
     uint64_t tag, length, done;        /* ... this one, with so many bytes taken */
-    int next_qp;
+    uint32_t pieces;                   /* invited */
     hk_v_packet packet[HK_V_DEPTH];
     uint32_t offered[HK_V_OFFERS];      /* which packet an offer is */
 } hk_v_reader;
 
 static inline hk_v_packet *hk_v_at(hk_v_reader *r, uint32_t n) { return &r->packet[n % HK_V_DEPTH]; }
 static inline size_t hk_v_len(const hk_v_packet *p) { return p->head.len & ~(uint32_t)HK_V_OFFER; }
+
+/* The queue pair of the next piece. */
+static inline int hk_v_turn(const hk_v_reader *r) { return 1 + (int)(r->pieces % (uint32_t)(r->end.nqp - 1)); }
 
 static inline int hk_v_reader_post_recv(hk_v_end *e, int qp) {
     struct ibv_recv_wr wr = {.wr_id = HK_V_IS_RECV}, *bad;
@@ -587,10 +593,10 @@ static inline int hk_v_open_place(hk_v_reader *r, hk_v_packet *p, char *to) {
     const size_t len = hk_v_len(p);
     int i = 0;
     while (i < HK_V_OFFERS && r->windows_used >> i & 1) i++;
-    if (i == HK_V_OFFERS || !hk_v_has_room(e, r->next_qp)) return -1;
+    if (i == HK_V_OFFERS || !hk_v_has_room(e, hk_v_turn(r))) return -1;
     p->pin = hk_pins_use(r->pins, to, len);
     if (p->pin == NULL) return -1;
-    p->qp = r->next_qp;
+    p->qp = hk_v_turn(r);
     if (r->window[i] == NULL) {
         p->mr = e->v->ibv_reg_mr(e->pd, to, len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
         if (p->mr != NULL) hk_v_say(r, p->head.offer, p->mr->rkey, p->qp, to);
@@ -618,7 +624,7 @@ static inline int hk_v_open_place(hk_v_reader *r, hk_v_packet *p, char *to) {
         p->state = HK_V_OFFERED;
         return -1;
     }
-    r->next_qp = (r->next_qp + 1) % e->nqp;
+    r->pieces++;
     p->data = to;
     return 0;
 }
@@ -635,8 +641,8 @@ static inline int hk_v_invite_to_stage(hk_v_reader *r, uint32_t n) {
         if (r->stage_mr == NULL) return -2;
     }
     char *to = r->stage + (size_t)(n % HK_V_STAGES) * HK_V_PIECE;
-    p->qp = r->next_qp;
-    r->next_qp = (r->next_qp + 1) % r->end.nqp;
+    p->qp = hk_v_turn(r);
+    r->pieces++;
     p->data = to;
     p->state = HK_V_INVITED;
     hk_v_say(r, p->head.offer, r->stage_mr->rkey, p->qp, to);

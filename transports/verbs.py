@@ -5,7 +5,7 @@ each other their queue pairs over a TCP connection that proves the job's key, as
 memory goes to the one peer that may use it.  The connection stays open, so that a process that dies is noticed at
 once.  That the road is open is tested: a message must cross it before the first communicator is made.
 
-Cost of a channel: 1 MiB on each side, registered; a completion queue; two queue pairs on each side.
+Cost of a channel: 1 MiB on each side, registered; a completion queue; three queue pairs on each side.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from hocket.transports.messages import Link, Message
 
 PURPOSE = "verbs:"
 PROBE = "probe"
-QUEUE_PAIRS = 2
-"""Of a channel: long pieces of memory alternate between them."""
+QUEUE_PAIRS = 3
+"""Of a channel: one for packets; long pieces of memory alternate between the others."""
 LOOK = 0.05
 """Seconds between looks while a peer's answer is awaited."""
 FAMILIES = ("RoCE v2, IPv4", "RoCE v2, IPv6", "RoCE v2, link-local", "RoCE v1", "InfiniBand")

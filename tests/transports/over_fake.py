@@ -318,7 +318,7 @@ def test_an_answer_is_not_believed() -> None:
     def wrong(**change: Any) -> Callable[[dict[str, Any]], None]:
         return lambda answer: answer.update(change)
 
-    numbers = ([1] * 3, [1], list(range(9)), [2**40, 1])
+    numbers = ([1] * 3, [1], [], list(range(9)), [2**40, 1])
     for change in (*({"qps": each_} for each_ in numbers), {"ring": -1}, {"psn": "x"}):
         with pytest.raises((TransportError, TypeError, ValueError, OverflowError)):
             Link(tamper=wrong(**change))

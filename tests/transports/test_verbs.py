@@ -99,7 +99,7 @@ MUTANTS = [
      "if (0) e->status", MEMORY, HOSTILE),
     ("packets that were never sent are read", "if (n > w->packets - w->finished) {", "if (0) {", MEMORY, WORDS),
     ("any offer may be invited", "o->state != HK_V_MADE || ", "", MEMORY, WORDS),
-    ("to any queue pair", "word.qp >= (uint32_t)e->nqp || !hk_v_has_room(e, (int)word.qp)", "0", MEMORY, WORDS),
+    ("to any queue pair", "word.qp - 1 >= (uint32_t)e->nqp - 1 || !hk_v_has_room(e, (int)word.qp)", "0", MEMORY, WORDS),
     ("an array stays in use after a failure", "        if (p->pin) hk_pins_end_use(r->pins, p->pin);\n", "",
      MEMORY, HOSTILE),
     ("the ring has always room", "|| w->head + skip + need - w->freed > HK_V_RING", "", THREADS, ("pair", 1, 100)),

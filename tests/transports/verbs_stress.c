@@ -275,7 +275,7 @@ static void words(struct ibv_pd *pd) {
         const long n = hk_v_send(&w->base, i, LONGEST, 0, src + roll(1000), roll(2) ? roll(3000) + 1 : 300000);
         hk_v_word word = {(w->finished + roll(3)) & HK_V_COUNT, HK_V_NOBODY, 0, 0, 0};
         if (roll(2)) {
-            word = (hk_v_word){w->finished & HK_V_COUNT, roll(HK_V_OFFERS), l.mr[1]->rkey, roll(2), w->remote};
+            word = (hk_v_word){w->finished & HK_V_COUNT, roll(HK_V_OFFERS), l.mr[1]->rkey, roll(30) != 0, w->remote};
             if (roll(30) == 0) word.invited = odd32();
             if (roll(30) == 0) word.rkey = odd32();
             if (roll(30) == 0) word.qp = odd32();
