@@ -54,6 +54,12 @@ enum {
 #define HK_V_RING ((size_t)1 << 20)
 #define HK_V_IS_RECV ((uint64_t)1 << 63) /* in wr_id */
 #define HK_V_CANCEL_NS ((uint64_t)1000000000) /* that cancelling, or a goodbye, may take */
+#ifndef HK_V_ASK_NS
+#define HK_V_ASK_NS ((uint64_t)1000000000) /* between two questions whether the peer's device is there */
+#endif
+#ifndef HK_V_SILENT_NS
+#define HK_V_SILENT_NS ((uint64_t)10000000000) /* without an answer: longer than devices repeat a request */
+#endif
 
 enum { /* of a completion; ibv_wc_status(3) has them all */
     HK_V_FLUSHED = 5, /* the consequence of another */
@@ -62,7 +68,8 @@ enum { /* of a completion; ibv_wc_status(3) has them all */
     HK_V_RNR = 13,
     HK_V_ABORTED = 16,
     HK_V_OVERRUN = 21,
-    HK_V_REFUSED = 1000 /* not a status: a request could not even be posted */
+    HK_V_REFUSED = 1000, /* not a status: a request could not even be posted */
+    HK_V_SILENT = 1001   /* ... or has no end */
 };
 
 typedef struct hk_v_head { /* of a packet */
@@ -151,6 +158,8 @@ typedef struct hk_v_end {
     uint32_t lost;                 /* ... before the last look, which has seen all that came before */
     int bye;                       /* the peer has ended in order */
     int ended;                     /* this side has let go */
+    uint64_t asked;                /* when, whether the peer's device is there, by ... */
+    uint32_t question;             /* ... this request */
 } hk_v_end;
 
 typedef void (*hk_v_take)(void *, const struct ibv_wc *);
@@ -219,9 +228,10 @@ static inline int hk_v_verdict(hk_v_end *e, hk_channel *ch) {
     ch->error = status ? EIO : 0;
     ch->words = status == 0                ? NULL
                 : status == HK_V_REFUSED ? "the device refused a work request"
+                : status == HK_V_SILENT  ? "the peer's device has acknowledged nothing for 10 s"
                                          : e->v->ibv_wc_status_str(status);
     const int lost =
-        status == 0 || status == HK_V_FLUSHED || status == HK_V_RETRY || status == HK_V_RNR || status == HK_V_ABORTED;
+        status == 0 || status == HK_V_SILENT || status == HK_V_FLUSHED || status == HK_V_RETRY || status == HK_V_RNR || status == HK_V_ABORTED;
     return lost ? HK_LOST : HK_FAULT;
 }
 
@@ -338,6 +348,30 @@ static inline void hk_v_writer_poll(hk_v_writer *w) {
     }
 }
 
+/* After a long wait: is the peer's device there?  A write of nothing is acknowledged whatever the peer's process does, and
+ * needs no receive.  A device ends a request that nobody acknowledges, but cannot be trusted to: Soft-RoCE may try for
+ * ever to send over a link that has gone down. */
+static inline void hk_v_ask(hk_v_writer *w) {
+    hk_v_end *e = &w->end;
+    if (e->vain < HK_V_ARM_AFTER || e->status || e->ended || e->nqp == 0) return;
+    const uint64_t now = hk_now();
+    if (e->asked && !hk_v_is_over(e, 0, e->question)) {
+        if (now - e->asked > HK_V_SILENT_NS) e->status = HK_V_SILENT;
+        return;
+    }
+    if (e->asked && now - e->asked < HK_V_ASK_NS) return;
+    e->asked = now;
+    if (hk_v_has_room(e, 0)) {
+        struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE};
+        wr.wr.rdma.remote_addr = w->remote;
+        wr.wr.rdma.rkey = w->rkey;
+        hk_v_post(e, 0, &wr, 1);
+        e->question = e->sends[0];
+    } else {
+        e->question = e->sends_done[0] + 1; /* any end will do */
+    }
+}
+
 /* Put a packet into the ring: 0, or HK_AGAIN. */
 static inline int hk_v_put(hk_v_writer *w, const hk_v_head *head, const void *payload, size_t len) {
     hk_v_end *e = &w->end;
@@ -386,6 +420,7 @@ static long hk_v_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     hk_v_head head = {tag, length, 0, 0, 0};
     (void)done;
     hk_v_writer_poll(w);
+    hk_v_ask(w);
     const int rc = hk_v_verdict(&w->end, ch);
     if (rc != HK_AGAIN) return rc;
     if (len >= HK_V_OFFER_MIN) {
@@ -402,6 +437,7 @@ static int hk_v_settled(hk_channel *ch) {
     if (w->offers == 0) return 1;
     hk_v_writer_poll(w);
     if (w->offers == 0 && w->end.status == 0) return 1;
+    hk_v_ask(w);
     const int rc = hk_v_verdict(&w->end, ch);
     return rc == HK_AGAIN ? 0 : rc;
 }
@@ -560,6 +596,7 @@ static inline int hk_v_reader_failed(hk_v_reader *r, int error, const char *word
 static inline int hk_v_nothing(hk_v_reader *r, int rc) {
     if (r->beside == NULL || r->beside->end.ended) return rc;
     hk_v_writer_poll(r->beside);
+    hk_v_ask(r->beside);
     return r->beside->end.status ? hk_v_verdict(&r->beside->end, &r->base) : rc;
 }
 

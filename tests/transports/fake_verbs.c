@@ -17,6 +17,7 @@
     X(devices) X(windows) X(max_inline) X(down) /* a bit for each device whose port is down */ \
     X(delay)           /* microseconds at most before a work request is carried out */ \
     X(hold)            /* writes of NAMED bytes or more wait */ \
+    X(mute)            /* no request is carried out, nor ends */ \
     X(fail_at)         /* so many completions from now, one fails ... */ \
     X(fail_status)     /* ... with this status */ \
     X(refuse_mr) X(refuse_qp) X(refuse_cq) X(refuse_channel) X(refuse_mw) X(refuse_modify) \
@@ -206,6 +207,7 @@ static int carry(struct qp *q, const struct send *s) {
     if (len && !s->inlined && !may_read(q, &s->part, 0)) return 4;
     if (len > MAX_MSG) return 1;
     if (p == NULL) return 12;
+    if (s->wr.opcode == IBV_WR_RDMA_WRITE) return len ? 9 : 0; /* all that ours may ask for: is somebody there? */
     if (is_write && len >= NAMED) {
         last.addr = s->wr.wr.rdma.remote_addr, last.len = len, last.rkey = s->wr.wr.rdma.rkey, last.qp = q->dest;
         if (is.hold) return -1;
@@ -239,7 +241,7 @@ static int carry(struct qp *q, const struct send *s) {
 
 /* Carry out the next request: 0 if there is none that can be. */
 static int step(struct qp *q) {
-    if (q->state != IBV_QPS_RTS || q->done == q->posted) return 0;
+    if (is.mute || q->state != IBV_QPS_RTS || q->done == q->posted) return 0;
     struct send *s = &q->sq[q->done % q->sq_room];
     int status = s->wr.opcode == IBV_WR_BIND_MW ? bind_window(q, &s->wr)
         : s->wr.opcode == IBV_WR_LOCAL_INV ? invalidate(q, s->wr.imm_data) : carry(q, s);

@@ -57,7 +57,8 @@ def test_the_conformance_command(setting: str, machine: dict[str, str]) -> None:
 
 THREADS = ["-fsanitize=thread"]
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-HOSTILE, WORDS = ("hostile", 1, 2000), ("words", 1, 2000)
+HOSTILE, WORDS, SILENCE = ("hostile", 1, 2000), ("words", 1, 2000), ("silence", 1, 1)
+SOON = ["-DHK_V_SILENT_NS=200000000ull", "-DHK_V_ASK_NS=20000000ull"]
 
 
 def build(folder: Path, sanitizer: list[str], include: Path = ROOT) -> Path:
@@ -91,6 +92,10 @@ def test_memory_is_safe_from_hostile_peers(tmp_path: Path) -> None:
             assert run(program, *job, setting=setting) == (0, "ok\n"), (setting, job)
 
 
+def test_a_silent_device_is_noticed(tmp_path: Path) -> None:
+    assert run(build(tmp_path, [*MEMORY, *SOON]), *SILENCE) == (0, "ok\n")
+
+
 # --- what breaks it: (name, text of verbs.h, text instead, the sanitizer and the job that notice)
 
 MUTANTS = [
@@ -105,6 +110,9 @@ MUTANTS = [
     ("the ring has always room", "|| w->head + skip + need - w->freed > HK_V_RING", "", THREADS, ("pair", 1, 100)),
     ("a piece is settled before it is written", "return rc == HK_AGAIN ? 0 : rc;\n}\n\nstatic void hk_v_writer_forget",
      "return rc == HK_AGAIN ? 1 : rc;\n}\n\nstatic void hk_v_writer_forget", THREADS, ("pair", 1, 100)),
+    ("who receives never asks whether anybody is there", "    hk_v_ask(r->beside);\n", "", SOON, SILENCE),
+    ("who sends never asks", "    hk_v_writer_poll(w);\n    hk_v_ask(w);\n", "    hk_v_writer_poll(w);\n", SOON,
+     SILENCE),
 ]  # fmt: skip
 
 

@@ -306,14 +306,46 @@ static void words(struct ibv_pd *pd) {
     must(faults > 20 && wrote > 20, "too few of each to mean anything");
 }
 
+/* -------------------------------------------------------------------------------------- a device that says nothing */
+
+static int wait_for(hk_channel *ch, int writes) {
+    hk_view v;
+    for (const uint64_t until = hk_now() + 20 * HK_V_SILENT_NS; hk_now() < until; usleep(100)) {
+        const int rc = writes ? (int)hk_v_send(ch, 1, 8, 0, "nothing", 8) : hk_v_peek(ch, &v, 1);
+        if (rc < 0 && rc != HK_AGAIN) return rc;
+    }
+    return HK_AGAIN;
+}
+
+static void silence(struct ibv_pd *pd) {
+    for (int writes = 0; writes < 2; writes++) {
+        made back, forth;
+        open_link(&back, pd);
+        open_link(&forth, pd);
+        forth.r.beside = &back.w;
+        hk_channel *ch = writes ? &back.w.base : &forth.r.base;
+        hk_view v;
+        for (const uint64_t until = hk_now() + 3 * HK_V_SILENT_NS; hk_now() < until; usleep(100))
+            must(writes || hk_v_peek(ch, &v, 1) == HK_AGAIN, "lost, though the device answers");
+        must(back.w.end.asked != 0 || writes, "it was never asked");
+        is.mute = 1;
+        must(wait_for(ch, writes) == HK_LOST && strstr(ch->words, "acknowledged nothing"), "the silence is not noticed");
+        is.mute = 0;
+        close_link(&back);
+        close_link(&forth);
+    }
+    must(is.overflows == 0 && is.misuses == 0, "the device was misused");
+}
+
 int main(int argc, char **argv) {
-    must(argc == 4, "verbs_stress pair|hostile|words SEED COUNT");
+    must(argc == 4, "verbs_stress pair|hostile|words|silence SEED COUNT");
     dice = seed = (uint32_t)atol(argv[2]), count = (uint32_t)atol(argv[3]);
     struct ibv_pd *pd = ibv_alloc_pd(ibv_open_device(&devices[0]));
     for (int i = 0; i < 2; i++) pthread_mutex_init(&pins[i].lock, NULL);
     if (strcmp(argv[1], "pair") == 0) pair(pd);
     if (strcmp(argv[1], "hostile") == 0) hostile(pd);
     if (strcmp(argv[1], "words") == 0) words(pd);
+    if (strcmp(argv[1], "silence") == 0) silence(pd);
     puts("ok");
     return 0;
 }
