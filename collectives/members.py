@@ -62,7 +62,7 @@ class Members(HotPath):
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
             name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,
-            between=self._between(groups, forced), concurrent=kind == "messages",
+            between=self._between(groups, forced), concurrent=kind == "messages", vendor=self.world.vendor,
         )  # fmt: skip
         queue.engine.owner = self
         return queue

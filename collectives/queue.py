@@ -38,12 +38,14 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 """One slot of a ring (transports/ring.h).  Of a stream, what fits with its header into one super-packet of Linux' TCP
 (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce -n 4
 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and 0.35 ms."""
-SEGMENT_MPI = 131072
+SEGMENT_MPI = 1 << 24
 """Each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
---transport mpi -b 4M -e 4M`, MPICH: 1.28 ms, with 60 KiB 1.60, with 1 MiB 1.59; 16M: 5.0, 6.4 and 6.4 ms."""
+--transport mpi -b 4M -e 4M`, our time divided by Open MPI's own: 1.04, with 128 KiB in pieces of 256 KiB 1.84."""
+SEGMENT_INTEL_MPI = 131072
+"""What goes through its shared memory in one piece.  The same with Intel MPI, 16M: 0.53, in one piece 1.12."""
 SEGMENT_VERBS = 1 << 20
 """Long enough that pieces of it (verbs.h) follow each other without a gap."""
-SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI}
+SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI, "Intel MPI": SEGMENT_INTEL_MPI}
 """By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
@@ -68,12 +70,12 @@ class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
     `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
-    `between`: the roads inside and across.
+    `between`: the roads inside and across.  `vendor`: whose MPI it is, if that is one.
     """
 
     def __init__(
         self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
-        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False,
+        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False, vendor: str = "",
     ) -> None:  # fmt: skip
         self.name, self.roads, self.lanes = name, roads, lanes
         polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
@@ -82,7 +84,8 @@ class Queue:
         polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
-        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(between[1], SEGMENT_STREAM)
+        across = vendor if between[1] == "mpi" and vendor in SEGMENTS else between[1]
+        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(across, SEGMENT_STREAM)
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)

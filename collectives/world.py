@@ -77,6 +77,7 @@ class World:
         """The MPI job whose library can be called, on all ranks or on none."""
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
+        self.vendor: str = mpi.vendor if mpi else ""
         self.crowded = _crowded(met)
         """Do ranks outnumber the cores, on any host?"""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()

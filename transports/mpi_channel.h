@@ -29,7 +29,7 @@ enum {
     HK_MPI_SLOTS = 8,
     HK_MPI_PAYLOAD = 4096, /* what `send` must take though nobody reads, in one piece */
     HK_MPI_PIECES = 4,       /* under way at once */
-    HK_MPI_PIECE = 1 << 18,  /* bytes */
+    HK_MPI_PIECE = 1 << 24,  /* bytes: long, as MPI shakes hands for each; see SEGMENT_MPI in collectives/queue.py */
     HK_MPI_FORGET_NS = 20000000, /* that one channel waits for what cannot be cancelled */
 };
 
@@ -66,6 +66,7 @@ typedef struct hk_mpi_receiver {
     hk_mpi_end end;
     hk_mpi_piece piece[HK_MPI_SLOTS]; /* of the packet in the same slot */
     char *stage[HK_MPI_PIECES];
+    size_t stage_bytes[HK_MPI_PIECES]; /* as long as the longest piece that came to it */
     unsigned next_stage;
     unsigned head;    /* the slot of the oldest packet */
     unsigned arrived; /* packets there, from `head` on */
@@ -186,10 +187,16 @@ static inline int hk_mpi_fetch(hk_mpi_receiver *r, unsigned i, char *to) {
     hk_mpi_piece *q = hk_mpi_piece_at(r, i);
     q->staged = to == NULL;
     if (to == NULL) {
-        char **stage = &r->stage[r->next_stage];
-        if (*stage == NULL && (*stage = (char *)malloc(HK_MPI_PIECE)) == NULL) return hk_mpi_refused(&r->end, ENOMEM);
+        const unsigned i_stage = r->next_stage;
+        const size_t bytes = hk_mpi_packet_at(r, i)->bytes;
+        if (r->stage_bytes[i_stage] < bytes) {
+            free(r->stage[i_stage]);
+            r->stage[i_stage] = (char *)malloc(bytes);
+            r->stage_bytes[i_stage] = r->stage[i_stage] ? bytes : 0;
+            if (r->stage[i_stage] == NULL) return hk_mpi_refused(&r->end, ENOMEM);
+        }
         r->next_stage = (r->next_stage + 1) % HK_MPI_PIECES;
-        to = *stage;
+        to = r->stage[i_stage];
     }
     q->to = to;
     hk_mpi_enter(m);

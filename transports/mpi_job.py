@@ -46,6 +46,7 @@ class MpiJob:
         self.comm = self._private(comm, timeout)
         self.handle = int(self.comm.handle)
         self.library, self.about = _library(MPI), described()
+        self.vendor: str = MPI.get_vendor()[0]
         """The second is for people."""
         self._tag, self._last_tag = 0, int(comm.Get_attr(MPI.TAG_UB) or FEWEST_TAGS)
         self._lock = threading.Lock()
