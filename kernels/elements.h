@@ -8,7 +8,9 @@
 #ifndef HOCKET_KERNELS_ELEMENTS_H
 #define HOCKET_KERNELS_ELEMENTS_H
 
+#ifndef __CUDACC_RTC__
 #include <stddef.h>
+#endif
 
 #include "small_floats.h"
 
@@ -29,7 +31,11 @@ typedef struct { f64 value; i64 index; } f64_i64;
 typedef struct { i32 value; i32 index; } i32_i32;
 typedef struct { i64 value; i64 index; } i64_i64;
 
+/* What a pointer to elements may assume: nothing, except on a GPU (kernels/cuda.cuh), whose loads must be aligned. */
+#ifndef HK_ANY
 #define HK_ANY __attribute__((aligned(1), may_alias))
+#define HK_ANY_TWO __attribute__((packed, may_alias))
+#endif
 
 /* Elements that are stored as they are computed with. */
 #define HK_PLAIN(S)                                                              \
@@ -50,7 +56,7 @@ HK_SMALL(f16, u16) HK_SMALL(bf16, u16) HK_SMALL(e4m3fn, u8) HK_SMALL(e5m2, u8)
 
 /* Elements of two parts, loaded part by part: a packed structure has no alignment to break. */
 #define HK_TWO(S, T, U, FIRST, SECOND)                                                                   \
-    typedef struct __attribute__((packed, may_alias)) { T FIRST; U SECOND; } any_##S;                    \
+    typedef struct HK_ANY_TWO { T FIRST; U SECOND; } any_##S;                    \
     HK_INLINE S get_##S(const any_##S *p, size_t i) { S v = {p[i].FIRST, p[i].SECOND}; return v; }       \
     HK_INLINE void put_##S(any_##S *p, size_t i, S v) { p[i].FIRST = v.FIRST; p[i].SECOND = v.SECOND; }
 
@@ -74,9 +80,12 @@ HK_WRAPPING(f32, f32) HK_WRAPPING(f64, f64)
 HK_ORDERED(u8) HK_ORDERED(u16) HK_ORDERED(u32) HK_ORDERED(u64) HK_ORDERED(i8) HK_ORDERED(i16) HK_ORDERED(i32)
 HK_ORDERED(i64) HK_ORDERED(f32) HK_ORDERED(f64)
 
-HK_INLINE u8 band_u8(u8 a, u8 b) { return a & b; }
-HK_INLINE u8 bor_u8(u8 a, u8 b) { return a | b; }
-HK_INLINE u8 bxor_u8(u8 a, u8 b) { return a ^ b; }
+#define HK_BITS(U)                                                                    \
+    HK_INLINE U band_##U(U a, U b) { return a & b; }                                  \
+    HK_INLINE U bor_##U(U a, U b) { return a | b; }                                   \
+    HK_INLINE U bxor_##U(U a, U b) { return a ^ b; }
+
+HK_BITS(u8) HK_BITS(u16) HK_BITS(u32) HK_BITS(u64)
 
 /* Truth on the bits U of a dtype D, whose sign bit (if it has one) does not count and whose 1 is ONE. */
 #define HK_LOGICAL(D, U, SIGN, ONE)                                                                               \
@@ -91,7 +100,10 @@ HK_LOGICAL(f32, u32, 0x80000000u, 0x3f800000u) HK_LOGICAL(f64, u64, 1ull << 63, 
 HK_LOGICAL(e4m3fn, u8, 0x80, 0x38) HK_LOGICAL(e5m2, u8, 0x80, 0x3c)
 
 /* A product that is rounded before it is added to: where the CPU can fuse the two, it would give other bits. */
-#if defined(__clang__)
+#if defined(HK_CUDA)
+#define HK_UNFUSED
+#define HK_ROUNDED(x) (x)
+#elif defined(__clang__)
 #define HK_UNFUSED _Pragma("clang fp contract(off)")
 #define HK_ROUNDED(x) (x)
 #elif defined(__aarch64__)

@@ -7,63 +7,8 @@
 #ifndef HOCKET_KERNELS_SCALE_H
 #define HOCKET_KERNELS_SCALE_H
 
+#include "factor.h"
 #include "fold.h"
-
-/* n, if factor is 1.0 / n for an integer n > 1 of at most 31 bits; else 0. */
-static inline i32 hk_divisor(double factor) {
-    if (!(factor > 0x1p-31 && factor <= 0.5))
-        return 0;
-    i32 n = (i32)(1 / factor + 0.5);
-    return 1.0 / n == factor ? n : 0;
-}
-
-/* A NaN is made the usual one: hk_to_bf16 relies on its lower half being zero. */
-static inline f32 hk_small_factor(double factor) {
-    return factor != factor ? hk_float(0x7fc00000u) : (f32)factor;
-}
-
-/* |factor| is mantissa * 2^exponent; NaN counts as zero. */
-struct hk_factor {
-    u64 mantissa;
-    int exponent, negative;
-    i32 divisor;
-};
-
-static inline struct hk_factor hk_split(double factor) {
-    u64 bits;
-    memcpy(&bits, &factor, 8);
-    int exponent = (int)(bits >> 52) & 0x7ff;
-    u64 mantissa = bits & ((1ull << 52) - 1);
-    struct hk_factor by = {factor != factor ? 0 : exponent ? mantissa | 1ull << 52 : mantissa,
-                           (exponent ? exponent : 1) - 1075, factor < 0, hk_divisor(factor)};
-    return by;
-}
-
-/* x * |factor| rounded down, or UINT64_MAX if that is less: exact, since 64 by 53 bits fit in 128. */
-HK_INLINE u64 hk_times(u64 x, struct hk_factor by) {
-    unsigned __int128 product = (unsigned __int128)x * by.mantissa;
-    if (by.exponent > 0)
-        return product == 0 ? 0
-               : by.exponent >= 64 || product >> (64 - by.exponent) ? UINT64_MAX
-                                                                    : (u64)product << by.exponent;
-    product = by.exponent <= -128 ? 0 : product >> -by.exponent;
-    return product > UINT64_MAX ? UINT64_MAX : (u64)product;
-}
-
-HK_INLINE i64 hk_scale_i64(i64 x, struct hk_factor by) {
-    if (by.divisor)
-        return x / by.divisor;
-    u64 magnitude = hk_times(x < 0 ? 0 - (u64)x : (u64)x, by);
-    if ((x < 0) != by.negative)
-        return magnitude > INT64_MAX ? INT64_MIN : -(i64)magnitude;
-    return magnitude > INT64_MAX ? INT64_MAX : (i64)magnitude;
-}
-
-HK_INLINE u64 hk_scale_u64(u64 x, struct hk_factor by) {
-    if (by.divisor)
-        return x / (u64)by.divisor;
-    return by.negative ? 0 : hk_times(x, by);
-}
 
 #endif
 
@@ -78,16 +23,11 @@ HK_INLINE u64 hk_scale_u64(u64 x, struct hk_factor by) {
     HK_SCALE(S, f32 by = hk_small_factor(factor);                                                       \
         HK_IVDEP for (size_t i = 0; i < count; i++) { put_##S(out, i, get_##S(in, i) * by); })
 
-/* Up to 32 bits double is exact: so is the truncated quotient of two such integers. */
 #define HK_SCALE_INT(S, LOW, HIGH)                                                                      \
     HK_SCALE(S, double divisor = hk_divisor(factor);                                                    \
         double times = divisor ? 1 : factor, by = divisor ? divisor : 1;                                \
         HK_IVDEP for (size_t i = 0; i < count; i++) {                                                   \
-            double y = (double)in[i] * times / by;                                                      \
-            y = y > (HIGH) ? (HIGH) : y;                                                                \
-            y = y < (LOW) ? (LOW) : y;                                                                  \
-            y = y != y ? 0 : y;                                                                         \
-            out[i] = (S)(i64)y;                                                                         \
+            out[i] = (S)hk_scale_int((double)in[i], times, by, LOW, HIGH);                              \
         })
 
 #define HK_SCALE_LONG(S)                                                                                \

@@ -6,10 +6,15 @@
 #ifndef HOCKET_KERNELS_SMALL_FLOATS_H
 #define HOCKET_KERNELS_SMALL_FLOATS_H
 
+#ifndef __CUDACC_RTC__
 #include <stdint.h>
 #include <string.h>
+#endif
 
+/* kernels/cuda.cuh, included before this, has words of its own for a GPU. */
+#ifndef HK_INLINE
 #define HK_INLINE static inline __attribute__((always_inline, unused))
+#endif
 
 HK_INLINE float hk_float(uint32_t bits) {
     float value;
@@ -52,14 +57,17 @@ HK_INLINE float hk_from_bf16(uint16_t x) {
     return hk_float((uint32_t)x << 16);
 }
 
+#ifndef HK_OWN_TO_BF16
 /* For what comes of bfloat16 operands.  Their NaN have a lower half of zeros, and so has every NaN an FPU makes, so
  * rounding cannot carry into the upper half and no NaN needs to be looked for. */
 HK_INLINE uint16_t hk_to_bf16(float value) {
     uint32_t bits = hk_bits(value);
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
+#endif
 
-#if defined(__aarch64__)
+#if defined(HK_OWN_F16)
+#elif defined(__aarch64__)
 HK_INLINE float hk_from_f16(uint16_t x) {
     __fp16 half;
     memcpy(&half, &x, 2);
@@ -89,21 +97,23 @@ HK_INLINE uint16_t hk_to_f16(float value) {
 }
 #endif
 
+#ifndef HK_OWN_FROM_FLOAT8
 /* e4m3fn: no infinity, the one pattern 0x7f is NaN, the largest number is 448. */
 HK_INLINE float hk_from_e4m3fn(uint8_t x) {
     uint32_t magnitude = x & 0x7fu;
     return hk_widen(magnitude, (uint32_t)(x & 0x80u) << 24, 20, 120, 0x1p-9f, 0x7f);
 }
 
+/* e5m2 is the upper half of an fp16. */
+HK_INLINE float hk_from_e5m2(uint8_t x) {
+    return hk_widen(x & 0x7fu, (uint32_t)(x & 0x80u) << 24, 21, 112, 0x1p-16f, 0x7c);
+}
+#endif
+
 HK_INLINE uint8_t hk_to_e4m3fn(float value) {
     uint32_t bits = hk_bits(value) & 0x7fffffffu, sign = (hk_bits(value) >> 24) & 0x80u;
     uint32_t small = hk_narrow(bits, 20, 120, 0x1p14f);
     return (uint8_t)(hk_select(small > 0x7eu, 0x7fu, small) | sign);
-}
-
-/* e5m2 is the upper half of an fp16. */
-HK_INLINE float hk_from_e5m2(uint8_t x) {
-    return hk_widen(x & 0x7fu, (uint32_t)(x & 0x80u) << 24, 21, 112, 0x1p-16f, 0x7c);
 }
 
 HK_INLINE uint8_t hk_to_e5m2(float value) {

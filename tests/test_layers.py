@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LEAVES = ("algorithms", "transports", "kernels")
-SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h")
+SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".cuh")
 FILES = [path for leaf in LEAVES for path in sorted((ROOT / leaf).iterdir()) if path.suffix in SUFFIXES]
 FOREIGN = {
     "algorithms": r"(hocket\.(collectives|transports|kernels|bench)|numpy|torch)\b",
@@ -28,7 +28,7 @@ def imported(path: Path) -> list[str]:
         named = [(n.module or "", n.names) for n in nodes if isinstance(n, ast.ImportFrom)]
         assert not any(n.level for n in nodes if isinstance(n, ast.ImportFrom)), f"{path}: say import hocket.folder..."
         return direct + [f"{module}.{alias.name}" for module, names in named for alias in names]
-    if path.suffix == ".h":
+    if path.suffix in (".h", ".cuh"):
         return ["hocket." + name.replace("/", ".") for name in re.findall(r'#include "([a-z_]+/[^"]+)"', text)]
     froms = re.findall(r"^\s*from\s+([\w.]+)\s+c?import\s+\(?([\w, ]+)", text, re.M)
     plain = re.findall(r"^\s*c?import\s+([\w., ]+)", text, re.M)

@@ -1,0 +1,24 @@
+/* Barrier and allgather over the memory of several devices.  flags.cuh says when they may be used. */
+#ifndef HOCKET_KERNELS_GATHER_CUH
+#define HOCKET_KERNELS_GATHER_CUH
+
+#include "flags.cuh"
+#include "tiles.cuh"
+
+/* Returns once every rank's has begun.  One block is enough. */
+HK_KERNEL(hk_barrier, HK_PARAM(hk_peers) peers) {
+    hk_meet(peers, 0);
+}
+
+/* Every rank: `bytes` bytes of each rank's `in`, at out + rank * bytes, at any alignment. */
+HK_KERNEL(hk_allgather, HK_PARAM(hk_peers) peers, HK_PARAM(hk_pointers) in, void *out, u64 bytes) {
+    if (!hk_meet(peers, 0))
+        return;
+    for (int j = 0; j < peers.world; j++) {
+        const int rank = (peers.rank + j) % peers.world; /* not all at once from the same */
+        hk_copy_tiles((u8 *)out + bytes * rank, in.at[rank], bytes);
+    }
+    hk_meet(peers, 1); /* after it `in` may be overwritten */
+}
+
+#endif

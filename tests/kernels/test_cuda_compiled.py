@@ -1,0 +1,89 @@
+"""The CUDA kernels as NVRTC compiles them for each GPU: what no emulator sees, read off the machine code.
+
+A few modules of each sort, for sm_90, and fewer for the other architectures: a module takes a second or two, and all
+175 of them minutes.  That they run, and how fast, only a GPU can say.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nvrtc
+import pytest
+from emulation import modules_of
+
+from hocket.kernels import cuda
+from hocket.kernels.cuda import Kernel, Module
+
+pytestmark = pytest.mark.gpu
+
+HANDFUL = (
+    cuda.COPY,
+    cuda.reduce("float32", "sum"),
+    cuda.reduce("float16", "max"),
+    cuda.reduce("bfloat16", "sum"),
+    cuda.reduce("float8_e4m3fn", "sum"),
+    cuda.reduce("float64_int64", "minloc"),
+    cuda.scale("int64"),
+    cuda.cast("float32", "bfloat16"),
+    cuda.quantise("bfloat16", "float8_e4m3fn"),
+)
+EVERYWHERE = (cuda.COPY, cuda.reduce("bfloat16", "sum"), cuda.cast("float32", "bfloat16"))
+MEETS = re.compile(r"hk_(barrier|allgather|reduce_scatter_\w+|allreduce_\w+)")
+
+
+def kernels_of(module: Module) -> list[Kernel]:
+    return [kernel for kernel in cuda.catalogue() if kernel.module == module]
+
+
+def compiled(module: Module, arch: int) -> bytes:
+    return nvrtc.compile_cubin(*cuda.module_source(module), arch)
+
+
+def check(module: Module, cubin: bytes, folder: Path) -> None:
+    path = folder / "kernels.cubin"
+    path.write_bytes(cubin)
+    code, used = nvrtc.assembly(path), nvrtc.resources(path)
+    assert sorted(code) == sorted(kernel.name for kernel in kernels_of(module))
+    for name, text in code.items():
+        assert not re.search(r"\b(LDL|STL)\b", text), f"{name} uses local memory"
+        assert used[name]["STACK"] == 0 and used[name]["LOCAL"] == 0, f"{name}: {used[name]}"
+        assert used[name]["REG"] <= 128, f"{name}: {used[name]}"  # two blocks to a multiprocessor, whatever it is
+        assert ".CONSTANT" not in text, f"{name} reads peers' memory as if nobody wrote it"
+        if name.startswith(("hk_reduce_", "hk_allreduce_", "hk_scale_", "hk_copy", "hk_allgather")):
+            assert re.search(r"\bLDG?\.E\.128\b", text) and re.search(r"\bSTG?\.E\.128\b", text), f"{name}: scalar"
+        signals = re.findall(r"\bSTG?\.E\S*STRONG\.SYS", text)
+        polls = re.findall(r"\bLDG?\.E\S*STRONG\.SYS", text)
+        assert bool(signals) == bool(polls) == bool(MEETS.fullmatch(name)), f"{name}: {signals} {polls}"
+
+
+@pytest.mark.parametrize("arch", [75, 80, 100, 120])
+def test_a_few_for_every_architecture(arch: int, tmp_path: Path) -> None:
+    for module in modules_of(EVERYWHERE):
+        check(module, compiled(module, arch), tmp_path)
+
+
+@pytest.mark.parametrize("kernel", HANDFUL, ids=lambda kernel: kernel.name)
+def test_the_machine_code_is_as_meant(kernel: Kernel, tmp_path: Path) -> None:
+    check(kernel.module, compiled(kernel.module, 90), tmp_path)
+    if kernel.name == "hk_reduce_sum_bfloat16":
+        text = nvrtc.assembly(tmp_path / "kernels.cubin")[kernel.name]
+        assert "F2F" in text, "bfloat16 is rounded by the hardware"
+
+
+def test_no_product_is_fused_with_a_sum(tmp_path: Path) -> None:
+    kernel = cuda.reduce("complex64", "prod")
+    check(kernel.module, compiled(kernel.module, 90), tmp_path)
+    assert not re.search(r"\bFFMA\b", nvrtc.assembly(tmp_path / "kernels.cubin")[kernel.name])
+
+
+def test_what_breaks_the_rules_is_seen(tmp_path: Path) -> None:
+    """A copy of the addresses, indexed at run time, goes to local memory; so these checks do look."""
+    text, options = cuda.module_source(cuda.BARRIER.module)
+    wrong = text.replace("const __grid_constant__ T", "T").replace(
+        "in.at[rank], bytes", "const_cast<hk_pointers &>(in).at[(in.at[0] = out, rank)], bytes"
+    )
+    assert wrong != text
+    with pytest.raises(AssertionError, match="hk_allgather"):
+        check(cuda.BARRIER.module, nvrtc.compile_cubin(wrong, options, 90), tmp_path)

@@ -1,0 +1,98 @@
+"""The CUDA reductions, emulated: every dtype x op x k has the bits of the CPU's kernels, and those of the oracle."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from emulation import OK, Buffer, Emulator
+
+from hocket.errors import ArgumentError
+from hocket.kernels import cuda, reduce
+from hocket.kernels.dtypes import DType, by_name
+from hocket.kernels.ops import OPS
+
+pytestmark = pytest.mark.gpu
+
+
+def sibling(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+oracle = sibling("oracle")
+Array = np.ndarray[Any, Any]
+CASES = [(row, op.name) for row in oracle.ROWS for op in OPS if row.kind in op.kinds]
+LENGTHS = (0, 1, 7, 8, 9, 255, 4099)
+GRID, BLOCK = 3, 64
+
+
+def alignment(row: DType) -> int:
+    """Of the parts of an element: what a GPU needs."""
+    return row.itemsize // (2 if row.kind in ("complex", "pair") else 1)
+
+
+def random_bits(row: DType, count: int, rng: np.random.Generator) -> Array:
+    bits = rng.integers(0, 256, count * row.itemsize, dtype=np.uint8)
+    return bits.view(oracle.numpy_dtype(row))
+
+
+def check(emulator: Emulator, row: DType, op: str, inputs: list[Array], offsets: list[int], place: int | None) -> None:
+    """`place`: the input that is overwritten, or none."""
+    given = [Buffer.of(x, offset) for x, offset in zip(inputs, offsets, strict=False)]
+    out = Buffer(inputs[0].nbytes, offsets[-1]) if place is None else given[place]
+    addresses = cuda.pointers([buffer.address for buffer in given])
+    values = addresses, out.address, len(inputs[0]), len(inputs)
+    assert emulator.loops(cuda.reduce(row.name, op), GRID, BLOCK, *values) == OK
+    want = np.empty_like(inputs[0])
+    reduce.reduce_arrays(want, inputs, op)
+    got = out.as_array(want.dtype)
+    good = oracle.same(row, got, want)
+    if not good.all():
+        at = int(np.argmin(good)) // (len(good) // len(want))
+        operands = [x[at] for x in inputs]
+        pytest.fail(f"{row} {op} element {at} of {len(got)}, {place=}: {operands} gave {got[at]}, not {want[at]}")
+    for j, (buffer, x) in enumerate(zip(given, inputs, strict=True)):
+        assert buffer.is_intact() and (j == place or buffer.bytes.tobytes() == x.tobytes())
+    assert out.is_intact()
+
+
+@pytest.mark.parametrize(("row", "op"), CASES, ids=str)
+def test_has_the_bits_of_the_cpu(emulator: Emulator, row: DType, op: str) -> None:
+    rng = np.random.default_rng(row.code * 16 + len(op))
+    step = alignment(row)
+    for k in range(1, 9):
+        for count in LENGTHS:
+            make = random_bits if count % 2 else oracle.samples
+            inputs = [make(row, count, rng) for _ in range(k)]
+            check(emulator, row, op, inputs, [0] * (k + 1), None if count % 3 else k - 1)
+            odd = [step * int(n) for n in rng.integers(0, 5, k + 1)]
+            check(emulator, row, op, inputs, odd, 0 if count > 255 else None)
+
+
+@pytest.mark.parametrize(("row", "op"), CASES, ids=str)
+def test_has_the_bits_of_the_oracle(emulator: Emulator, row: DType, op: str) -> None:
+    rng = np.random.default_rng(row.code)
+    inputs = [oracle.samples(row, 1000, rng) for _ in range(5)]
+    out = Buffer(inputs[0].nbytes)
+    given = [Buffer.of(x) for x in inputs]
+    addresses = cuda.pointers([buffer.address for buffer in given])
+    assert emulator.loops(cuda.reduce(row.name, op), GRID, BLOCK, addresses, out.address, 1000, 5) == OK
+    want = oracle.expected(row, inputs, op)
+    assert oracle.same(row, out.as_array(want.dtype), want).all()
+
+
+def test_what_has_no_kernel_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="op 'band' needs integers or bool, got float32"):
+        cuda.reduce("float32", "band")
+    with pytest.raises(ArgumentError, match="op 'sum' needs numbers or bool, got bytes"):
+        cuda.reduce(by_name("bytes").name, "sum")
+    with pytest.raises(ArgumentError, match="at most 8 buffers, got 9"):
+        cuda.pointers(range(9))
