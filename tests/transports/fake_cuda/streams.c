@@ -1,0 +1,158 @@
+/* Streams: queues of operations, each with a thread that carries them out, after a while and in their order. */
+#include "fake.h"
+
+static struct CUstream_st *streams;
+static _Thread_local struct CUstream_st *own[DEVICES];
+
+static struct CUstream_st *new_stream(struct CUctx_st *c, unsigned flags) {
+    static unsigned made;
+    struct CUstream_st *s = calloc(1, sizeof *s);
+    s->context = c, s->flags = flags, s->dice = (unsigned)(is.seed ? is.seed : my_pid) * 7919u + ++made;
+    s->next = streams; /* never freed: handles may be used after their end, and that must be noticed */
+    return streams = s;
+}
+
+static struct CUstream_st *legacy(struct CUctx_st *c) {
+    if (c->legacy == NULL) c->legacy = new_stream(c, CU_STREAM_DEFAULT);
+    return c->legacy;
+}
+
+struct CUstream_st *stream_of(CUstream handle) {
+    struct CUctx_st *c = current();
+    if (handle == NULL || handle == CU_STREAM_LEGACY) return legacy(c);
+    if (handle == CU_STREAM_PER_THREAD) {
+        struct CUstream_st **mine = &own[c->device];
+        return *mine ? *mine : (*mine = new_stream(c, CU_STREAM_DEFAULT));
+    }
+    for (struct CUstream_st *s = streams; s; s = s->next)
+        if (s == handle && !s->destroyed) return s;
+    misuse(&is.bad_handle, "a stream is used that is not there");
+    return NULL;
+}
+
+/* ---- what is queued */
+
+void need(struct op *o, struct CUstream_st *s, uint64_t upto) {
+    if (s->done >= upto) return;
+    o->needs = realloc(o->needs, (size_t)(o->n_needs + 1) * sizeof *o->needs);
+    o->needs[o->n_needs++] = (struct need){s, upto};
+}
+
+static int ready(const struct op *o) {
+    for (int i = 0; i < o->n_needs; i++)
+        if (o->needs[i].stream->done < o->needs[i].upto) return 0;
+    return 1;
+}
+
+static void *work(void *stream) {
+    struct CUstream_st *s = stream;
+    pthread_mutex_lock(&lock);
+    while (s->first || !s->destroyed) {
+        struct op *o = s->first;
+        if (o == NULL || (!ready(o) && !dead())) {
+            pthread_cond_wait(&moved, &lock);
+            continue;
+        }
+        const useconds_t late = is.delay ? (useconds_t)(rand_r(&s->dice) % (is.delay + 1)) : 0;
+        is.operations++;
+        if (is.fault_at > 0 && --is.fault_at == 0) die(is.fault_status);
+        pthread_mutex_unlock(&lock);
+        if (late) usleep(late);
+        if (o->run && !dead()) o->run(o);
+        else free(o->launch);
+        pthread_mutex_lock(&lock);
+        s->first = o->next;
+        s->done = o->number;
+        free(o->needs);
+        free(o);
+        pthread_cond_broadcast(&moved);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* Queue an operation; its fields may be filled in until the lock is let go. */
+struct op *submit(struct CUstream_st *s, void (*run)(struct op *)) {
+    struct op *o = calloc(1, sizeof *o);
+    pthread_t thread;
+    o->number = ++s->submitted;
+    o->run = run;
+    struct CUstream_st *const null = legacy(s->context);
+    if (s == null) {
+        for (struct CUstream_st *t = streams; t; t = t->next)
+            if (t != s && t->context == s->context && !(t->flags & CU_STREAM_NON_BLOCKING)) need(o, t, t->submitted);
+    } else if (!(s->flags & CU_STREAM_NON_BLOCKING)) {
+        need(o, null, null->submitted);
+    }
+    if (s->first == NULL) s->first = o;
+    else s->last->next = o;
+    s->last = o;
+    if (!s->running) {
+        s->running = 1;
+        if (pthread_create(&thread, NULL, work, s) != 0) abort();
+        pthread_detach(thread);
+    }
+    pthread_cond_broadcast(&moved);
+    return o;
+}
+
+CUresult until_done(struct CUstream_st *s, uint64_t number) {
+    while (s->done < number) pthread_cond_wait(&moved, &lock);
+    return dead();
+}
+
+void settle(struct CUctx_st *c) {
+    for (struct CUstream_st *s = streams; s; s = s->next)
+        if (s->context == c) until_done(s, s->submitted);
+}
+
+void drain(void) {
+    for (struct CUstream_st *s = streams; s; s = s->next) until_done(s, s->submitted);
+}
+
+static int is_capturing(const struct CUstream_st *s) { return is.capturing == 1 || is.capturing == (long)(uintptr_t)s; }
+
+/* ---- the calls */
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+    ENTER(IN_CONTEXT);
+    if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return leave(CUDA_ERROR_INVALID_VALUE);
+    *stream = new_stream(current(), flags);
+    is.streams++;
+    return leave(CUDA_SUCCESS);
+}
+
+/* Returns at once; what it was given is still carried out. */
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    ENTER(IN_CONTEXT);
+    struct CUstream_st *s = (uintptr_t)stream > 2 ? stream_of(stream) : NULL;
+    if (s == NULL) return leave(CUDA_ERROR_INVALID_HANDLE);
+    s->destroyed = 1;
+    is.streams--;
+    pthread_cond_broadcast(&moved);
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+    ENTER(IN_CONTEXT);
+    struct CUstream_st *s = stream_of(stream);
+    if (s == NULL) return leave(CUDA_ERROR_INVALID_HANDLE);
+    if (is_capturing(s)) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return leave(s->done == s->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    ENTER(IN_CONTEXT);
+    struct CUstream_st *s = stream_of(stream);
+    if (s == NULL) return leave(CUDA_ERROR_INVALID_HANDLE);
+    if (is_capturing(s)) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return leave(until_done(s, s->submitted));
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    ENTER(IN_CONTEXT);
+    const struct CUstream_st *s = stream_of(stream);
+    if (s == NULL) return leave(CUDA_ERROR_INVALID_HANDLE);
+    *status = is_capturing(s) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return leave(CUDA_SUCCESS);
+}
