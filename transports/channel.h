@@ -88,6 +88,7 @@ struct hk_channel {
     const char *words; /* ... and what happened, if that says more; or NULL */
     uint32_t *bell;  /* two words of this process, the same for all its channels: see hk_ring_bell in wait.h; or NULL */
     int traffic;     /* a hint of the engine to senders: what the messages of this call are part of */
+    void *stream;    /* for channels of GPU memory: the CUstream that the next calls are to be ordered in */
 };
 
 #endif

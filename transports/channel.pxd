@@ -28,6 +28,7 @@ cdef extern from "transports/channel.h" nogil:
         const char* words
         uint32_t* bell
         int traffic
+        void* stream
 
     struct hk_channel_ops:
         long (*send)(hk_channel*, uint64_t, uint64_t, uint64_t, const void*, size_t) noexcept nogil

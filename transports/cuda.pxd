@@ -1,0 +1,141 @@
+"""The driver and devices as Cython sees them; cuda.h and device.h are their documentation."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from hocket.transports.channel cimport hk_channel
+
+
+cdef extern from "transports/cuda_ipc.h" nogil:
+    ctypedef int CUresult
+    ctypedef int CUdevice
+    ctypedef struct CUctx_st:
+        pass
+    ctypedef CUctx_st* CUcontext
+    ctypedef struct CUstream_st:
+        pass
+    ctypedef CUstream_st* CUstream
+    ctypedef struct CUevent_st:
+        pass
+    ctypedef CUevent_st* CUevent
+    ctypedef struct CUmod_st:
+        pass
+    ctypedef CUmod_st* CUmodule
+    ctypedef struct CUfunc_st:
+        pass
+    ctypedef CUfunc_st* CUfunction
+    ctypedef struct CUuuid:
+        char bytes[16]
+    ctypedef struct CUipcMemHandle:
+        char reserved[64]
+    ctypedef struct CUipcEventHandle:
+        char reserved[64]
+    enum:
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        CU_MEMORYTYPE_DEVICE, CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS
+        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+    ctypedef enum CUstreamCaptureStatus:
+        CU_STREAM_CAPTURE_STATUS_NONE
+    struct hk_cuda:
+        CUresult (*cuInit)(unsigned int) noexcept nogil
+        CUresult (*cuGetErrorString)(CUresult, const char**) noexcept nogil
+        CUresult (*cuDeviceGetCount)(int*) noexcept nogil
+        CUresult (*cuDeviceGet)(CUdevice*, int) noexcept nogil
+        CUresult (*cuDeviceGetName)(char*, int, CUdevice) noexcept nogil
+        CUresult (*cuDeviceGetUuid_v2)(CUuuid*, CUdevice) noexcept nogil
+        CUresult (*cuDeviceGetAttribute)(int*, int, CUdevice) noexcept nogil
+        CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice) noexcept nogil
+        CUresult (*cuCtxPushCurrent_v2)(CUcontext) noexcept nogil
+        CUresult (*cuCtxPopCurrent_v2)(CUcontext*) noexcept nogil
+        CUresult (*cuMemAlloc_v2)(uint64_t*, size_t) noexcept nogil
+        CUresult (*cuMemFree_v2)(uint64_t) noexcept nogil
+        CUresult (*cuPointerGetAttribute)(void*, int, uint64_t) noexcept nogil
+        CUresult (*cuIpcGetMemHandle)(CUipcMemHandle*, uint64_t) noexcept nogil
+        CUresult (*cuIpcOpenMemHandle_v2)(uint64_t*, CUipcMemHandle, unsigned int) noexcept nogil
+        CUresult (*cuIpcCloseMemHandle)(uint64_t) noexcept nogil
+        CUresult (*cuIpcGetEventHandle)(CUipcEventHandle*, CUevent) noexcept nogil
+        CUresult (*cuIpcOpenEventHandle)(CUevent*, CUipcEventHandle) noexcept nogil
+        CUresult (*cuEventCreate)(CUevent*, unsigned int) noexcept nogil
+        CUresult (*cuEventDestroy_v2)(CUevent) noexcept nogil
+        CUresult (*cuEventRecord)(CUevent, CUstream) noexcept nogil
+        CUresult (*cuEventSynchronize)(CUevent) noexcept nogil
+        CUresult (*cuStreamCreate)(CUstream*, unsigned int) noexcept nogil
+        CUresult (*cuStreamDestroy_v2)(CUstream) noexcept nogil
+        CUresult (*cuStreamSynchronize)(CUstream) noexcept nogil
+        CUresult (*cuStreamWaitEvent)(CUstream, CUevent, unsigned int) noexcept nogil
+        CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus*) noexcept nogil
+        CUresult (*cuModuleLoadData)(CUmodule*, const void*) noexcept nogil
+        CUresult (*cuModuleGetFunction)(CUfunction*, CUmodule, const char*) noexcept nogil
+        CUresult (*cuLaunchKernel)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                                   unsigned int, unsigned int, CUstream, void**, void**) noexcept nogil
+    int hk_cuda_open(hk_cuda*, const char*, char*, size_t)
+
+    struct hk_device:
+        const hk_cuda* cuda
+        CUcontext context
+        int ordinal, refused
+        char words[160]
+    int hk_device_enter(hk_device*)
+    void hk_device_leave(hk_device*, int)
+    int hk_device_refused(hk_device*, const char*, CUresult)
+    int hk_device_copy(hk_device*, void*, const void*, const void*, size_t)
+    int hk_device_record(hk_device*, void*, CUevent)
+    int hk_device_await(hk_device*, void*, CUevent)
+
+    enum:
+        HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE
+    size_t HK_C_SLOT_BYTES
+    struct hk_c_end:
+        hk_channel base
+    struct hk_c_pair:
+        hk_c_end tx, rx
+        int ended, bye
+        CUevent ready[4]
+        CUevent peer_done[12]
+        const char* theirs
+        const char* their_shared
+        CUevent peer_ready[12]
+        CUevent done[12]
+    struct hk_c_lane:
+        hk_device* device
+        char* window
+        int size
+        hk_c_pair** pair
+        CUevent ready[8]
+    void hk_c_open(hk_c_pair*, hk_c_lane*, int, hk_channel*, hk_channel*)
+    void hk_c_post(hk_c_pair*, unsigned int, unsigned int, uint64_t, uint64_t, size_t)
+    void hk_c_pump(hk_c_pair*)
+
+
+cdef class Device:
+    cdef hk_device d
+    cdef CUdevice handle
+    cdef readonly int ordinal, multiprocessors
+    cdef readonly str name, uuid
+    cdef readonly tuple capability
+    cdef dict functions, modules
+    cdef object __weakref__
+
+
+cdef class Shared:
+    cdef Device device
+    cdef readonly uint64_t address
+
+
+cdef class Mapped:
+    cdef Device device
+    cdef readonly uint64_t address
+
+
+cdef class Lane:
+    cdef Device device
+    cdef int index
+    cdef Shared window
+    cdef dict mapped
+    cdef list below         # the host channels' capsules: as long as ours may be used
+    cdef hk_c_lane lane
+    cdef hk_c_pair* pairs
+    cdef object __weakref__
+    cdef list _handles(self, CUevent* events, int n, int peer)
+    cdef int _make_events(self) except -1

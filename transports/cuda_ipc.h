@@ -1,0 +1,351 @@
+/* Channels between the GPU memories of two processes of a host.
+ *
+ * The writer copies a piece into a slot of its own window, which the reader's process has mapped, and records an event
+ * behind that; then a packet over a host channel names the slot.  The reader makes its stream wait for the event and
+ * copies, or reduces, straight from the slot; it records an event behind that, and a packet the other way says that
+ * the slot is done with.  The writer's stream waits for that event before the slot is used again.
+ *
+ * So the host channel carries what hosts must agree on (which message, how long, which slot), with its own waiting and
+ * its own signs of a lost peer, and streams wait only for work that has been issued already: no kernel ever waits, and
+ * ranks may share one GPU.  A packet is sent after the record that it tells of, and an event is recorded again only
+ * after its waiter has issued the wait: that is what a slot's turn is.
+ *
+ * A slot of the lane's shared ones may be named to several readers (multicast).  All calls work on the stream that the
+ * engine has left in the channel. */
+#ifndef HK_CUDA_IPC_H
+#define HK_CUDA_IPC_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "transports/channel.h"
+#include "transports/device.h"
+
+enum {
+    HK_C_SLOTS = 4,                       /* of each pair ... */
+    HK_C_SHARED = 8,                      /* ... and of the lane */
+    HK_C_ALL = HK_C_SLOTS + HK_C_SHARED,  /* that one peer can be told of: its own come first */
+    HK_C_OUTBOX = 64,                     /* packets that wait for the host channel: fewer than this, see hk_c_post */
+    HK_C_PIECE = 1, /* kinds of packets: a slot has been written */
+    HK_C_DONE = 2,  /* ... has been read */
+    HK_C_BYE = 3    /* the peer has let go of our window */
+};
+#define HK_C_SLOT_BYTES ((size_t)4 << 20)
+#define HK_C_TAG ((uint64_t)0x686b63756461) /* of all messages on the host channel */
+
+typedef struct hk_c_packet {
+    uint64_t tag, length; /* of the message, as in channel.h */
+    uint32_t bytes;       /* of the piece */
+    uint16_t kind, slot;
+} hk_c_packet;
+
+typedef struct hk_c_pair hk_c_pair;
+
+/* What all pairs of a lane share. */
+typedef struct hk_c_lane {
+    hk_device *device;
+    char *window;               /* size * HK_C_SLOTS slots, then HK_C_SHARED */
+    int size;
+    hk_c_pair **pair;           /* by member; NULL: not opened */
+    int readers[HK_C_SHARED];   /* of each shared slot, that have not said that they are done */
+    uint32_t next_shared;
+    CUevent ready[HK_C_SHARED]; /* recorded when the slot is written */
+} hk_c_lane;
+
+typedef struct hk_c_end {
+    hk_channel base;
+    hk_c_pair *pair;
+} hk_c_end;
+
+struct hk_c_pair {
+    hk_c_end tx, rx;
+    hk_c_lane *lane;
+    hk_channel *out, *in; /* the host channels */
+    int ended;            /* HK_LOST or HK_FAULT: why nothing more will come */
+    hk_c_packet outbox[HK_C_OUTBOX];
+    uint32_t out_head, out_tail;
+
+    char *slots;                     /* to write: our own in the window */
+    CUevent ready[HK_C_SLOTS];
+    CUevent peer_done[HK_C_ALL];     /* recorded by the reader */
+    uint32_t busy;                   /* bits: slots that the reader has not said to be done with */
+    uint32_t due;                    /* bits: it has, and its event must be waited for before they are used again */
+    uint32_t next;
+
+    const char *theirs, *their_shared; /* to read: the peer's slots for us, as mapped here */
+    CUevent peer_ready[HK_C_ALL];
+    CUevent done[HK_C_ALL];
+    hk_c_packet piece[HK_C_ALL];     /* that have come, oldest first */
+    uint32_t first, came;
+    int open;                        /* a message is under way ... */
+    uint64_t tag, length, left;      /* ... this one */
+    uint32_t taken;                  /* bytes of the piece in front */
+    int awaited;                     /* the stream waits for it */
+    int bye;
+};
+
+static inline const char *hk_c_from(const hk_c_pair *p, unsigned slot) {
+    return slot < HK_C_SLOTS ? p->theirs + slot * HK_C_SLOT_BYTES
+                             : p->their_shared + (slot - HK_C_SLOTS) * HK_C_SLOT_BYTES;
+}
+
+/* The driver has refused something: the channel's last words. */
+static inline int hk_c_refused(hk_c_end *e) {
+    e->pair->ended = HK_FAULT;
+    e->base.words = e->pair->lane->device->words;
+    return HK_FAULT;
+}
+
+static inline int hk_c_wrong(hk_c_pair *p, const char *words) {
+    p->ended = HK_FAULT;
+    p->tx.base.words = p->rx.base.words = words;
+    return HK_FAULT;
+}
+
+/* ------------------------------------------------------------------------------------------- packets */
+
+/* There is always room: a slot has one packet under way at most, ours and the peer's, and there is one goodbye. */
+static inline void hk_c_post(hk_c_pair *p, unsigned kind, unsigned slot, uint64_t tag, uint64_t length, size_t bytes) {
+    p->outbox[p->out_tail++ % HK_C_OUTBOX] =
+        (hk_c_packet){tag, length, (uint32_t)bytes, (uint16_t)kind, (uint16_t)slot};
+}
+
+static inline void hk_c_flush(hk_c_pair *p) {
+    while (p->out_head != p->out_tail && p->ended == 0) {
+        const hk_c_packet *next = &p->outbox[p->out_head % HK_C_OUTBOX];
+        const long n = p->out->ops->send(p->out, HK_C_TAG, sizeof *next, 0, next, sizeof *next);
+        if (n == HK_AGAIN) return;
+        if (n != (long)sizeof *next) {
+            p->ended = n < 0 ? (int)n : HK_FAULT;
+            p->tx.base.error = p->rx.base.error = p->out->error;
+            p->tx.base.words = p->rx.base.words = p->out->words;
+            return;
+        }
+        p->out_head++;
+    }
+}
+
+/* It is another process's word: nothing in it is believed. */
+static inline void hk_c_hear(hk_c_pair *p, const hk_c_packet *k) {
+    if (k->kind == HK_C_BYE) {
+        p->bye = 1;
+    } else if (k->slot >= HK_C_ALL) {
+        hk_c_wrong(p, "the peer names a slot that there is not");
+    } else if (k->kind == HK_C_PIECE) {
+        if (p->came - p->first >= HK_C_ALL || k->bytes > HK_C_SLOT_BYTES || (k->bytes == 0 && k->length))
+            hk_c_wrong(p, "the peer sends what the protocol does not allow");
+        else
+            p->piece[p->came++ % HK_C_ALL] = *k;
+    } else if (k->kind != HK_C_DONE || !(p->busy >> k->slot & 1)) {
+        hk_c_wrong(p, "the peer gives back a slot that it was not given");
+    } else {
+        p->busy &= ~(1u << k->slot);
+        p->due |= 1u << k->slot;
+        if (k->slot >= HK_C_SLOTS) p->lane->readers[k->slot - HK_C_SLOTS]--;
+    }
+}
+
+/* Send what waits, hear what has come. */
+static inline void hk_c_pump(hk_c_pair *p) {
+    hk_view v;
+    hk_c_packet k;
+    hk_c_flush(p);
+    while (p->ended == 0) {
+        const int rc = p->in->ops->peek(p->in, &v, sizeof k);
+        if (rc == HK_AGAIN) return;
+        if (rc != 1) {
+            p->ended = rc;
+            p->tx.base.error = p->rx.base.error = p->in->error;
+            p->tx.base.words = p->rx.base.words = p->in->words;
+            return;
+        }
+        if (v.tag != HK_C_TAG || v.length != sizeof k) {
+            hk_c_wrong(p, "the peer sends what the protocol does not allow");
+            return;
+        }
+        if (v.avail < sizeof k) return;
+        memcpy(&k, v.data, sizeof k);
+        p->in->ops->consume(p->in, sizeof k, 1);
+        hk_c_hear(p, &k);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- writing */
+
+/* Before a slot is written: the stream waits until this reader's stream is through with it. */
+static inline int hk_c_reclaim(hk_c_pair *p, void *stream, unsigned slot) {
+    if (!(p->due >> slot & 1)) return 0;
+    if (hk_device_await(p->lane->device, stream, p->peer_done[slot]) != 0) return -1;
+    p->due &= ~(1u << slot);
+    return 0;
+}
+
+static inline int hk_c_fill(hk_device *d, void *stream, char *slot, const void *src, size_t len, CUevent ready) {
+    return len && hk_device_copy(d, stream, slot, src, len) != 0 ? -1 : hk_device_record(d, stream, ready);
+}
+
+static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+    hk_c_end *e = (hk_c_end *)ch;
+    hk_c_pair *p = e->pair;
+    hk_device *d = p->lane->device;
+    const unsigned slot = p->next % HK_C_SLOTS;
+    (void)done;
+    hk_c_pump(p);
+    if (p->ended) return p->ended;
+    if (p->busy >> slot & 1) return HK_AGAIN;
+    if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
+    const int entered = hk_device_enter(d);
+    int rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
+    if (rc == 0) rc = hk_c_fill(d, ch->stream, p->slots + slot * HK_C_SLOT_BYTES, src, len, p->ready[slot]);
+    hk_device_leave(d, entered);
+    if (rc != 0) return hk_c_refused(e);
+    p->next++;
+    p->busy |= 1u << slot;
+    hk_c_post(p, HK_C_PIECE, slot, tag, length, len);
+    hk_c_flush(p);
+    return (long)len;
+}
+
+/* Stream order keeps the caller's memory until it has been copied; but what was taken must also be told of. */
+static int hk_c_settled(hk_channel *ch) {
+    hk_c_pair *p = ((hk_c_end *)ch)->pair;
+    hk_c_flush(p);
+    return p->ended ? p->ended : p->out_head == p->out_tail;
+}
+
+static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
+                           size_t len) {
+    hk_c_end *e = (hk_c_end *)chs[0];
+    hk_c_lane *lane = e->pair->lane;
+    hk_device *d = lane->device;
+    void *stream = chs[0]->stream;
+    const unsigned i = lane->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
+    (void)done;
+    for (int j = 0; j < n; j++) {
+        hk_c_pump(((hk_c_end *)chs[j])->pair);
+        if (((hk_c_end *)chs[j])->pair->ended) return ((hk_c_end *)chs[j])->pair->ended;
+    }
+    if (lane->readers[i]) { /* perhaps one who is not asked now: hear it */
+        for (int j = 0; j < lane->size; j++)
+            if (lane->pair[j] && lane->pair[j]->busy >> slot & 1) hk_c_pump(lane->pair[j]);
+        if (lane->readers[i]) return HK_AGAIN;
+    }
+    if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
+    const int entered = hk_device_enter(d);
+    int rc = entered < 0 ? -1 : 0;
+    for (int j = 0; j < lane->size && rc == 0; j++)
+        if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], stream, slot);
+    char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
+    if (rc == 0) rc = hk_c_fill(d, stream, to, src, len, lane->ready[i]);
+    hk_device_leave(d, entered);
+    if (rc != 0) return hk_c_refused(e);
+    lane->next_shared++;
+    lane->readers[i] = n;
+    for (int j = 0; j < n; j++) {
+        hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
+        p->busy |= 1u << slot;
+        hk_c_post(p, HK_C_PIECE, slot, tag, length, len);
+        hk_c_flush(p);
+    }
+    return (long)len;
+}
+
+/* ------------------------------------------------------------------------------------------- reading */
+
+/* 1: the piece in front belongs to the open message; or HK_AGAIN, HK_LOST, HK_FAULT. */
+static inline int hk_c_front(hk_c_pair *p) {
+    hk_c_pump(p);
+    if (p->came == p->first) return p->ended ? p->ended : HK_AGAIN;
+    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
+    if (!p->open) {
+        p->open = 1;
+        p->tag = k->tag;
+        p->length = p->left = k->length;
+    }
+    if (k->tag != p->tag || k->length != p->length || k->bytes - p->taken > p->left)
+        return hk_c_wrong(p, "a message begins in the middle of another, or is too long");
+    return 1;
+}
+
+/* The stream waits for the piece in front. */
+static inline int hk_c_await(hk_c_pair *p, void *stream) {
+    hk_device *d = p->lane->device;
+    if (p->awaited) return 0;
+    const int entered = hk_device_enter(d);
+    const int rc = entered < 0 ? -1 : hk_device_await(d, stream, p->peer_ready[p->piece[p->first % HK_C_ALL].slot]);
+    hk_device_leave(d, entered);
+    p->awaited = rc == 0;
+    return rc;
+}
+
+/* `n` bytes of the piece in front have been used: at its end the slot is given back. */
+static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
+    hk_device *d = p->lane->device;
+    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
+    int rc = 0;
+    p->taken += (uint32_t)n;
+    p->left -= n;
+    if (p->taken < k->bytes) return 0;
+    const int entered = hk_device_enter(d);
+    rc = entered < 0 ? -1 : hk_device_record(d, stream, p->done[k->slot]);
+    hk_device_leave(d, entered);
+    if (rc == 0) hk_c_post(p, HK_C_DONE, k->slot, 0, 0, 0);
+    p->first++;
+    p->taken = 0;
+    p->awaited = 0;
+    hk_c_flush(p);
+    return rc;
+}
+
+static int hk_c_peek(hk_channel *ch, hk_view *v, size_t want) {
+    hk_c_end *e = (hk_c_end *)ch;
+    hk_c_pair *p = e->pair;
+    const int rc = hk_c_front(p);
+    if (rc != 1) return rc;
+    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
+    if (want && k->bytes && hk_c_await(p, ch->stream) != 0) return hk_c_refused(e);
+    v->tag = p->tag;
+    v->length = p->length;
+    v->data = hk_c_from(p, k->slot) + p->taken;
+    v->avail = k->bytes - p->taken;
+    return 1;
+}
+
+static void hk_c_consume(hk_channel *ch, size_t len, int end) {
+    hk_c_end *e = (hk_c_end *)ch;
+    if ((len || e->pair->length == 0) && hk_c_use(e->pair, ch->stream, len) != 0) hk_c_refused(e);
+    if (end) e->pair->open = 0;
+}
+
+static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
+    hk_c_end *e = (hk_c_end *)ch;
+    hk_c_pair *p = e->pair;
+    hk_device *d = p->lane->device;
+    int rc = hk_c_front(p);
+    if (rc != 1) return rc;
+    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
+    if (len > k->bytes - p->taken) len = k->bytes - p->taken;
+    if (hk_c_await(p, ch->stream) != 0) return hk_c_refused(e);
+    const int entered = hk_device_enter(d);
+    rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, dst, hk_c_from(p, k->slot) + p->taken, len);
+    hk_device_leave(d, entered);
+    if (rc != 0 || hk_c_use(p, ch->stream, len) != 0) return hk_c_refused(e);
+    return (long)len;
+}
+
+static const hk_channel_ops hk_c_tx_ops = {.send = hk_c_send, .settled = hk_c_settled, .multicast = hk_c_multicast};
+static const hk_channel_ops hk_c_rx_ops = {.peek = hk_c_peek, .consume = hk_c_consume, .recv = hk_c_recv};
+
+/* Put the two ends on their host channels; their waiting is that of these. */
+static inline void hk_c_open(hk_c_pair *p, hk_c_lane *lane, int peer, hk_channel *out, hk_channel *in) {
+    p->lane = lane;
+    p->out = out;
+    p->in = in;
+    p->slots = lane->window + (size_t)peer * HK_C_SLOTS * HK_C_SLOT_BYTES;
+    p->tx.pair = p->rx.pair = p;
+    p->tx.base = (hk_channel){.ops = &hk_c_tx_ops, .fd = in->fd, .events = in->fd < 0 ? 0 : 1 /* POLLIN */, .bell = in->bell};
+    p->rx.base = (hk_channel){.ops = &hk_c_rx_ops, .fd = in->fd, .bell = in->bell};
+    lane->pair[peer] = p;
+}
+
+#endif
