@@ -12,6 +12,9 @@ class Buffer:
     writable: bool
     fresh: bool
     host: Any
+    device: int
+    foreign: bool
+    def stage(self) -> None: ...
     @property
     def rows(self) -> int: ...
     def restore(self) -> None: ...

@@ -33,7 +33,19 @@ cdef class Buffer:
     cdef readonly bint writable
     cdef public bint fresh          # made by us for the result
     cdef object export              # of a buffer: what keeps its memory where it is
-    cdef readonly object host       # of a GPU array: its copy in host memory
+    cdef readonly object host       # of a GPU array that is staged: its copy in host memory
+    cdef readonly int device        # the GPU that `address` is in; -1: it is in host memory
+    cdef readonly bint foreign      # is the array in a GPU's memory, wherever `address` is?
+
+    def __cinit__(self):
+        self.device = -1
+
+    def stage(self):
+        """If it lies on a GPU, work on a copy in host memory from now on; `restore` writes it back."""
+        cdef Buffer copy
+        if self.device >= 0:
+            copy = describe(staging.to_host(self.array))
+            self.device, self.host, self.address = -1, copy.array, copy.address
 
     def restore(self):
         """Write the result back to where the caller wants it, if that is in GPU memory."""
@@ -98,10 +110,29 @@ def describe(array, str what="x"):
 
 
 cdef Buffer describe_device(object array, str what):
-    """A GPU array: its copy in host memory, which `Buffer.restore` writes back."""
-    cdef Buffer b = describe(staging.to_host(array), what)
-    b.array, b.host = array, b.array
+    """A GPU array, where it is; or its copy in host memory if no driver knows where that is."""
+    cdef Buffer b
+    place = staging.place(array, what)
+    if place is None:
+        b = describe(staging.to_host(array), what)
+        b.array, b.host, b.foreign = array, b.array, True
+        return b
+    b = Buffer.__new__(Buffer)
+    b.device, b.address, b.shape, b.writable = place
+    b.dtype = torch_dtype(array) if hasattr(array, "data_ptr") else numpy_dtype(numpy.dtype(array.dtype))
+    b.count = 1
+    for n in b.shape:
+        b.count *= n
+    b.nbytes = b.count * b.dtype.itemsize
+    b.array, b.foreign = array, True
     return b
+
+
+cdef object torch_dtype(object tensor):
+    dtype = TORCH_DTYPES.get(tensor.dtype)
+    if dtype is None:
+        dtype = TORCH_DTYPES[tensor.dtype] = dtypes.from_torch_name(str(tensor.dtype))
+    return dtype
 
 
 cdef Buffer describe_torch(object tensor, str what):
@@ -117,9 +148,7 @@ cdef Buffer describe_torch(object tensor, str what):
     if not tensor.is_cpu:
         raise ArgumentError(f"{what} is on {tensor.device}, whose memory cannot be read; pass {what}.cpu()")
     cdef Buffer b = Buffer.__new__(Buffer)
-    dtype = TORCH_DTYPES.get(tensor.dtype)
-    if dtype is None:
-        dtype = TORCH_DTYPES[tensor.dtype] = dtypes.from_torch_name(str(tensor.dtype))
+    dtype = torch_dtype(tensor)
     if tensor.is_neg() or tensor.is_conj():     # lazy: the memory holds other values than the tensor
         raise ArgumentError(f"{what} is a conjugated or negated view; pass {what}.resolve_conj().resolve_neg()")
     b.address = tensor.data_ptr()
@@ -136,7 +165,7 @@ cdef Buffer describe_torch(object tensor, str what):
 
 def empty_like(Buffer model, tuple shape):
     """A new array of the model's kind and dtype (NumPy in, NumPy out; torch in, torch out) and this shape."""
-    if model.host is not None:
+    if model.foreign:
         return staging.empty_like(model.array, shape)
     if hasattr(model.array, "new_empty"):
         return model.array.new_empty(shape)

@@ -47,6 +47,18 @@ class Call:
         return buffer
 
     @property
+    def gpu(self) -> int:
+        """The GPU that all its arrays are on; -1: some are elsewhere."""
+        found = {buffer.device for buffer in (self.src, self.dst) if buffer is not None}
+        return found.pop() if len(found) == 1 else -1
+
+    def stage(self) -> None:
+        """Work on copies in host memory of what is on a GPU."""
+        for buffer in (self.src, self.dst):
+            if buffer is not None:
+                buffer.stage()
+
+    @property
     def contract(self) -> str:
         """Whose schedules carry it out: a barrier, and the one before closing, is an allreduce of nothing."""
         return "allreduce" if self.collective in ("barrier", "close") else self.collective

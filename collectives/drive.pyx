@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from hocket.collectives.matching cimport matched_recv
-from hocket.collectives.moves cimport call, copy, recv, reduce, send
+from hocket.collectives.moves cimport call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plan cimport CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
@@ -34,7 +34,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
     r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
-    r.library, r.waits = plan.called, False
+    r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -54,8 +54,8 @@ cdef void run_free(Run* r) noexcept:
     r.states, r.active, r.capacity = NULL, NULL, 0
 
 
-cdef int open_step(Run* r) noexcept nogil:
-    """Open merged step r.t: collect the instructions that have something to do."""
+cdef int open_step(Core* e, Run* r) noexcept nogil:
+    """Open merged step r.t: collect the instructions that have something to do.  How many; or an error."""
     cdef int s, k, i, j
     cdef State* st
     cdef Instr* x
@@ -76,7 +76,8 @@ cdef int open_step(Run* r) noexcept nogil:
             while st.piece < x.npieces and piece_length(r, &p[st.piece], k) == 0:
                 st.piece += 1
             if x.kind == COPY:
-                copy(r, x, st)
+                if copy(e, r, x, st) < 0:
+                    return RAISED
                 continue
             r.active[r.nactive] = i
             r.nactive += 1
@@ -95,8 +96,11 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     cdef bint held, by_tag
     while r.remaining == 0:
         if r.t >= r.nsteps + r.nsegments - 1:
-            return DONE
-        open_step(r)
+            return done(e, r)
+        if r.t == 0 and r.device != NULL and r.device.begin(r.device, r) < 0:
+            return device_failed(e, r)
+        if open_step(e, r) < 0:
+            return RAISED
         r.t += 1
     for i in range(r.nactive):
         x = &r.instrs[r.active[i]]
@@ -134,8 +138,12 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 for j in range(x.npeers):
                     mark[x.peers[j]] = now
     if r.remaining == 0 and r.t >= r.nsteps + r.nsegments - 1:
-        return DONE
+        return done(e, r)
     return moved
+
+
+cdef inline int done(Core* e, Run* r) noexcept nogil:
+    return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
 
 
 cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
@@ -251,6 +259,7 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
             continue
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
+            ch.stream = r.stream        # a peek makes it wait for what it shows
             if x.kind == REDUCE and ch.ops.peek(ch, &v, r.itemsize) == 1 and v.avail >= min(r.itemsize, v.length):
                 continue
             if ch.fd >= 0 and n < room:

@@ -7,6 +7,7 @@ from hocket.collectives.run cimport Core, Run
 
 
 cdef class Engine:
+    cdef Engine counter     # another one, that numbers our calls too; None: we do
     cdef Core core
     cdef uint32_t seq
     cdef readonly bint busy     # a blocking call is running, or has failed

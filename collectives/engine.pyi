@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from hocket.collectives.placed import Placed
 from hocket.collectives.plan import Plan
 
 CODES: dict[str, int]
@@ -17,6 +18,7 @@ class Engine:
     def __init__(
         self, rank: int, size: int, spins: int = 2000, concurrent: bool = False, polls_with_gil: int = 0
     ) -> None: ...
+    def count_with(self, other: Engine) -> None: ...
     def connect(self, peer: int, send: Any, recv: Any, owner: Any) -> None: ...
     def connected(self, peer: int) -> bool: ...
     def multicasts(self, peer: int) -> int: ...
@@ -33,7 +35,7 @@ class Engine:
     def sequence(self) -> int: ...
     def execute(
         self, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
-        timeout: float = 0, tag: int | None = None,
+        timeout: float = 0, tag: int | None = None, placed: Placed | None = None,
     ) -> int: ...
     failed: bool
     thread: int

@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from hocket.collectives.drive cimport drive, run_free, run_init
 from hocket.collectives.matching cimport stash_free
+from hocket.collectives.placed cimport Placed
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, PyObject, Run, Stash,
                                      hk_load32, hk_now, hk_store32, may_drive, stopped)
@@ -124,9 +125,18 @@ cdef class Engine:
 
     cdef void number(self, Run* r, Plan plan) noexcept:
         """Make `r` this engine's next call: its messages carry the number, and what all ranks must agree on."""
-        self.seq += 1
+        if self.counter is None:
+            self.seq += 1
+        else:
+            self.counter.seq += 1
+            self.seq = self.counter.seq
+            self.counter.recent[self.seq % RECENT] = plan
         r.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
         self.recent[self.seq % RECENT] = plan
+
+    def count_with(self, Engine other) -> None:
+        """Number the calls of both in one row, so that ranks which are in a call on either can be compared."""
+        self.counter = other
 
     @property
     def failed(self):
@@ -165,14 +175,16 @@ cdef class Engine:
         The GIL is kept for the first microseconds: a small call is over before another thread could have used it.
         """
         cdef int rc = BLOCKED
-        if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be written to
-            free(self.scratch)
-            self.scratch = <char*>malloc(plan.scratch)
-            self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
-            if self.scratch == NULL:
-                self.release()
-                raise MemoryError
-        r.base[SCRATCH], r.waits = self.scratch, True
+        if r.device == NULL:
+            if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be written to
+                free(self.scratch)
+                self.scratch = <char*>malloc(plan.scratch)
+                self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
+                if self.scratch == NULL:
+                    self.release()
+                    raise MemoryError
+            r.base[SCRATCH] = self.scratch
+        r.waits = True
         self.plan = plan
         self.busy = True
         if self.polls_with_gil and plan.small:
@@ -196,16 +208,20 @@ cdef class Engine:
         self.busy = False
         self.opening -= self.tag is None
 
-    def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None):
+    def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,
+                Placed placed=None):
         """Run `plan` now, in this thread.  Returns DONE or an error code (CODES); `culprit` names the peer.
 
         BUSY: nothing was done, as another thread is at it, or calls are queued; this one must queue too.
+        `placed`: where the arrays are, if not in host memory; then DONE means that all has been issued.
         """
         cdef Run* r = &self.run
         if not self.claim():
             return BUSY
         try:
             self.prepare(r, plan, src, dst, op, user)
+            if placed is not None:
+                placed.place(r, plan.scratch)
         except BaseException:
             self.release()
             raise

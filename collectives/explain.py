@@ -39,6 +39,9 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
             why = world.refusal(name, member)
             if name != road:
                 lines.append(f"    not {name}: {why or 'comes after ' + road}")
+    if comm.why_staged is not None:
+        direct = "from GPU to GPU (CUDA IPC; streams wait for events)"
+        lines.append(f"GPU arrays: {f'through host memory: {comm.why_staged}' if comm.why_staged else direct}")
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:
         setting = asked(world.config.algorithm, name)

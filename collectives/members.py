@@ -15,6 +15,7 @@ from hocket.collectives.calls import rank_in
 from hocket.collectives.hot import HotPath
 from hocket.collectives.queue import Queue
 from hocket.collectives.world import World
+from hocket.errors import ArgumentError
 from hocket.transports.base import LOCAL
 
 Groups = tuple[tuple[int, ...], ...]
@@ -38,6 +39,9 @@ class Members(HotPath):
         self._stuck_at = -1
         self._halted = False
         self._nothing = numpy.empty(0, numpy.uint8)
+        self.why_staged: str | None = None
+        """Why GPU arrays go through host memory; "": they do not; None: there were none yet."""
+        self._gpu = -1
         self.groups = tuple(
             tuple(self.members.index(r) for r in host if r in self.members)
             for host in world.groups if any(r in self.members for r in host)
@@ -53,7 +57,28 @@ class Members(HotPath):
         self.timeout = seconds
         self._hot_init(self._main.engine, seconds)
 
-    def _make_queue(self, kind: str, forced: str | None) -> Queue:
+    def _queue_on(self, gpu: int) -> Queue | None:
+        """The queue for arrays on this GPU; None if they must go through host memory.  The same on all members."""
+        if self.why_staged is None:
+            from hocket.collectives import accelerated  # the first call on GPU arrays
+
+            accelerator, self.why_staged = accelerated.build(self, gpu)
+            if accelerator is not None:
+                made = self._make_queue("gpu", None, accelerator)
+                made.accept(self._share(made.offer()))
+                self._queues["gpu", None] = made
+                made.engine.count_with(self._main.engine)
+                self._gpu = gpu
+        if self.why_staged:
+            return None
+        if gpu != self._gpu:
+            raise ArgumentError(
+                f"this communicator works on GPU {self._gpu}; the array is on GPU {gpu}: copy it there, "
+                "or use another communicator (comm.split)"
+            )
+        return self._queues["gpu", None]
+
+    def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]
         name = f"{zlib.crc32(f'{self.name}|{kind}|{forced}'.encode()):08x}"
         used = [t for t in dict.fromkeys(roads) if t is not None]
@@ -63,6 +88,7 @@ class Members(HotPath):
         queue = Queue(
             name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,
             between=self._between(groups, forced), concurrent=kind == "messages", vendor=self.world.vendor,
+            accelerator=accelerator,
         )  # fmt: skip
         queue.engine.owner = self
         return queue

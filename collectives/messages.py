@@ -38,6 +38,9 @@ class Messages(Running):
         check_timeout(options.timeout)
         src = describe(x) if dest is not None else None
         dst = writable(describe(out, "out"), "out") if source is not None else None
+        for buffer in (src, dst):
+            if buffer is not None:
+                buffer.stage()
         if src is not None and dst is not None and src.dtype != dst.dtype:
             raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
         if dest == self.rank or source == self.rank:

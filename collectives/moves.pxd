@@ -9,4 +9,6 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
 cdef int call(Core* e, Run* r, State* s) noexcept nogil
-cdef void copy(Run* r, Instr* x, State* s) noexcept nogil
+cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+
+cdef int device_failed(Core* e, Run* r) noexcept nogil      # RAISED, with the device's words

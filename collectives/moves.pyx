@@ -31,12 +31,12 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if r.user != NULL and left > CUT_BYTES:
                 left = CUT_BYTES - CUT_BYTES % r.itemsize   # packets of whole elements, however odd their size
         if x.npeers == 1:
-            ch.traffic = r.traffic
+            ch.traffic, ch.stream = r.traffic, r.stream
             n = ops.send(ch, r.tag, s.total, s.done, at, left)
         else:
             for i in range(x.npeers):
                 several[i] = e.tx[x.peers[i]]
-                several[i].traffic = r.traffic
+                several[i].traffic, several[i].stream = r.traffic, r.stream
             n = ops.multicast(several, x.npeers, r.tag, s.total, s.done, at, left)
         if n < 0:
             r.culprit = x.peers[0]
@@ -59,7 +59,9 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 
 cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view* v, size_t want) noexcept nogil:
     """Look at the head of the channel; the first time, prove that this message is ours."""
-    cdef int n = ch.ops.peek(ch, v, want)
+    cdef int n
+    ch.stream = r.stream
+    n = ch.ops.peek(ch, v, want)
     if n < 0:
         r.culprit = peer
         return BLOCKED if n == HK_AGAIN else n
@@ -74,6 +76,7 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef hk_view v
     cdef size_t left
     cdef long n
+    ch.stream = r.stream
     if not s.opened:
         rc = open_message(r, peer, ch, s, &v, 0)
         if rc != MOVED:
@@ -92,7 +95,8 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 if v.avail == 0:
                     return moved
                 n = <long>min(left, v.avail)
-                memcpy(piece_at(r, &x.dst[s.piece], s), v.data, n)
+                if move(e, r, piece_at(r, &x.dst[s.piece], s), v.data, n) < 0:
+                    return RAISED
                 ch.ops.consume(ch, n, s.done + n == s.total)
         if n < 0:
             r.culprit = peer
@@ -139,6 +143,9 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if r.user != NULL:
                 if call_user(e, r.user, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
                     return RAISED
+            elif r.device != NULL:
+                if r.device.reduce(r.device, r, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize) < 0:
+                    return device_failed(e, r)
             else:
                 r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
         for i in range(x.npeers):
@@ -183,11 +190,26 @@ cdef int call_failed(Core* e, hk_library* library) noexcept nogil:
     return RAISED
 
 
-cdef void copy(Run* r, Instr* x, State* s) noexcept nogil:
+cdef inline int move(Core* e, Run* r, void* to, const void* source, size_t n) noexcept nogil:
+    if r.device == NULL:
+        memcpy(to, source, n)
+        return 0
+    return device_failed(e, r) if r.device.copy(r.device, r.stream, to, source, n) < 0 else 0
+
+
+cdef int device_failed(Core* e, Run* r) noexcept nogil:
+    with gil:
+        (<object>e.self).error = TransportError(f"the GPU refused {(<bytes>r.device.words).decode(errors='replace')}")
+    return RAISED
+
+
+cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """0, or RAISED."""
     cdef int i
     cdef size_t n, skip = <size_t>s.segment * r.segment
     for i in range(x.npieces):
         n = piece_length(r, &x.dst[i], s.segment)
-        if n:
-            memcpy(r.base[x.dst[i].space] + x.dst[i].offset + skip,
-                   r.base[x.src[i].space] + x.src[i].offset + skip, n)
+        if n and move(e, r, r.base[x.dst[i].space] + x.dst[i].offset + skip,
+                      r.base[x.src[i].space] + x.src[i].offset + skip, n) < 0:
+            return RAISED
+    return 0

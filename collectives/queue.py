@@ -45,6 +45,8 @@ SEGMENT_INTEL_MPI = 131072
 """What goes through its shared memory in one piece.  The same with Intel MPI, 16M: 0.53, in one piece 1.12."""
 SEGMENT_VERBS = 1 << 20
 """Long enough that pieces of it (verbs.h) follow each other without a gap."""
+SEGMENT_DEVICE = 4 << 20
+"""A slot of cuda_ipc.h."""
 SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI, "Intel MPI": SEGMENT_INTEL_MPI}
 """By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
@@ -76,6 +78,7 @@ class Queue:
     def __init__(
         self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False, vendor: str = "",
+        accelerator: Any = None,
     ) -> None:  # fmt: skip
         self.name, self.roads, self.lanes = name, roads, lanes
         polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
@@ -87,6 +90,10 @@ class Queue:
         across = vendor if between[1] == "mpi" and vendor in SEGMENTS else between[1]
         self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(across, SEGMENT_STREAM)
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
+        self.accelerator = accelerator
+        """Of calls on GPU arrays: what stands on the host channels (accelerated.py)."""
+        if accelerator is not None:
+            self.segment = SEGMENT_DEVICE
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""
@@ -137,7 +144,8 @@ class Queue:
 
     def offer(self) -> dict[str, Any]:
         """What the other members need; see `Lane.offer`."""
-        return {name: lane.offer() for name, lane in self.lanes.items()}
+        offers = {name: lane.offer() for name, lane in self.lanes.items()}
+        return offers if self.accelerator is None else {**offers, "gpu": self.accelerator.offer}
 
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
@@ -160,7 +168,10 @@ class Queue:
             if hasattr(lane, "look"):
                 lane.look = functools.partial(look, peer)
             try:
-                self.engine.connect(peer, *lane.open(peer, self.offers[peer].get(road)), lane)
+                ends = lane.open(peer, self.offers[peer].get(road))
+                if self.accelerator is not None:
+                    ends = self.accelerator.open(peer, self.offers[peer]["gpu"], *ends)
+                self.engine.connect(peer, *ends, (lane, self.accelerator))
             finally:
                 if hasattr(lane, "look"):
                     vars(lane).pop("look", None)  # it holds the communicator
@@ -176,6 +187,8 @@ class Queue:
         deadline = time.monotonic() + CLOSE_WAIT
         while self.engine.driven and time.monotonic() < deadline:
             time.sleep(0.001)
+        if self.accelerator is not None:
+            self.accelerator.close()
         for lane in self.lanes.values():
             lane.close()
         failed_in_mpi = self.library is not None and self.engine.failed

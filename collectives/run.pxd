@@ -55,6 +55,17 @@ cdef struct State:          # of one instruction, while its step is in flight
     bint opened, complete
 
 
+cdef struct Run
+
+
+cdef struct Accelerator:    # what computes on arrays that are not in host memory, in the order of a stream; see device.pyx
+    int (*copy)(Accelerator*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # 0, or -1 ...
+    int (*reduce)(Accelerator*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
+    int (*begin)(Accelerator*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
+    int (*end)(Accelerator*, Run*) noexcept nogil       # ... all of it has
+    const char* words       # ... for this reason
+
+
 cdef struct Run:            # one execution of a plan
     Step* steps
     Instr* instrs
@@ -65,6 +76,9 @@ cdef struct Run:            # one execution of a plan
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead
     hk_library* library     # for CALL
+    Accelerator* device     # of the arrays' memory; NULL: it is the host's
+    void* stream            # ... and the order of what it does
+    void* kernel            # ... which reduces
     bint waits              # the caller waits for it in this thread, so a library may block
     int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside

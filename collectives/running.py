@@ -17,6 +17,7 @@ from hocket.collectives.buffers import describe, empty_like
 from hocket.collectives.calls import Call, resolve_call
 from hocket.collectives.engine import CODES
 from hocket.collectives.failing import Failing
+from hocket.collectives.gpu_call import OnGpu
 from hocket.collectives.handle import Work, open_group
 from hocket.collectives.library import library_call, offered, refusal
 from hocket.collectives.lower import OUT, Layout, lower
@@ -25,7 +26,7 @@ from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
 from hocket.collectives.queue import WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.work import Queued
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 from hocket.kernels.reduce import scale_bytes
 
 DONE, BUSY = CODES["done"], CODES["busy"]
@@ -50,7 +51,12 @@ class Running(Failing):
     ) -> Any:
         """The way of every call that has not been made before (hot.pyx has the short one)."""
         call = resolve_call(collective, x, out, self._rank(root, "root"), counts, self.rank, self.size)
-        return self._run(call, options, op)
+        try:
+            return self._run(call, options, op)
+        except TransportError as error:
+            if call.gpu >= 0:  # the driver refused what comes before the call itself: the others are in theirs already
+                self.give_up(error)
+            raise
 
     def _run(self, call: Call, options: Options, op: Op | None = None) -> Any:
         self.usable()
@@ -58,7 +64,7 @@ class Running(Failing):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
         check_timeout(options.timeout)
         how = resolve(op, call.model, self.size) if call.collective in REDUCING else NO_OP
-        queue = self._main if options.transport is None else self._queue("collectives", options.transport)
+        queue = self._queue_for(call, how, options)
         queue.check_thread()
         key = (
             call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
@@ -70,30 +76,47 @@ class Running(Failing):
             queue.keep(key, plan)
         if how.before is not None:
             call = _premultiplied(call, how.before)
+        apart = options.async_op or open_group() is not None
+        there = OnGpu(queue.accelerator, call, how, apart) if queue.accelerator is not None else None
         held = queue.pin(call.src, call.dst)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
-        if options.async_op or open_group() is not None:
+        if apart:
             self._shorten(call, options, op, how, plan)
-            return self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
+            return self._start(queue, plan, src, dst, how, options, None, (call, held), after, call, there)
         engine = queue.engine
         timeout = self._limit(options)
-        code = engine.execute(plan, src, dst, how.code, how.user, timeout)
+        code = engine.execute(plan, src, dst, how.code, how.user, timeout, placed=there.placed if there else None)
         if code == BUSY:
-            work = self._start(queue, plan, src, dst, how, options, None, (call.src, call.dst, held), after, call)
-            return work.result()
+            return self._start(queue, plan, src, dst, how, options, None, (call, held), after, call, there).result()
         if code != DONE:
             engine.hold((call, held))
             self._fail(engine, code, engine.culprit, timeout)
-        if after and call.dst is not None:
+        if there is not None:
+            there.finish(after)
+        elif after and call.dst is not None:
             scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
         if call.dst is not None:
             call.dst.restore()
         self._shorten(call, options, op, how, plan)
         return call.result
 
+    def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
+        """The queue of this call.  What its GPU cannot do, or not with the others', is done in host memory."""
+        if options.transport is not None:
+            call.stage()
+            return self._queue("collectives", options.transport)
+        gpu = call.gpu
+        plain = how.user is None and how.before is None and options.algorithm not in LIBRARIES
+        queue = self._queue_on(gpu) if gpu >= 0 and plain else None
+        if queue is None:
+            call.stage()
+        return queue or self._main
+
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""
+        if call.model.foreign:
+            return
         if call.model.nbytes >= self._main.pin_from:
             return  # it must be told of its arrays each time
         plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
@@ -106,17 +129,20 @@ class Running(Failing):
 
     def _start(
         self, queue: Queue, plan: Plan, src: int, dst: int, how: Resolved, options: Options, tag: int | None,
-        keep: Any, factor: float = 0.0, call: Call | None = None,
+        keep: Any, factor: float = 0.0, call: Call | None = None, there: OnGpu | None = None,
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result."""
         engine = queue.engine
         timeout = self._limit(options)
         count = call.dst.count if call is not None and call.dst is not None else 0
-        queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, factor, count)
+        placed, host_factor = (there.placed, 0.0) if there else (None, factor)
+        queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, host_factor, count, placed)
 
         def check(ended: Queued) -> None:
             if ended.status != DONE:
                 self._fail(engine, ended.status, ended.culprit, timeout, ended)
+            if there is not None:
+                there.finish(factor)
             if call is not None and call.dst is not None:
                 call.dst.restore()
 
@@ -152,19 +178,20 @@ class Running(Failing):
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=TRAFFIC.get(call.contract, "one way"),
-            **self._about(call, how, options, algorithm),
+            **self._about(queue, call, how, options, algorithm),
         )  # fmt: skip
         self._connect(queue, plan, self._limit(options))
         return plan
 
-    def _about(self, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
+    def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
-        agreed = f"{call.agreed}|{how.name}|{algorithm.name}"
+        agreed = f"{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}"
+        where = "" if queue.accelerator is None else " on a GPU"
         special = options.algorithm or asked(self.world.config.algorithm, call.contract)
         return {
             "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
-            "text": call.words(how.name, algorithm.name if special else None),
+            "text": call.words(how.name, algorithm.name if special else None) + where,
         }  # fmt: skip
 
     def _limit(self, options: Options) -> float:
@@ -178,7 +205,7 @@ class Running(Failing):
         The first time on a queue they meet once more, before the library's communicator for it is made.
         """
         job: Any = self.world.mpi
-        about = self._about(call, how, options, algorithm)
+        about = self._about(queue, call, how, options, algorithm)
         met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
         if queue.library is None:
             queue.engine.thread = max(queue.engine.thread, job.thread)

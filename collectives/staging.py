@@ -6,10 +6,47 @@ ordered by the array's current stream.  No GPU library is imported here: the arr
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import numpy
+
+from hocket.errors import ArgumentError
+
+LEGACY = 1
+"""The CUDA stream that every other one waits for (CU_STREAM_LEGACY)."""
+
+
+def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool] | None:
+    """(GPU, address, shape, writable) of a contiguous array in a GPU's memory; None if no driver here knows it."""
+    from hocket.transports import cuda  # only who has such arrays needs it
+
+    if cuda.library() is not None:
+        return None
+    if hasattr(array, "data_ptr"):
+        writable = not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
+        return array.get_device(), array.data_ptr(), tuple(array.shape), writable
+    interface = array.__cuda_array_interface__
+    shape, strides, (address, read_only) = tuple(interface["shape"]), interface.get("strides"), interface["data"]
+    if strides is not None and strides != _strides(shape, numpy.dtype(array.dtype).itemsize):
+        raise ArgumentError(f"{what} is not C-contiguous (strides {strides}); pass a contiguous copy")
+    ordinal = array.device.id if hasattr(array, "device") else cuda.device_of(address)
+    return (ordinal, address, shape, not read_only) if ordinal >= 0 else None
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def current_stream(array: Any, device: int) -> int:
+    """The stream that the caller works on, on this GPU: CuPy's or torch's current one, or what the array says."""
+    if hasattr(array, "data_ptr"):
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return int(cupy.cuda.get_current_stream(device).ptr)
+    return int(array.__cuda_array_interface__.get("stream") or LEGACY)
 
 
 def to_host(array: Any) -> Any:

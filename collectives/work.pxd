@@ -18,7 +18,8 @@ cdef class Queued:
     cdef object keep, user
     cdef char* own_scratch
 
-    cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep) except -1
+    cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
+                   bint in_host_memory=*) except -1
     cdef void scaled(self, scale_fn scale, double factor, size_t count) noexcept
     cdef int enqueue(self, bint numbered) except -1
 

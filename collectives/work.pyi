@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.collectives.engine import Engine
+from hocket.collectives.placed import Placed
 from hocket.collectives.plan import Plan
 
 class Queued:
@@ -16,6 +17,7 @@ class Queued:
     def __init__(
         self, engine: Engine, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
         timeout: float = 0, tag: int | None = None, keep: Any = None, factor: float = 0, count: int = 0,
+        placed: Placed | None = None,
     ) -> None: ...
     needs_callers: bool
     def wait(self, timeout: float = -1) -> bool: ...

@@ -8,6 +8,7 @@ from libc.string cimport memset
 from hocket.collectives cimport progress
 from hocket.collectives.drive cimport CHECK_NS, run_free, run_init, slow_check
 from hocket.collectives.engine cimport Engine
+from hocket.collectives.placed cimport Placed
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.progress cimport Node
 from hocket.collectives.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, RAISED, hk_ladder, hk_load32, hk_now,
@@ -32,9 +33,12 @@ cdef class Queued:
     """
 
     def __init__(self, Engine engine, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None,
-                 double timeout=0, tag=None, keep=None, double factor=0, size_t count=0):
+                 double timeout=0, tag=None, keep=None, double factor=0, size_t count=0, Placed placed=None):
         cdef Node* n = &self.node
-        self.ready(engine, plan, <char*>src, <char*>dst, <uint64_t>(timeout * 1e9) if timeout > 0 else 0, keep)
+        self.ready(engine, plan, <char*>src, <char*>dst, <uint64_t>(timeout * 1e9) if timeout > 0 else 0,
+                   (keep, placed), placed is None)
+        if placed is not None:
+            placed.place(&n.run, plan.scratch)
         engine.tag = tag
         n.run.reduce = find_reduce(plan.dtype, op) if op >= 0 and user is None else NULL
         if user is not None:
@@ -46,13 +50,14 @@ cdef class Queued:
             self.scaled(find_scale(plan.dtype), factor, count)
         self.enqueue(tag is None)
 
-    cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep) except -1:
+    cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
+                   bint in_host_memory=True) except -1:
         cdef Node* n = &self.node
         self.engine, self.plan, self.keep, self.made = engine, plan, keep, caller()
         engine.plan, engine.tag = plan, None
         run_init(&n.run, plan)
         n.run.base[IN], n.run.base[OUT] = src, dst
-        if plan.scratch:                        # the engine's own scratch may be in use by a run before us
+        if plan.scratch and in_host_memory:     # the engine's own scratch may be in use by a run before us
             self.own_scratch = <char*>malloc(plan.scratch)
             if self.own_scratch == NULL:
                 raise MemoryError

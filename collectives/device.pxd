@@ -1,0 +1,28 @@
+"""A GPU as a queue uses it."""
+
+from libc.stdint cimport uintptr_t
+
+from hocket.collectives.placed cimport Placed
+from hocket.collectives.run cimport Accelerator, Run
+from hocket.transports.cuda cimport CUevent, Device, hk_device
+
+
+cdef struct Gpu:
+    Accelerator base
+    hk_device* device
+    int most                        # blocks of a launch
+    CUevent through                 # the last run that used the scratch memory
+
+
+cdef class Accelerated:
+    cdef Gpu gpu
+    cdef readonly Device device
+    cdef uintptr_t side             # the stream of asynchronous calls
+    cdef list blocks                # of scratch memory ...
+    cdef uintptr_t scratch          # ... the largest, and its bytes
+    cdef size_t largest
+    cdef char* memory(self, size_t nbytes) except NULL
+
+
+cdef class OnStream(Placed):
+    cdef Accelerated at

@@ -1,0 +1,178 @@
+"""A GPU as a queue uses it: copies and reductions of a run's arrays, issued to a stream and not waited for.
+
+The engine walks a plan as it does for host memory, and its channels say when a piece may be used; what would be a
+memcpy or a loop is put into the stream here.  So a run is done when all of it has been issued.
+"""
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, uint64_t, uintptr_t
+from libc.string cimport memset
+
+from hocket.collectives.placed cimport Placed
+from hocket.collectives.plan cimport SCRATCH
+from hocket.collectives.run cimport Accelerator, Run
+from hocket.transports.cuda cimport (CUevent, CUfunction, CUresult, CUstream, Device, hk_device, hk_device_await,
+                                     hk_device_copy, hk_device_enter, hk_device_leave, hk_device_record,
+                                     hk_device_refused)
+
+import ctypes
+
+from hocket.errors import ArgumentError
+from hocket.kernels import cuda as kernels
+from hocket.kernels import nvrtc
+
+cdef enum:
+    WAYS = 8                # operands of one launch (kernels/cuda.cuh)
+    BLOCK = 256
+    THREAD_BYTES = 16
+    BLOCKS = 8              # of a multiprocessor, at most (kernels/cuda.py, geometry)
+
+
+cdef struct hk_pointers:    # kernels/cuda.cuh
+    uint64_t at[8]
+
+
+cdef int copy(Accelerator* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
+    cdef hk_device* d = (<Gpu*>a).device
+    cdef int entered = hk_device_enter(d)
+    cdef int rc = -1 if entered < 0 else hk_device_copy(d, stream, to, source, n)
+    hk_device_leave(d, entered)
+    return rc
+
+
+cdef int reduce(Accelerator* a, Run* r, void* out, const void** ways, int k, size_t count) noexcept nogil:
+    """More than eight operands take several launches: 16- and 8-bit floats are then rounded after each."""
+    cdef Gpu* gpu = <Gpu*>a
+    cdef hk_pointers given
+    cdef int entered = hk_device_enter(gpu.device), i, first = 0, n, rc = 0
+    if entered < 0:
+        return -1
+    while first < k and rc == 0:
+        memset(&given, 0, sizeof(given))
+        n = 0
+        if first > 0:
+            given.at[0] = <uintptr_t>out
+            n = 1
+        while n < WAYS and first < k:
+            given.at[n] = <uintptr_t>ways[first]
+            n += 1
+            first += 1
+        rc = launch(gpu, r, out, &given, n, count)
+    hk_device_leave(gpu.device, entered)
+    return rc
+
+
+cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint64_t count) noexcept nogil:
+    cdef uint64_t to = <uintptr_t>out
+    cdef uint64_t blocks = (count * r.itemsize + THREAD_BYTES * BLOCK - 1) // (THREAD_BYTES * BLOCK)
+    cdef void* parameters[4]
+    cdef CUresult rc
+    if blocks > <uint64_t>gpu.most:
+        blocks = gpu.most
+    parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
+    rc = gpu.device.cuda.cuLaunchKernel(<CUfunction>r.kernel, <unsigned int>blocks, 1, 1, BLOCK, 1, 1, 0,
+                                        <CUstream>r.stream, parameters, NULL)
+    return hk_device_refused(gpu.device, b"a kernel", rc) if rc else 0
+
+
+# Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory.
+
+cdef int begin(Accelerator* a, Run* r) noexcept nogil:
+    cdef hk_device* d = (<Gpu*>a).device
+    if r.base[SCRATCH] == NULL:
+        return 0
+    cdef int entered = hk_device_enter(d)
+    cdef int rc = -1 if entered < 0 else hk_device_await(d, r.stream, (<Gpu*>a).through)
+    hk_device_leave(d, entered)
+    return rc
+
+
+cdef int end(Accelerator* a, Run* r) noexcept nogil:
+    cdef hk_device* d = (<Gpu*>a).device
+    if r.base[SCRATCH] == NULL:
+        return 0
+    cdef int entered = hk_device_enter(d)
+    cdef int rc = -1 if entered < 0 else hk_device_record(d, r.stream, (<Gpu*>a).through)
+    hk_device_leave(d, entered)
+    return rc
+
+
+cdef class Accelerated:
+    """`device` for one queue: its scratch memory, its own stream, and the order between the calls' streams."""
+
+    def __cinit__(self, Device device):
+        self.device = device
+        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.begin, self.gpu.base.end = copy, reduce, begin, end
+        self.gpu.base.words = device.d.words
+        self.gpu.device, self.gpu.most = &device.d, BLOCKS * device.multiprocessors
+        self.side, self.blocks = 0, []
+        self.gpu.through = <CUevent><uintptr_t>device.event()
+
+    def kernel(self, dtype, str op) -> int:
+        """The kernel that reduces this dtype by this op, compiled for this GPU if it is the first time."""
+        return self._function(kernels.reduce(dtype.name, op))
+
+    def scale(self, dtype, uintptr_t address, size_t count, double factor, uintptr_t stream) -> None:
+        """Multiply in place, in stream order."""
+        kernel = kernels.scale(dtype.name)
+        cdef uintptr_t function = self._function(kernel)
+        cdef uintptr_t parameters
+        cdef CUresult rc
+        grid, block = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
+        values, kept = kernels.arguments(kernel, address, address, count, factor)
+        parameters = ctypes.addressof(values)
+        cdef unsigned int blocks = grid, threads = block
+        with self.device:
+            rc = self.device.d.cuda.cuLaunchKernel(<CUfunction>function, blocks, 1, 1, threads, 1, 1, 0,
+                                                   <CUstream>stream, <void**>parameters, NULL)
+        if rc:
+            raise ArgumentError(f"{self.device} refused to scale (CUDA error {rc})")
+
+    def _function(self, kernel):
+        major, minor = self.device.capability
+
+        def load():
+            text, options = kernels.module_source(kernel.module)
+            return nvrtc.compile(text, options, 10 * major + minor, kernel.name)[0]
+
+        return self.device.function(kernel.module, kernel.name, load)
+
+    def refuse_capture(self, uintptr_t stream) -> None:
+        if self.device.is_capturing(stream):
+            raise ArgumentError(
+                "this stream is being captured into a CUDA graph, and a collective cannot be: ranks agree on each call "
+                "when it is made; end the capture before it"
+            )
+
+    def own_stream(self) -> int:
+        """The stream of asynchronous calls."""
+        if not self.side:
+            self.side = self.device.stream()
+        return self.side
+
+    cdef char* memory(self, size_t nbytes) except NULL:
+        """At least so many bytes.  One at a time has them, in the order of the calls' streams."""
+        if self.largest < nbytes:
+            self.scratch, self.largest = self.device.alloc(nbytes), nbytes
+            self.blocks.append(self.scratch)    # what was issued before may still use the smaller ones
+        return <char*>self.scratch
+
+    def close(self) -> None:
+        for address in self.blocks:
+            self.device.free(address)       # waits for the GPU
+        if self.side:
+            self.device.end_stream(self.side)
+        if self.gpu.through != NULL:
+            self.device.end_event(<uintptr_t>self.gpu.through)
+        self.blocks, self.side, self.gpu.through = [], 0, NULL
+
+
+cdef class OnStream(Placed):
+    """On this GPU, in the order of this stream, to be reduced by this kernel."""
+
+    def __init__(self, Accelerated at, uintptr_t stream, uintptr_t kernel=0):
+        self.at, self.device = at, &at.gpu.base
+        self.stream, self.kernel = stream, kernel
+
+    cdef char* memory(self, size_t nbytes) except NULL:
+        return self.at.memory(nbytes)

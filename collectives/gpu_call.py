@@ -1,0 +1,39 @@
+"""One call on GPU arrays: the stream that it is ordered in, and what is left to do when all of it has been issued."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hocket.collectives.calls import Call
+from hocket.collectives.ops import Resolved
+from hocket.collectives.staging import current_stream
+from hocket.kernels.ops import OPS
+
+if TYPE_CHECKING:
+    from hocket.collectives.placed import Placed
+
+
+class OnGpu:
+    """`apart`: an asynchronous call, which goes into the queue's own stream; `finish` makes the caller's follow it."""
+
+    def __init__(self, accelerator: Any, call: Call, how: Resolved, apart: bool) -> None:
+        from hocket.collectives.device import OnStream
+
+        self.call, self.device, self.at = call, accelerator.device, accelerator.accelerated
+        here = current_stream(call.model.array, self.device.ordinal)
+        self.at.refuse_capture(here)
+        self.apart, self.stream = apart, self.at.own_stream() if apart else here
+        self._scaled = False
+        if apart:
+            self.device.follow(self.stream, here)
+        kernel = self.at.kernel(call.model.dtype, OPS[how.code].name) if how.code >= 0 else 0
+        self.placed: Placed = OnStream(self.at, self.stream, kernel)
+
+    def finish(self, factor: float) -> None:
+        """All has been issued: scale the result (avg), once, and let the caller's stream see it."""
+        dst = self.call.dst
+        if factor and dst is not None and not self._scaled:
+            self._scaled = True
+            self.at.scale(dst.dtype, dst.address, dst.count, factor, self.stream)
+        if self.apart:
+            self.device.follow(current_stream(self.call.model.array, self.device.ordinal), self.stream)

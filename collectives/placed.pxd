@@ -1,0 +1,12 @@
+"""Where a call's arrays lie."""
+
+from libc.stdint cimport uintptr_t
+
+from hocket.collectives.run cimport Accelerator, Run
+
+
+cdef class Placed:
+    cdef Accelerator* device
+    cdef readonly uintptr_t stream, kernel
+    cdef char* memory(self, size_t nbytes) except NULL
+    cdef int place(self, Run* r, size_t scratch) except -1

@@ -1,0 +1,3 @@
+class Placed:
+    stream: int
+    kernel: int

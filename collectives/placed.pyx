@@ -1,0 +1,19 @@
+"""Where a call's arrays lie, if not in host memory: what the engine asks for, without knowing any GPU (device.pyx does)."""
+
+from libc.stdint cimport uintptr_t
+
+from hocket.collectives.plan cimport SCRATCH
+from hocket.collectives.run cimport Accelerator, Run
+
+
+cdef class Placed:
+    """One call's: the accelerator, the stream that it is ordered in, the kernel that reduces."""
+
+    cdef char* memory(self, size_t nbytes) except NULL:
+        """Scratch of at least so many bytes."""
+        raise NotImplementedError
+
+    cdef int place(self, Run* r, size_t scratch) except -1:
+        r.device, r.stream, r.kernel = self.device, <void*>self.stream, <void*>self.kernel
+        r.base[SCRATCH] = self.memory(scratch) if scratch else NULL
+        return 0

@@ -1,0 +1,266 @@
+"""GPU arrays from GPU to GPU, over stand-ins for the driver and the compiler: real processes, streams that are late."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import faulty
+import gpu_ranks
+import pytest
+
+DELAY = 60
+"""Microseconds at most by which a stream carries out each thing late."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gpu_ranks.build(tmp_path_factory.mktemp("stand-ins"))
+
+
+ORACLE = """
+with alone() as comm:
+    gpu_oracle.everything(comm)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_collective_gives_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, ORACLE, tmp_path, delay=DELAY):
+        assert said["done"]
+
+
+STREAMS = """
+import gpu_streams
+with alone() as comm:
+    gpu_streams.everything(comm)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_streams_order_what_is_issued(size: int, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, STREAMS, tmp_path, delay=5 * DELAY):
+        assert said["done"]
+
+
+# ------------------------------------------------------------------------------------------- calls that differ
+
+MISMATCHES = {
+    "count": ("comm.allreduce(x)", "comm.allreduce(x.part(0, 999))"),
+    "dtype": ("comm.allreduce(x)", "comm.allreduce(put(np.ones(1000, np.int32)))"),
+    "op": ("comm.allreduce(x)", "comm.allreduce(x, 'max')"),
+    "collective": ("comm.allreduce(x)", "comm.broadcast(x)"),
+    "asynchronous": ("comm.allreduce(x, async_op=True).wait()", "comm.allreduce(x, 'min', async_op=True).wait()"),
+    "the first": ("comm.allreduce(x)", "comm.allreduce(x.get())"),
+    "host": ("comm.allreduce(x)", "comm.allreduce(x.get())"),
+}
+MISMATCH = """
+with hocket.init() as world:
+    for number, (name, (most, odd)) in enumerate({cases!r}.items()):
+        comm = world.dup()
+        x = put(np.ones(1000, np.float32))
+        if name != "the first":
+            comm.allreduce(x)
+        began = time.monotonic()
+        try:
+            eval(odd if comm.rank == number % comm.size else most)
+            comm.barrier()
+            comm.barrier()
+        except hocket.Error as error:
+            say(**{{name: [type(error).__name__, str(error), time.monotonic() - began]}})
+        comm.close()
+    assert world.allreduce(x).get()[0] >= comm.size
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_calls_that_differ(size: int, built: Path, tmp_path: Path) -> None:
+    for rank, said in enumerate(gpu_ranks.run(built, size, MISMATCH.format(cases=MISMATCHES), tmp_path, delay=DELAY)):
+        for name in MISMATCHES:
+            kind, text, took = said[name]
+            assert kind == "MismatchError" and "allreduce(float32[1000]" in text and took < 3, (rank, name, said[name])
+
+
+# ------------------------------------------------------------------------------------------- ranks that are lost
+
+KILLED = """
+comm = hocket.init()
+xs = [put(np.ones({count}, np.float32)) for _ in range(3)]
+comm.allreduce(xs[0])
+faulty.ready()
+with telling():
+    while True:
+        {call}
+comm.close()
+say(at_end=time.monotonic())
+os._exit(0)  # to free the arrays would wait for their streams, and those for what never comes
+"""
+REPEATED = {
+    "blocking": "comm.allreduce(xs[0])",
+    "asynchronous": "[work.wait() for work in [comm.allreduce(x, async_op=True) for x in xs]]",
+}
+
+
+@pytest.mark.parametrize("call", REPEATED)
+@pytest.mark.parametrize(("size", "delay", "count"), [(2, DELAY, 1000), (4, DELAY, 1_500_000), (3, 30_000, 70_001)])
+def test_a_rank_is_killed(call: str, size: int, delay: int, count: int, built: Path, tmp_path: Path) -> None:
+    """The others say so; in the last case with streams full of waits for what will not come."""
+    source = KILLED.format(count=count, call=REPEATED[call])
+    with gpu_ranks.job(built, size, source, tmp_path, delay=delay) as job:
+        faulty.all_ready(tmp_path, range(size))
+        time.sleep(0.2)
+        killed = time.monotonic()
+        job.signal(1, signal.SIGKILL)
+        ends = job.wait(20)
+    for rank in set(range(size)) - {1}:
+        said = faulty.facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at"] - killed < 2, said
+        assert said["at_end"] - killed < 6, said
+
+
+LATE = """
+comm = hocket.init()
+x = put(np.ones(1000, np.float32))
+comm.allreduce(x)
+with telling():
+    if comm.rank == 1:
+        time.sleep(1.6)
+    comm.allreduce(x, timeout=1)
+comm.close()
+"""
+
+
+def test_a_rank_is_late(built: Path, tmp_path: Path) -> None:
+    for rank, said in enumerate(gpu_ranks.run(built, 3, LATE, tmp_path, delay=DELAY)):
+        assert said["error"] == "TimeoutError" and said["missing"] == [1], (rank, said)
+
+
+# ------------------------------------------------------------------------------------------- a driver that refuses
+
+REFUSED = """
+with hocket.init() as world:
+    for number, function in enumerate({functions!r}):
+        comm = world.dup()
+        comm.allreduce(put(np.ones(3, np.float32)))
+        x = put(np.ones(20_000, np.float32))
+        if comm.rank == 1:
+            gpu_ranks.refuse(function, 1 + number % 2, 999)
+        try:
+            for _ in range(9):
+                work = comm.allreduce(x, algorithm="recursive_doubling", async_op=number % 2 == 1)
+                if number % 2:
+                    work.wait()
+        except hocket.Error as error:
+            say(**{{function: [type(error).__name__, str(error)]}})
+        comm.close()
+"""
+FUNCTIONS = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemAlloc_v2")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_driver_that_refuses(size: int, built: Path, tmp_path: Path) -> None:
+    """The rank where it does says what the driver says, and the others hear of it."""
+    for rank, said in enumerate(gpu_ranks.run(built, size, REFUSED.format(functions=FUNCTIONS), tmp_path, delay=DELAY)):
+        for function in FUNCTIONS:
+            kind, text = said[function]
+            assert "unknown error (CUDA error 999)" in text, (rank, function, text)
+            assert kind == "PeerLostError" or (kind == "TransportError" and rank == 1), (rank, function, kind, text)
+
+
+STAGED = """
+{before}
+with alone() as comm:
+    gpu_oracle.staged(comm)
+    say(why=comm.why_staged)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "knobs", "why"),
+    [
+        ("", {"ipc": 0}, "operation not supported"),
+        ("", {"pool": 1}, "invalid argument"),
+        ("", {"devices": 2, "peers": 0}, "peer access is not supported"),
+        ("", {"ipc_events": 0}, "an event"),
+        ("", {"room": 30 << 20}, "out of memory"),
+        ("cuda.library(); gpu_ranks.refuse('cuIpcOpenMemHandle_v2', -int(os.environ['HOCKET_RANK'] == '1'), 205)", {},
+         "mapping of buffer object failed"),
+    ],
+)  # fmt: skip
+def test_through_host_memory_where_it_must_be(
+    before: str, knobs: dict[str, int], why: str, built: Path, tmp_path: Path
+) -> None:
+    """On all ranks alike, with the same results; and comm.why_staged says why."""
+    found = gpu_ranks.run(built, 2, STAGED.format(before=before), tmp_path, delay=DELAY, **knobs)
+    assert why in found[0]["why"] and found[0]["why"] == found[1]["why"], found
+
+
+# ------------------------------------------------------------------------------------------- what cannot be
+
+WRONG = """
+with alone() as comm:
+    x, stream = put(np.ones(6, np.float32)), cuda.device(0).stream()
+    comm.allreduce(x)
+
+    def refused(words, call, *args, **how):
+        try:
+            call(*args, **how)
+        except hocket.ArgumentError as error:
+            assert words in str(error), str(error)
+        else:
+            raise AssertionError(f"nothing said of {{words}}")
+
+    there = GpuArray(6, np.float32, stream=stream)
+    gpu_ranks.knob("capturing", stream)
+    refused("captured into a CUDA graph", comm.allreduce, there)
+    refused("captured into a CUDA graph", comm.allreduce, there, async_op=True)
+    comm.allreduce(x)
+    gpu_ranks.knob("capturing", 0)
+    refused("works on GPU 0; the array is on GPU 1", comm.allreduce, put(np.ones(6, np.float32), 1))
+    x.strides = (8,)
+    refused("is not C-contiguous", comm.allreduce, x)
+    x.strides = None
+    x.read_only = True
+    refused("read-only", comm.allreduce, x)
+    x.read_only = False
+    refused("algorithm", comm.allreduce, x, algorithm="none")
+    comm.allreduce(x, out=GpuArray(6, np.float32))
+    assert (x.get() == comm.size ** 2).all()
+    cuda.device(0).end_stream(stream)
+    del x, there
+"""
+
+
+def test_what_cannot_be_is_refused(built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, WRONG, tmp_path, devices=2)
+
+
+DEVICES = """
+with alone() as comm:
+    gpu_oracle.on_devices(comm)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_on_two_devices(size: int, built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, size, DEVICES, tmp_path, delay=DELAY, devices=2)
+
+
+HOST = """
+import sys
+with hocket.init() as comm:
+    assert comm.allreduce(np.ones(3))[0] == comm.size
+    gpus = "collectives.accelerated", "collectives.device", "transports.cuda", "kernels.cuda", "kernels.nvrtc"
+    loaded = [name for name in gpus if f"hocket.{name}" in sys.modules]
+    with open("/proc/self/maps") as maps:
+        loaded += [line for line in maps if "libcuda" in line]
+    say(loaded=loaded, why=comm.why_staged)
+"""
+
+
+def test_host_arrays_load_nothing_of_it(built: Path, tmp_path: Path) -> None:
+    with faulty.job(2, HOST, tmp_path, {"LD_LIBRARY_PATH": str(built)}) as job:
+        for end in job.wait(20):
+            said = faulty.facts(end)
+            assert said["loaded"] == [] and said["why"] is None
