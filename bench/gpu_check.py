@@ -1,0 +1,194 @@
+"""One command that says whether hocket works on this machine's GPU, and how fast.
+
+    python -m hocket.bench.gpu_check [--json FILE] [--quick]
+
+Under ten minutes on one GPU.  Each part is a process of its own with a limit, so that one that hangs or faults loses
+nothing of the others; no settings of the GPU are changed.  A table of all parts is printed last, and --json is written
+after each part.  Exits with 0, with 1 if there is no GPU, or with 2 if something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from hocket.bench import machine
+from hocket.bench.gpu_rows import Options, Row, heard, say, table
+from hocket.collectives.launcher import die_with
+from hocket.errors import ArgumentError, Error
+from hocket.transports import cuda
+
+BUDGET = 570.0
+"""Seconds for all parts together."""
+LAST_WORDS = 600
+
+
+class Part(NamedTuple):
+    """`where` is module:function; it gets the Options and yields Rows."""
+
+    name: str
+    where: str
+    seconds: float
+
+
+PARTS = (
+    Part("environment", "hocket.bench.gpu_environment:environment", 40),
+    Part("kernels", "hocket.bench.gpu_kernels:check", 150),
+    Part("rooflines", "hocket.bench.gpu_rooflines:rooflines", 60),
+    Part("hand-off", "hocket.bench.gpu_handoff:handoff", 90),
+    Part("flag kernels", "hocket.bench.gpu_flags:flags", 60),
+    Part("collectives, 2 ranks", "hocket.bench.gpu_collectives:bits_of_two", 80),
+    Part("collectives, 4 ranks", "hocket.bench.gpu_collectives:bits_of_four", 90),
+    Part("times, 2 ranks", "hocket.bench.gpu_collectives:times_of_two", 60),
+    Part("times, 4 ranks", "hocket.bench.gpu_collectives:times_of_four", 90),
+    Part("a rank is killed", "hocket.bench.gpu_collectives:killed", 60),
+    Part("NCCL", "hocket.bench.gpu_environment:nccl", 45),
+    Part("memory of torch and CuPy", "hocket.bench.gpu_environment:memory", 60),
+)
+ENVIRONMENT = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # streams that must run side by side are not put behind each other
+    "CUDA_MODULE_LOADING": "EAGER",  # loading a kernel lazily waits for the GPU, where another may spin
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def chosen(words: str | None) -> list[Part]:
+    """The parts of --parts: names, or module:function for one that is not in the list."""
+    if words is None:
+        return list(PARTS)
+    known = {part.name: part for part in PARTS} | {part.where.partition(":")[2]: part for part in PARTS}
+    found = []
+    for word in words.split(","):
+        if word not in known and ":" not in word:
+            raise ArgumentError(f"--parts {word}: no such part; known: {', '.join(known)}")
+        found.append(known.get(word) or Part(word, word, 60))
+    return found
+
+
+def perform(where: str, options: Options) -> None:
+    """In the part's own process: print its rows as they come."""
+    module, _, function = where.partition(":")
+    part: Callable[[Options], Iterable[Row]] = getattr(importlib.import_module(module), function)
+    for row in part(options):
+        say(row)
+
+
+def watched(part: Part, options: Options, limit: float) -> list[Row]:
+    """The rows of a part that runs in a process of its own; the last says how that ended."""
+    rows: list[Row] = []
+    command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-m", "hocket.bench.gpu_check"]
+    command += ["--perform", part.where, json.dumps(options._asdict())]
+    start = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            text=True, errors="replace", start_new_session=True, preexec_fn=die_with(os.getpid()),
+        )  # fmt: skip
+        reader = threading.Thread(target=_read, args=(process.stdout, rows), daemon=True)
+        reader.start()
+        ended = _end(process, limit)
+        reader.join(5)
+        log.seek(0)
+        words = log.read().strip()[-LAST_WORDS:]
+    took = time.monotonic() - start
+    if ended == 0:
+        return [*rows, Row("the part", "complete", ok=True, note=f"{took:.1f} s")]
+    why = f"not at its end after {limit:.0f} s" if ended is None else f"ended with {ended}"
+    return [*rows, Row("the part", why, ok=False, note=f"{took:.1f} s; {' | '.join(words.splitlines()[-6:])}")]
+
+
+def _read(lines: Any, rows: list[Row]) -> None:
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError):
+            row = heard(line)
+            if row is not None:
+                rows.append(row)
+
+
+def _end(process: subprocess.Popen[str], limit: float) -> int | None:
+    """Its exit status, or None if it was out of time.  Whatever it has started is gone too."""
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may hold one that it cannot stop
+            process.wait(10)
+
+
+def write(path: str, before: dict[str, Any], parts: dict[str, list[Row]]) -> None:
+    content = {
+        "command": sys.argv, "machine": before, "load_after": list(os.getloadavg()),
+        "parts": {name: [row._asdict() for row in rows] for name, rows in parts.items()},
+    }  # fmt: skip
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".part", path)
+
+
+def no_gpu() -> str:
+    """Why there is nothing to check; "": there is."""
+    try:
+        return cuda.library() or ("" if cuda.count() else "the driver knows of no GPU")
+    except Error as why:
+        return str(why)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.gpu_check", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="write what is found there, after each part")
+    parser.add_argument("--quick", action="store_true", help="a few kernels and sizes: about a minute")
+    names = ", ".join(part.where.partition(":")[2] for part in PARTS)
+    parser.add_argument("--parts", metavar="NAME,...", help=f"only these, or module:function ({names})")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="of each part, if its own is longer")
+    parser.add_argument("--largest", type=int, default=1 << 30, metavar="BYTES", help="the largest buffer (1 GiB)")
+    parser.add_argument("--arrays", default="plain,cupy,torch", metavar="KIND,...", help="(plain,cupy,torch)")
+    parser.add_argument("--perform", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.perform:
+        told = json.loads(given.perform[1])
+        perform(given.perform[0], Options(**{**told, "arrays": tuple(told["arrays"])}))
+        return 0
+    why = no_gpu()
+    if why:
+        print(f"no GPU to check: {why}", file=sys.stderr)
+        return 1
+    options = Options(given.quick, given.largest, tuple(given.arrays.split(",")))
+    return check(chosen(given.parts), options, given.limit or BUDGET, given.json)
+
+
+def check(parts: Sequence[Part], options: Options, limit: float, path: str | None) -> int:
+    before, deadline = machine.describe(), time.monotonic() + BUDGET
+    found: dict[str, list[Row]] = {}
+    for part in parts:
+        left = min(part.seconds, limit, deadline - time.monotonic())
+        late = [Row("the part", "no time was left", ok=False)]
+        found[part.name] = watched(part, options, left) if left > 5 or left == limit else late
+        failed = sum(row.ok is False for row in found[part.name])
+        print(f"# {part.name}: {len(found[part.name])} rows, {failed} failed", file=sys.stderr, flush=True)
+        if path:
+            write(path, before, found)
+    print(table(found))
+    every = [row for rows in found.values() for row in rows]
+    counts = {verdict: sum(row.verdict == verdict for row in every) for verdict in ("pass", "FAIL", "figure")}
+    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    return 2 if counts["FAIL"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
