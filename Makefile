@@ -1,5 +1,6 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make test-torch-suite, test-frameworks: more
-# of them, about torch.  make test-verbs: RDMA, in a virtual machine.  make sanitize: the library under the sanitizers.
+# of them, about torch.  make test-verbs: RDMA, in a virtual machine.  make test-gpu: CUDA kernels.  make sanitize: the
+# library under the sanitizers.
 # make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
 
-.PHONY: run test lint test-torch-suite test-frameworks test-verbs sanitize compare clean
+.PHONY: run test lint test-torch-suite test-frameworks test-verbs test-gpu sanitize compare clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -43,6 +44,12 @@ test-frameworks: $(VENV)/test.stamp
 test-verbs: $(VENV)/test.stamp
 	GUEST_TESTS=1 $(BIN)/python -m pytest tests/test_guest.py
 	GUEST_TIMEOUT=1800 tests/guest/run.sh $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider --durations 10 tests/guest
+
+# Every CUDA kernel by emulation, under sanitizers and compiled for five architectures, and the check of a GPU on stand-ins:
+# two minutes.  (Collectives on GPU arrays, over the stand-ins, are part of `make test`.)
+test-gpu: $(VENV)/test.stamp
+	$(PIP) install --quiet --editable '.[test-gpu]'
+	$(BIN)/python -m pytest -m gpu
 
 # The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
 sanitize: $(VENV)/test.stamp
