@@ -43,7 +43,7 @@ cdef class Buffer:
     def stage(self):
         """If it lies on a GPU, work on a copy in host memory from now on; `restore` writes it back."""
         cdef Buffer copy
-        if self.device >= 0:
+        if self.foreign and self.host is None:
             copy = describe(staging.to_host(self.array))
             self.device, self.host, self.address = -1, copy.array, copy.address
 
@@ -111,20 +111,22 @@ def describe(array, str what="x"):
 
 cdef Buffer describe_device(object array, str what):
     """A GPU array, where it is; or its copy in host memory if no driver knows where that is."""
-    cdef Buffer b
-    place = staging.place(array, what)
-    if place is None:
-        b = describe(staging.to_host(array), what)
-        b.array, b.host, b.foreign = array, b.array, True
-        return b
-    b = Buffer.__new__(Buffer)
-    b.device, b.address, b.shape, b.writable = place
-    b.dtype = torch_dtype(array) if hasattr(array, "data_ptr") else numpy_dtype(numpy.dtype(array.dtype))
+    cdef Buffer b = Buffer.__new__(Buffer)
+    gpu, b.address, b.shape, b.writable = staging.place(array, what)
+    b.dtype = numpy_dtype(numpy.dtype(array.dtype))
     b.count = 1
     for n in b.shape:
         b.count *= n
     b.nbytes = b.count * b.dtype.itemsize
-    b.array, b.foreign = array, True
+    b.array = array
+    return placed(b, gpu)
+
+
+cdef Buffer placed(Buffer b, int gpu):
+    """`b` on this GPU; or its copy in host memory, if no driver here knows that (-1)."""
+    b.device, b.foreign = gpu, True
+    if gpu < 0 or not staging.has_driver():
+        b.stage()
     return b
 
 
@@ -143,9 +145,7 @@ cdef Buffer describe_torch(object tensor, str what):
         raise ArgumentError(f"{what} is a sparse tensor; pass {what}.to_dense() or its values")
     if not tensor.is_contiguous():
         raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
-    if tensor.is_cuda:
-        return describe_device(tensor, what)
-    if not tensor.is_cpu:
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise ArgumentError(f"{what} is on {tensor.device}, whose memory cannot be read; pass {what}.cpu()")
     cdef Buffer b = Buffer.__new__(Buffer)
     dtype = torch_dtype(tensor)
@@ -160,7 +160,7 @@ cdef Buffer describe_torch(object tensor, str what):
     # What autograd records must not change behind its back.
     b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()
     b.dtype, b.array = dtype, tensor
-    return b
+    return placed(b, tensor.get_device()) if tensor.is_cuda else b
 
 
 def empty_like(Buffer model, tuple shape):

@@ -18,21 +18,23 @@ LEGACY = 1
 """The CUDA stream that every other one waits for (CU_STREAM_LEGACY)."""
 
 
-def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool] | None:
-    """(GPU, address, shape, writable) of a contiguous array in a GPU's memory; None if no driver here knows it."""
-    from hocket.transports import cuda  # only who has such arrays needs it
+def has_driver() -> bool:
+    """Can this process use CUDA?"""
+    from hocket.transports import cuda  # only who has arrays on a GPU needs it
 
-    if cuda.library() is not None:
-        return None
-    if hasattr(array, "data_ptr"):
-        writable = not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
-        return array.get_device(), array.data_ptr(), tuple(array.shape), writable
+    return cuda.library() is None
+
+
+def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool]:
+    """(GPU, address, shape, writable) of a contiguous array with `__cuda_array_interface__`; GPU -1: not known."""
+    from hocket.transports import cuda
+
     interface = array.__cuda_array_interface__
     shape, strides, (address, read_only) = tuple(interface["shape"]), interface.get("strides"), interface["data"]
     if strides is not None and strides != _strides(shape, numpy.dtype(array.dtype).itemsize):
         raise ArgumentError(f"{what} is not C-contiguous (strides {strides}); pass a contiguous copy")
-    ordinal = array.device.id if hasattr(array, "device") else cuda.device_of(address)
-    return (ordinal, address, shape, not read_only) if ordinal >= 0 else None
+    gpu = array.device.id if hasattr(array, "device") else cuda.device_of(address)
+    return gpu, address, shape, not read_only
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ from hocket.kernels import cuda
 from hocket.kernels.cuda import Kernel
 from hocket.kernels.dtypes import by_name
 
+pytestmark = pytest.mark.gpu
+
 QUICK = [kernel for _, kernel, _ in gpu_kernels.checks() if gpu_kernels.QUICK.fullmatch(kernel.name)]
 
 
@@ -174,8 +176,6 @@ def test_hand_off(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
 BAD = """
 import os, subprocess, time
 from hocket.bench.gpu_rows import Row
-
-pytestmark = pytest.mark.gpu
 
 def hangs(options):
     yield Row("left behind", subprocess.Popen(["sleep", "60"]).pid)

@@ -150,9 +150,15 @@ class Torn(Pipe):
 class Forgetful(Pipe):
     """Knows the length of a message only at its start."""
 
+    begun = False
+
     def peek(self, want: int) -> tuple[int, int, bytes] | None:
         head = super().peek(want)
-        return head and (head[0], head[1] if len(self.pieces) % 2 else len(head[2]), head[2])
+        return head and (head[0], len(head[2]) if self.begun else head[1], head[2])
+
+    def consume(self, count: int, end: bool) -> None:
+        self.begun = not end
+        super().consume(count, end)
 
 
 class Endless(Pipe):
