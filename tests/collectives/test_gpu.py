@@ -12,6 +12,8 @@ import pytest
 
 DELAY = 60
 """Microseconds at most by which a stream carries out each thing late."""
+MORE = pytest.param(4, marks=pytest.mark.gpu)
+"""Ranks: as good as two in the plain run of the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ with hocket.init() as world:
 FUNCTIONS = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemAlloc_v2")
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, MORE])
 def test_a_driver_that_refuses(size: int, built: Path, tmp_path: Path) -> None:
     """The rank where it does says what the driver says, and the others hear of it."""
     for rank, said in enumerate(gpu_ranks.run(built, size, REFUSED.format(functions=FUNCTIONS), tmp_path, delay=DELAY)):
@@ -242,7 +244,7 @@ with alone() as comm:
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, MORE])
 def test_ranks_on_two_devices(size: int, built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, size, DEVICES, tmp_path, delay=DELAY, devices=2)
 

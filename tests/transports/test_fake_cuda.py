@@ -71,21 +71,25 @@ def run(folder: Path, *job: object) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.gpu
 def test_many_threads(watched: Path) -> None:
     assert run(watched, 20) == (0, "ok\n")
 
 
+@pytest.mark.gpu
 def test_memory_is_safe(tmp_path: Path) -> None:
     folder = built(tmp_path, ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"])
     assert run(folder, 20) == (0, "ok\n")
 
 
+@pytest.mark.gpu
 def test_a_wait_that_is_missing_is_a_race(watched: Path) -> None:
     """Also where the delays happen to hide it: so it is in tests of what hocket itself queues."""
     code, said = run(watched, 5, "libcuda.so.1", "unordered")
     assert code == 66 and "data race" in said
 
 
+@pytest.mark.gpu
 def test_a_driver_that_is_older(plain: Path, tmp_path: Path) -> None:
     old = stand_in_cuda.build(tmp_path, "-DOLD_DRIVER")
     assert run(plain, 1, old) == (0, "no waiting for words\n")
