@@ -10,7 +10,7 @@ from hocket.transports.cuda cimport CUevent, Device, hk_device
 cdef struct Gpu:
     Accelerator base
     hk_device* device
-    int most                        # blocks of a launch
+    int most, block                 # blocks of a launch; threads of a block
     CUevent through                 # the last run that used the scratch memory
 
 

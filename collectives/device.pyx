@@ -4,7 +4,6 @@ The engine walks a plan as it does for host memory, and its channels say when a 
 memcpy or a loop is put into the stream here.  So a run is done when all of it has been issued.
 """
 
-from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
@@ -17,15 +16,13 @@ from hocket.transports.cuda cimport (CUevent, CUfunction, CUresult, CUstream, De
 
 import ctypes
 
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 from hocket.kernels import cuda as kernels
 from hocket.kernels import nvrtc
 
 cdef enum:
     WAYS = 8                # operands of one launch (kernels/cuda.cuh)
-    BLOCK = 256
-    THREAD_BYTES = 16
-    BLOCKS = 8              # of a multiprocessor, at most (kernels/cuda.py, geometry)
+    THREAD_BYTES = 16       # ... which a thread takes at a time
 
 
 cdef struct hk_pointers:    # kernels/cuda.cuh
@@ -64,13 +61,14 @@ cdef int reduce(Accelerator* a, Run* r, void* out, const void** ways, int k, siz
 
 cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint64_t count) noexcept nogil:
     cdef uint64_t to = <uintptr_t>out
-    cdef uint64_t blocks = (count * r.itemsize + THREAD_BYTES * BLOCK - 1) // (THREAD_BYTES * BLOCK)
+    cdef uint64_t each = <uint64_t>THREAD_BYTES * gpu.block
+    cdef uint64_t blocks = (count * r.itemsize + each - 1) // each
     cdef void* parameters[4]
     cdef CUresult rc
     if blocks > <uint64_t>gpu.most:
         blocks = gpu.most
     parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
-    rc = gpu.device.cuda.cuLaunchKernel(<CUfunction>r.kernel, <unsigned int>blocks, 1, 1, BLOCK, 1, 1, 0,
+    rc = gpu.device.cuda.cuLaunchKernel(<CUfunction>r.kernel, <unsigned int>blocks, 1, 1, gpu.block, 1, 1, 0,
                                         <CUstream>r.stream, parameters, NULL)
     return hk_device_refused(gpu.device, b"a kernel", rc) if rc else 0
 
@@ -78,22 +76,21 @@ cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint
 # Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory.
 
 cdef int begin(Accelerator* a, Run* r) noexcept nogil:
-    cdef hk_device* d = (<Gpu*>a).device
-    if r.base[SCRATCH] == NULL:
-        return 0
-    cdef int entered = hk_device_enter(d)
-    cdef int rc = -1 if entered < 0 else hk_device_await(d, r.stream, (<Gpu*>a).through)
-    hk_device_leave(d, entered)
-    return rc
+    return in_turn(<Gpu*>a, r, hk_device_await)
 
 
 cdef int end(Accelerator* a, Run* r) noexcept nogil:
-    cdef hk_device* d = (<Gpu*>a).device
+    return in_turn(<Gpu*>a, r, hk_device_record)
+
+
+cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
+    cdef int entered, rc = -1
     if r.base[SCRATCH] == NULL:
         return 0
-    cdef int entered = hk_device_enter(d)
-    cdef int rc = -1 if entered < 0 else hk_device_record(d, r.stream, (<Gpu*>a).through)
-    hk_device_leave(d, entered)
+    entered = hk_device_enter(gpu.device)
+    if entered >= 0:
+        rc = what(gpu.device, r.stream, gpu.through)
+    hk_device_leave(gpu.device, entered)
     return rc
 
 
@@ -104,7 +101,8 @@ cdef class Accelerated:
         self.device = device
         self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.begin, self.gpu.base.end = copy, reduce, begin, end
         self.gpu.base.words = device.d.words
-        self.gpu.device, self.gpu.most = &device.d, BLOCKS * device.multiprocessors
+        self.gpu.device = &device.d
+        self.gpu.most, self.gpu.block = kernels.geometry(1 << 62, device.multiprocessors)
         self.side, self.blocks = 0, []
         self.gpu.through = <CUevent><uintptr_t>device.event()
 
@@ -126,7 +124,7 @@ cdef class Accelerated:
             rc = self.device.d.cuda.cuLaunchKernel(<CUfunction>function, blocks, 1, 1, threads, 1, 1, 0,
                                                    <CUstream>stream, <void**>parameters, NULL)
         if rc:
-            raise ArgumentError(f"{self.device} refused to scale (CUDA error {rc})")
+            raise TransportError(f"{self.device} refused to scale (CUDA error {rc})")
 
     def _function(self, kernel):
         major, minor = self.device.capability

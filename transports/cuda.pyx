@@ -4,11 +4,9 @@ Control path only: what is done once for a device, a lane or a peer.  libcuda is
 """
 
 import threading
-import weakref
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-cimport cython
-from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -65,7 +63,9 @@ def count() -> int:
 def device_of(uintptr_t address) -> int:
     """The GPU that this memory belongs to; -1: none's."""
     cdef int ordinal = -1, kind = 0
-    if library() or cuda.cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != 0 or kind != CU_MEMORYTYPE_DEVICE:
+    if library() or cuda.cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != 0:
+        return -1
+    if kind != CU_MEMORYTYPE_DEVICE:
         return -1
     check(cuda.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address), "a pointer's GPU")
     return ordinal
@@ -178,9 +178,9 @@ cdef class Device:
         cdef CUfunction found = NULL
         cdef bytes image
         if (key, name) not in self.functions:
-            image = load()
+            image = load() if key not in self.modules else b""
             with self:
-                if key not in self.modules:
+                if image:
                     check(cuda.cuModuleLoadData(&module, <char*>image), f"the module of {name}")
                     self.modules[key] = <uintptr_t>module
                 module = <CUmodule><uintptr_t>self.modules[key]
@@ -189,7 +189,7 @@ cdef class Device:
         return self.functions[key, name]
 
     def __enter__(self):
-        # Nested and across threads: whether it was entered is known by asking again.
+        # A stack for each thread: it may be nested.
         check(cuda.cuCtxPushCurrent_v2(self.d.context), f"GPU {self.ordinal}'s context")
         return self
 

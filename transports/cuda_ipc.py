@@ -20,7 +20,6 @@ TOKEN = 32
 """Bytes."""
 LAST_WORD = 1.0
 """Seconds that the end of a lane waits for its peers to let go."""
-__all__ = ["LAST_WORD", "Proof"]
 
 
 class Proof:

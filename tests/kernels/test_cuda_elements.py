@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from emulation import BARRIER, GEOMETRY, OK, UNKNOWN, Buffer, Emulator
+from worlds import kernel_oracle
 
+from hocket.bench.gpu_kernels import checksum
 from hocket.errors import ArgumentError
 from hocket.kernels import cuda, reduce
 from hocket.kernels.dtypes import DType, by_name
 
 pytestmark = pytest.mark.gpu
-
-
-def sibling(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = sibling("oracle")
+oracle = kernel_oracle()
 Array = np.ndarray[Any, Any]
 NUMBERS = [row for row in oracle.ROWS if row.kind in ("int", "uint", "float", "complex")]
 FACTORS = [1 / 3, 1 / 7, 0.5, 1.7, -2.5, -0.0, 1e300, 2.0**70, np.inf, np.nan]
@@ -168,17 +157,6 @@ def test_copies_many_segments_of_any_alignment(emulator: Emulator) -> None:
         for g, out in zip(given, outs, strict=True):
             assert out.bytes.tobytes() == g.bytes.tobytes() and out.is_intact()
     assert cuda.segment_table([])[1] == 0
-
-
-def checksum(data: bytes) -> int:
-    """The law of checksum.cuh, in Python's integers."""
-    mask, total = 2**64 - 1, 0
-    for i in range(0, len(data), 8):
-        x = int.from_bytes(data[i : i + 8], "little") + (i // 8 + 1) * 0x9E3779B97F4A7C15 & mask
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
-        total += x ^ x >> 31
-    return total & mask
 
 
 def test_checksums_do_not_depend_on_the_grid(emulator: Emulator) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from emulation import DEADLOCK, OK, Buffer, Emulator
+from worlds import kernel_oracle
 
 from hocket.kernels import cuda, reduce
 from hocket.kernels.cuda import Kernel
@@ -18,17 +16,7 @@ from hocket.kernels.dtypes import DType, by_name
 from hocket.kernels.ops import OPS
 
 pytestmark = pytest.mark.gpu
-
-
-def sibling(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = sibling("oracle")
+oracle = kernel_oracle()
 Array = np.ndarray[Any, Any]
 BLOCK = 32
 ROUNDS = 3
