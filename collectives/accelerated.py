@@ -20,6 +20,8 @@ from hocket.transports.cuda_ipc import LAST_WORD, Proof
 class Accelerator:
     """What a queue has of this rank's GPU: lanes to the peers' memory, and what computes."""
 
+    segment = cuda.SLOT
+
     def __init__(self, ordinal: int, rank: int, size: int) -> None:
         self.device = cuda.device(ordinal)
         self.lane = cuda.Lane(self.device, rank, size)

@@ -40,13 +40,11 @@ SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and 0.35 ms."""
 SEGMENT_MPI = 1 << 24
 """Each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
---transport mpi -b 4M -e 4M`, our time divided by Open MPI's own: 1.04, with 128 KiB in pieces of 256 KiB 1.84."""
+--transport mpi -b 4M -e 4M`, our time by Open MPI's own: 1.04 to 1.20, with 128 KiB in pieces of 256 KiB 1.84."""
 SEGMENT_INTEL_MPI = 131072
 """What goes through its shared memory in one piece.  The same with Intel MPI, 16M: 0.53, in one piece 1.12."""
 SEGMENT_VERBS = 1 << 20
 """Long enough that pieces of it (verbs.h) follow each other without a gap."""
-SEGMENT_DEVICE = 4 << 20
-"""A slot of cuda_ipc.h."""
 SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI, "Intel MPI": SEGMENT_INTEL_MPI}
 """By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
@@ -93,7 +91,7 @@ class Queue:
         self.accelerator = accelerator
         """Of calls on GPU arrays: what stands on the host channels (accelerated.py)."""
         if accelerator is not None:
-            self.segment = SEGMENT_DEVICE
+            self.segment = accelerator.segment
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 LIBRARY: str
+SLOT: int
 
 def library() -> str | None: ...
 def count() -> int: ...

@@ -15,6 +15,8 @@ from hocket.transports.channel cimport HK_CAPSULE, hk_channel
 from hocket.errors import TransportError
 
 LIBRARY = "libcuda.so.1"
+SLOT = HK_C_SLOT_BYTES
+"""Bytes of a piece that a channel takes at once."""
 
 cdef hk_cuda cuda
 cdef bint opened = False
