@@ -99,6 +99,12 @@ def _rdma(text: str) -> str:
     return text
 
 
+def _gpu_sync(text: str) -> str:
+    if text not in ("auto", "events"):
+        raise ValueError
+    return text
+
+
 def interface_address(name: str) -> str:
     """The address to listen on for HOCKET_IFACE: an IP address as it is, or the IPv4 address of an interface."""
     with contextlib.suppress(ValueError):
@@ -126,6 +132,8 @@ VARIABLES = (
     Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
     Variable("HOCKET_RDMA", _rdma, "device, device:port or device:port:GID index", "",
              "RDMA port to use, instead of the first that is active"),
+    Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto or events", "auto",
+             "what streams of ranks wait for: words in memory if a trial proves them, or always events"),
 )  # fmt: skip
 
 
@@ -142,6 +150,7 @@ class Config:
     iface: str | None = None  # the address that HOCKET_IFACE stands for
     ports: range | None = None
     rdma: str = ""
+    gpu_sync: str = "auto"
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:

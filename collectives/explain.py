@@ -40,7 +40,8 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
             if name != road:
                 lines.append(f"    not {name}: {why or 'comes after ' + road}")
     if comm.why_staged is not None:
-        direct = "from GPU to GPU (CUDA IPC; streams wait for events)"
+        how = f"events, as words do not serve: {comm.why_events}" if comm.why_events else "words"
+        direct = f"from GPU to GPU (CUDA IPC; streams wait for {how})"
         lines.append(f"GPU arrays: {f'through host memory: {comm.why_staged}' if comm.why_staged else direct}")
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:

@@ -102,6 +102,8 @@ class Failing(Members):
         self._halted = True
         for queue in list(self._queues.values()):
             queue.engine.abort(first if queue is self._main else 0)
+            if queue.accelerator is not None:
+                queue.accelerator.abort()
 
     def stop(self, fault: dict[str, Any]) -> dict[str, Any]:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""

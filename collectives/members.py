@@ -41,6 +41,8 @@ class Members(HotPath):
         self._nothing = numpy.empty(0, numpy.uint8)
         self.why_staged: str | None = None
         """Why GPU arrays go through host memory; "": they do not; None: there were none yet."""
+        self.why_events = ""
+        """If they do not: why streams wait for events, and not for words."""
         self._gpu = -1
         self.groups = tuple(
             tuple(self.members.index(r) for r in host if r in self.members)
@@ -62,7 +64,7 @@ class Members(HotPath):
         if self.why_staged is None:
             from hocket.collectives import accelerated  # the first call on GPU arrays
 
-            accelerator, self.why_staged = accelerated.build(self, gpu)
+            accelerator, self.why_staged, self.why_events = accelerated.build(self, gpu)
             if accelerator is not None:
                 made = self._make_queue("gpu", None, accelerator)
                 made.accept(self._share(made.offer()))

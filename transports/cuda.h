@@ -90,6 +90,7 @@ typedef void (*CUhostFn)(void *);
     X(cuCtxPushCurrent_v2, (CUcontext)) \
     X(cuCtxPopCurrent_v2, (CUcontext *)) \
     X(cuCtxEnablePeerAccess, (CUcontext, unsigned int)) \
+    X(cuCtxSynchronize, (void)) \
     X(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
     X(cuMemFree_v2, (CUdeviceptr)) \
     X(cuMemHostAlloc, (void **, size_t, unsigned int)) \
@@ -107,6 +108,7 @@ typedef void (*CUhostFn)(void *);
     X(cuEventQuery, (CUevent)) \
     X(cuEventSynchronize, (CUevent)) \
     X(cuStreamCreate, (CUstream *, unsigned int)) \
+    X(cuStreamCreateWithPriority, (CUstream *, unsigned int, int)) \
     X(cuStreamDestroy_v2, (CUstream)) \
     X(cuStreamQuery, (CUstream)) \
     X(cuStreamSynchronize, (CUstream)) \

@@ -1,6 +1,6 @@
 """The driver and devices as Cython sees them; cuda.h and device.h are their documentation."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from hocket.transports.channel cimport hk_channel
 
@@ -34,7 +34,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         CU_MEMORYTYPE_DEVICE, CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS
-        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_NOT_READY
     ctypedef enum CUstreamCaptureStatus:
         CU_STREAM_CAPTURE_STATUS_NONE
     struct hk_cuda:
@@ -48,6 +48,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice) noexcept nogil
         CUresult (*cuCtxPushCurrent_v2)(CUcontext) noexcept nogil
         CUresult (*cuCtxPopCurrent_v2)(CUcontext*) noexcept nogil
+        CUresult (*cuCtxSynchronize)() noexcept nogil
         CUresult (*cuMemAlloc_v2)(uint64_t*, size_t) noexcept nogil
         CUresult (*cuMemFree_v2)(uint64_t) noexcept nogil
         CUresult (*cuPointerGetAttribute)(void*, int, uint64_t) noexcept nogil
@@ -61,8 +62,12 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CUresult (*cuEventRecord)(CUevent, CUstream) noexcept nogil
         CUresult (*cuEventSynchronize)(CUevent) noexcept nogil
         CUresult (*cuStreamCreate)(CUstream*, unsigned int) noexcept nogil
+        CUresult (*cuStreamCreateWithPriority)(CUstream*, unsigned int, int) noexcept nogil
         CUresult (*cuStreamDestroy_v2)(CUstream) noexcept nogil
+        CUresult (*cuStreamQuery)(CUstream) noexcept nogil
         CUresult (*cuStreamSynchronize)(CUstream) noexcept nogil
+        void* cuStreamWaitValue32_v2
+        void* cuStreamWriteValue32_v2
         CUresult (*cuStreamWaitEvent)(CUstream, CUevent, unsigned int) noexcept nogil
         CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus*) noexcept nogil
         CUresult (*cuModuleLoadData)(CUmodule*, const void*) noexcept nogil
@@ -83,6 +88,12 @@ cdef extern from "transports/cuda_ipc.h" nogil:
     int hk_device_record(hk_device*, void*, CUevent)
     int hk_device_await(hk_device*, void*, CUevent)
 
+    struct hk_mark:
+        CUevent event
+        uint64_t word
+    int hk_mark_write(hk_device*, void*, uint64_t, uint32_t)
+    int hk_mark_wait(hk_device*, void*, uint64_t, uint32_t)
+
     enum:
         HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE
     size_t HK_C_SLOT_BYTES
@@ -91,18 +102,18 @@ cdef extern from "transports/cuda_ipc.h" nogil:
     struct hk_c_pair:
         hk_c_end tx, rx
         int ended, bye
-        CUevent ready[4]
-        CUevent peer_done[12]
+        hk_mark ready[12]
+        hk_mark peer_done[12]
         const char* theirs
         const char* their_shared
-        CUevent peer_ready[12]
-        CUevent done[12]
+        hk_mark peer_ready[12]
+        hk_mark done[12]
     struct hk_c_lane:
         hk_device* device
         char* window
         int size
         hk_c_pair** pair
-        CUevent ready[8]
+    int hk_c_release(hk_c_pair*, void*)
     void hk_c_open(hk_c_pair*, hk_c_lane*, int, hk_channel*, hk_channel*)
     void hk_c_post(hk_c_pair*, unsigned int, unsigned int, uint64_t, uint64_t, size_t)
     void hk_c_pump(hk_c_pair*)
@@ -116,6 +127,7 @@ cdef class Device:
     cdef readonly tuple capability
     cdef dict functions, modules
     cdef object __weakref__
+    cdef int _word(self, uint64_t address, uint32_t value, uintptr_t stream, bint wait) except -1
 
 
 cdef class Shared:
@@ -134,8 +146,13 @@ cdef class Lane:
     cdef Shared window
     cdef dict mapped
     cdef list below         # the host channels' capsules: as long as ours may be used
+    cdef list events        # ours; or, if there are words, none
+    cdef readonly bint words
+    cdef CUstream escape    # ends waits for words
     cdef hk_c_lane lane
     cdef hk_c_pair* pairs
     cdef object __weakref__
-    cdef list _handles(self, CUevent* events, int n, int peer)
+    cdef list _handles(self, hk_mark* marks, int n, int peer)
     cdef int _make_events(self) except -1
+    cdef uint64_t _word(self, uint64_t window, int of)
+    cdef CUevent _event(self) except NULL

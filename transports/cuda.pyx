@@ -6,7 +6,7 @@ Control path only: what is done once for a device, a lane or a peer.  libcuda is
 import threading
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -17,6 +17,12 @@ from hocket.errors import TransportError
 LIBRARY = "libcuda.so.1"
 SLOT = HK_C_SLOT_BYTES
 """Bytes of a piece that a channel takes at once."""
+URGENT = -100
+"""A priority above all others, of which CUDA takes the nearest that it has.  Streams of one priority may share a queue of
+the hardware, where one waits behind another."""
+
+cdef enum:
+    WORDS = 2 * 12          # of each member in a window: HK_C_ALL that are ready, as many that are done
 
 cdef hk_cuda cuda
 cdef bint opened = False
@@ -116,14 +122,17 @@ cdef class Device:
         return address
 
     def free(self, uint64_t address) -> None:
-        with self:
-            check(cuda.cuMemFree_v2(address), "memory to give back")
+        """Waits for the GPU, so without the GIL: it may be another thread that ends a stream's wait (mark.h)."""
+        cdef CUresult rc
+        with self, nogil:
+            rc = cuda.cuMemFree_v2(address)
+        check(rc, "memory to give back")
 
-    def stream(self) -> int:
+    def stream(self, int priority=0) -> int:
         """A new stream, which waits for no other."""
         cdef CUstream made = NULL
         with self:
-            check(cuda.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING), "a stream")
+            check(cuda.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, priority), "a stream")
         return <uintptr_t>made
 
     def end_stream(self, uintptr_t stream) -> None:
@@ -147,6 +156,40 @@ cdef class Device:
         with self, nogil:
             rc = cuda.cuStreamSynchronize(<CUstream>stream)
         check(rc, "the work on a stream")
+
+    def is_done(self, uintptr_t stream) -> bool:
+        """Has all been done that was issued to `stream`?"""
+        cdef CUresult rc
+        with self:
+            rc = cuda.cuStreamQuery(<CUstream>stream)
+        if rc == CUDA_ERROR_NOT_READY:
+            return False
+        check(rc, "the work on a stream")
+        return True
+
+    def clear(self, uintptr_t address, size_t nbytes) -> None:
+        """Set memory of this GPU to 0, and wait for that."""
+        cdef bytes nothing = bytes(nbytes)
+        self.copy(address, <uintptr_t><char*>nothing, nbytes, 0)
+        self.synchronize(0)
+
+    def write_word(self, uint64_t address, uint32_t value, uintptr_t stream) -> None:
+        """In stream order, 4 bytes of a GPU's memory."""
+        self._word(address, value, stream, False)
+
+    def wait_word(self, uint64_t address, uint32_t value, uintptr_t stream) -> None:
+        """What `stream` is given from now on waits until this word is at least `value`; see mark.h."""
+        self._word(address, value, stream, True)
+
+    cdef int _word(self, uint64_t address, uint32_t value, uintptr_t stream, bint wait) except -1:
+        cdef int rc
+        if cuda.cuStreamWaitValue32_v2 == NULL or cuda.cuStreamWriteValue32_v2 == NULL:
+            raise TransportError("the CUDA driver is older than 11.7")
+        with self:
+            rc = (hk_mark_wait if wait else hk_mark_write)(&self.d, <void*>stream, address, value)
+        if rc != 0:
+            raise TransportError(self.d.words.decode())
+        return 0
 
     def is_capturing(self, uintptr_t stream) -> bool:
         """Is `stream` being recorded into a graph?"""
@@ -239,7 +282,7 @@ cdef class Mapped:
 
     def close(self) -> None:
         if self.address:
-            with self.device:
+            with self.device, nogil:
                 cuda.cuIpcCloseMemHandle(self.address)
             self.address = 0
 
@@ -248,11 +291,6 @@ cdef CUevent new_event() except NULL:
     cdef CUevent event = NULL
     check(cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS), "an event for other processes")
     return event
-
-
-cdef void end_event(CUevent event) noexcept:
-    if event != NULL:
-        cuda.cuEventDestroy_v2(event)
 
 
 cdef str event_handle(CUevent event):
@@ -275,13 +313,13 @@ cdef CUevent open_event(str handle) except NULL:
 cdef class Lane:
     """Channels of GPU memory among `size` ranks of this host, of which this is `index`.
 
-    Cost: 4 slots of 4 MiB for each peer and 8 more; 16 events for each peer and 8 more.
+    `words`: their marks are words in the windows, else events (mark.h); the same on all of them.
+    Cost: 4 slots of 4 MiB for each peer and 8 more; 16 events for each peer and 8 more, if it is events.
     """
 
-    def __init__(self, Device device, int index, int size):
-        cdef int i, peer
-        self.device, self.index, self.mapped, self.below = device, index, {}, []
-        self.window = Shared(device, (size * HK_C_SLOTS + HK_C_SHARED) * HK_C_SLOT_BYTES)
+    def __init__(self, Device device, int index, int size, bint words):
+        self.device, self.index, self.words, self.mapped, self.below, self.events = device, index, words, {}, [], []
+        self.window = Shared(device, self._slots(size) + size * WORDS * sizeof(uint32_t))
         self.lane.device, self.lane.size = &device.d, size
         self.lane.window = <char*><uintptr_t>self.window.address
         self.lane.pair = <hk_c_pair**>calloc(size, sizeof(hk_c_pair*))
@@ -289,55 +327,97 @@ cdef class Lane:
         if self.lane.pair == NULL or self.pairs == NULL:
             raise MemoryError
         try:
-            with device:
-                self._make_events()
+            if words:
+                device.clear(self._word(self.window.address, 0), size * WORDS * sizeof(uint32_t))
+                self.escape = <CUstream><uintptr_t>device.stream(URGENT)
+            else:
+                with device:
+                    self._make_events()
         except BaseException:
             self.close(True)
             raise
 
+    @staticmethod
+    def _slots(int size):
+        return (<size_t>size * HK_C_SLOTS + HK_C_SHARED) * HK_C_SLOT_BYTES
+
+    cdef uint64_t _word(self, uint64_t window, int of):
+        """Of a window: where the words begin that member `of` writes."""
+        return window + <size_t>self._slots(self.lane.size) + <size_t>of * WORDS * sizeof(uint32_t)
+
     cdef int _make_events(self) except -1:
         cdef int i, peer
+        cdef CUevent shared[64]
         for i in range(HK_C_SHARED):
-            self.lane.ready[i] = new_event()
+            shared[i] = self._event()
         for peer in range(self.lane.size):
             if peer != self.index:
-                for i in range(HK_C_SLOTS):
-                    self.pairs[peer].ready[i] = new_event()
                 for i in range(HK_C_ALL):
-                    self.pairs[peer].done[i] = new_event()
+                    self.pairs[peer].ready[i].event = self._event() if i < HK_C_SLOTS else shared[i - HK_C_SLOTS]
+                    self.pairs[peer].done[i].event = self._event()
         return 0
+
+    cdef CUevent _event(self) except NULL:
+        cdef CUevent made = new_event()
+        self.events.append(<uintptr_t>made)
+        return made
 
     def offer(self) -> dict:
         """What the peers need to open their side (JSON)."""
-        cdef int peer
+        cdef int peer, size = self.lane.size
+        if self.words:
+            return {"window": self.window.handle}
         with self.device:
             return {
-                "window": self.window.handle, "shared": [event_handle(self.lane.ready[i]) for i in range(HK_C_SHARED)],
-                "ready": [self._handles(self.pairs[peer].ready, HK_C_SLOTS, peer) for peer in range(self.lane.size)],
-                "done": [self._handles(self.pairs[peer].done, HK_C_ALL, peer) for peer in range(self.lane.size)],
+                "window": self.window.handle,
+                "ready": [self._handles(self.pairs[peer].ready, HK_C_ALL, peer) for peer in range(size)],
+                "done": [self._handles(self.pairs[peer].done, HK_C_ALL, peer) for peer in range(size)],
             }
 
-    cdef list _handles(self, CUevent* events, int n, int peer):
-        return [event_handle(events[i]) for i in range(n)] if peer != self.index else []
+    cdef list _handles(self, hk_mark* marks, int n, int peer):
+        return [event_handle(marks[i].event) for i in range(n)] if peer != self.index else []
 
     def open(self, int peer, dict offer, out, in_):
         """Channels (to, from) `peer` over these host channels, which carry the packets."""
         cdef hk_c_pair* p = &self.pairs[peer]
-        cdef int i, size = self.lane.size
+        cdef int i
+        cdef uint64_t ours, theirs
         cdef Mapped mapped = Mapped(self.device, offer["window"])
         self.mapped[peer] = mapped
-        ready, done = offer["ready"][self.index] + offer["shared"], offer["done"][self.index]
-        if len(ready) != HK_C_ALL or len(done) != HK_C_ALL:
-            raise TransportError("a peer offers another number of events than ours")
-        with self.device:
+        if self.words:
+            ours, theirs = self._word(self.window.address, peer), self._word(mapped.address, self.index)
             for i in range(HK_C_ALL):
-                p.peer_ready[i], p.peer_done[i] = open_event(ready[i]), open_event(done[i])
+                p.peer_ready[i].word, p.ready[i].word = ours + 4 * i, theirs + 4 * i
+                p.peer_done[i].word, p.done[i].word = ours + 4 * (HK_C_ALL + i), theirs + 4 * (HK_C_ALL + i)
+        else:
+            ready, done = offer["ready"][self.index], offer["done"][self.index]
+            if len(ready) != HK_C_ALL or len(done) != HK_C_ALL:
+                raise TransportError("a peer offers another number of events than ours")
+            with self.device:
+                for i in range(HK_C_ALL):
+                    p.peer_ready[i].event, p.peer_done[i].event = open_event(ready[i]), open_event(done[i])
         p.theirs = <char*><uintptr_t>mapped.address + <size_t>self.index * HK_C_SLOTS * HK_C_SLOT_BYTES
-        p.their_shared = <char*><uintptr_t>mapped.address + <size_t>size * HK_C_SLOTS * HK_C_SLOT_BYTES
+        p.their_shared = <char*><uintptr_t>mapped.address + <size_t>self.lane.size * HK_C_SLOTS * HK_C_SLOT_BYTES
         self.below.append((out, in_))
         hk_c_open(p, &self.lane, peer, <hk_channel*>PyCapsule_GetPointer(out, HK_CAPSULE),
                   <hk_channel*>PyCapsule_GetPointer(in_, HK_CAPSULE))
         return PyCapsule_New(&p.tx.base, HK_CAPSULE, NULL), PyCapsule_New(&p.rx.base, HK_CAPSULE, NULL)
+
+    def release(self) -> bool:
+        """Nothing more will come: let the streams go on that wait for a peer.  False: waits for events have no end.
+
+        A peer that lives sets its marks still, and may so undo it: say it again for some time.
+        """
+        cdef int peer, rc = 0
+        if not self.words:
+            return False
+        if not self.device.is_done(<uintptr_t>self.escape):
+            return True
+        with self.device:
+            for peer in range(self.lane.size):
+                if self.lane.pair != NULL and self.lane.pair[peer] != NULL and rc == 0:
+                    rc = hk_c_release(self.lane.pair[peer], self.escape)
+        return rc == 0
 
     def end(self, int peer) -> bool:
         """Nothing of that peer's is used here any more: unmap it, and tell.  False: it has not told so yet.
@@ -345,44 +425,46 @@ cdef class Lane:
         All that this side has read, or sent, is waited for first.
         """
         cdef hk_c_pair* p = &self.pairs[peer]
-        cdef CUresult rc
-        cdef int i
         if self.lane.pair[peer] == NULL:
             return True
         if peer in self.mapped:
-            with self.device:
-                for i in range(HK_C_ALL):
-                    with nogil:
-                        rc = cuda.cuEventSynchronize(p.done[i])
-                    cuda.cuEventDestroy_v2(p.peer_ready[i])
-                    cuda.cuEventDestroy_v2(p.peer_done[i])
-            self.mapped.pop(peer).close()
+            self._let_go(peer)
             hk_c_post(p, HK_C_BYE, 0, 0, 0, 0)
         hk_c_pump(p)
         return p.bye or p.ended
 
+    def _let_go(self, int peer) -> None:
+        """Wait until nothing here uses the peer's memory, and unmap it."""
+        cdef hk_c_pair* p = &self.pairs[peer]
+        cdef int i
+        with self.device:
+            if self.words:
+                with nogil:
+                    cuda.cuCtxSynchronize()
+            else:
+                for i in range(HK_C_ALL):
+                    with nogil:
+                        cuda.cuEventSynchronize(p.done[i].event)
+                    cuda.cuEventDestroy_v2(p.peer_ready[i].event)
+                    cuda.cuEventDestroy_v2(p.peer_done[i].event)
+        self.mapped.pop(peer).close()
+
     def close(self, bint clean) -> None:
         """Give everything back; the window only if no peer has it mapped any more (`clean`)."""
-        cdef int i, peer
         if self.lane.pair == NULL:
             return
         with self.device:
-            for peer in range(self.lane.size):
-                if peer == self.index:
-                    continue
-                for i in range(HK_C_ALL):
-                    end_event(self.pairs[peer].done[i])
-                for i in range(HK_C_SLOTS):
-                    end_event(self.pairs[peer].ready[i])
-            for i in range(HK_C_SHARED):
-                end_event(self.lane.ready[i])
+            for event in self.events:
+                cuda.cuEventDestroy_v2(<CUevent><uintptr_t>event)
+            if self.escape != NULL:
+                cuda.cuStreamDestroy_v2(self.escape)
         for mapped in self.mapped.values():
             mapped.close()
         self.mapped.clear()
         if clean:
             self.window.close()
         free(self.lane.pair)
-        self.lane.pair = NULL
+        self.lane.pair, self.escape, self.events = NULL, NULL, []
 
     def __dealloc__(self):
         free(self.lane.pair)

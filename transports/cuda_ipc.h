@@ -1,14 +1,14 @@
 /* Channels between the GPU memories of two processes of a host.
  *
- * The writer copies a piece into a slot of its own window, which the reader's process has mapped, and records an event
- * behind that; then a packet over a host channel names the slot.  The reader makes its stream wait for the event and
- * copies, or reduces, straight from the slot; it records an event behind that, and a packet the other way says that
- * the slot is done with.  The writer's stream waits for that event before the slot is used again.
+ * The writer copies a piece into a slot of its own window, which the reader's process has mapped, and sets a mark
+ * (mark.h) behind that; then a packet over a host channel names the slot.  The reader makes its stream wait for the
+ * mark and copies, or reduces, straight from the slot; it sets another behind that, and a packet the other way says
+ * that the slot is done with.  The writer's stream waits for that mark before the slot is used again.
  *
  * So the host channel carries what hosts must agree on (which message, how long, which slot), with its own waiting and
  * its own signs of a lost peer, and streams wait only for work that has been issued already: no kernel ever waits, and
- * ranks may share one GPU.  A packet is sent after the record that it tells of, and an event is recorded again only
- * after its waiter has issued the wait: that is what a slot's turn is.
+ * ranks may share one GPU.  A packet is sent after the mark that it tells of has been issued, and a mark is set again
+ * only after its waiter has issued the wait: that is what a slot's turn is.
  *
  * A slot of the lane's shared ones may be named to several readers (multicast).  All calls work on the stream that the
  * engine has left in the channel. */
@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "transports/channel.h"
-#include "transports/device.h"
+#include "transports/mark.h"
 
 enum {
     HK_C_SLOTS = 4,                       /* of each pair ... */
@@ -49,7 +49,6 @@ typedef struct hk_c_lane {
     hk_c_pair **pair;           /* by member; NULL: not opened */
     int readers[HK_C_SHARED];   /* of each shared slot, that have not said that they are done */
     uint32_t next_shared;
-    CUevent ready[HK_C_SHARED]; /* recorded when the slot is written */
 } hk_c_lane;
 
 typedef struct hk_c_end {
@@ -66,15 +65,15 @@ struct hk_c_pair {
     uint32_t out_head, out_tail;
 
     char *slots;                     /* to write: our own in the window */
-    CUevent ready[HK_C_SLOTS];
-    CUevent peer_done[HK_C_ALL];     /* recorded by the reader */
-    uint32_t busy;                   /* bits: slots that the reader has not said to be done with */
-    uint32_t due;                    /* bits: it has, and its event must be waited for before they are used again */
+    hk_mark ready[HK_C_ALL];         /* ours to set, when a slot has been written ... */
+    hk_mark peer_done[HK_C_ALL];     /* ... the reader's, when it has been read */
+    uint32_t busy;                   /* bits: slots that the reader has not said to be done with ... */
+    uint32_t due;                    /* ... it has, and its mark must be waited for before they are used again */
     uint32_t next;
 
     const char *theirs, *their_shared; /* to read: the peer's slots for us, as mapped here */
-    CUevent peer_ready[HK_C_ALL];
-    CUevent done[HK_C_ALL];
+    hk_mark peer_ready[HK_C_ALL];
+    hk_mark done[HK_C_ALL];
     hk_c_packet piece[HK_C_ALL];     /* that have come, oldest first */
     uint32_t first, came;
     int open;                        /* a message is under way ... */
@@ -135,12 +134,13 @@ static inline void hk_c_hear(hk_c_pair *p, const hk_c_packet *k) {
         if (p->came - p->first >= HK_C_ALL || k->bytes > HK_C_SLOT_BYTES || (k->bytes == 0 && k->length))
             hk_c_wrong(p, "the peer sends what the protocol does not allow");
         else
-            p->piece[p->came++ % HK_C_ALL] = *k;
+            hk_mark_expect(&p->peer_ready[k->slot]), p->piece[p->came++ % HK_C_ALL] = *k;
     } else if (k->kind != HK_C_DONE || !(p->busy >> k->slot & 1)) {
         hk_c_wrong(p, "the peer gives back a slot that it was not given");
     } else {
         p->busy &= ~(1u << k->slot);
         p->due |= 1u << k->slot;
+        hk_mark_expect(&p->peer_done[k->slot]);
         if (k->slot >= HK_C_SLOTS) p->lane->readers[k->slot - HK_C_SLOTS]--;
     }
 }
@@ -175,13 +175,9 @@ static inline void hk_c_pump(hk_c_pair *p) {
 /* Before a slot is written: the stream waits until this reader's stream is through with it. */
 static inline int hk_c_reclaim(hk_c_pair *p, void *stream, unsigned slot) {
     if (!(p->due >> slot & 1)) return 0;
-    if (hk_device_await(p->lane->device, stream, p->peer_done[slot]) != 0) return -1;
+    if (hk_mark_await(&p->peer_done[slot], p->lane->device, stream) != 0) return -1;
     p->due &= ~(1u << slot);
     return 0;
-}
-
-static inline int hk_c_fill(hk_device *d, void *stream, char *slot, const void *src, size_t len, CUevent ready) {
-    return len && hk_device_copy(d, stream, slot, src, len) != 0 ? -1 : hk_device_record(d, stream, ready);
 }
 
 static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
@@ -196,7 +192,8 @@ static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
     const int entered = hk_device_enter(d);
     int rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
-    if (rc == 0) rc = hk_c_fill(d, ch->stream, p->slots + slot * HK_C_SLOT_BYTES, src, len, p->ready[slot]);
+    if (rc == 0 && len) rc = hk_device_copy(d, ch->stream, p->slots + slot * HK_C_SLOT_BYTES, src, len);
+    if (rc == 0) rc = hk_mark_set(&p->ready[slot], d, ch->stream);
     hk_device_leave(d, entered);
     if (rc != 0) return hk_c_refused(e);
     p->next++;
@@ -236,7 +233,11 @@ static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t
     for (int j = 0; j < lane->size && rc == 0; j++)
         if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], stream, slot);
     char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
-    if (rc == 0) rc = hk_c_fill(d, stream, to, src, len, lane->ready[i]);
+    if (rc == 0 && len) rc = hk_device_copy(d, stream, to, src, len);
+    for (int j = 0; j < n && rc == 0; j++) {
+        hk_mark *ready = &((hk_c_end *)chs[j])->pair->ready[slot];
+        if (j == 0 || ready->word) rc = hk_mark_set(ready, d, stream); /* an event is the same one for all of them */
+    }
     hk_device_leave(d, entered);
     if (rc != 0) return hk_c_refused(e);
     lane->next_shared++;
@@ -272,7 +273,7 @@ static inline int hk_c_await(hk_c_pair *p, void *stream) {
     hk_device *d = p->lane->device;
     if (p->awaited) return 0;
     const int entered = hk_device_enter(d);
-    const int rc = entered < 0 ? -1 : hk_device_await(d, stream, p->peer_ready[p->piece[p->first % HK_C_ALL].slot]);
+    const int rc = entered < 0 ? -1 : hk_mark_await(&p->peer_ready[p->piece[p->first % HK_C_ALL].slot], d, stream);
     hk_device_leave(d, entered);
     p->awaited = rc == 0;
     return rc;
@@ -287,7 +288,7 @@ static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
     p->left -= n;
     if (p->taken < k->bytes) return 0;
     const int entered = hk_device_enter(d);
-    rc = entered < 0 ? -1 : hk_device_record(d, stream, p->done[k->slot]);
+    rc = entered < 0 ? -1 : hk_mark_set(&p->done[k->slot], d, stream);
     hk_device_leave(d, entered);
     if (rc == 0) hk_c_post(p, HK_C_DONE, k->slot, 0, 0, 0);
     p->first++;
@@ -335,6 +336,17 @@ static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
 
 static const hk_channel_ops hk_c_tx_ops = {.send = hk_c_send, .settled = hk_c_settled, .multicast = hk_c_multicast};
 static const hk_channel_ops hk_c_rx_ops = {.peek = hk_c_peek, .consume = hk_c_consume, .recv = hk_c_recv};
+
+/* Nothing more will come of this peer: let our streams go on that wait for it, in `stream`, which is none of them.  0 or
+ * -1.  A peer that is alive sets its marks still, so this may have to be said again. */
+static inline int hk_c_release(hk_c_pair *p, void *stream) {
+    int rc = 0;
+    for (int i = 0; i < HK_C_ALL && rc == 0; i++) {
+        rc = hk_mark_release(&p->peer_ready[i], p->lane->device, stream);
+        if (rc == 0) rc = hk_mark_release(&p->peer_done[i], p->lane->device, stream);
+    }
+    return rc;
+}
 
 /* Put the two ends on their host channels; their waiting is that of these. */
 static inline void hk_c_open(hk_c_pair *p, hk_c_lane *lane, int peer, hk_channel *out, hk_channel *in) {

@@ -1,4 +1,4 @@
-"""Which ranks' GPU memory this process can map: tested, as every road is, by reading what the peer has put there.
+"""Which ranks' GPU memory this process can map, and how their streams can wait for each other: both are tried.
 
 The protocol of the channels is cuda_ipc.h; they stand on host channels, so only ranks of one host are asked for.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -20,16 +21,25 @@ TOKEN = 32
 """Bytes."""
 LAST_WORD = 1.0
 """Seconds that the end of a lane waits for its peers to let go."""
+WORD_WAIT = 1.0
+"""Seconds that a stream may take to see a word which has been written."""
 
 
 class Proof:
-    """A few bytes of this GPU that the peers read, to prove that they can."""
+    """A few bytes of this GPU that the peers read, to prove that they can, and words that they write.
 
-    def __init__(self, device: cuda.Device) -> None:
-        self.device = device
-        self.memory = cuda.Shared(device, TOKEN)
+    In this order, each step by all ranks before the next: `offer`, `reach`; `wait`, `tell`, `heard`; `let_go`, `close`.
+    """
+
+    def __init__(self, device: cuda.Device, rank: int, size: int) -> None:
+        self.device, self.rank, self.size = device, rank, size
+        self.memory = cuda.Shared(device, TOKEN + 4 * size)
+        device.clear(self.memory.address, TOKEN + 4 * size)
         self.token = numpy.frombuffer(secrets.token_bytes(TOKEN), numpy.uint8)
         self._copy(self.memory.address, self.token.ctypes.data)
+        self._mapped: dict[int, cuda.Mapped] = {}
+        self._streams: list[int] = []
+        self._stuck = False
 
     def offer(self) -> dict[str, Any]:
         return {
@@ -37,11 +47,11 @@ class Proof:
             "handle": self.memory.handle, "token": self.token.tobytes().hex(),
         }  # fmt: skip
 
-    def reach(self, rank: int, offers: Sequence[dict[str, Any]]) -> list[str | None]:
+    def reach(self, offers: Sequence[dict[str, Any]]) -> list[str | None]:
         """Why the memory of each rank's GPU cannot be mapped here; None: it can."""
-        return [None if r == rank else self._refusal(offer) for r, offer in enumerate(offers)]
+        return [None if r == self.rank else self._refusal(r, offer) for r, offer in enumerate(offers)]
 
-    def _refusal(self, offer: dict[str, Any]) -> str | None:
+    def _refusal(self, rank: int, offer: dict[str, Any]) -> str | None:
         if "refused" in offer:
             return str(offer["refused"])
         if offer["boot"] != boot_id():
@@ -49,12 +59,9 @@ class Proof:
         if offer["pid"] == os.getpid():
             return "it is a thread of the same process, whose memory CUDA does not share with itself"
         try:
-            mapped = cuda.Mapped(self.device, offer["handle"])
-            try:
-                found = numpy.zeros(TOKEN, numpy.uint8)
-                self._copy(found.ctypes.data, mapped.address)
-            finally:
-                mapped.close()
+            self._mapped[rank] = mapped = cuda.Mapped(self.device, offer["handle"])
+            found = numpy.zeros(TOKEN, numpy.uint8)
+            self._copy(found.ctypes.data, mapped.address)
         except TransportError as why:
             return f"from {self.device}, {offer['gpu']}: {why}"
         return None if found.tobytes().hex() == offer["token"] else "another memory was mapped than its own"
@@ -63,5 +70,60 @@ class Proof:
         self.device.copy(to, source, TOKEN, 0)
         self.device.synchronize(0)
 
+    def wait(self) -> str:
+        """Let a stream wait for a word of each mapped peer's, and of our own; why it cannot, or ""."""
+        try:
+            self._streams = [self.device.stream(), self.device.stream(cuda.URGENT)]
+            for rank in (self.rank, *self._mapped):
+                self.device.wait_word(self._word(self.memory.address, rank), 1, self._streams[0])
+            return "" if not self.device.is_done(self._streams[0]) else "streams do not wait for words"
+        except TransportError as why:
+            return str(why)
+
+    def tell(self) -> str:
+        """Write those words.  Ours as an abort would, from beside the stream that waits for it."""
+        try:
+            for mapped in self._mapped.values():
+                self.device.write_word(self._word(mapped.address, self.rank), 1, self._streams[1])
+            self._release([self.rank])
+            return ""
+        except TransportError as why:
+            return str(why)
+
+    def heard(self) -> str:
+        """Were they seen?  Processes take turns on a GPU, and one whose stream waits must not keep the others away."""
+        if not self._streams or self._seen():
+            return ""
+        why = f"words were not seen within {WORD_WAIT:g} s"
+        try:
+            self._release(range(self.size))
+        except TransportError as error:
+            why = str(error)
+        self._stuck = not self._seen()
+        return f"waits for words cannot be ended ({why})" if self._stuck else why
+
+    def _seen(self) -> bool:
+        end = time.monotonic() + WORD_WAIT
+        while not (seen := self.device.is_done(self._streams[0])) and time.monotonic() < end:
+            time.sleep(0.0001)
+        return seen
+
+    def _release(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self.device.write_word(self._word(self.memory.address, rank), 1, self._streams[1])
+
+    @staticmethod
+    def _word(memory: int, rank: int) -> int:
+        return memory + TOKEN + 4 * rank
+
+    def let_go(self) -> None:
+        """Of the peers' memory; after it a step for all, before `close`."""
+        for stream in self._streams:
+            self.device.end_stream(stream)
+        for mapped in self._mapped.values():
+            if not self._stuck:  # it would wait for that stream, as freeing would
+                mapped.close()
+
     def close(self) -> None:
-        self.memory.close()
+        if not self._stuck:
+            self.memory.close()

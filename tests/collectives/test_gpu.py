@@ -12,6 +12,7 @@ import pytest
 
 DELAY = 60
 """Microseconds at most by which a stream carries out each thing late."""
+BY_EVENTS = "os.environ['HOCKET_GPU_SYNC'] = 'events'\n"
 MORE = pytest.param(4, marks=pytest.mark.gpu)
 """Ranks: as good as two in the plain run of the tests."""
 
@@ -33,6 +34,12 @@ def test_every_collective_gives_the_bits_of_the_host(size: int, built: Path, tmp
         assert said["done"]
 
 
+@pytest.mark.parametrize("size", [2, MORE])
+def test_every_collective_where_streams_wait_for_events(size: int, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, BY_EVENTS + ORACLE, tmp_path, delay=DELAY):
+        assert said["done"]
+
+
 STREAMS = """
 import gpu_streams
 with alone() as comm:
@@ -40,10 +47,42 @@ with alone() as comm:
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_streams_order_what_is_issued(size: int, built: Path, tmp_path: Path) -> None:
-    for said in gpu_ranks.run(built, size, STREAMS, tmp_path, delay=5 * DELAY):
+@pytest.mark.parametrize("before", ["", BY_EVENTS], ids=["words", "events"])
+@pytest.mark.parametrize("size", [2, MORE])
+def test_streams_order_what_is_issued(size: int, before: str, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, before + STREAMS, tmp_path, delay=5 * DELAY):
         assert said["done"]
+
+
+MARKS = """
+{before}
+with alone() as comm:
+    comm.allreduce(put(np.ones(3, np.float32)))
+    assert comm.why_staged == ""
+    say(why=comm.why_events, told=comm.explain())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "knobs", "why", "told"),
+    [
+        ("", {}, "", "streams wait for words)"),
+        ("", {"ipc_events": 0}, "", "streams wait for words)"),
+        (BY_EVENTS, {}, "rank 0: HOCKET_GPU_SYNC asks for it", "streams wait for events, as words do not serve: rank"),
+        ("os.environ.update(HOCKET_GPU_SYNC='events' if os.environ['HOCKET_RANK'] == '1' else 'auto')", {},
+         "rank 1: HOCKET_GPU_SYNC", "events"),
+        ("", {"memops": 0}, "rank 0: waiting for a word: operation not supported", "events"),
+        ("", {"lost_words": 1}, "rank 0: words were not seen within 1 s", "events"),
+        ("cuda.library(); gpu_ranks.refuse('cuStreamWriteValue32_v2', int(os.environ['HOCKET_RANK'] == '1'), 801)", {},
+         "rank 1: writing a word: operation not supported", "events"),
+    ],
+)  # fmt: skip
+def test_what_streams_wait_for(
+    before: str, knobs: dict[str, int], why: str, told: str, built: Path, tmp_path: Path
+) -> None:
+    """Words if a trial proves them, else events; the same on all ranks, and said."""
+    for said in gpu_ranks.run(built, 2, MARKS.format(before=before), tmp_path, **knobs):
+        assert said["why"].startswith(why) and bool(said["why"]) == bool(why) and told in said["told"], said
 
 
 # ------------------------------------------------------------------------------------------- calls that differ
@@ -87,6 +126,9 @@ def test_calls_that_differ(size: int, built: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- ranks that are lost
 
 KILLED = """
+from hocket.collectives import accelerated
+accelerated.RELEASES = 5
+{before}
 comm = hocket.init()
 xs = [put(np.ones({count}, np.float32)) for _ in range(3)]
 comm.allreduce(xs[0])
@@ -94,9 +136,17 @@ faulty.ready()
 with telling():
     while True:
         {call}
+        time.sleep({pause})  # the streams shall be behind, but not by minutes
 comm.close()
+{after}
 say(at_end=time.monotonic())
-os._exit(0)  # to free the arrays would wait for their streams, and those for what never comes
+os._exit(0)
+"""
+FREED = """
+del xs  # waits for all streams
+while gpu_ranks.count("ipc_maps") or gpu_ranks.count("streams"):
+    time.sleep(0.01)
+say(misuses=gpu_ranks.count("misuses"))
 """
 REPEATED = {
     "blocking": "comm.allreduce(xs[0])",
@@ -107,8 +157,18 @@ REPEATED = {
 @pytest.mark.parametrize("call", REPEATED)
 @pytest.mark.parametrize(("size", "delay", "count"), [(2, DELAY, 1000), (4, DELAY, 1_500_000), (3, 30_000, 70_001)])
 def test_a_rank_is_killed(call: str, size: int, delay: int, count: int, built: Path, tmp_path: Path) -> None:
-    """The others say so; in the last case with streams full of waits for what will not come."""
-    source = KILLED.format(count=count, call=REPEATED[call])
+    """The others say so, and their streams end; in the last case they are full of waits for what will not come."""
+    how = {"count": count, "call": REPEATED[call], "pause": delay / 500_000}
+    killed_in(KILLED.format(before="", after=FREED, **how), size, delay, built, tmp_path)
+
+
+def test_a_rank_is_killed_while_others_wait_for_events(built: Path, tmp_path: Path) -> None:
+    """Such waits nobody can end: the others say what happened, but to free their arrays would take for ever."""
+    source = KILLED.format(count=70_001, call=REPEATED["blocking"], before=BY_EVENTS, after="", pause=0)
+    killed_in(source, 3, 30_000, built, tmp_path)
+
+
+def killed_in(source: str, size: int, delay: int, built: Path, tmp_path: Path) -> None:
     with gpu_ranks.job(built, size, source, tmp_path, delay=delay) as job:
         faulty.all_ready(tmp_path, range(size))
         time.sleep(0.2)
@@ -118,7 +178,34 @@ def test_a_rank_is_killed(call: str, size: int, delay: int, count: int, built: P
     for rank in set(range(size)) - {1}:
         said = faulty.facts(ends[rank])
         assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at"] - killed < 2, said
-        assert said["at_end"] - killed < 6, said
+        assert said["at_end"] - killed < 6 and not said.get("misuses"), said
+
+
+OUTSIDE = """
+comm = hocket.init()
+x = put(np.ones(70_001, np.float32))
+for _ in range(20):
+    comm.allreduce(x)
+faulty.ready()
+if comm.rank == 1:
+    os.kill(os.getpid(), 9)
+x.get()
+with telling():
+    comm.allreduce(x)
+say(at_end=time.monotonic(), at=0)
+del x
+"""
+
+
+def test_a_rank_is_killed_while_others_are_elsewhere(built: Path, tmp_path: Path) -> None:
+    """Its calls were issued and not carried out: whoever waits for the GPU, not for hocket, comes back too."""
+    with gpu_ranks.job(built, 3, OUTSIDE, tmp_path, delay=5000) as job:
+        faulty.all_ready(tmp_path, range(3))
+        began = time.monotonic()
+        ends = job.wait(20)
+    for rank in (0, 2):
+        said = faulty.facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["at_end"] - began < 5, said
 
 
 LATE = """
@@ -184,7 +271,7 @@ with alone() as comm:
         ("", {"ipc": 0}, "operation not supported"),
         ("", {"pool": 1}, "invalid argument"),
         ("", {"devices": 2, "peers": 0}, "peer access is not supported"),
-        ("", {"ipc_events": 0}, "an event"),
+        ("", {"ipc_events": 0, "memops": 0}, "an event"),
         ("", {"room": 30 << 20}, "out of memory"),
         ("cuda.library(); gpu_ranks.refuse('cuIpcOpenMemHandle_v2', -int(os.environ['HOCKET_RANK'] == '1'), 205)", {},
          "mapping of buffer object failed"),

@@ -157,6 +157,12 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     return leave(CUDA_SUCCESS);
 }
 
+CUresult cuCtxSynchronize(void) {
+    ENTER(IN_CONTEXT);
+    settle(current());
+    return leave(dead());
+}
+
 /* ---- errors */
 
 #define ERRORS(X) \

@@ -54,6 +54,7 @@ CUresult fake_subfree(CUdeviceptr at);
     X(pool)           /* memory that is allocated from now on cannot be exported, as a pool's */ \
     X(reuse)          /* addresses that were freed are given out again, as CUDA does; else never */ \
     X(ipc) X(ipc_events) X(memops) /* 0: not supported */ \
+    X(lost_words)     /* 1: words that are written to other processes' memory do not arrive */ \
     X(capturing)      /* 1: every stream is; else the address of the one that is */ \
     X(delay)          /* microseconds at most before a stream carries out an operation */ \
     X(seed)           /* of those delays; 0: another in each process, for equal delays hide what is missing */ \

@@ -114,12 +114,23 @@ static int is_capturing(const struct CUstream_st *s) { return is.capturing == 1 
 
 /* ---- the calls */
 
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
-    ENTER(IN_CONTEXT);
-    if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return leave(CUDA_ERROR_INVALID_VALUE);
+static CUresult create(CUstream *stream, unsigned int flags) {
+    if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     *stream = new_stream(current(), flags);
     is.streams++;
-    return leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+    ENTER(IN_CONTEXT);
+    return leave(create(stream, flags));
+}
+
+/* All are alike here: any priority will do, as CUDA takes the nearest that it has. */
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+    (void)priority;
+    ENTER(IN_CONTEXT);
+    return leave(create(stream, flags));
 }
 
 /* Returns at once; what it was given is still carried out. */

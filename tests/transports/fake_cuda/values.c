@@ -61,7 +61,8 @@ static __attribute__((unused)) CUresult word(CUstream stream, CUdeviceptr at, ui
     if (at % 4 || range_of(at) == NULL) return CUDA_ERROR_INVALID_VALUE;
     char *const to = reach(at, 4);
     if (to == NULL) return CUDA_ERROR_INVALID_VALUE;
-    struct op *o = submit(s, run);
+    const int lost = run == put && is.lost_words && range_of(at)->kind == PEER;
+    struct op *o = submit(s, lost ? NULL : run);
     o->to = to, o->value = value, o->flags = flags;
     return CUDA_SUCCESS;
 }
