@@ -19,6 +19,7 @@ import ctypes
 from hocket.errors import ArgumentError, TransportError
 from hocket.kernels import cuda as kernels
 from hocket.kernels import nvrtc
+from hocket.transports.cuda import SLOT
 
 cdef enum:
     WAYS = 8                # operands of one launch (kernels/cuda.cuh)
@@ -100,7 +101,7 @@ cdef class Accelerated:
     def __cinit__(self, Device device):
         self.device = device
         self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.begin, self.gpu.base.end = copy, reduce, begin, end
-        self.gpu.base.words = device.d.words
+        self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
         self.gpu.device = &device.d
         self.gpu.most, self.gpu.block = kernels.geometry(1 << 62, device.multiprocessors)
         self.side, self.blocks = 0, []
@@ -110,14 +111,14 @@ cdef class Accelerated:
         """The kernel that reduces this dtype by this op, compiled for this GPU if it is the first time."""
         return self._function(kernels.reduce(dtype.name, op))
 
-    def scale(self, dtype, uintptr_t address, size_t count, double factor, uintptr_t stream) -> None:
-        """Multiply in place, in stream order."""
+    def scale(self, dtype, uintptr_t out, uintptr_t source, size_t count, double factor, uintptr_t stream) -> None:
+        """out = source * factor, in stream order; `out` may be `source`."""
         kernel = kernels.scale(dtype.name)
         cdef uintptr_t function = self._function(kernel)
         cdef uintptr_t parameters
         cdef CUresult rc
         grid, block = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
-        values, kept = kernels.arguments(kernel, address, address, count, factor)
+        values, kept = kernels.arguments(kernel, out, source, count, factor)
         parameters = ctypes.addressof(values)
         cdef unsigned int blocks = grid, threads = block
         with self.device:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hocket.collectives.buffers import Buffer, empty_like
 from hocket.collectives.calls import Call
+from hocket.collectives.gpu_fold import GpuFold
+from hocket.collectives.lending import current
 from hocket.collectives.ops import Resolved
 from hocket.collectives.staging import current_stream
 from hocket.kernels.ops import OPS
@@ -28,12 +31,22 @@ class OnGpu:
             self.device.follow(self.stream, here)
         kernel = self.at.kernel(call.model.dtype, OPS[how.code].name) if how.code >= 0 else 0
         self.placed: Placed = OnStream(self.at, self.stream, kernel)
+        self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
+
+    def empty_like(self, model: Buffer) -> Any:
+        """An array like the call's, which may be dropped when its use has been issued."""
+        with self.device, current(model.array, self.device.ordinal, self.stream):
+            return empty_like(model, model.shape)
+
+    def scale(self, out: Buffer, source: Buffer, factor: float) -> None:
+        """out = source * factor, in the order of the call's stream."""
+        self.at.scale(source.dtype, out.address, source.address, source.count, factor, self.stream)
 
     def finish(self, factor: float) -> None:
         """All has been issued: scale the result (avg), once, and let the caller's stream see it."""
         dst = self.call.dst
         if factor and dst is not None and not self._scaled:
             self._scaled = True
-            self.at.scale(dst.dtype, dst.address, dst.count, factor, self.stream)
+            self.scale(dst, dst, factor)
         if self.apart:
             self.device.follow(current_stream(self.call.model.array, self.device.ordinal), self.stream)

@@ -1,10 +1,11 @@
 """Instructions on channels: send, recv, reduce and copy, each as far as it goes without waiting."""
 
+from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
 from hocket.collectives.plan cimport IN, OUT, Instr
-from hocket.collectives.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, PyObject, Run, State, not_ours,
-                                     piece_at, piece_length, step_on)
+from hocket.collectives.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, not_ours, piece_at,
+                                     piece_length, step_on)
 from hocket.errors import TransportError
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_view
 from hocket.transports.library cimport hk_library
@@ -28,8 +29,8 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if s.piece < x.npieces:
             at = piece_at(r, &x.src[s.piece], s)
             left = piece_length(r, &x.src[s.piece], s.segment) - s.at
-            if r.user != NULL and left > CUT_BYTES:
-                left = CUT_BYTES - CUT_BYTES % r.itemsize   # packets of whole elements, however odd their size
+            if r.user != NULL:
+                left = min(left, whole_elements(r))
         if x.npeers == 1:
             ch.traffic, ch.stream = r.traffic, r.stream
             n = ops.send(ch, r.tag, s.total, s.done, at, left)
@@ -141,7 +142,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
         if n:
             if r.user != NULL:
-                if call_user(e, r.user, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
+                if call_user(e, r, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
                     return RAISED
             elif r.device != NULL:
                 if r.device.reduce(r.device, r, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize) < 0:
@@ -159,10 +160,21 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
 
 
-cdef int call_user(Core* e, PyObject* user, void* out, const void** ways, int k, size_t n) noexcept nogil:
+cdef inline size_t whole_elements(Run* r) noexcept nogil:
+    """Bytes of packets that end between elements, however odd their size."""
+    cdef size_t cut = CUT_BYTES if r.device == NULL else r.device.piece
+    return cut - cut % r.itemsize
+
+
+cdef int call_user(Core* e, Run* r, void* out, const void** ways, int k, size_t n) noexcept nogil:
+    """With memory of the host's; or, of a device's, with its addresses and the bytes at each."""
     with gil:
         try:
-            (<object>user)([(<const char[:n]>(<const char*>ways[i])) for i in range(k)], <char[:n]>(<char*>out))
+            user = <object>r.user
+            if r.device != NULL:
+                user([<uintptr_t>ways[i] for i in range(k)], <uintptr_t>out, n)
+            else:
+                user([(<const char[:n]>(<const char*>ways[i])) for i in range(k)], <char[:n]>(<char*>out))
             return 0
         except BaseException as error:
             (<object>e.self).error = error

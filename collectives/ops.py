@@ -40,6 +40,8 @@ class Resolved(NamedTuple):
     """Factor on this rank's input."""
     after: float = 0.0
     """Factor on the result."""
+    function: Function | None = None
+    """The user's own, which `user` calls with arrays in host memory."""
 
     @property
     def commutative(self) -> bool:
@@ -63,7 +65,7 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
     if callable(op):
         if x.dtype.itemsize > LARGEST_ELEMENT:
             raise ArgumentError(f"elements of {x.dtype.itemsize} bytes; a function op takes at most {LARGEST_ELEMENT}")
-        return Resolved("user", -1, _reducer(op, x))
+        return Resolved("user", -1, _reducer(op, x), function=op)
     raise ArgumentError(
         f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor) or a function"
     )

@@ -64,6 +64,7 @@ cdef struct Accelerator:    # what computes on arrays that are not in host memor
     int (*begin)(Accelerator*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
     int (*end)(Accelerator*, Run*) noexcept nogil       # ... all of it has
     const char* words       # ... for this reason
+    size_t piece            # bytes that its channels take at once
 
 
 cdef struct Run:            # one execution of a plan
@@ -74,7 +75,7 @@ cdef struct Run:            # one execution of a plan
     char* base[3]           # IN, OUT, SCRATCH
     uint64_t tag
     reduce_fn reduce
-    PyObject* user          # a user's reduction, called instead
+    PyObject* user          # a user's reduction, called instead: see call_user in moves.pyx
     hk_library* library     # for CALL
     Accelerator* device     # of the arrays' memory; NULL: it is the host's
     void* stream            # ... and the order of what it does

@@ -74,10 +74,10 @@ class Running(Failing):
         if plan is None:
             plan = self._plan(queue, call, how, options)
             queue.keep(key, plan)
-        if how.before is not None:
-            call = _premultiplied(call, how.before)
         apart = options.async_op or open_group() is not None
         there = OnGpu(queue.accelerator, call, how, apart) if queue.accelerator is not None else None
+        if how.before is not None:
+            call = _premultiplied(call, how.before, there)
         held = queue.pin(call.src, call.dst)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
@@ -86,7 +86,8 @@ class Running(Failing):
             return self._start(queue, plan, src, dst, how, options, None, (call, held), after, call, there)
         engine = queue.engine
         timeout = self._limit(options)
-        code = engine.execute(plan, src, dst, how.code, how.user, timeout, placed=there.placed if there else None)
+        placed, user = (there.placed, there.user) if there else (None, how.user)
+        code = engine.execute(plan, src, dst, how.code, user, timeout, placed=placed)
         if code == BUSY:
             return self._start(queue, plan, src, dst, how, options, None, (call, held), after, call, there).result()
         if code != DONE:
@@ -107,8 +108,7 @@ class Running(Failing):
             call.stage()
             return self._queue("collectives", options.transport)
         gpu = call.gpu
-        plain = how.user is None and how.before is None and options.algorithm not in LIBRARIES
-        queue = self._queue_on(gpu) if gpu >= 0 and plain else None
+        queue = self._queue_on(gpu) if gpu >= 0 and options.algorithm not in LIBRARIES else None
         if queue is None:
             call.stage()
         return queue or self._main
@@ -135,8 +135,8 @@ class Running(Failing):
         engine = queue.engine
         timeout = self._limit(options)
         count = call.dst.count if call is not None and call.dst is not None else 0
-        placed, host_factor = (there.placed, 0.0) if there else (None, factor)
-        queued = Queued(engine, plan, src, dst, how.code, how.user, timeout, tag, keep, host_factor, count, placed)
+        placed, user, host_factor = (there.placed, there.user, 0.0) if there else (None, how.user, factor)
+        queued = Queued(engine, plan, src, dst, how.code, user, timeout, tag, keep, host_factor, count, placed)
 
         def check(ended: Queued) -> None:
             if ended.status != DONE:
@@ -284,12 +284,16 @@ class _Ended(Exception):
         self.code = code
 
 
-def _premultiplied(call: Call, factor: float) -> Call:
+def _premultiplied(call: Call, factor: float, there: OnGpu | None) -> Call:
     """The call on factor * x: in place if it is in place, else on a copy."""
     assert call.src is not None
-    made = None if call.in_place else empty_like(call.src, call.src.shape)
-    target = call.src if made is None else describe(made)
-    scale_bytes(call.src.dtype.code, target.address, call.src.address, call.src.count, factor)
+    target = call.src
+    if not call.in_place:
+        target = describe(there.empty_like(call.src) if there else empty_like(call.src, call.src.shape))
+    if there is not None:
+        there.scale(target, call.src, factor)
+    else:
+        scale_bytes(call.src.dtype.code, target.address, call.src.address, call.src.count, factor)
     return Call(
         call.collective, target, target if call.in_place else call.dst, call.count, call.root, call.counts,
         call.in_place, call.private, call.result,

@@ -71,7 +71,7 @@ def build(folder: Path) -> Path:
     source = ROOT / "tests" / "transports" / "fake_nvrtc.c"
     subprocess.run(["gcc", "-O1", "-fPIC", "-shared", source, "-o", folder / "libnvrtc.so.13"], check=True, timeout=60)
     kernels = [cuda.reduce(dtype, op) for dtype, ops in gpu_oracle.KERNELS.items() for op in ops]
-    kernels += [cuda.scale(dtype) for dtype in gpu_oracle.KERNELS if "float" in dtype]
+    kernels += [cuda.scale(dtype) for dtype in gpu_oracle.KERNELS]
     emulation.build(folder, emulation.modules_of(kernels), ("-O1",))
     return folder
 

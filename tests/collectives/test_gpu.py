@@ -85,6 +85,32 @@ def test_what_streams_wait_for(
         assert said["why"].startswith(why) and bool(said["why"]) == bool(why) and told in said["told"], said
 
 
+FUNCTIONS = """
+import gpu_functions
+with alone() as comm:
+    gpu_functions.everything(comm)
+"""
+
+
+@pytest.mark.parametrize("size", [2, MORE])
+def test_functions_are_called_where_the_bytes_are(size: int, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, FUNCTIONS, tmp_path, delay=DELAY):
+        assert said["done"]
+
+
+FAILING = """
+import gpu_functions
+with hocket.init() as world:
+    gpu_functions.that_fail(world)
+    assert world.allreduce(put(np.ones(3, np.float32))).get()[0] == world.size
+"""
+
+
+@pytest.mark.parametrize("size", [2, MORE])
+def test_functions_that_fail(size: int, built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, size, FAILING, tmp_path, delay=DELAY)
+
+
 # ------------------------------------------------------------------------------------------- calls that differ
 
 MISMATCHES = {
@@ -244,14 +270,14 @@ with hocket.init() as world:
             say(**{{function: [type(error).__name__, str(error)]}})
         comm.close()
 """
-FUNCTIONS = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemAlloc_v2")
+REFUSING = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemAlloc_v2")
 
 
 @pytest.mark.parametrize("size", [2, MORE])
 def test_a_driver_that_refuses(size: int, built: Path, tmp_path: Path) -> None:
     """The rank where it does says what the driver says, and the others hear of it."""
-    for rank, said in enumerate(gpu_ranks.run(built, size, REFUSED.format(functions=FUNCTIONS), tmp_path, delay=DELAY)):
-        for function in FUNCTIONS:
+    for rank, said in enumerate(gpu_ranks.run(built, size, REFUSED.format(functions=REFUSING), tmp_path, delay=DELAY)):
+        for function in REFUSING:
             kind, text = said[function]
             assert "unknown error (CUDA error 999)" in text, (rank, function, text)
             assert kind == "PeerLostError" or (kind == "TransportError" and rank == 1), (rank, function, kind, text)

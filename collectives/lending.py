@@ -1,0 +1,91 @@
+"""Memory of a GPU as arrays of the caller's own kind: CuPy's, torch's, or anybody's by `__cuda_array_interface__`.
+
+No GPU library is imported here: the caller's array brings its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What CuPy's arrays have as `device`."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Lent:
+    """Memory that somebody else owns, to be read in the order of `stream`."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: Any
+    device: Gpu
+    stream: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, True), "version": 3,
+            "strides": None, "stream": self.stream,
+        }  # fmt: skip
+
+
+class BytesForTorch:
+    """torch takes no memory that is read-only, and the interface has no word for bfloat16: so bytes, seen as others."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 2, "strides": None,
+        }  # fmt: skip
+
+
+def lend(array: Any, address: int, nbytes: int, gpu: int, stream: int) -> Any:
+    """So many bytes at `address`, as a vector of the kind and dtype of `array`, on this GPU.
+
+    Nothing is copied, unless torch finds that a peer's memory is another GPU's: its arrays must all be on one.
+    """
+    if hasattr(array, "data_ptr"):
+        torch = sys.modules["torch"]
+        return torch.as_tensor(BytesForTorch(address, nbytes), device=f"cuda:{gpu}").view(array.dtype)
+    dtype = numpy.dtype(array.dtype)
+    shape = (nbytes // dtype.itemsize,)
+    cupy = cupy_of(array)
+    if cupy is None:
+        return Lent(address, shape, dtype, Gpu(gpu), stream)
+    memory = cupy.cuda.UnownedMemory(address, nbytes, None, gpu)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def current(array: Any, gpu: int, stream: int) -> AbstractContextManager[Any]:
+    """As long as it lasts, the library of `array` works on this GPU and stream in this thread.
+
+    Both CuPy and torch give memory that was made on a stream, and freed, to others only in the order of that stream:
+    so what is made here may be dropped as soon as its use has been issued.
+    """
+    if hasattr(array, "data_ptr"):
+        torch = sys.modules["torch"]
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=gpu))  # type: ignore[no-any-return]
+    cupy = cupy_of(array)
+    return contextlib.nullcontext() if cupy is None else _current_in(cupy, gpu, stream)
+
+
+@contextlib.contextmanager
+def _current_in(cupy: Any, gpu: int, stream: int) -> Iterator[None]:
+    with cupy.cuda.Device(gpu), cupy.cuda.ExternalStream(stream, gpu):
+        yield
+
+
+def cupy_of(array: Any) -> Any:
+    """CuPy, if `array` is one of its arrays."""
+    cupy = sys.modules.get("cupy")
+    return cupy if cupy is not None and isinstance(array, cupy.ndarray) else None
