@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy
 
 from hocket.collectives.buffers import Buffer
+from hocket.collectives.lending import current
+from hocket.collectives.staging import current_stream, to_gpu, to_host
 from hocket.errors import ArgumentError
 from hocket.kernels import ops as kernel_ops
 
@@ -77,8 +80,22 @@ def _summable(name: str, x: Buffer) -> int:
     return kernel_ops.lookup("sum", x.dtype)
 
 
+def _on_copies(function: Function, x: Buffer) -> Function:
+    """`function` for what is staged: it is called as it would be from GPU to GPU, on arrays of x's kind, but copies."""
+    gpu = x.device
+    stream = current_stream(x.array, gpu) if gpu >= 0 else 0
+
+    def call(a: Any, b: Any) -> Any:
+        with current(x.array, gpu, stream) if gpu >= 0 else contextlib.nullcontext():
+            return to_host(function(to_gpu(x.array, a), to_gpu(x.array, b)))
+
+    return call
+
+
 def _reducer(function: Function, x: Buffer) -> Callable[[Sequence[memoryview], memoryview], None]:
     """`function(a, b) -> array` folded over the operands the engine hands out, in rank order."""
+    if x.foreign:
+        function = _on_copies(function, x)
     model = x.array
     is_torch = hasattr(model, "data_ptr")
     dtype: Any = model.dtype if hasattr(model, "dtype") else numpy.dtype(x.dtype.numpy)

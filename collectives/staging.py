@@ -64,6 +64,13 @@ def restore(array: Any, host: Any) -> None:
         array.copy_(host)
 
 
+def to_gpu(array: Any, host: Any) -> Any:
+    """A copy of what is in host memory, as an array of the kind of `array`."""
+    made = empty_like(array, host.shape)
+    restore(made, host)
+    return made
+
+
 def empty_like(array: Any, shape: tuple[int, ...]) -> Any:
     """A new array of the same kind on the same device."""
     if hasattr(array, "new_empty"):

@@ -57,7 +57,7 @@ def read(lent: Any) -> Array:
     array = GpuArray.__new__(GpuArray)
     nbytes = interface["shape"][0] * lent.dtype.itemsize
     vars(array).update(address=interface["data"][0], shape=interface["shape"], dtype=lent.dtype, nbytes=nbytes,
-                       stream=interface["stream"], gpu=cuda.device(lent.device.id), owner=lent)  # fmt: skip
+                       stream=interface["stream"] or 0, gpu=cuda.device(lent.device.id), owner=lent)  # fmt: skip
     return array.get()
 
 
@@ -132,8 +132,15 @@ def what_is_given_back(comm: Any) -> None:
     given = [np.random.default_rng((r, 3)).integers(0, 256, 3 * count).astype(np.uint8).view(THREE) for r in (0, 1)]
     x = given[comm.rank % 2]
     last = given[(comm.size - 1) % 2]
+    pieces = []
+
+    def second(a: Any, b: Any) -> Any:
+        pieces.append(b.shape)
+        return b
+
     same(comm.allreduce(put(x), lambda a, b: a, algorithm="tree"), given[0], "the first")
-    same(comm.allreduce(put(x), lambda a, b: b, algorithm="tree"), last, "the last")
+    same(comm.allreduce(put(x), second, algorithm="tree"), last, "the last")
+    assert len(pieces) <= 3 * comm.size, f"{len(pieces)} pieces of three slots"
 
 
 def in_stream_order(comm: Any) -> None:
@@ -188,7 +195,17 @@ def premultiplied(comm: Any) -> None:
     cuda.device(0).end_stream(stream)
 
 
+def through_host_memory(comm: Any) -> None:
+    """Where it must be, the function is called with arrays on the GPU all the same."""
+    for dtype, function in ((np.float32, twice_less), (AFFINE, compose)):
+        x = np.random.default_rng(comm.rank).integers(-3, 4, 2 * 1003).astype(np.int64).view(AFFINE)
+        x = x["a"].astype(dtype) if dtype is np.float32 else x
+        check(comm, "allreduce", x, function, transport="shm", algorithm="tree")
+        check(comm, "scan", x, function, transport="shm", algorithm="linear")
+
+
 def everything(comm: Any) -> None:
+    through_host_memory(comm)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "to_host", None)  # whatever is staged fails
         for part in (by_every_algorithm, of_every_kind, what_is_given_back, in_stream_order, premultiplied):
