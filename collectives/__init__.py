@@ -30,7 +30,7 @@ from hocket.collectives.default import (
 )
 from hocket.collectives.handle import Work, group
 from hocket.collectives.memory import empty, zeros
-from hocket.collectives.ops import premul_sum
+from hocket.collectives.ops import expression, premul_sum
 from hocket.collectives.start import from_mpi, init
 from hocket.collectives.threads import local_world
 from hocket.errors import (
@@ -62,6 +62,7 @@ __all__ = [
     "broadcast",
     "communicator",
     "empty",
+    "expression",
     "exscan",
     "from_mpi",
     "gather",

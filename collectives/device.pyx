@@ -16,7 +16,7 @@ from hocket.transports.cuda cimport (CUevent, CUfunction, CUresult, CUstream, De
 
 import ctypes
 
-from hocket.errors import ArgumentError, TransportError
+from hocket.errors import ArgumentError, Error, TransportError
 from hocket.kernels import cuda as kernels
 from hocket.kernels import nvrtc
 from hocket.transports.cuda import SLOT
@@ -110,6 +110,13 @@ cdef class Accelerated:
     def kernel(self, dtype, str op) -> int:
         """The kernel that reduces this dtype by this op, compiled for this GPU if it is the first time."""
         return self._function(kernels.reduce(dtype.name, op))
+
+    def kernel_by(self, dtype, str expression) -> int:
+        """... by this expression of the user's."""
+        try:
+            return self._function(kernels.reduce_by(dtype.name, expression))
+        except Error as why:
+            raise type(why)(f"expression({expression!r}): {why}") from None
 
     def scale(self, dtype, uintptr_t out, uintptr_t source, size_t count, double factor, uintptr_t stream) -> None:
         """out = source * factor, in stream order; `out` may be `source`."""

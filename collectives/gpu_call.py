@@ -29,7 +29,10 @@ class OnGpu:
         self._scaled = False
         if apart:
             self.device.follow(self.stream, here)
-        kernel = self.at.kernel(call.model.dtype, OPS[how.code].name) if how.code >= 0 else 0
+        if how.expression is not None:
+            kernel = self.at.kernel_by(call.model.dtype, how.expression.text)
+        else:
+            kernel = self.at.kernel(call.model.dtype, OPS[how.code].name) if how.code >= 0 else 0
         self.placed: Placed = OnStream(self.at, self.stream, kernel)
         self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
 

@@ -24,8 +24,8 @@ def refusal(world: World, call: Call, how: Resolved) -> str | None:
     """Why MPI cannot carry out this call; None if it can.  The same on all ranks."""
     if world.mpi is None:
         return NO_JOB
-    if how.user is not None:
-        return "MPI cannot call a Python function as op; leave the choice of the algorithm to hocket"
+    if how.user is not None or how.expression is not None:
+        return "MPI cannot call a function or an expression as op; leave the choice of the algorithm to hocket"
     if not how.name:
         return None
     found = reducing(call.model.dtype.name, _op(how))

@@ -25,12 +25,30 @@ class PremulSum:
     factor: float
 
 
-Op = str | Function | PremulSum
+@dataclass(frozen=True)
+class Expression:
+    """CUDA C++ that combines `a` and `b`.  `hocket.expression(text)`."""
+
+    text: str
+    commutative: bool
+
+
+Op = str | Function | PremulSum | Expression
 
 
 def premul_sum(factor: float) -> PremulSum:
     """The op that multiplies this rank's x by `factor` before it is summed (NCCL's PreMulSum)."""
     return PremulSum(float(factor))
+
+
+def expression(text: str, commutative: bool = False) -> Expression:
+    """The op that `text` says, of arrays on GPUs: CUDA C++ over `a` and `b`, such as "a > b ? a : b".
+
+    It is compiled once for each dtype, and runs as the built-in ops do.  `a` and `b` have the element's own C type and
+    the result is converted to it; 16- and 8-bit floats are computed with in float32.  It must be associative; operands
+    are combined in rank order, unless it is `commutative` too.  For bool, integers and floats, from GPU to GPU only.
+    """
+    return Expression(text, commutative)
 
 
 class Resolved(NamedTuple):
@@ -45,11 +63,12 @@ class Resolved(NamedTuple):
     """Factor on the result."""
     function: Function | None = None
     """The user's own, which `user` calls with arrays in host memory."""
+    expression: Expression | None = None
 
     @property
     def commutative(self) -> bool:
-        """A user's function is combined in rank order: nothing is known of it."""
-        return self.user is None
+        """A user's own op is combined in rank order, unless more is known of it."""
+        return self.user is None and (self.expression is None or self.expression.commutative)
 
 
 LARGEST_ELEMENT = 4096
@@ -65,12 +84,16 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
         return Resolved("avg", _summable(op, x), after=1.0 / size)
     if isinstance(op, PremulSum):
         return Resolved("premul_sum", _summable("premul_sum", x), before=op.factor)
+    if isinstance(op, Expression):
+        name = f"expression({op.text!r}{', commutative=True' if op.commutative else ''})"
+        return Resolved(name, -1, expression=op)
     if callable(op):
         if x.dtype.itemsize > LARGEST_ELEMENT:
             raise ArgumentError(f"elements of {x.dtype.itemsize} bytes; a function op takes at most {LARGEST_ELEMENT}")
         return Resolved("user", -1, _reducer(op, x), function=op)
     raise ArgumentError(
-        f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor) or a function"
+        f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor), a function, "
+        "or expression(text)"
     )
 
 
@@ -81,7 +104,7 @@ def _summable(name: str, x: Buffer) -> int:
 
 
 def _on_copies(function: Function, x: Buffer) -> Function:
-    """`function` for what is staged: it is called as it would be from GPU to GPU, on arrays of x's kind, but copies."""
+    """`function` for what is staged: it gets arrays of x's kind on its GPU, as from GPU to GPU, but copies."""
     gpu = x.device
     stream = current_stream(x.array, gpu) if gpu >= 0 else 0
 

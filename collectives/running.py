@@ -104,14 +104,15 @@ class Running(Failing):
 
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
         """The queue of this call.  What its GPU cannot do, or not with the others', is done in host memory."""
-        if options.transport is not None:
-            call.stage()
-            return self._queue("collectives", options.transport)
-        gpu = call.gpu
-        queue = self._queue_on(gpu) if gpu >= 0 and options.algorithm not in LIBRARIES else None
-        if queue is None:
-            call.stage()
-        return queue or self._main
+        gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
+        queue = self._queue_on(gpu) if gpu >= 0 and ours else None
+        if queue is not None:
+            return queue
+        if how.expression is not None:
+            why = "these arrays are in host memory" if gpu < 0 else self.why_staged or "this call asks for another road"
+            raise ArgumentError(f"an expression reduces from GPU to GPU only, and {why}: pass a function as op")
+        call.stage()
+        return self._main if options.transport is None else self._queue("collectives", options.transport)
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
         """Let the next such call take the short way (hot.pyx), if it may."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,6 +117,24 @@ def reduce(dtype: str, op: str) -> Kernel:
     return Kernel(f"hk_reduce_{_pair(dtype, op)}", _fold(dtype, op), params)
 
 
+def reduce_by(dtype: str, expression: str) -> Kernel:
+    """`reduce` by an expression of `a` and `b`, of the dtype's own type; 16- and 8-bit floats are float32 there."""
+    row = dtypes.by_name(dtype)
+    if row.kind not in ("bool", "int", "uint", "float"):
+        raise ArgumentError(f"an expression combines bool, integers or floats, got {dtype}")
+    text, word = " ".join(expression.split()), _WORDS[dtype]
+    name = f"by_{zlib.crc32(text.encode()):08x}"
+    defines = (
+        ("HK_DTYPE", dtype),
+        ("HK_OP", name),
+        ("HK_STORAGE", word),
+        ("HK_NUMBER", "f32" if _is_small(row) else word),
+        ("HK_COMBINE(a, b)", f"(({text}) != 0)" if row.kind == "bool" else f"({text})"),
+        ("HK_PARTS", "1"),
+    )
+    return Kernel(f"hk_reduce_{name}_{dtype}", Module("reduce.cuh", defines), reduce("float32", "sum").params)
+
+
 def reduce_scatter(dtype: str, op: str) -> Kernel:
     """out = elements first .. first + count of all ranks' `in`, reduced; all of them: the one-shot allreduce.
 
@@ -152,7 +171,7 @@ def scale(dtype: str) -> Kernel:
         raise ArgumentError(f"only numbers can be scaled, got {dtype}")
     word = _WORDS[_real(row)]
     limits: tuple[tuple[str, str], ...] = ()
-    if row.kind == "float" and word not in ("f32", "f64"):
+    if _is_small(row):
         how = "small"
     elif row.kind in ("float", "complex"):
         how = "real"
@@ -279,6 +298,11 @@ def _real(row: DType) -> str:
     return {"complex64": "float32", "complex128": "float64"}.get(row.name, row.name)
 
 
+def _is_small(row: DType) -> bool:
+    """A float that is computed with in float32?"""
+    return row.kind == "float" and row.itemsize < 4
+
+
 def _parts(row: DType) -> str:
     return "2" if row.kind == "complex" else "1"
 
@@ -289,8 +313,7 @@ def _fold(dtype: str, op: str) -> Module:
     op = ops.OPS[ops.lookup(op, row)].name
     unsigned = f"u{8 * row.itemsize}"
     word, parts = _WORDS[row.name], "1"
-    small = row.kind == "float" and word not in ("f32", "f64")
-    number = "f32" if small else word
+    number = "f32" if _is_small(row) else word
     combine = f"{op}_{number}"
     if row.kind == "bool":
         truth = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land"}

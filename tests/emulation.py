@@ -32,7 +32,7 @@ def source(modules: Iterable[Module]) -> str:
     for module in modules:
         out += [f"#define {name} {value}" for name, value in module.defines]
         out += [f'#include "kernels/{module.file}"']
-        out += [f"#undef {name}" for name, _ in module.defines]
+        out += [f"#undef {name.partition('(')[0]}" for name, _ in module.defines]
     return "\n".join(out) + "\n"
 
 

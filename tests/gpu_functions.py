@@ -126,6 +126,29 @@ def of_every_kind(comm: Any) -> None:
         check(comm, "allreduce", values(comm.rank, count, "bfloat16"), np.maximum)
 
 
+def expressions(comm: Any) -> None:
+    """As built-in ops do they reduce in the element's own type, in rank order."""
+    on_host = {"float32": twice_less, "bfloat16": np.maximum, "bool": np.logical_or}
+    for dtype, text in gpu_oracle.EXPRESSIONS.items():
+        for collective, name in (("allreduce", "tree"), ("allreduce", "direct"), ("scan", "linear")):
+            x = values(comm.rank, 4099, "int8") > 0 if dtype == "bool" else values(comm.rank, 4099, dtype)
+            check(comm, collective, x, on_host[dtype], hocket.expression(text), algorithm=name)
+    greater = hocket.expression("a > b ? a : b", commutative=True)
+    check(comm, "allreduce", values(comm.rank, 4099, "bfloat16"), np.maximum, greater)
+    x = put(values(comm.rank, 4099, "bfloat16"))
+    got = comm.allreduce(x, greater, algorithm="ring")
+    want = comm.allreduce(values(comm.rank, 4099, "bfloat16"), "max")
+    same(got, want, "the greatest, by the ring")
+    with pytest.raises(ArgumentError, match="rank order"):  # though the plan is at hand
+        comm.allreduce(x, hocket.expression("a > b ? a : b"), algorithm="ring")
+    for wrong, words in (
+        ({"x": np.ones(3)}, "these arrays are in host memory"), ({"x": x, "transport": "shm"}, "another road"),
+        ({"x": put(np.ones(3, np.complex64))}, "got complex64"),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=words):
+            comm.allreduce(**wrong, op=greater)
+
+
 def what_is_given_back(comm: Any) -> None:
     """One of the arguments; of elements that a slot holds no whole number of, and more than fit into two."""
     count = (9 << 20) // 3
@@ -208,9 +231,10 @@ def everything(comm: Any) -> None:
     through_host_memory(comm)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "to_host", None)  # whatever is staged fails
-        for part in (by_every_algorithm, of_every_kind, what_is_given_back, in_stream_order, premultiplied):
+        for part in (by_every_algorithm, of_every_kind, expressions, what_is_given_back, in_stream_order):
             part(comm)
             comm.barrier()
+        premultiplied(comm)
 
 
 WRONG = {

@@ -23,6 +23,8 @@ KERNELS = {
     "int32": ("sum", "max"), "int64": ("sum", "prod"),
 }  # fmt: skip
 """What the ranks reduce; the floats' averages too."""
+EXPRESSIONS = {"float32": "a + a - b", "bfloat16": "a > b ? a : b", "bool": "a + b"}
+"""What users' ops are, in CUDA C++."""
 REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 BLOCKS = ("reduce_scatter", "scatter", "alltoall")

@@ -72,6 +72,7 @@ def build(folder: Path) -> Path:
     subprocess.run(["gcc", "-O1", "-fPIC", "-shared", source, "-o", folder / "libnvrtc.so.13"], check=True, timeout=60)
     kernels = [cuda.reduce(dtype, op) for dtype, ops in gpu_oracle.KERNELS.items() for op in ops]
     kernels += [cuda.scale(dtype) for dtype in gpu_oracle.KERNELS]
+    kernels += [cuda.reduce_by(*each) for each in gpu_oracle.EXPRESSIONS.items()]
     emulation.build(folder, emulation.modules_of(kernels), ("-O1",))
     return folder
 

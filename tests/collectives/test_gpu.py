@@ -117,6 +117,7 @@ MISMATCHES = {
     "count": ("comm.allreduce(x)", "comm.allreduce(x.part(0, 999))"),
     "dtype": ("comm.allreduce(x)", "comm.allreduce(put(np.ones(1000, np.int32)))"),
     "op": ("comm.allreduce(x)", "comm.allreduce(x, 'max')"),
+    "expression": ("comm.allreduce(x)", "comm.allreduce(x, hocket.expression('a + a - b'))"),
     "collective": ("comm.allreduce(x)", "comm.broadcast(x)"),
     "asynchronous": ("comm.allreduce(x, async_op=True).wait()", "comm.allreduce(x, 'min', async_op=True).wait()"),
     "the first": ("comm.allreduce(x)", "comm.allreduce(x.get())"),

@@ -78,6 +78,13 @@ def test_no_product_is_fused_with_a_sum(tmp_path: Path) -> None:
     assert not re.search(r"\bFFMA\b", nvrtc.assembly(tmp_path / "kernels.cubin")[kernel.name])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "text"), [("float32", "a * b + 1"), ("int8", "min(a, b)"), ("float64", "hypot(a, b)")]
+)
+def test_expressions_compile(dtype: str, text: str) -> None:
+    assert cuda.reduce_by(dtype, text).name.encode() in compiled(cuda.reduce_by(dtype, text).module, 90)
+
+
 def test_what_breaks_the_rules_is_seen(tmp_path: Path) -> None:
     """A copy of the addresses, indexed at run time, goes to local memory; so these checks do look."""
     text, options = cuda.module_source(cuda.BARRIER.module)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulation import OK, Buffer, Emulator
+from emulation import OK, Buffer, Emulator, modules_of
 from worlds import kernel_oracle
 
 from hocket.errors import ArgumentError
@@ -84,3 +85,28 @@ def test_what_has_no_kernel_is_refused() -> None:
         cuda.reduce(by_name("bytes").name, "sum")
     with pytest.raises(ArgumentError, match="at most 8 buffers, got 9"):
         cuda.pointers(range(9))
+
+
+EXPRESSIONS = [
+    ("float32", "a + a - b", lambda a, b: a + a - b),
+    ("float16", "a > b ? a : b", np.maximum),
+    ("int8", "a * b\n + a", lambda a, b: a * b + a),
+    ("uint64", "a ^ (b << 1)", lambda a, b: a ^ (b << np.uint64(1))),
+    ("bool", "a + b", np.logical_or),
+]
+
+
+def test_expressions(tmp_path: Path) -> None:
+    """In the element's own type, left to right."""
+    kernels = [cuda.reduce_by(dtype, text) for dtype, text, _ in EXPRESSIONS]
+    emulator = Emulator(tmp_path, modules_of(kernels))
+    for kernel, (dtype, text, function) in zip(kernels, EXPRESSIONS, strict=True):
+        dice = np.random.default_rng(len(text))
+        inputs = [dice.integers(0, 2 if dtype == "bool" else 100, 1000).astype(dtype) for _ in range(3)]
+        given, out = [Buffer.of(x) for x in inputs], Buffer(inputs[0].nbytes)
+        addresses = cuda.pointers([buffer.address for buffer in given])
+        assert emulator.loops(kernel, GRID, BLOCK, addresses, out.address, 1000, 3) == OK
+        want = function(function(inputs[0], inputs[1]), inputs[2])
+        assert (out.as_array(want.dtype) == want).all(), f"{text} of {dtype}"
+    with pytest.raises(ArgumentError, match="got complex64"):
+        cuda.reduce_by("complex64", "a")
