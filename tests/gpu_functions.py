@@ -23,6 +23,7 @@ from hocket.collectives import staging
 from hocket.collectives.device import Accelerated
 from hocket.errors import ArgumentError
 from hocket.kernels import cuda as kernels
+from hocket.kernels import nvrtc
 from hocket.transports import cuda
 
 AFFINE = np.dtype([("a", np.int64), ("b", np.int64)])
@@ -126,6 +127,10 @@ def of_every_kind(comm: Any) -> None:
         check(comm, "allreduce", values(comm.rank, count, "bfloat16"), np.maximum)
 
 
+def refusing(text: str, options: Any, arch: int, name: str) -> Any:
+    raise hocket.Error("no such thing")
+
+
 def expressions(comm: Any) -> None:
     """As built-in ops do they reduce in the element's own type, in rank order."""
     on_host = {"float32": twice_less, "bfloat16": np.maximum, "bool": np.logical_or}
@@ -141,6 +146,10 @@ def expressions(comm: Any) -> None:
     same(got, want, "the greatest, by the ring")
     with pytest.raises(ArgumentError, match="rank order"):  # though the plan is at hand
         comm.allreduce(x, hocket.expression("a > b ? a : b"), algorithm="ring")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvrtc, "compile", refusing)
+        with pytest.raises(hocket.Error, match=r"expression\('a \+'\): no such thing"):
+            comm.allreduce(x, hocket.expression("a +"))
     for wrong, words in (
         ({"x": np.ones(3)}, "these arrays are in host memory"), ({"x": x, "transport": "shm"}, "another road"),
         ({"x": put(np.ones(3, np.complex64))}, "got complex64"),
