@@ -51,16 +51,16 @@ typedef struct hk_channel_ops {
      * of messages.  What was taken arrives, though the lane is closed next. */
     long (*send)(hk_channel *, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len);
     /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so), 0 while some do, HK_LOST or
-     * HK_FAULT when that will not change.  Asked when a message has been taken to its end, again and again until it is
-     * not 0: often nothing else is called meanwhile. */
+     * HK_FAULT when that will not change.  Asked when a message has been taken to its end, or in the middle (of what
+     * was taken so far), again and again until it is not 0: often nothing else is called meanwhile. */
     int (*settled)(hk_channel *);
     /* Send one message to several peers with one write.  NULL where the transport has no such road.
      * All or nothing; same results as `send`.  All are channels of one lane, with this same function. */
     long (*multicast)(hk_channel *const *, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
                       size_t len);
     /* 1: a message has begun, view filled; or HK_AGAIN ...  Takes nothing, and may be asked any number of times.
-     * `want` is the size of an element, at most 4096 (0: only the head matters).  `avail` may be less than `want` while
-     * more is to come; then as many lie together, unless the message ends before, however its sender cut it.  (Without
+     * `want` is the size of an element, at most 4096, and the same for a whole message (or 0: only the head matters).
+     * `avail` may be less than `want` while more is to come; then as many lie together, unless the message ends before, however its sender cut it.  (Without
      * work, where `send` takes all that it is offered, or multiples of 64 KiB: what is offered are whole elements, and
      * no more than 64 KiB at a time where these would not divide it.)
      * HK_LOST is for when all that came before has been read. */
