@@ -31,6 +31,7 @@ EXTENSIONS = [
     "transports.mpi_channel",
     "transports.mpi_library",
     "transports.rdma",
+    "transports.staged",
     "transports.stream",
     "transports.window",
 ]

@@ -35,6 +35,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         CU_MEMORYTYPE_DEVICE, CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS
         CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_NOT_READY
+        CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
     ctypedef enum CUstreamCaptureStatus:
         CU_STREAM_CAPTURE_STATUS_NONE
     struct hk_cuda:
@@ -51,6 +52,8 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CUresult (*cuCtxSynchronize)() noexcept nogil
         CUresult (*cuMemAlloc_v2)(uint64_t*, size_t) noexcept nogil
         CUresult (*cuMemFree_v2)(uint64_t) noexcept nogil
+        CUresult (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
+        CUresult (*cuMemFreeHost)(void*) noexcept nogil
         CUresult (*cuPointerGetAttribute)(void*, int, uint64_t) noexcept nogil
         CUresult (*cuIpcGetMemHandle)(CUipcMemHandle*, uint64_t) noexcept nogil
         CUresult (*cuIpcOpenMemHandle_v2)(uint64_t*, CUipcMemHandle, unsigned int) noexcept nogil

@@ -1,0 +1,132 @@
+"""Channels of GPU memory over host channels, through pinned memory; staged.h is how.
+
+Control path only: what is done once for a pair of channels.
+"""
+
+import time
+
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+
+from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
+from hocket.transports.cuda cimport (CU_EVENT_DISABLE_TIMING, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE,
+                                     CUevent, Device, hk_device, hk_device_refused)
+
+from hocket.errors import TransportError
+
+
+cdef extern from "transports/staged.h" nogil:
+    enum:
+        HK_S_SLOTS
+    size_t HK_S_SLOT_BYTES
+    struct hk_s_end:
+        hk_channel base
+        hk_device* device
+        char* slots
+        CUevent event[4]
+    struct hk_s_sender:
+        hk_s_end end
+    struct hk_s_receiver:
+        hk_s_end end
+    const hk_channel_ops hk_s_sender_ops
+    const hk_channel_ops hk_s_receiver_ops
+    void hk_s_open(hk_s_end*, const hk_channel_ops*, hk_device*, hk_channel*)
+    bint hk_s_sender_is_idle(hk_s_sender*)
+    bint hk_s_receiver_is_idle(hk_s_receiver*)
+
+SLOT = HK_S_SLOT_BYTES
+"""Bytes of a piece that a channel takes at once."""
+PATIENCE = 1.0
+"""Seconds that streams may take to be through with what a run has left."""
+
+
+cdef int refused(hk_device* d, const char* what, int code) except -1:
+    if code:
+        hk_device_refused(d, what, code)
+        raise TransportError(f"GPU {d.ordinal}: {d.words.decode()}")
+    return 0
+
+
+cdef int end_open(hk_s_end* e, const hk_channel_ops* ops, hk_device* d, channel) except -1:
+    """Within the device's context."""
+    cdef int i
+    cdef unsigned int how = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+    hk_s_open(e, ops, d, <hk_channel*>PyCapsule_GetPointer(channel, HK_CAPSULE))
+    refused(d, "pinned memory", d.cuda.cuMemHostAlloc(<void**>&e.slots, HK_S_SLOTS * HK_S_SLOT_BYTES, how))
+    for i in range(HK_S_SLOTS):
+        refused(d, "an event", d.cuda.cuEventCreate(&e.event[i], CU_EVENT_DISABLE_TIMING))
+    return 0
+
+
+cdef void end_close(hk_s_end* e) noexcept:
+    """Within the device's context; what it says is not heard."""
+    cdef int i
+    for i in range(HK_S_SLOTS):
+        if e.event[i] != NULL:
+            e.device.cuda.cuEventDestroy_v2(e.event[i])
+            e.event[i] = NULL
+    if e.slots != NULL:
+        e.device.cuda.cuMemFreeHost(e.slots)
+        e.slots = NULL
+
+
+cdef class Pair:
+    """The channels to and from one peer."""
+
+    cdef hk_s_sender tx
+    cdef hk_s_receiver rx
+    cdef Device device
+    cdef tuple below        # the host channels' capsules: as long as ours may be used
+
+    def __cinit__(self, Device device, out, in_):
+        self.device, self.below = device, (out, in_)
+        with device:
+            try:
+                end_open(&self.tx.end, &hk_s_sender_ops, &device.d, out)
+                end_open(&self.rx.end, &hk_s_receiver_ops, &device.d, in_)
+            except BaseException:
+                self.free()
+                raise
+
+    def capsules(self):
+        return PyCapsule_New(&self.tx.end.base, HK_CAPSULE, NULL), PyCapsule_New(&self.rx.end.base, HK_CAPSULE, NULL)
+
+    def is_idle(self):
+        """Does nobody use the slots any more?"""
+        return hk_s_sender_is_idle(&self.tx) and hk_s_receiver_is_idle(&self.rx)
+
+    def free(self):
+        with self.device:
+            end_close(&self.tx.end)
+            end_close(&self.rx.end)
+
+
+cdef class Staging:
+    """Channels between the memory of `device` and any rank.  Cost of each pair: 8 MiB of pinned memory, 8 events."""
+
+    cdef Device device
+    cdef list pairs         # all, as the channels are theirs ...
+    cdef list held          # ... and those that have slots and events
+
+    def __init__(self, Device device):
+        self.device, self.pairs, self.held = device, [], []
+
+    def open(self, out, in_):
+        """Channels (to, from) a peer over the host channels to and from it."""
+        pair = Pair(self.device, out, in_)
+        self.pairs.append(pair)
+        self.held.append(pair)
+        return pair.capsules()
+
+    def close(self) -> bool:
+        """Give back what nobody uses any more: is that all?  If not, ask again.  The channels are not used from now on.
+
+        Streams are waited for, but not for long: one may stand still for ever.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            for pair in [each for each in self.held if each.is_idle()]:
+                pair.free()
+                self.held.remove(pair)
+            if not self.held or time.monotonic() > deadline:
+                return not self.held
+            time.sleep(0.001)
