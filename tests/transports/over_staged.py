@@ -276,6 +276,13 @@ def test_a_reader_that_is_late(which: str, ranks: Open) -> None:
     assert found == ["done", ("done", True)]
 
 
+@pytest.mark.parametrize("host", ["shm"], indirect=True)
+def test_settled_is_what_the_host_channel_has_let_go_of(ranks: Open) -> None:
+    """Nobody reads, and what lies in the slots is only named: they are ours again when it has been read."""
+    sender, _ = ranks("both")
+    assert sender.send(sender.array(data(MIB)), MIB, timeout=0.1) == "timeout"
+
+
 # ------------------------------------------------------------------------------------------- what goes wrong
 
 
