@@ -1,19 +1,20 @@
 """The queue of a communicator's calls on GPU arrays: made by all members together, at the first such call.
 
-Its channels stand on those of the host: the ranks agree on each call through shared memory, and the bytes go from GPU
-to GPU.  Where some member's GPU cannot be mapped by some other's process there is no such queue, for any of them, and
-GPU arrays go through host memory (staging.py).
+Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
+one can map the other's memory (transports/cuda_ipc.h), else through pinned memory and the host channel
+(transports/staged.h).  If some member cannot do its part there is no such queue, for any of them, and arrays go
+through host memory whole (staging.py).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.collectives.device import Accelerated
 from hocket.errors import TransportError
-from hocket.transports import cuda
+from hocket.transports import cuda, staged
 from hocket.transports.base import LOCAL
 from hocket.transports.cuda_ipc import LAST_WORD, Proof
 
@@ -23,33 +24,51 @@ RELEASES, RELEASE_EVERY = 100, 0.1
 """How often waits are ended then, and how many seconds apart: a rank that lives may undo it by what it has issued."""
 
 
+class Found(NamedTuple):
+    """What was tried.  The same on all members."""
+
+    why_staged: str
+    """Why there can be no such queue; ""."""
+    mapped: list[list[str]]
+    """[a][b]: why the memories of a's GPU and b's cannot be mapped by each other, "" if they can."""
+    why_events: str
+    """Why streams cannot wait for words that other ranks' streams write, ""; see mark.h."""
+
+
 class Accelerator:
-    """What a queue has of this rank's GPU: lanes to the peers' memory, and what computes."""
+    """What a queue has of this rank's GPU: lanes to the peers, and what computes."""
 
-    segment = cuda.SLOT
-
-    def __init__(self, ordinal: int, rank: int, size: int, words: bool) -> None:
+    def __init__(self, ordinal: int, rank: int, near: tuple[int, ...], found: Found) -> None:
         self.device = cuda.device(ordinal)
-        self.lane = cuda.Lane(self.device, rank, size, words)
+        self.segment = staged.SLOT if any(map(any, found.mapped)) else cuda.SLOT
+        """Bytes of a pipelined chunk that are in flight together: the same on all members."""
+        self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
         self._opened: list[int] = []
         self._releasing: threading.Thread | None = None
         self._closing = threading.Event()
+        self.staging = staged.Staging(self.device)
+        self.accelerated = Accelerated(self.device)
+        self.lane: cuda.Lane | None = None
+        self.offer: Any = None
+        """What the peers need (JSON)."""
         try:
-            self.offer = self.lane.offer()
-            """What the peers need (JSON)."""
-            self.accelerated = Accelerated(self.device)
+            if len(self._near) > 1:  # there is not only this rank itself
+                self.lane = cuda.Lane(self.device, near.index(rank), len(near), not found.why_events)
+                self.offer = self.lane.offer()
         except BaseException:
-            self.lane.close(True)
+            self._give_back(clean=True)
             raise
 
     def open(self, peer: int, offer: Any, out: Any, in_: Any) -> tuple[Any, Any]:
         """GPU channels over these host channels."""
-        self._opened.append(peer)
-        return self.lane.open(peer, offer, out, in_)
+        if self.lane is None or peer not in self._near:
+            return self.staging.open(out, in_)
+        self._opened.append(self._near[peer])
+        return self.lane.open(self._near[peer], offer, out, in_)
 
     def abort(self) -> None:
         """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
-        if self._releasing is None and self.lane.words:
+        if self._releasing is None:
             self._releasing = threading.Thread(target=self._release, name="hocket-release", daemon=True)
             self._releasing.start()
 
@@ -57,69 +76,75 @@ class Accelerator:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
         if self._closing.wait(GRACE):
             return
-        for _ in range(RELEASES):
-            if not self.lane.release() or self._closing.wait(RELEASE_EVERY):
-                return
-        self.accelerated.close()
-        self.lane.close(clean=False)
+        if self.lane is not None:
+            for _ in range(RELEASES):
+                if not self.lane.release() or self._closing.wait(RELEASE_EVERY):
+                    return
+        self._give_back(clean=False)
 
     def close(self) -> None:
         """Let go of the peers' memory; of ours when they have."""
         self._closing.set()
         if self._releasing is not None:
             self._releasing.join()
-        deadline = time.monotonic() + LAST_WORD
-        left = self._opened
-        while (left := [peer for peer in left if not self.lane.end(peer)]) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        left = []
+        if self.lane is not None:
+            deadline, left = time.monotonic() + LAST_WORD, self._opened
+            while (left := [peer for peer in left if not self.lane.end(peer)]) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        self._give_back(clean=not left)
+
+    def _give_back(self, clean: bool) -> None:
         self.accelerated.close()
-        self.lane.close(clean=not left)
+        self.staging.close()
+        if self.lane is not None:
+            self.lane.close(clean)
 
 
-def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, str, str]:
-    """This rank's part of a queue on that GPU; why the members have none, or ""; why their streams wait for events and
-    not for words, or "".  The same on all of them."""
-    made, (why, why_events) = None, refusals(comm, ordinal)
-    if why:
-        return None, why, ""
+def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:
+    """This rank's part of a queue on that GPU, if the members can have one."""
+    made, found = None, _try(comm, ordinal)
+    if found.why_staged:
+        return None, found
+    why = ""
+    near = next(group for group in comm.groups if comm.rank in group)
     try:
-        made = Accelerator(ordinal, comm.rank, comm.size, words=not why_events)
+        made = Accelerator(ordinal, comm.rank, near, found)
     except TransportError as error:
         why = str(error)
     why = _first(comm, why)
     if why and made is not None:
         made.close()
-    return (None, why, "") if why else (made, "", why_events)
+    return (None, found._replace(why_staged=why)) if why else (made, found)
 
 
-def refusals(comm: Any, ordinal: int) -> tuple[str, str]:
-    """Why the members cannot work from GPU to GPU, and why not by words; "": they can.  The same on all of them."""
-    proof = None
+def _try(comm: Any, ordinal: int) -> Found:
+    proof, why = None, ""
     try:
         proof = Proof(cuda.device(ordinal), comm.rank, comm.size)
-        mine = proof.offer()
-    except TransportError as why:
-        mine = {"refused": str(why)}
-    offers = comm._share(mine)
-    found = [mine["refused"]] * comm.size if proof is None else proof.reach(offers)
-    found = [None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(found)]
-    tables = comm._share(found)
-    refused = [f"rank {a} to rank {b}: {why}" for a, row in enumerate(tables) for b, why in enumerate(row) if why]
-    why_events = "" if refused else _no_words(comm, proof)
-    if proof is not None:
-        proof.let_go()
+    except TransportError as error:
+        why = str(error)
+    why = _first(comm, why)
+    if why or proof is None:
+        if proof is not None:
+            proof.close()
+        return Found(why, [], "")
+    refused = proof.reach(comm._share(proof.offer()))
+    tables = comm._share([None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(refused)])
+    both = [[tables[a][b] or tables[b][a] or "" for b in range(comm.size)] for a in range(comm.size)]
+    peers = [r for r, why in enumerate(both[comm.rank]) if not why and r != comm.rank]
+    why_events = _no_words(comm, proof, peers)
+    proof.let_go()
     comm._share(None)  # now nobody has it mapped
-    if proof is not None:
-        proof.close()
-    return refused[0] if refused else "", why_events
+    proof.close()
+    return Found("", both, why_events)
 
 
-def _no_words(comm: Any, proof: Any) -> str:
-    """Why streams cannot wait for words that other ranks' streams write, "": they can; see mark.h."""
+def _no_words(comm: Any, proof: Proof, peers: list[int]) -> str:
     asked = "HOCKET_GPU_SYNC asks for it" if comm.world.config.gpu_sync == "events" else ""
-    why = _first(comm, asked or proof.wait())
+    why = _first(comm, asked or proof.wait(peers))
     if not why:
-        why = _first(comm, proof.tell())
+        why = _first(comm, proof.tell(peers))
     unheard = _first(comm, proof.heard())  # ends the waits of those who could, too
     return why or unheard
 

@@ -99,6 +99,12 @@ def _rdma(text: str) -> str:
     return text
 
 
+def _gpu(text: str) -> str:
+    if text not in ("auto", "on", "off"):
+        raise ValueError
+    return text
+
+
 def _gpu_sync(text: str) -> str:
     if text not in ("auto", "events"):
         raise ValueError
@@ -132,6 +138,8 @@ VARIABLES = (
     Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
     Variable("HOCKET_RDMA", _rdma, "device, device:port or device:port:GID index", "",
              "RDMA port to use, instead of the first that is active"),
+    Variable("HOCKET_GPU", _gpu, "auto, on or off", "auto",
+             "whether this rank may have arrays on a GPU; if not, other ranks' go through host memory"),
     Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto or events", "auto",
              "what streams of ranks wait for: words in memory if a trial proves them, or always events"),
 )  # fmt: skip
@@ -150,6 +158,7 @@ class Config:
     iface: str | None = None  # the address that HOCKET_IFACE stands for
     ports: range | None = None
     rdma: str = ""
+    gpu: str = "auto"
     gpu_sync: str = "auto"
 
     @classmethod

@@ -43,6 +43,7 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         how = f"events, as words do not serve: {comm.why_events}" if comm.why_events else "words"
         direct = f"from GPU to GPU (CUDA IPC; streams wait for {how})"
         lines.append(f"GPU arrays: {f'through host memory: {comm.why_staged}' if comm.why_staged else direct}")
+        lines += [f"  rank {peer}: through pinned host memory: {why}" for peer, why in comm.why_pinned.items()]
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:
         setting = asked(world.config.algorithm, name)

@@ -40,9 +40,13 @@ class Members(HotPath):
         self._halted = False
         self._nothing = numpy.empty(0, numpy.uint8)
         self.why_staged: str | None = None
-        """Why GPU arrays go through host memory; "": they do not; None: there were none yet."""
+        """Why GPU arrays go through host memory whole; "": they do not; None: there were none yet."""
+        self.why_pinned: dict[int, str] = {}
+        """If they do not: the ranks that are reached through pinned memory, and why; the others' GPUs are mapped."""
+        self.all_mapped = True
+        """Is there no such rank, for any of the members?"""
         self.why_events = ""
-        """If they do not: why streams wait for events, and not for words."""
+        """... and why streams wait for events, and not for words."""
         self._gpu = -1
         self.groups = tuple(
             tuple(self.members.index(r) for r in host if r in self.members)
@@ -61,16 +65,12 @@ class Members(HotPath):
 
     def _queue_on(self, gpu: int) -> Queue | None:
         """The queue for arrays on this GPU; None if they must go through host memory.  The same on all members."""
-        if self.why_staged is None:
-            from hocket.collectives import accelerated  # the first call on GPU arrays
-
-            accelerator, self.why_staged, self.why_events = accelerated.build(self, gpu)
-            if accelerator is not None:
-                made = self._make_queue("gpu", None, accelerator)
-                made.accept(self._share(made.offer()))
-                self._queues["gpu", None] = made
-                made.engine.count_with(self._main.engine)
-                self._gpu = gpu
+        if self.why_staged is None:  # the first call on GPU arrays
+            without = [r for r, member in enumerate(self.members) if not self.world.gpus[member]]
+            if without:
+                self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
+            else:
+                self._make_gpu_queue(gpu)
         if self.why_staged:
             return None
         if gpu != self._gpu:
@@ -79,6 +79,20 @@ class Members(HotPath):
                 "or use another communicator (comm.split)"
             )
         return self._queues["gpu", None]
+
+    def _make_gpu_queue(self, gpu: int) -> None:
+        from hocket.collectives import accelerated  # only who has arrays on a GPU needs it
+
+        accelerator, found = accelerated.build(self, gpu)
+        if accelerator is not None:
+            made = self._make_queue("gpu", None, accelerator)
+            made.accept(self._share(made.offer()))
+            self._queues["gpu", None] = made
+            made.engine.count_with(self._main.engine)
+            self.all_mapped = not any(map(any, found.mapped))
+            self.why_pinned = {r: why for r, why in enumerate(found.mapped[self.rank]) if why}
+            self._gpu = gpu
+        self.why_staged, self.why_events = found.why_staged, found.why_events
 
     def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]

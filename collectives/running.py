@@ -106,7 +106,8 @@ class Running(Failing):
         """The queue of this call.  What its GPU cannot do, or not with the others', is done in host memory."""
         gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
         queue = self._queue_on(gpu) if gpu >= 0 and ours else None
-        if queue is not None:
+        # A library need not take pinned memory for an array of its GPU's.
+        if queue is not None and (self.all_mapped or how.function is None):
             return queue
         if how.expression is not None:
             why = "these arrays are in host memory" if gpu < 0 else self.why_staged or "this call asks for another road"

@@ -7,6 +7,7 @@ ordered by the array's current stream.  No GPU library is imported here: the arr
 from __future__ import annotations
 
 import math
+import os
 import sys
 from typing import Any
 
@@ -16,6 +17,18 @@ from hocket.errors import ArgumentError
 
 LEGACY = 1
 """The CUDA stream that every other one waits for (CU_STREAM_LEGACY)."""
+
+
+DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
+"""Where there is an NVIDIA GPU, in a container too, one of these is: of Linux, of WSL, of the Jetsons."""
+
+
+def may_have_gpu(setting: str) -> bool:
+    """May this process have arrays on a GPU?  HOCKET_GPU; if that does not say it, whether a driver's device is there.
+
+    Looks at no more, so that who has host arrays only does not load the driver.
+    """
+    return setting == "on" or (setting == "auto" and any(map(os.path.exists, DEVICES)))
 
 
 def has_driver() -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
 from hocket.collectives.queue import usable_cores
+from hocket.collectives.staging import may_have_gpu
 from hocket.errors import TransportError
 from hocket.transports.base import LOCAL, Transport
 from hocket.transports.reactor import Reactor
@@ -70,9 +71,11 @@ class World:
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
         mine = {
             "kernel": boot_id(), "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "tuning": tuning,
-            "mpi": mpi.level if mpi else "",
+            "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
+        self.gpus = [bool(each["gpu"]) for each in met]
+        """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
         self.mpi = mpi if all(each["mpi"] for each in met) else None
         """The MPI job whose library can be called, on all ranks or on none."""
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)

@@ -171,8 +171,8 @@ def everything(comm: Any) -> None:
     assert comm.why_staged == ""
 
 
-def staged(comm: Any) -> None:
-    """A call of each kind, on this rank's GPU."""
+def staged(comm: Any, function: Any) -> None:
+    """A call of each kind, on this rank's GPU; `function` gives the larger of two elements."""
     gpu = comm.rank % cuda.count()
     given = [values(r, 1003, "float32") for r in range(comm.size)]
     x = put(given[comm.rank], gpu)
@@ -182,10 +182,26 @@ def staged(comm: Any) -> None:
     for algorithm in (None, "ring"):
         comm.allreduce(want, algorithm=algorithm)
     same(x, want, "allreduce")
+    comm.allreduce(x, function)
+    want = comm.allreduce(want, "max")
+    same(x, want, "allreduce by a function")
     comm.broadcast(x, root=1, async_op=True).wait()
     out = GpuArray(1003 * comm.size, np.float32, gpu)
     assert comm.allgather(x, out=out) is out
     same(out, np.tile(want, comm.size), "allgather")
+
+
+def between_hosts(comm: Any) -> None:
+    """By algorithms that take each kind of step, in lengths from nothing to several slots of both kinds."""
+    for count in (0, 5, 70_003, BIG):
+        for name in (None, "hierarchical", "ring", "tree", "recursive_doubling"):
+            check(comm, "allreduce", of(comm, "allreduce", count), algorithm=name)
+        for collective in ("broadcast", "allgather", "reduce_scatter", "alltoall", "scan"):
+            length = count // comm.size if collective in BLOCKS else count
+            root = {"root": comm.size - 1} if collective == "broadcast" else {}
+            check(comm, collective, of(comm, collective, length), **root)
+    with_counts(comm)
+    assert comm.why_staged == ""
 
 
 def on_devices(comm: Any) -> None:

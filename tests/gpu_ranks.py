@@ -22,7 +22,7 @@ from harness import Job
 import hocket
 from hocket.kernels import cuda
 
-OWNED = ("allocations", "bytes", "ipc_maps", "events", "ipc_events_open", "streams")
+OWNED = ("allocations", "bytes", "pinned", "ipc_maps", "events", "ipc_events_open", "streams")
 """What a communicator makes of the driver's, and must give back."""
 ROOT = Path(__file__).parents[1]
 
@@ -77,15 +77,28 @@ def build(folder: Path) -> Path:
     return folder
 
 
+HEAD = """
+import os, gpu_ranks, gpu_oracle
+from gpu_ranks import alone, left
+from gpu_arrays import GpuArray, put
+from hocket.transports import cuda
+"""
+"""How a rank's program begins, after what faulty.job puts before it."""
+
+
+@contextlib.contextmanager
+def machine(built: Path, **knobs: int | str) -> Iterator[dict[str, str]]:
+    """The environment that ranks need to share the stand-in's GPUs."""
+    keep = ("HOCKET_GPU", "LD_LIBRARY_PATH", "FAKE_CUDA", "FAKE_CUDA_DIR", "FAKE_CUDA_EMULATOR")
+    with stand_in_cuda.machine(built / "libcuda.so.1", built / "emulated.so", **knobs) as env:
+        yield {name: env[name] for name in keep}
+
+
 @contextlib.contextmanager
 def job(built: Path, size: int, source: str, where: Path, **knobs: int | str) -> Iterator[Job]:
-    """Ranks that share the stand-in's GPUs; `where` is as in faulty.job."""
-    head = "import os, gpu_ranks, gpu_oracle\nfrom gpu_ranks import alone, left\n"
-    head += "from gpu_arrays import GpuArray, put\nfrom hocket.transports import cuda\n"
-    with stand_in_cuda.machine(built / "libcuda.so.1", built / "emulated.so", **knobs) as env:
-        keep = ("LD_LIBRARY_PATH", "FAKE_CUDA", "FAKE_CUDA_DIR", "FAKE_CUDA_EMULATOR")
-        with faulty.job(size, head + source, where, {name: env[name] for name in keep}) as made:
-            yield made
+    """Ranks of this host; `where` is as in faulty.job."""
+    with machine(built, **knobs) as env, faulty.job(size, HEAD + source, where, env) as made:
+        yield made
 
 
 def run(

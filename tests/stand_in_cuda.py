@@ -30,7 +30,8 @@ def machine(library: Path, emulator: Path | None = None, **knobs: int | str) -> 
     place = tempfile.mkdtemp(prefix="hocket-cuda-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
     path = os.pathsep.join([str(library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     settings = ",".join(f"{name}={value}" for name, value in knobs.items())
-    env = {**os.environ, "LD_LIBRARY_PATH": path, "FAKE_CUDA_DIR": place, "FAKE_CUDA": settings}
+    env = {**os.environ, "LD_LIBRARY_PATH": path, "FAKE_CUDA_DIR": place, "FAKE_CUDA": settings,
+           "HOCKET_GPU": "on"}  # fmt: skip
     if emulator is not None:
         env["FAKE_CUDA_EMULATOR"] = str(emulator)
     try:

@@ -42,22 +42,23 @@ class Proof:
         self._stuck = False
 
     def offer(self) -> dict[str, Any]:
-        return {
-            "boot": boot_id(), "pid": os.getpid(), "uuid": self.device.uuid, "gpu": repr(self.device),
-            "handle": self.memory.handle, "token": self.token.tobytes().hex(),
-        }  # fmt: skip
+        me = {"boot": boot_id(), "pid": os.getpid(), "gpu": repr(self.device), "token": self.token.tobytes().hex()}
+        try:
+            return me | {"handle": self.memory.handle}
+        except TransportError as why:
+            return me | {"refused": str(why)}
 
     def reach(self, offers: Sequence[dict[str, Any]]) -> list[str | None]:
         """Why the memory of each rank's GPU cannot be mapped here; None: it can."""
         return [None if r == self.rank else self._refusal(r, offer) for r, offer in enumerate(offers)]
 
     def _refusal(self, rank: int, offer: dict[str, Any]) -> str | None:
-        if "refused" in offer:
-            return str(offer["refused"])
         if offer["boot"] != boot_id():
             return "its GPU is in another host"
         if offer["pid"] == os.getpid():
             return "it is a thread of the same process, whose memory CUDA does not share with itself"
+        if "refused" in offer:
+            return str(offer["refused"])
         try:
             self._mapped[rank] = mapped = cuda.Mapped(self.device, offer["handle"])
             found = numpy.zeros(TOKEN, numpy.uint8)
@@ -70,21 +71,21 @@ class Proof:
         self.device.copy(to, source, TOKEN, 0)
         self.device.synchronize(0)
 
-    def wait(self) -> str:
-        """Let a stream wait for a word of each mapped peer's, and of our own; why it cannot, or ""."""
+    def wait(self, peers: Sequence[int]) -> str:
+        """Let a stream wait for a word of each of these peers', and of our own; why it cannot, or ""."""
         try:
             self._streams = [self.device.stream(), self.device.stream(cuda.URGENT)]
-            for rank in (self.rank, *self._mapped):
+            for rank in (self.rank, *peers):
                 self.device.wait_word(self._word(self.memory.address, rank), 1, self._streams[0])
             return "" if not self.device.is_done(self._streams[0]) else "streams do not wait for words"
         except TransportError as why:
             return str(why)
 
-    def tell(self) -> str:
-        """Write those words.  Ours as an abort would, from beside the stream that waits for it."""
+    def tell(self, peers: Sequence[int]) -> str:
+        """Write theirs.  Ours too, as an abort would, from beside the stream that waits for it."""
         try:
-            for mapped in self._mapped.values():
-                self.device.write_word(self._word(mapped.address, self.rank), 1, self._streams[1])
+            for rank in peers:
+                self.device.write_word(self._word(self._mapped[rank].address, self.rank), 1, self._streams[1])
             self._release([self.rank])
             return ""
         except TransportError as why:

@@ -5,45 +5,26 @@ Needs the right to make namespaces (root); CI without it has no such machine, an
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
-import secrets
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faulty import all_ready, facts, job
+from faulty import all_ready, facts
+from two_hosts import job_on
 
 from hocket.bench import hosts as namespaces
-from hocket.bench.hosts import CABLE, V4, V6, ip, on, refusal
+from hocket.bench.hosts import CABLE, V4, V6, ip, refusal
 
 WHY_NOT = refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-SECRET = secrets.token_hex(16)
-UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"]
 
 
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
     with namespaces.hosts() as names:
         yield names
-
-
-@contextlib.contextmanager
-def job_on(hosts: list[str], source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
-    own = {"WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "29500", "HOCKET_SECRET": SECRET, **env}
-    own = {k: v for k, v in own.items() if v}
-    places = [where / f"host{r // 2}" for r in range(4)]
-    for place in places:
-        place.mkdir(exist_ok=True)
-    clean = ["env", *(word for name in UNSET for word in ("-u", name)), *(f"{k}={v}" for k, v in own.items())]
-    prefix = {r: [*on(hosts[r // 2], str(places[r])), *clean, f"RANK={r}"] for r in range(4)}
-    with job(4, source, where, prefix=prefix) as run:
-        yield run
-    for place in places:
-        assert [name for name in os.listdir(place) if not name.startswith("hocket-0")] == []
 
 
 ROADS = """
