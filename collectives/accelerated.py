@@ -66,6 +66,10 @@ class Accelerator:
         self._opened.append(self._near[peer])
         return self.lane.open(self._near[peer], offer, out, in_)
 
+    def register(self, address: int) -> str:
+        """Let peers of this host read that allocation in place; why they cannot, or ""."""
+        return self.lane.register(address) if self.lane is not None else "no other rank's GPU is mapped here"
+
     def abort(self) -> None:
         """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
         if self._releasing is None:

@@ -37,6 +37,7 @@ class CommunicatorBase(Messages):
             self._broken = ArgumentError(f"communicator {self.name!r} is closed")
             for queue in self._queues.values():
                 queue.close()
+            self._registered.clear()
         if self.name == "world":
             self.world.close()
 

@@ -23,6 +23,7 @@ from typing import Any
 from hocket.algorithms.registry import Algorithm
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.base import CommunicatorBase
+from hocket.collectives.buffers import describe
 from hocket.collectives.explain import explain
 from hocket.collectives.messages import ANY, user_tag
 from hocket.collectives.ops import Op
@@ -242,6 +243,16 @@ class Communicator(CommunicatorBase):
         made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
         made.wire(self._share_among(ranks, made.name, made.offer(), Options(timeout=timeout)))
         return made
+
+    def register(self, x: Any) -> None:
+        """Let other ranks of this host read `x`, on a GPU, where it lies, when calls send long pieces of it.
+
+        That saves a copy into this communicator's window, two fifths of the traffic (docs/gpu.md).  Local: each rank
+        does so or not.  All of the allocation counts that x is part of.  x is kept until this communicator is closed,
+        as peers map its memory; where they cannot, calls go on as without, and `explain` says why.  Raises
+        ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
+        """
+        self._keep_registered(describe(x))
 
     # --- about it
 

@@ -42,7 +42,10 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
     if comm.why_staged is not None:
         how = f"events, as words do not serve: {comm.why_events}" if comm.why_events else "words"
         direct = f"from GPU to GPU (CUDA IPC; streams wait for {how})"
-        lines.append(f"GPU arrays: {f'through host memory: {comm.why_staged}' if comm.why_staged else direct}")
+        if comm.why_staged or len(comm.why_pinned) == comm.size - 1 > 0:
+            direct = f"through host memory: {comm.why_staged}" if comm.why_staged else "from none to another directly"
+        lines.append(f"GPU arrays: {direct}")
+        lines += [f"  {n} of the registered arrays not: {why}" for why, n in comm.unregistered.items()]
         lines += [f"  rank {peer}: through pinned host memory: {why}" for peer, why in comm.why_pinned.items()]
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 
 from hocket.algorithms.tuning import Tuning
+from hocket.collectives.buffers import Buffer
 from hocket.collectives.calls import rank_in
 from hocket.collectives.hot import HotPath
 from hocket.collectives.queue import Queue
@@ -48,6 +49,9 @@ class Members(HotPath):
         self.why_events = ""
         """... and why streams wait for events, and not for words."""
         self._gpu = -1
+        self._registered: list[Buffer] = []
+        self.unregistered: dict[str, int] = {}
+        """Why memory that was to be registered is not: so many arrays each."""
         self.groups = tuple(
             tuple(self.members.index(r) for r in host if r in self.members)
             for host in world.groups if any(r in self.members for r in host)
@@ -92,7 +96,23 @@ class Members(HotPath):
             self.all_mapped = not any(map(any, found.mapped))
             self.why_pinned = {r: why for r, why in enumerate(found.mapped[self.rank]) if why}
             self._gpu = gpu
+            for buffer in self._registered:
+                self._register(accelerator, buffer)
         self.why_staged, self.why_events = found.why_staged, found.why_events
+
+    def _keep_registered(self, buffer: Buffer) -> None:
+        """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""
+        if buffer.device < 0:
+            raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
+        self._registered.append(buffer)
+        queue = self._queues.get(("gpu", None))
+        if queue is not None:
+            self._register(queue.accelerator, buffer)
+
+    def _register(self, accelerator: Any, buffer: Buffer) -> None:
+        why = accelerator.register(buffer.address)
+        if why:
+            self.unregistered[why] = self.unregistered.get(why, 0) + 1
 
     def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]

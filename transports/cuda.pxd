@@ -1,6 +1,6 @@
 """The driver and devices as Cython sees them; cuda.h and device.h are their documentation."""
 
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 
 from hocket.transports.channel cimport hk_channel
 
@@ -33,6 +33,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         CU_MEMORYTYPE_DEVICE, CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS
         CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_NOT_READY
         CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
@@ -51,6 +52,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CUresult (*cuCtxPopCurrent_v2)(CUcontext*) noexcept nogil
         CUresult (*cuCtxSynchronize)() noexcept nogil
         CUresult (*cuMemAlloc_v2)(uint64_t*, size_t) noexcept nogil
+        CUresult (*cuMemGetAddressRange_v2)(uint64_t*, size_t*, uint64_t) noexcept nogil
         CUresult (*cuMemFree_v2)(uint64_t) noexcept nogil
         CUresult (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
         CUresult (*cuMemFreeHost)(void*) noexcept nogil
@@ -98,10 +100,16 @@ cdef extern from "transports/cuda_ipc.h" nogil:
     int hk_mark_wait(hk_device*, void*, uint64_t, uint32_t)
 
     enum:
-        HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE
+        HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE, HK_C_MEMORIES
     size_t HK_C_SLOT_BYTES
     struct hk_c_end:
         hk_channel base
+    struct hk_c_packet:
+        uint16_t kind
+    struct hk_c_memory:
+        uint64_t at
+        size_t size
+        CUipcMemHandle handle
     struct hk_c_pair:
         hk_c_end tx, rx
         int ended, bye
@@ -111,14 +119,17 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         const char* their_shared
         hk_mark peer_ready[12]
         hk_mark done[12]
+        uint64_t memory[64]
     struct hk_c_lane:
         hk_device* device
         char* window
         int size
         hk_c_pair** pair
+        hk_c_memory memory[64]
+        uint32_t memories
     int hk_c_release(hk_c_pair*, void*)
     void hk_c_open(hk_c_pair*, hk_c_lane*, int, hk_channel*, hk_channel*)
-    void hk_c_post(hk_c_pair*, unsigned int, unsigned int, uint64_t, uint64_t, size_t)
+    void hk_c_post(hk_c_pair*, hk_c_packet)
     void hk_c_pump(hk_c_pair*)
 
 

@@ -12,6 +12,9 @@ from libc.string cimport memcpy, memset
 
 from hocket.transports.channel cimport HK_CAPSULE, hk_channel
 
+cdef extern from "transports/atomics.h" nogil:
+    void hk_store32(uint32_t*, uint32_t)
+
 from hocket.errors import TransportError
 
 LIBRARY = "libcuda.so.1"
@@ -403,6 +406,28 @@ cdef class Lane:
                   <hk_channel*>PyCapsule_GetPointer(in_, HK_CAPSULE))
         return PyCapsule_New(&p.tx.base, HK_CAPSULE, NULL), PyCapsule_New(&p.rx.base, HK_CAPSULE, NULL)
 
+    def register(self, uint64_t address) -> str:
+        """Let peers read the allocation that `address` lies in where it is; why they cannot, or "".
+
+        It must stay until the lane is closed.
+        """
+        cdef uint32_t n = self.lane.memories
+        cdef hk_c_memory* made = &self.lane.memory[n]
+        cdef int capable = 0
+        for i in range(n):
+            if address - self.lane.memory[i].at < self.lane.memory[i].size:
+                return ""
+        if n == HK_C_MEMORIES:
+            return f"{n} allocations are registered already"
+        with self.device:
+            cuda.cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address)
+            if not capable:
+                return "its allocator makes memory that CUDA does not share between processes (a pool, or virtual memory)"
+            check(cuda.cuMemGetAddressRange_v2(&made.at, &made.size, address), "an allocation's place")
+            check(cuda.cuIpcGetMemHandle(&made.handle, made.at), "memory to share with other processes")
+        hk_store32(&self.lane.memories, n + 1)
+        return ""
+
     def release(self) -> bool:
         """Nothing more will come: let the streams go on that wait for a peer.  False: waits for events have no end.
 
@@ -425,11 +450,14 @@ cdef class Lane:
         All that this side has read, or sent, is waited for first.
         """
         cdef hk_c_pair* p = &self.pairs[peer]
+        cdef hk_c_packet goodbye
+        memset(&goodbye, 0, sizeof(goodbye))
+        goodbye.kind = HK_C_BYE
         if self.lane.pair[peer] == NULL:
             return True
         if peer in self.mapped:
             self._let_go(peer)
-            hk_c_post(p, HK_C_BYE, 0, 0, 0, 0)
+            hk_c_post(p, goodbye)
         hk_c_pump(p)
         return p.bye or p.ended
 
@@ -447,7 +475,17 @@ cdef class Lane:
                         cuda.cuEventSynchronize(p.done[i].event)
                     cuda.cuEventDestroy_v2(p.peer_ready[i].event)
                     cuda.cuEventDestroy_v2(p.peer_done[i].event)
+        self._unmap(peer)
+
+    def _unmap(self, int peer) -> None:
+        cdef hk_c_pair* p = &self.pairs[peer]
+        cdef int i
         self.mapped.pop(peer).close()
+        with self.device, nogil:
+            for i in range(HK_C_MEMORIES):
+                if p.memory[i]:
+                    cuda.cuIpcCloseMemHandle(p.memory[i])
+                    p.memory[i] = 0
 
     def close(self, bint clean) -> None:
         """Give everything back; the window only if no peer has it mapped any more (`clean`)."""
@@ -458,9 +496,8 @@ cdef class Lane:
                 cuda.cuEventDestroy_v2(<CUevent><uintptr_t>event)
             if self.escape != NULL:
                 cuda.cuStreamDestroy_v2(self.escape)
-        for mapped in self.mapped.values():
-            mapped.close()
-        self.mapped.clear()
+        for peer in list(self.mapped):
+            self._unmap(peer)
         if clean:
             self.window.close()
         free(self.lane.pair)

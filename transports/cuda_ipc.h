@@ -11,13 +11,21 @@
  * only after its waiter has issued the wait: that is what a slot's turn is.
  *
  * A slot of the lane's shared ones may be named to several readers (multicast).  All calls work on the stream that the
- * engine has left in the channel. */
+ * engine has left in the channel.
+ *
+ * What lies in registered memory, and is long, is not copied into a slot: the packet names the place, and the reader
+ * uses it there.  A slot's turn is taken all the same, for its marks.  The message is settled when the reader has said
+ * that it is done, and the writer's stream then waits for that mark: whoever changes the memory in stream order does it
+ * after the reader.  Peers learn of registered memory when the first message from it is sent, which still goes through
+ * slots; once they have mapped it, those go without.  (After a failure nobody waits for readers: what they compute then
+ * belongs to a call that has failed, or to a communicator that has.) */
 #ifndef HK_CUDA_IPC_H
 #define HK_CUDA_IPC_H
 
 #include <errno.h>
 #include <string.h>
 
+#include "transports/atomics.h"
 #include "transports/channel.h"
 #include "transports/mark.h"
 
@@ -25,19 +33,35 @@ enum {
     HK_C_SLOTS = 4,                       /* of each pair ... */
     HK_C_SHARED = 8,                      /* ... and of the lane */
     HK_C_ALL = HK_C_SLOTS + HK_C_SHARED,  /* that one peer can be told of: its own come first */
-    HK_C_OUTBOX = 64,                     /* packets that wait for the host channel: fewer than this, see hk_c_post */
-    HK_C_PIECE = 1, /* kinds of packets: a slot has been written */
-    HK_C_DONE = 2,  /* ... has been read */
-    HK_C_BYE = 3    /* the peer has let go of our window */
+    HK_C_OUTBOX = 256,                    /* packets that wait for the host channel: fewer than this, see hk_c_post */
+    HK_C_MEMORIES = 64,                   /* allocations that may be registered: bits of a word */
+    HK_C_PIECE = 1,  /* kinds of packets: a slot has been written */
+    HK_C_DIRECT = 2, /* a piece lies in registered memory; the slot lends its marks */
+    HK_C_DONE = 3,   /* the piece has been read */
+    HK_C_MEMORY = 4, /* a handle of registered memory, in two packets: `slot` says which half */
+    HK_C_MAPPED = 5, /* the peer has mapped it (`slot`: 1) or cannot (0) */
+    HK_C_BYE = 6     /* the peer has let go of our window */
 };
+enum { HK_C_UNKNOWN, HK_C_OFFERED, HK_C_IS_MAPPED, HK_C_REFUSED }; /* a peer's state of our registered memory */
 #define HK_C_SLOT_BYTES ((size_t)4 << 20)
+#define HK_C_DIRECT_FROM ((size_t)256 << 10) /* shorter pieces are copied: whoever sends them need not wait to settle */
 #define HK_C_TAG ((uint64_t)0x686b63756461) /* of all messages on the host channel */
 
 typedef struct hk_c_packet {
-    uint64_t tag, length; /* of the message, as in channel.h */
-    uint32_t bytes;       /* of the piece */
+    uint64_t tag, length; /* of the message, as in channel.h ... */
+    uint64_t bytes;       /* ... of the piece */
+    uint64_t offset;      /* ... in registered memory.  Of HK_C_MEMORY all four are half of the handle */
+    uint32_t memory;
     uint16_t kind, slot;
 } hk_c_packet;
+enum { HK_C_HALF = 32 }; /* bytes of a handle */
+
+/* Registered memory: a whole allocation. */
+typedef struct hk_c_memory {
+    CUdeviceptr at;
+    size_t size;
+    CUipcMemHandle handle;
+} hk_c_memory;
 
 typedef struct hk_c_pair hk_c_pair;
 
@@ -49,6 +73,8 @@ typedef struct hk_c_lane {
     hk_c_pair **pair;           /* by member; NULL: not opened */
     int readers[HK_C_SHARED];   /* of each shared slot, that have not said that they are done */
     uint32_t next_shared;
+    hk_c_memory memory[HK_C_MEMORIES];
+    uint32_t memories;          /* stored after the last one is there */
 } hk_c_lane;
 
 typedef struct hk_c_end {
@@ -69,7 +95,9 @@ struct hk_c_pair {
     hk_mark peer_done[HK_C_ALL];     /* ... the reader's, when it has been read */
     uint32_t busy;                   /* bits: slots that the reader has not said to be done with ... */
     uint32_t due;                    /* ... it has, and its mark must be waited for before they are used again */
+    uint32_t direct;                 /* bits: slots whose piece lies in the caller's memory, until it is settled */
     uint32_t next;
+    uint8_t known[HK_C_MEMORIES];    /* our registered memory, by the peer */
 
     const char *theirs, *their_shared; /* to read: the peer's slots for us, as mapped here */
     hk_mark peer_ready[HK_C_ALL];
@@ -78,14 +106,19 @@ struct hk_c_pair {
     uint32_t first, came;
     int open;                        /* a message is under way ... */
     uint64_t tag, length, left;      /* ... this one */
-    uint32_t taken;                  /* bytes of the piece in front */
+    size_t taken;                    /* bytes of the piece in front */
+    CUdeviceptr memory[HK_C_MEMORIES]; /* the peer's registered memory, as mapped here; 0: it is not ... */
+    size_t memory_size[HK_C_MEMORIES];
+    CUipcMemHandle handle;           /* ... the first half has come ... */
+    uint64_t heard;                  /* ... bits: both have */
     int awaited;                     /* the stream waits for it */
     int bye;
 };
 
-static inline const char *hk_c_from(const hk_c_pair *p, unsigned slot) {
-    return slot < HK_C_SLOTS ? p->theirs + slot * HK_C_SLOT_BYTES
-                             : p->their_shared + (slot - HK_C_SLOTS) * HK_C_SLOT_BYTES;
+static inline const char *hk_c_from(const hk_c_pair *p, const hk_c_packet *k) {
+    if (k->kind == HK_C_DIRECT) return (const char *)(uintptr_t)(p->memory[k->memory] + k->offset);
+    return k->slot < HK_C_SLOTS ? p->theirs + k->slot * HK_C_SLOT_BYTES
+                                : p->their_shared + (k->slot - HK_C_SLOTS) * HK_C_SLOT_BYTES;
 }
 
 /* The driver has refused something: the channel's last words. */
@@ -103,11 +136,9 @@ static inline int hk_c_wrong(hk_c_pair *p, const char *words) {
 
 /* ------------------------------------------------------------------------------------------- packets */
 
-/* There is always room: a slot has one packet under way at most, ours and the peer's, and there is one goodbye. */
-static inline void hk_c_post(hk_c_pair *p, unsigned kind, unsigned slot, uint64_t tag, uint64_t length, size_t bytes) {
-    p->outbox[p->out_tail++ % HK_C_OUTBOX] =
-        (hk_c_packet){tag, length, (uint32_t)bytes, (uint16_t)kind, (uint16_t)slot};
-}
+/* There is always room: a slot has one packet under way at most, ours and the peer's, memory is offered once, in two, and
+ * answered once, and there is one goodbye. */
+static inline void hk_c_post(hk_c_pair *p, hk_c_packet k) { p->outbox[p->out_tail++ % HK_C_OUTBOX] = k; }
 
 static inline void hk_c_flush(hk_c_pair *p) {
     while (p->out_head != p->out_tail && p->ended == 0) {
@@ -124,14 +155,52 @@ static inline void hk_c_flush(hk_c_pair *p) {
     }
 }
 
+/* The second half of a handle has come: map the memory, and say whether that is done. */
+static inline void hk_c_map(hk_c_pair *p, const hk_c_packet *k) {
+    hk_device *d = p->lane->device;
+    CUdeviceptr *at = &p->memory[k->memory];
+    memcpy(p->handle.reserved + HK_C_HALF, k, HK_C_HALF);
+    p->heard |= 1ull << k->memory;
+    const int entered = hk_device_enter(d);
+    CUresult rc = entered < 0 ? CUDA_ERROR_UNKNOWN
+                              : d->cuda->cuIpcOpenMemHandle_v2(at, p->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (rc == CUDA_SUCCESS) {
+        rc = d->cuda->cuMemGetAddressRange_v2(NULL, &p->memory_size[k->memory], *at);
+        if (rc) p->memory_size[k->memory] = 0;
+    }
+    hk_device_leave(d, entered);
+    hk_c_post(p, (hk_c_packet){.kind = HK_C_MAPPED, .memory = k->memory, .slot = rc == CUDA_SUCCESS});
+}
+
+/* What is said of registered memory. */
+static inline void hk_c_hear_of_memory(hk_c_pair *p, const hk_c_packet *k) {
+    if (k->memory >= HK_C_MEMORIES || k->slot > 1 || (k->kind == HK_C_MEMORY && p->heard >> k->memory & 1))
+        hk_c_wrong(p, "the peer names memory that there is not");
+    else if (k->kind == HK_C_MAPPED)
+        p->known[k->memory] = k->slot ? HK_C_IS_MAPPED : HK_C_REFUSED;
+    else if (k->slot == 0)
+        memcpy(p->handle.reserved, k, HK_C_HALF);
+    else
+        hk_c_map(p, k);
+}
+
+static inline int hk_c_is_sound(const hk_c_pair *p, const hk_c_packet *k) {
+    if (p->came - p->first >= HK_C_ALL || (k->bytes == 0 && k->length)) return 0;
+    if (k->kind == HK_C_PIECE) return k->bytes <= HK_C_SLOT_BYTES;
+    return k->memory < HK_C_MEMORIES && k->offset <= p->memory_size[k->memory]
+           && k->bytes <= p->memory_size[k->memory] - k->offset;
+}
+
 /* It is another process's word: nothing in it is believed. */
 static inline void hk_c_hear(hk_c_pair *p, const hk_c_packet *k) {
     if (k->kind == HK_C_BYE) {
         p->bye = 1;
+    } else if (k->kind == HK_C_MEMORY || k->kind == HK_C_MAPPED) {
+        hk_c_hear_of_memory(p, k);
     } else if (k->slot >= HK_C_ALL) {
         hk_c_wrong(p, "the peer names a slot that there is not");
-    } else if (k->kind == HK_C_PIECE) {
-        if (p->came - p->first >= HK_C_ALL || k->bytes > HK_C_SLOT_BYTES || (k->bytes == 0 && k->length))
+    } else if (k->kind == HK_C_PIECE || k->kind == HK_C_DIRECT) {
+        if (!hk_c_is_sound(p, k))
             hk_c_wrong(p, "the peer sends what the protocol does not allow");
         else
             hk_mark_expect(&p->peer_ready[k->slot]), p->piece[p->came++ % HK_C_ALL] = *k;
@@ -177,6 +246,47 @@ static inline int hk_c_reclaim(hk_c_pair *p, void *stream, unsigned slot) {
     if (!(p->due >> slot & 1)) return 0;
     if (hk_mark_await(&p->peer_done[slot], p->lane->device, stream) != 0) return -1;
     p->due &= ~(1u << slot);
+    p->direct &= ~(1u << slot);
+    return 0;
+}
+
+/* The registered memory that these bytes lie in, or -1. */
+static inline int hk_c_find(hk_c_lane *lane, const void *src, size_t len) {
+    const CUdeviceptr at = (CUdeviceptr)(uintptr_t)src;
+    const uint32_t n = len < HK_C_DIRECT_FROM ? 0 : hk_load32(&lane->memories);
+    for (uint32_t i = 0; i < n; i++)
+        if (at - lane->memory[i].at < lane->memory[i].size && len <= lane->memory[i].size - (at - lane->memory[i].at))
+            return (int)i;
+    return -1;
+}
+
+/* Has the peer mapped it?  If it has not heard of it, it does now. */
+static inline int hk_c_can_read(hk_c_pair *p, int memory) {
+    if (memory < 0) return 0;
+    if (p->known[memory] == HK_C_UNKNOWN) {
+        const char *handle = p->lane->memory[memory].handle.reserved;
+        for (uint16_t half = 0; half < 2; half++) {
+            hk_c_packet k = {.kind = HK_C_MEMORY, .memory = (uint32_t)memory, .slot = half};
+            memcpy(&k, handle + half * HK_C_HALF, HK_C_HALF);
+            hk_c_post(p, k);
+        }
+        p->known[memory] = HK_C_OFFERED;
+        hk_c_flush(p);
+    }
+    return p->known[memory] == HK_C_IS_MAPPED;
+}
+
+/* Name a piece that lies in registered memory to its reader.  0, or -1. */
+static inline int hk_c_name(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, int memory, const void *src,
+                            size_t len) {
+    const unsigned slot = p->next % HK_C_SLOTS;
+    const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->memory[memory].at;
+    if (hk_c_reclaim(p, stream, slot) != 0 || hk_mark_set(&p->ready[slot], p->lane->device, stream) != 0) return -1;
+    p->next++;
+    p->busy |= 1u << slot;
+    p->direct |= 1u << slot;
+    hk_c_post(p, (hk_c_packet){tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
+    hk_c_flush(p);
     return 0;
 }
 
@@ -189,8 +299,14 @@ static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     hk_c_pump(p);
     if (p->ended) return p->ended;
     if (p->busy >> slot & 1) return HK_AGAIN;
-    if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
+    const int memory = hk_c_find(p->lane, src, len), direct = hk_c_can_read(p, memory);
     const int entered = hk_device_enter(d);
+    if (direct) {
+        const int named = entered < 0 ? -1 : hk_c_name(p, ch->stream, tag, length, memory, src, len);
+        hk_device_leave(d, entered);
+        return named == 0 ? (long)len : hk_c_refused(e);
+    }
+    if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
     int rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
     if (rc == 0 && len) rc = hk_device_copy(d, ch->stream, p->slots + slot * HK_C_SLOT_BYTES, src, len);
     if (rc == 0) rc = hk_mark_set(&p->ready[slot], d, ch->stream);
@@ -198,16 +314,37 @@ static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     if (rc != 0) return hk_c_refused(e);
     p->next++;
     p->busy |= 1u << slot;
-    hk_c_post(p, HK_C_PIECE, slot, tag, length, len);
+    hk_c_post(p, (hk_c_packet){.tag = tag, .length = length, .bytes = len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
     hk_c_flush(p);
     return (long)len;
 }
 
-/* Stream order keeps the caller's memory until it has been copied; but what was taken must also be told of. */
+/* Stream order keeps the caller's memory until it has been copied; but what was taken must also be told of, and what is
+ * read in place must have been read, in stream order too. */
 static int hk_c_settled(hk_channel *ch) {
-    hk_c_pair *p = ((hk_c_end *)ch)->pair;
-    hk_c_flush(p);
-    return p->ended ? p->ended : p->out_head == p->out_tail;
+    hk_c_end *e = (hk_c_end *)ch;
+    hk_c_pair *p = e->pair;
+    hk_device *d = p->lane->device;
+    int rc = 0;
+    hk_c_pump(p);
+    if (p->ended) return p->ended;
+    if (p->out_head != p->out_tail || (p->direct & p->busy)) return 0;
+    if (p->direct == 0) return 1;
+    const int entered = hk_device_enter(d);
+    for (unsigned slot = 0; slot < HK_C_SLOTS && rc == 0; slot++)
+        if (p->direct >> slot & 1) rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
+    hk_device_leave(d, entered);
+    return rc == 0 ? 1 : hk_c_refused(e);
+}
+
+/* Can all these peers read this memory in place, and now?  1; or 0. */
+static inline int hk_c_all_can_read(hk_channel *const *chs, int n, int memory) {
+    int can = 1;
+    for (int j = 0; j < n; j++) {
+        hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
+        can &= hk_c_can_read(p, memory) && !(p->busy >> p->next % HK_C_SLOTS & 1);
+    }
+    return can;
 }
 
 static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
@@ -221,6 +358,15 @@ static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t
     for (int j = 0; j < n; j++) {
         hk_c_pump(((hk_c_end *)chs[j])->pair);
         if (((hk_c_end *)chs[j])->pair->ended) return ((hk_c_end *)chs[j])->pair->ended;
+    }
+    const int memory = hk_c_find(lane, src, len);
+    if (hk_c_all_can_read(chs, n, memory)) {
+        const int in = hk_device_enter(d);
+        int named = in < 0 ? -1 : 0;
+        for (int j = 0; j < n && named == 0; j++)
+            named = hk_c_name(((hk_c_end *)chs[j])->pair, stream, tag, length, memory, src, len);
+        hk_device_leave(d, in);
+        return named == 0 ? (long)len : hk_c_refused(e);
     }
     if (lane->readers[i]) { /* perhaps one who is not asked now: hear it */
         for (int j = 0; j < lane->size; j++)
@@ -245,7 +391,7 @@ static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t
     for (int j = 0; j < n; j++) {
         hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
         p->busy |= 1u << slot;
-        hk_c_post(p, HK_C_PIECE, slot, tag, length, len);
+        hk_c_post(p, (hk_c_packet){.tag = tag, .length = length, .bytes = len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
         hk_c_flush(p);
     }
     return (long)len;
@@ -284,13 +430,13 @@ static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
     hk_device *d = p->lane->device;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
     int rc = 0;
-    p->taken += (uint32_t)n;
+    p->taken += n;
     p->left -= n;
     if (p->taken < k->bytes) return 0;
     const int entered = hk_device_enter(d);
     rc = entered < 0 ? -1 : hk_mark_set(&p->done[k->slot], d, stream);
     hk_device_leave(d, entered);
-    if (rc == 0) hk_c_post(p, HK_C_DONE, k->slot, 0, 0, 0);
+    if (rc == 0) hk_c_post(p, (hk_c_packet){.kind = HK_C_DONE, .slot = k->slot});
     p->first++;
     p->taken = 0;
     p->awaited = 0;
@@ -307,7 +453,7 @@ static int hk_c_peek(hk_channel *ch, hk_view *v, size_t want) {
     if (want && k->bytes && hk_c_await(p, ch->stream) != 0) return hk_c_refused(e);
     v->tag = p->tag;
     v->length = p->length;
-    v->data = hk_c_from(p, k->slot) + p->taken;
+    v->data = hk_c_from(p, k) + p->taken;
     v->avail = k->bytes - p->taken;
     return 1;
 }
@@ -328,7 +474,7 @@ static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
     if (len > k->bytes - p->taken) len = k->bytes - p->taken;
     if (hk_c_await(p, ch->stream) != 0) return hk_c_refused(e);
     const int entered = hk_device_enter(d);
-    rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, dst, hk_c_from(p, k->slot) + p->taken, len);
+    rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, dst, hk_c_from(p, k) + p->taken, len);
     hk_device_leave(d, entered);
     if (rc != 0 || hk_c_use(p, ch->stream, len) != 0) return hk_c_refused(e);
     return (long)len;

@@ -146,12 +146,14 @@ def test_the_parts_that_need_no_peer(folder: Path, emulator: Emulator, tmp_path:
     assert rows["environment"]["GPU"].value == "Stand-in 0"
     assert rows["kernels"]["reduce: 6 kernels, 96 launches"].value == "0 wrong"
     assert rows["collectives, 2 ranks"]["arrays go from GPU to GPU"].ok
+    assert rows["collectives, 2 ranks"]["streams wait for"].value == "words"
+    assert rows["collectives, 2 ranks"]["allreduce, plain, registered memory, every algorithm"].ok
     assert rows["collectives, 2 ranks"]["allreduce, plain, bfloat16, every algorithm"].ok
     assert "reduce: 6 kernels, 96 launches" in done.stdout and done.stdout.rstrip().endswith("figure")
 
 
 def test_a_rank_is_killed(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
-    """The others hear of it; whether their streams go on is the driver's answer, and either is reported."""
+    """The others hear of it, and their streams end."""
     with stand_in_cuda.machine(folder / "libcuda.so.1", folder / "emulated.so") as env:
         run(env, "--quick", "--parts", "killed", "--largest", str(1 << 20), "--json", str(tmp_path / "found"))
     rows = found(tmp_path / "found")["a rank is killed"]
@@ -159,6 +161,7 @@ def test_a_rank_is_killed(folder: Path, emulator: Emulator, tmp_path: Path) -> N
         for rank in range(world - 1):
             row = rows[f"rank {rank} of {world} hears of it after"]
             assert row.ok and row.note.startswith("PeerLostError")
+            assert rows[f"rank {rank} of {world}: the stream of the calls"].ok
     assert rows["the part"].ok
 
 
