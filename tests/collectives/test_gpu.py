@@ -80,6 +80,13 @@ UNREGISTERED = """
 with alone() as comm:
     x = [put(np.ones(200_000, np.float32)) for _ in range(67)]
     comm.allreduce(put(np.ones(3, np.float32)))
+    unmapped = put(np.ones(200_000, np.float32))
+    comm.register(unmapped)
+    if comm.rank:
+        gpu_ranks.refuse("cuIpcOpenMemHandle_v2", 1, 205)
+    for _ in range(3):
+        comm.allreduce(unmapped)
+    assert unmapped.get()[-1] == comm.size ** 3
     gpu_ranks.knob("pool", 1)
     pooled = put(np.ones(200_000, np.float32))
     for each in (pooled, *x):
@@ -90,7 +97,7 @@ with alone() as comm:
         assert each.get()[-1] == comm.size ** 2
     told = comm.explain()
     assert "1 of the registered arrays not: its allocator makes memory that CUDA does not share" in told, told
-    assert "3 of the registered arrays not: 64 allocations are registered already" in told, told
+    assert "4 of the registered arrays not: 64 allocations are registered already" in told, told
     gpu_ranks.knob("pool", 0)
     comm = comm.dup()
     gpu_ranks.knob("ipc", 0)
@@ -104,7 +111,7 @@ with alone() as comm:
     else:
         raise AssertionError
     comm.close()
-    del x, pooled, each, comm
+    del x, pooled, unmapped, each, comm
 """
 
 
