@@ -41,7 +41,7 @@ def choose(
     if sure:
         best = _best(sure, collective, layout, nbytes, groups, commutative)
         return Choice(best, f"the fastest predicted; {layout.text} was not measured", None, sure[best])
-    return Choice(select(collective, layout.size, nbytes, groups, commutative), "the built-in table")
+    return Choice(select(collective, layout.size, nbytes, groups, commutative, layout.inside), "the built-in table")
 
 
 def _best(
@@ -49,6 +49,6 @@ def _best(
     commutative: bool,
 ) -> str:  # fmt: skip
     """The fastest; but the built-in table's choice if it is as good as that, so that noise changes nothing."""
-    usual = select(collective, layout.size, nbytes, groups, commutative)
+    usual = select(collective, layout.size, nbytes, groups, commutative, layout.inside)
     best = min(times, key=times.__getitem__)
     return usual if times.get(usual, math.inf) <= times[best] * SAME else best

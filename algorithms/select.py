@@ -1,6 +1,7 @@
 """Which algorithm for which call: a decision table, as data, read from the top; the first row that fits wins.
 
-"shm" rows hold when all ranks share one host, "tcp" rows otherwise.  This is what chooses where nothing has been
+"shm" rows hold when all ranks share one host, "tcp" rows otherwise; "cuda" rows come before the "shm" ones for arrays
+on GPUs that map each other's memory.  This is what chooses where nothing has been
 measured (choose.py); `HOCKET_TUNING=off hocket tune --check` shows how far it is from the best.  Where the op does not
 commute, rows whose algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
 """
@@ -50,6 +51,9 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
         Row(ANY, ANY, "ring"),
         Row(ANY, ANY, "double_binary_tree"),
     ),
+    # Not measured.  A rank issues 4 p - 2 copies, waits and so on for one_shot and 10 p - 8 for direct, some
+    # microseconds each; one_shot moves more, which takes a few more microseconds up to here.
+    ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
     ("allreduce", "tcp"): (
         Row(2, 64 * KB, "one_shot"),
         Row(8, 16 * KB, "one_shot"),
@@ -114,11 +118,14 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
 }
 
 
-def select(collective: str, size: int, nbytes: int, groups: Sequence[Sequence[int]], commutative: bool = True) -> str:
+def select(
+    collective: str, size: int, nbytes: int, groups: Sequence[Sequence[int]], commutative: bool = True,
+    inside: str = "shm",
+) -> str:  # fmt: skip
     """The name of the algorithm to use; "hierarchical" means `hierarchical(collective, groups)`.
 
-    `groups` are the ranks of each host (none given: all on one); `nbytes` is a rank's whole vector, all blocks
-    together.  All ranks must give the same arguments.
+    `groups` are the ranks of each host (none given: all on one), `inside` the road there; `nbytes` is a rank's whole
+    vector, all blocks together.  All ranks must give the same arguments.
     """
     names(collective)  # refuses an unknown collective
     if groups and sum(map(len, groups)) != size:
@@ -128,7 +135,10 @@ def select(collective: str, size: int, nbytes: int, groups: Sequence[Sequence[in
     if shared and not ordered and nbytes >= HIERARCHICAL_FROM and collective in STAGES:
         return "hierarchical"
     measure = nbytes // size if collective == "alltoall" else nbytes
-    for row in TABLE[collective, "tcp" if len(groups) > 1 else "shm"]:
+    rows = TABLE[collective, "tcp" if len(groups) > 1 else "shm"]
+    if len(groups) <= 1 and inside == "cuda":
+        rows = TABLE.get((collective, "cuda"), ()) + rows
+    for row in rows:
         algorithm = get(collective, row.name)
         usable = algorithm.requires(size) is None and (algorithm.order == "rank" or not ordered)
         if size <= row.ranks and measure <= row.nbytes and usable:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hocket.collectives.device import Accelerated
@@ -38,10 +39,14 @@ class Found(NamedTuple):
 class Accelerator:
     """What a queue has of this rank's GPU: lanes to the peers, and what computes."""
 
-    def __init__(self, ordinal: int, rank: int, near: tuple[int, ...], found: Found) -> None:
+    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
         self.device = cuda.device(ordinal)
+        near = next(group for group in groups if rank in group)
         self.segment = staged.SLOT if any(map(any, found.mapped)) else cuda.SLOT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
+        mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
+        self.road = "cuda" if all(mapped) else "cuda over memory"
+        """Inside hosts, for choosing algorithms: the same on all members."""
         self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
         self._opened: list[int] = []
         self._releasing: threading.Thread | None = None
@@ -111,9 +116,8 @@ def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:
     if found.why_staged:
         return None, found
     why = ""
-    near = next(group for group in comm.groups if comm.rank in group)
     try:
-        made = Accelerator(ordinal, comm.rank, near, found)
+        made = Accelerator(ordinal, comm.rank, comm.groups, found)
     except TransportError as error:
         why = str(error)
     why = _first(comm, why)

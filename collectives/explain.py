@@ -14,6 +14,7 @@ from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hocket.collectives.base import CommunicatorBase
+    from hocket.collectives.queue import Queue
 
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
@@ -56,8 +57,11 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         if nbytes is not None:
             lines += _choice(comm, name, nbytes)
             continue
-        chosen = [(n, _chosen(comm, name, n).name) for n in SIZES]
-        lines.append(f"  {name}: " + ", ".join(f"{human(n)} {a}" for n, a in chosen))
+        chosen = _sizes(comm, comm._main, name)
+        lines.append(f"  {name}: {chosen}")
+        gpu = comm._queues.get(("gpu", None))
+        if gpu is not None and (differs := _sizes(comm, gpu, name)) != chosen:
+            lines.append(f"  {name} on a GPU: {differs}")
     lines.append(f'  algorithm="mpi": {world.mpi.about if world.mpi else NO_JOB}')
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
@@ -69,15 +73,18 @@ def _libraries(comm: CommunicatorBase) -> tuple[str, ...]:
     return LIBRARIES if comm.world.mpi_everywhere else ()
 
 
-def _chosen(comm: CommunicatorBase, collective: str, nbytes: int) -> Choice:
-    queue = comm._main
+def _sizes(comm: CommunicatorBase, queue: Queue, collective: str) -> str:
+    return ", ".join(f"{human(n)} {_chosen(comm, queue, collective, n).name}" for n in SIZES)
+
+
+def _chosen(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int) -> Choice:
     return choose(comm.tuning, collective, nbytes, queue.layout, queue.groups, libraries=_libraries(comm))
 
 
 def _choice(comm: CommunicatorBase, collective: str, nbytes: int) -> list[str]:
     """Why that one, and what the others would take."""
     queue, tuning, libraries = comm._main, comm.tuning, _libraries(comm)
-    choice = _chosen(comm, collective, nbytes)
+    choice = _chosen(comm, queue, collective, nbytes)
     times = tuning.measured(collective, queue.layout, nbytes)
     lines = [f"  {collective} {human(nbytes)}: {choice.name}, {choice.why}"]
     for name in sorted(candidates(collective, queue.layout, libraries=libraries), key=lambda n: times.get(n, math.inf)):

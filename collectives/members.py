@@ -123,20 +123,26 @@ class Members(HotPath):
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
             name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,
-            between=self._between(groups, forced), concurrent=kind == "messages", vendor=self.world.vendor,
+            between=self._between(groups, forced, accelerator), concurrent=kind == "messages", vendor=self.world.vendor,
             accelerator=accelerator,
         )  # fmt: skip
         queue.engine.owner = self
         return queue
 
-    def _between(self, groups: Groups, forced: str | None) -> tuple[str, str]:
-        """The roads inside the hosts and across, "" where there is none: the same on all members."""
+    def _between(self, groups: Groups, forced: str | None, accelerator: Any) -> tuple[str, str]:
+        """The roads inside the hosts and across, "" where there is none: the same on all members.
+
+        Those of a queue for GPU arrays have names of their own: what host arrays take says nothing of them.
+        """
 
         def road(a: int, b: int) -> str:
             return self.world.road(self.members[b], forced, self.members[a])
 
         inside = next((road(*group[:2]) for group in groups if len(group) > 1), "")
-        return inside, road(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
+        across = road(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
+        if accelerator is None:
+            return inside, across
+        return inside and accelerator.road, across and f"cuda over {across}"
 
     def wire(self, offers: Sequence[list[dict[str, Any]]]) -> None:
         """Take the members' offers for the queues made at birth."""

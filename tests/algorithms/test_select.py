@@ -41,6 +41,20 @@ def test_allreduce_on_one_host(size: int, nbytes: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("size", "nbytes", "name"),
     [
+        (4, 1024 * KB, "one_shot"), (4, 1024 * KB + 1, "direct"), (8, 8, "one_shot"), (16, 8, "recursive_doubling"),
+        (9, 8, "recursive_doubling"), (9, 1 << 20, "direct"), (17, 1 << 20, "ring"),
+    ],
+)  # fmt: skip
+def test_allreduce_between_gpus_of_one_host(size: int, nbytes: int, name: str) -> None:
+    assert select("allreduce", size, nbytes, one_host(size), inside="cuda") == name
+    assert select("allgather", size, nbytes, one_host(size), inside="cuda") == select("allgather", size, nbytes, ())
+    between = select("allreduce", size, nbytes, alone(size))
+    assert select("allreduce", size, nbytes, alone(size), inside="cuda") == between
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes", "name"),
+    [
         (2, 64 * KB, "one_shot"), (2, 64 * KB + 1, "direct"),
         (8, 16 * KB, "one_shot"), (8, 4096 * KB, "direct"), (8, 4096 * KB + 1, "ring"),
         (9, 8 * KB, "recursive_doubling"), (9, 512 * KB, "halving_doubling"), (9, 1 << 20, "ring"),
