@@ -14,7 +14,7 @@ RANK = """
 import json, os, sys, threading, time
 from hocket.transports import rendezvous
 spec = json.loads(sys.argv[1])
-rendezvous.WRONG_KEY = spec["wrong_key"]
+rendezvous.Meet.patience = spec["wrong_key"]
 lock = threading.Lock()
 def tell(**what):
     with lock:

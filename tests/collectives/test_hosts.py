@@ -121,9 +121,11 @@ def test_missing_secret_is_refused(hosts: list[str], tmp_path: pathlib.Path) -> 
 def test_another_secret_is_refused(hosts: list[str], tmp_path: pathlib.Path) -> None:
     source = """
 import os
+from hocket.transports import rendezvous
 if os.environ["RANK"] == "3":
     os.environ["HOCKET_SECRET"] = "another secret of this job"
-hocket.init(timeout=9)
+    rendezvous.Meet.patience = 1.0
+hocket.init(timeout=4)
 """
     with job_on(hosts, source, tmp_path) as run:
         texts = errors(run)

@@ -6,7 +6,7 @@
  *   ring_stress hostile SEED COUNT     lines full of random bytes; the window is exactly as big as said
  *   ring_stress scribble SEED COUNT    a peer that changes the lines while they are read
  *
- * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for STUCK_NS. */
+ * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for HK_STUCK_NS. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +16,9 @@
 #include "transports/ring.h"
 
 enum { READERS = 3, MESSAGE_MAX = 200000, REGION = MESSAGE_MAX + 64, BURST = 150 };
-#define STUCK_NS 8000000000ull
+#ifndef HK_STUCK_NS
+#define HK_STUCK_NS 8000000000ull
+#endif
 
 static _Thread_local hk_ladder LADDER = {200, 200, 100000, 50000};
 
@@ -109,7 +111,7 @@ static place *build(uint32_t start, uint64_t count, int readers) {
 /* --- waiting, as the engine does it */
 
 static void pause_or_die(hk_wait *wait, uint32_t *bell) {
-    if (hk_wait_step(wait, &LADDER, bell, NULL, 0) > STUCK_NS) die(2, "stuck");
+    if (hk_wait_step(wait, &LADDER, bell, NULL, 0) > HK_STUCK_NS) die(2, "stuck");
 }
 
 static void send_one(place *w, const message *m, char *source) {

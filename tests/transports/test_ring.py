@@ -21,6 +21,8 @@ SOURCE = Path(__file__).parent / "ring_stress.c"
 COMPILERS = ["gcc", *(["clang"] if shutil.which("clang") else [])]
 THREADS = ["-fsanitize=thread"]
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SOON = ["-DHK_STUCK_NS=2000000000ull"]
+"""For what shall get stuck."""
 
 
 def build(folder: Path, compiler: str, sanitizer: list[str], include: Path = ROOT) -> Path:
@@ -113,7 +115,7 @@ def mutant(folder: Path, old: str, new: str) -> Path:
 
 @pytest.mark.parametrize(("old", "new", "job"), [m[1:] for m in RACES], ids=[m[0] for m in RACES])
 def test_a_missing_order_is_noticed(old: str, new: str, job: tuple[str, int, int], tmp_path: Path) -> None:
-    code, text = run(build(tmp_path, "gcc", THREADS, mutant(tmp_path, old, new)), *job)
+    code, text = run(build(tmp_path, "gcc", [*THREADS, *SOON], mutant(tmp_path, old, new)), *job)
     assert code in (1, 2, 66), text
 
 

@@ -86,7 +86,7 @@ def test_the_command_tells_a_broken_one(kind: str, end: int, words: str, tmp_pat
     """With a function `pair`."""
     (tmp_path / "theirs.py").write_text(BROKEN.format(kind=kind))
     law = "a_message_in_pieces_is_one_message"
-    code, said, text = conformance("theirs:pair", "--patience", "3", "--law", law, path=[tmp_path])
+    code, said, text = conformance("theirs:pair", "--patience", "1", "--law", law, path=[tmp_path])
     assert (code, said) == (end, [("BROKEN" if end else "kept", law)]), text
     assert words in text
 

@@ -310,7 +310,7 @@ static void words(struct ibv_pd *pd) {
 
 static int wait_for(hk_channel *ch, int writes) {
     hk_view v;
-    for (const uint64_t until = hk_now() + 20 * HK_V_SILENT_NS; hk_now() < until; usleep(100)) {
+    for (const uint64_t until = hk_now() + 8 * HK_V_SILENT_NS; hk_now() < until; usleep(100)) {
         const int rc = writes ? (int)hk_v_send(ch, 1, 8, 0, "nothing", 8) : hk_v_peek(ch, &v, 1);
         if (rc < 0 && rc != HK_AGAIN) return rc;
     }
