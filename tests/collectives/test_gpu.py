@@ -17,11 +17,6 @@ MORE = pytest.param(4, marks=pytest.mark.gpu)
 """Ranks: as good as two in the plain run of the tests."""
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return gpu_ranks.build(tmp_path_factory.mktemp("stand-ins"))
-
-
 ORACLE = """
 with alone() as comm:
     gpu_oracle.everything(comm)
@@ -207,7 +202,7 @@ with hocket.init() as world:
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, MORE])
 def test_calls_that_differ(size: int, built: Path, tmp_path: Path) -> None:
     for rank, said in enumerate(gpu_ranks.run(built, size, MISMATCH.format(cases=MISMATCHES), tmp_path, delay=DELAY)):
         for name in MISMATCHES:

@@ -25,8 +25,7 @@ with alone() as comm:
 """
 
 
-def test_the_bits_of_the_host(tmp_path: pathlib.Path) -> None:
-    built = gpu_ranks.build(tmp_path)
+def test_the_bits_of_the_host(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with (
         namespaces.hosts() as names, gpu_ranks.machine(built, delay=60) as env,
         job_on(names, gpu_ranks.HEAD + ORACLE, tmp_path, **env) as run,
@@ -55,9 +54,8 @@ say(at_end=time.monotonic(), misuses=gpu_ranks.count("misuses"))
 """
 
 
-def test_a_rank_is_killed(tmp_path: pathlib.Path) -> None:
+def test_a_rank_is_killed(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Those on its host, whose streams wait for its marks, and those on the other."""
-    built = gpu_ranks.build(tmp_path)
     with (
         namespaces.hosts() as names, gpu_ranks.machine(built, delay=60) as env,
         job_on(names, gpu_ranks.HEAD + KILLED, tmp_path, **env) as run,

@@ -97,17 +97,18 @@ def test_rank_0_has_the_say(tmp_path: pathlib.Path) -> None:
         assert "1 MiB: ring, the fastest measured" in out and out.strip().endswith(" 2.0")
 
 
-@pytest.mark.parametrize("text", ["", "{}", json.dumps({"format": 99})])
-def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.Path, text: str) -> None:
+def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.Path) -> None:
     tune(tmp_path, "-n", "2", *FEW)
     (kept,) = (tmp_path / "hocket").iterdir()
-    kept.write_text(text)
-    with harness.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
-        first, other = job.wait(30)
-    assert "the built-in table" in first.out and f"{kept} is not used: this is no tuning" in first.err
-    assert "the built-in table" in other.out
-    tune(tmp_path, "-n", "2", *FEW)
-    assert len(Tuning.read(kept.read_text()).points) == 4, "measuring again replaces it"
+    for text in ("", "{}", json.dumps({"format": 99})):
+        kept.write_text(text)
+        with harness.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
+            first, other = job.wait(30)
+        assert "the built-in table" in first.out and f"{kept} is not used: this is no tuning" in first.err, text
+        assert "the built-in table" in other.out, text
+        assert kept.read_text() == text
+        tune(tmp_path, "-n", "2", *FEW)
+        assert len(Tuning.read(kept.read_text()).points) == 4, "measuring again replaces it"
 
 
 def test_a_named_file_must_be_good(tmp_path: pathlib.Path) -> None:

@@ -1,8 +1,17 @@
-"""Ranks of a control plane, and places for its hub."""
+"""Ranks of a control plane, and places for its hub; the stand-in for CUDA's driver."""
+
+from pathlib import Path
 
 import free
 import pytest
+import stand_in_cuda
 from controlled import Rank
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in for libcuda.so.1."""
+    return stand_in_cuda.build(tmp_path_factory.mktemp("stand-in")).parent
 
 
 @pytest.fixture

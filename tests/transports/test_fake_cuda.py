@@ -30,17 +30,21 @@ def stress(folder: Path, sanitizer: list[str]) -> Path:
     return program
 
 
-def built(folder: Path, sanitizer: list[str]) -> Path:
-    """The stand-in, its kernels and cuda_stress, in one folder."""
-    stand_in_cuda.build(folder, *sanitizer)
+def beside(folder: Path, sanitizer: list[str]) -> Path:
+    """Its kernels and cuda_stress, in the stand-in's folder."""
     emulator(folder)
     stress(folder, sanitizer)
     return folder
 
 
+def built(folder: Path, sanitizer: list[str]) -> Path:
+    stand_in_cuda.build(folder, *sanitizer)
+    return beside(folder, sanitizer)
+
+
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("plain"), [])
+def plain(stand_in: Path) -> Path:
+    return beside(stand_in, [])
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,18 @@ import stand_in_cuda
 HERE = Path(__file__).parent
 
 
-def run(folder: Path, marked: str) -> None:
-    library = stand_in_cuda.build(folder)
+def run(stand_in: Path, marked: str) -> None:
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "30"]
-    with stand_in_cuda.machine(library) as env:
+    with stand_in_cuda.machine(stand_in / "libcuda.so.1") as env:
         command += ["--durations", "5", "-m", marked, str(HERE / "over_staged.py")]
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=stand_in_cuda.ROOT, timeout=110)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-def test_channels_through_pinned_memory(tmp_path: Path) -> None:
-    run(tmp_path, "not gpu")
+def test_channels_through_pinned_memory(stand_in: Path) -> None:
+    run(stand_in, "not gpu")
 
 
 @pytest.mark.gpu
-def test_every_law_on_every_host_channel(tmp_path: Path) -> None:
-    run(tmp_path, "gpu")
+def test_every_law_on_every_host_channel(stand_in: Path) -> None:
+    run(stand_in, "gpu")
