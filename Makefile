@@ -1,6 +1,6 @@
-# make run: the example and the benchmark.  make test: lint, types, tests.  make test-torch-suite, test-frameworks: more
-# of them, about torch.  make test-verbs: RDMA, in a virtual machine.  make test-gpu: CUDA kernels.  make sanitize: the
-# library under the sanitizers.
+# make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
+# tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
+# make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.
 # make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
 
-.PHONY: run test lint test-torch-suite test-frameworks test-verbs test-gpu sanitize compare clean
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize compare clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -27,6 +27,11 @@ test: lint | $(IMPI)
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The cases that `make test` leaves out, as others of the same test show nearly as much (other sizes, transports and MPIs):
+# two minutes.
+test-more: $(VENV)/test.stamp | $(IMPI)
+	$(BIN)/python -m pytest -m more
 
 # torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
 test-torch-suite: $(VENV)/test.stamp

@@ -13,10 +13,19 @@ from faulty import CALLS, all_ready, facts, job
 LIMIT = 1.0
 """Seconds from the kill to the exception on every survivor."""
 TRANSPORTS = ["shm", "tcp"]
+ALIKE = {
+    "reduce", "reduce_scatterv", "exscan", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "alltoallv",
+}  # fmt: skip
+"""Calls that fail as others do."""
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("name", "transport"),
+    [
+        *((name, "shm") for name in CALLS),
+        *(pytest.param(name, "tcp", marks=[pytest.mark.more] if name in ALIKE else []) for name in CALLS),
+    ],
+)
 def test_killed_in_the_middle(name: str, transport: str, tmp_path: pathlib.Path) -> None:
     dice = random.Random(f"{name}{transport}")
     victim = dice.choice([0, 0, 1, 2])  # rank 0 holds the hub

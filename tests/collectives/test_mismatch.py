@@ -102,8 +102,16 @@ with telling():
 """
 
 
-@pytest.mark.parametrize("how", ["raise SystemExit(0)", "import os; os._exit(0)", "raise ValueError('mine')"])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+LEAVING, ENDED, FAILING = "raise SystemExit(0)", "import os; os._exit(0)", "raise ValueError('mine')"
+
+
+@pytest.mark.parametrize(
+    ("transport", "how"),
+    [
+        ("shm", LEAVING), ("shm", ENDED), ("shm", FAILING), ("tcp", ENDED),
+        pytest.param("tcp", LEAVING, marks=pytest.mark.more), pytest.param("tcp", FAILING, marks=pytest.mark.more),
+    ],
+)  # fmt: skip
 def test_one_exits(transport: str, how: str, tmp_path: pathlib.Path) -> None:
     with job(3, EXITS.format(transport=transport, how=how), tmp_path) as run:
         ends = run.wait(30)

@@ -71,7 +71,7 @@ say(ended=True)
 """
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.more)])
 def test_stopped_hub(transport: str, tmp_path: pathlib.Path) -> None:
     """Rank 0 holds the hub: nobody can ask, the others still raise in time and name it."""
     with job(3, HUB_STOPPED.format(transport=transport), tmp_path) as run:

@@ -13,8 +13,13 @@ CALLS = pathlib.Path(__file__).parent / "calls.py"
 CHECKS = CALLS.read_text().count("\n@check\n")
 
 
-@pytest.mark.parametrize("road", ["shm", "tcp"])
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("size", "road"),
+    [
+        (1, "shm"), (2, "tcp"), (3, "shm"), pytest.param(1, "tcp", marks=pytest.mark.more),
+        pytest.param(2, "shm", marks=pytest.mark.more), pytest.param(3, "tcp", marks=pytest.mark.more),
+    ],
+)  # fmt: skip
 def test_on_ranks(size: int, road: str, tmp_path: pathlib.Path) -> None:
     line = [sys.executable, str(CALLS), str(tmp_path / "store")]
     with harness.Job(size, argv=line, env={"PYTHONPATH": PATH, "HOCKET_TRANSPORT": road}) as job:

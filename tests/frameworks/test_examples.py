@@ -88,7 +88,7 @@ def test_fsdp2(path: str) -> None:
     assert numbers(r"parameters: as after a run of one process \(largest difference (\S+)\)", out)[0] < 1e-9
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.more)])
 def test_moe(path: str, ranks: int) -> None:
     out = quiet(path, ranks, "moe")
     table = re.findall(r"\[(\d[\d, ]*)\]", out)
@@ -99,7 +99,7 @@ def test_moe(path: str, ranks: int) -> None:
     assert numbers(r"gate and experts: as in a run of one process \(largest difference (\S+)\)", out)[0] < 1e-9
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.more), 3])
 def test_pipeline(path: str, ranks: int) -> None:
     out = quiet(path, ranks, "pipeline")
     falls(re.findall(r"step +\d+: loss ([\d.]+)\n", out), 1.0)
