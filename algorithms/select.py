@@ -1,9 +1,9 @@
 """Which algorithm for which call: a decision table, as data, read from the top; the first row that fits wins.
 
 "shm" rows hold when all ranks share one host, "tcp" rows otherwise; "cuda" rows come before the "shm" ones for arrays
-on GPUs that map each other's memory.  This is what chooses where nothing has been
-measured (choose.py); `HOCKET_TUNING=off hocket tune --check` shows how far it is from the best.  Where the op does not
-commute, rows whose algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
+on GPUs that map each other's memory.  This is what chooses where nothing has been measured (choose.py);
+`HOCKET_TUNING=off hocket tune --check` shows how far it is from the best.  Where the op does not commute, rows whose
+algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
 """
 
 from __future__ import annotations
