@@ -50,6 +50,8 @@ class Accelerator:
         self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
         self._opened: list[int] = []
         self._releasing: threading.Thread | None = None
+        self._failed, self._last = threading.Lock(), threading.Lock()
+        """Taken once: by who starts that thread; by who gives everything back."""
         self._closing = threading.Event()
         self.staging = staged.Staging(self.device)
         self.accelerated = Accelerated(self.device)
@@ -77,9 +79,10 @@ class Accelerator:
 
     def abort(self) -> None:
         """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
-        if self._releasing is None:
-            self._releasing = threading.Thread(target=self._release, name="hocket-release", daemon=True)
-            self._releasing.start()
+        if self._failed.acquire(blocking=False):
+            thread = threading.Thread(target=self._release, name="hocket-release", daemon=True)
+            thread.start()
+            self._releasing = thread
 
     def _release(self) -> None:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
@@ -89,18 +92,24 @@ class Accelerator:
             for _ in range(RELEASES):
                 if not self.lane.release() or self._closing.wait(RELEASE_EVERY):
                     return
-        self._give_back(clean=False)
+        if self._last.acquire(blocking=False):
+            self._give_back(clean=False)
 
     def close(self) -> None:
-        """Let go of the peers' memory; of ours when they have."""
-        self._closing.set()
-        if self._releasing is not None:
-            self._releasing.join()
+        """Let go of the peers' memory; of ours when they have.
+
+        Meanwhile they may be lost, so `abort` still ends the waits of streams.  If it did before, its thread gives back.
+        """
+        if self._releasing is not None or not self._last.acquire(blocking=False):
+            return
         left = []
         if self.lane is not None:
             deadline, left = time.monotonic() + LAST_WORD, self._opened
             while (left := [peer for peer in left if not self.lane.end(peer)]) and time.monotonic() < deadline:
                 time.sleep(0.001)
+        self._closing.set()
+        if self._releasing is not None:
+            self._releasing.join()
         self._give_back(clean=not left)
 
     def _give_back(self, clean: bool) -> None:
@@ -120,7 +129,12 @@ def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:
         made = Accelerator(ordinal, comm.rank, comm.groups, found)
     except TransportError as error:
         why = str(error)
-    why = _first(comm, why)
+    try:
+        why = _first(comm, why)
+    except BaseException:
+        if made is not None:
+            made.close()
+        raise
     if why and made is not None:
         made.close()
     return (None, found._replace(why_staged=why)) if why else (made, found)
@@ -132,6 +146,15 @@ def _try(comm: Any, ordinal: int) -> Found:
         proof = Proof(cuda.device(ordinal), comm.rank, comm.size)
     except TransportError as error:
         why = str(error)
+    try:
+        return _found(comm, proof, why)
+    except BaseException:
+        if proof is not None:
+            proof.abandon()
+        raise
+
+
+def _found(comm: Any, proof: Proof | None, why: str) -> Found:
     why = _first(comm, why)
     if why or proof is None:
         if proof is not None:

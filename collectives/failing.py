@@ -102,6 +102,10 @@ class Failing(Members):
         self._halted = True
         for queue in list(self._queues.values()):
             queue.engine.abort(first if queue is self._main else 0)
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        for queue in list(self._queues.values()):
             if queue.accelerator is not None:
                 queue.accelerator.abort()
 
@@ -117,7 +121,10 @@ class Failing(Members):
             mine = bool(set(verdict["lost"]) & set(self.members))
         else:
             mine = verdict["comm"] == self.name
-        if not mine or self._verdict is not None or self._closed:
+        if not mine or self._verdict is not None:
+            return
+        if self._closed:
+            self._end_waits()  # of streams, which closing may wait for
             return
         self._verdict = verdict
         self._heard.set()

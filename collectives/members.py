@@ -74,7 +74,11 @@ class Members(HotPath):
             if without:
                 self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
             else:
-                self._make_gpu_queue(gpu)
+                try:
+                    self._make_gpu_queue(gpu)
+                except BaseException as error:  # the others would wait for us in the next step
+                    self.give_up(error)  # type: ignore[attr-defined]
+                    raise
         if self.why_staged:
             return None
         if gpu != self._gpu:
@@ -89,9 +93,16 @@ class Members(HotPath):
 
         accelerator, found = accelerated.build(self, gpu)
         if accelerator is not None:
-            made = self._make_queue("gpu", None, accelerator)
-            made.accept(self._share(made.offer()))
+            try:
+                made = self._make_queue("gpu", None, accelerator)
+                made.accept(self._share(made.offer()))
+            except BaseException:
+                accelerator.abort()
+                raise
             self._queues["gpu", None] = made
+            if self._halted:  # meanwhile, and that queue was not there to be told
+                made.engine.abort()
+                accelerator.abort()
             made.engine.count_with(self._main.engine)
             self.all_mapped = not any(map(any, found.mapped))
             self.why_pinned = {r: why for r, why in enumerate(found.mapped[self.rank]) if why}

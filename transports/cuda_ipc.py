@@ -5,6 +5,7 @@ The protocol of the channels is cuda_ipc.h; they stand on host channels, so only
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -128,3 +129,12 @@ class Proof:
     def close(self) -> None:
         if not self._stuck:
             self.memory.close()
+
+    def abandon(self) -> None:
+        """A step has failed: end our waits, which nobody else may.  Our memory stays: a peer may have it mapped."""
+        self._stuck = bool(self._streams)
+        with contextlib.suppress(TransportError):
+            self._release(range(self.size) if self._streams else ())
+        with contextlib.suppress(TransportError):
+            self._stuck = self._stuck and not self._seen()
+            self.let_go()

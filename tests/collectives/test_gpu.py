@@ -312,6 +312,72 @@ def test_a_rank_is_late(built: Path, tmp_path: Path) -> None:
         assert said["error"] == "TimeoutError" and said["missing"] == [1], (rank, said)
 
 
+FIRST = """
+from hocket.collectives.queue import Queue
+from hocket.transports.cuda_ipc import Proof
+wait, accept, second = Proof.wait, Queue.accept, os.environ["HOCKET_RANK"] == "1"
+
+def waiting(self, peers):
+    why = wait(self, peers)
+    if second and {stage!r} == "trial":
+        {how}
+    return why
+
+def accepting(self, offers):
+    accept(self, offers)
+    if self.accelerator is not None and {stage!r} == "opening":
+        if second:
+            {how}
+        time.sleep(0.5)
+
+Proof.wait, Queue.accept = waiting, accepting
+comm = hocket.init()
+x = put(np.ones(1000, np.float32))
+with telling():
+    comm.allreduce(x, timeout=20)
+del x  # waits for all streams
+say(at_end=time.monotonic(), streams=gpu_ranks.count("streams"), maps=gpu_ranks.count("ipc_maps"))
+"""
+KILL, INTERRUPT = "os.kill(os.getpid(), 9)", "raise KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(("stage", "how"), [("trial", KILL), ("trial", INTERRUPT), ("opening", KILL)])
+def test_a_rank_is_lost_in_the_first_call(stage: str, how: str, built: Path, tmp_path: Path) -> None:
+    """Where streams wait for words already, or when all is made and the engine is not yet known: nobody hangs."""
+    began = time.monotonic()
+    with gpu_ranks.job(built, 2, FIRST.format(stage=stage, how=how), tmp_path) as job:
+        ends = job.wait(15)
+    said = faulty.facts(ends[0])
+    assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at_end"] - began < 6, said
+    if stage == "trial":
+        assert said["streams"] == said["maps"] == 0, said
+    if how == INTERRUPT:
+        said = faulty.facts(ends[1])
+        assert said["error"] == "KeyboardInterrupt" and said["streams"] == said["maps"] == 0, said
+
+
+CLOSING = """
+comm = hocket.init()
+x = put(np.ones(70_001, np.float32))
+for _ in range(40):
+    comm.allreduce(x)
+if comm.rank == 1:
+    {how}
+comm.close()
+del x
+say(done=True)
+"""
+AFTER_THE_BARRIER = """barrier = type(comm)._last_barrier
+    type(comm)._last_barrier = lambda self, timeout: (barrier(self, timeout), os.kill(os.getpid(), 9))"""
+
+
+@pytest.mark.parametrize("how", [KILL, AFTER_THE_BARRIER])
+def test_a_rank_is_killed_while_others_close(how: str, built: Path, tmp_path: Path) -> None:
+    """Their streams wait for what it has issued, and closing waits for them: that is ended as it is in calls."""
+    with gpu_ranks.job(built, 2, CLOSING.format(how=how), tmp_path, delay=10_000) as job:
+        assert faulty.facts(job.wait(20)[0])["done"]
+
+
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
