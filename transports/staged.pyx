@@ -65,7 +65,8 @@ cdef void end_close(hk_s_end* e) noexcept:
             e.device.cuda.cuEventDestroy_v2(e.event[i])
             e.event[i] = NULL
     if e.slots != NULL:
-        e.device.cuda.cuMemFreeHost(e.slots)
+        with nogil:     # it waits for the GPU, and another thread may have to end a stream's wait
+            e.device.cuda.cuMemFreeHost(e.slots)
         e.slots = NULL
 
 

@@ -378,6 +378,40 @@ def test_a_rank_is_killed_while_others_close(how: str, built: Path, tmp_path: Pa
         assert faulty.facts(job.wait(20)[0])["done"]
 
 
+BESIDE = """
+world = hocket.init()
+pinned, mapped = (world.split(0 if world.rank in pair else None) for pair in ((0, 1), (0, 2)))
+x, y = (put(np.ones(70_001, np.float32), world.rank % 2) for _ in range(2))
+if pinned is not None:
+    pinned.allreduce(x)
+    assert pinned.why_pinned
+if mapped is not None:
+    mapped.allreduce(y)
+    assert not mapped.why_pinned
+    if world.rank == 2:
+        gpu_ranks.knob("delay", 300_000)
+    for _ in range(3):
+        mapped.allreduce(y)
+    if world.rank == 2:
+        os.kill(os.getpid(), 9)
+if world.rank == 0:
+    with telling():
+        while True:
+            mapped.allreduce(y)
+if pinned is not None:
+    pinned.close()
+say(done=True)
+os._exit(0)
+"""
+
+
+def test_a_rank_is_killed_and_another_communicator_is_closed(built: Path, tmp_path: Path) -> None:
+    """To free pinned memory waits for all streams, and the thread that ends the waits of some must run meanwhile."""
+    with gpu_ranks.job(built, 4, BESIDE, tmp_path, delay=DELAY, devices=2, peers=0) as job:
+        ends = job.wait(20)
+    assert all(faulty.facts(ends[rank])["done"] for rank in (0, 1, 3))
+
+
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
