@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hocket.errors import Error
+from hocket.errors import Error, TransportError
 
 NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 
@@ -39,13 +39,15 @@ def compile(text: str, options: Sequence[str], arch: int, name: str) -> tuple[by
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """libnvrtc, wherever it is; hocket.Error if it is nowhere."""
+    """libnvrtc, wherever it is; TransportError if it is nowhere: other ranks may have it, and must hear of this."""
     for path in _places():
         try:
             return ctypes.CDLL(path)
         except OSError:
             continue
-    raise Error(f"{NAMES[0]} is not found, which compiles kernels: pip install nvidia-cuda-nvrtc, or set CUDA_PATH")
+    raise TransportError(
+        f"{NAMES[0]} is not found, which compiles kernels: pip install nvidia-cuda-nvrtc, or set CUDA_PATH"
+    )
 
 
 def _places() -> Iterator[str]:

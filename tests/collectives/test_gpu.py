@@ -412,6 +412,23 @@ def test_a_rank_is_killed_and_another_communicator_is_closed(built: Path, tmp_pa
     assert all(faulty.facts(ends[rank])["done"] for rank in (0, 1, 3))
 
 
+NO_COMPILER = """
+from hocket.kernels import nvrtc
+if os.environ["HOCKET_RANK"] == "1":
+    nvrtc._places = lambda: iter(())
+comm = hocket.init()
+x = put(np.ones(1000, np.float32))
+with telling():
+    comm.allreduce(x, timeout=10)
+"""
+
+
+def test_a_rank_without_a_compiler(built: Path, tmp_path: Path) -> None:
+    for rank, said in enumerate(gpu_ranks.run(built, 2, NO_COMPILER, tmp_path)):
+        assert said["error"] == ("TransportError" if rank else "PeerLostError"), said
+        assert "pip install nvidia-cuda-nvrtc" in said["text"], said
+
+
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
