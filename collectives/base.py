@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from hocket.collectives.calls import resolve_call
@@ -17,7 +18,7 @@ from hocket.collectives.engine import CODES
 from hocket.collectives.messages import Messages
 from hocket.collectives.options import Options
 from hocket.collectives.running import NO_OP
-from hocket.collectives.work import Queued
+from hocket.collectives.work import Queued, oldest
 from hocket.errors import ArgumentError, PeerLostError
 
 log = logging.getLogger("hocket")
@@ -47,6 +48,7 @@ class CommunicatorBase(Messages):
         try:
             call = resolve_call("close", self._nothing, None, 0, None, self.rank, self.size)
             engine.owner = None
+            self._end_works(time.monotonic() + timeout)
             plan = self._plan(self._main, call, NO_OP, Options(timeout=timeout))
             code = engine.execute(plan, 0, 0, -1, None, timeout)
             if code == BUSY:  # works that nobody waited for end first
@@ -58,6 +60,13 @@ class CommunicatorBase(Messages):
             log.info("at close: %s", error)
         except Exception as error:  # leaving must not fail, but a mismatch found here must not be silent either
             log.error("at close: %s", error)
+
+    def _end_works(self, deadline: float) -> None:
+        """Of the queue of GPU arrays: calls that nobody waited for end before the barrier, as the others' do."""
+        for queue in list(self._queues.values()):
+            while queue.accelerator is not None and (first := oldest(queue.engine)) is not None:
+                if not first.wait(max(0.0, deadline - time.monotonic())) or first.status != DONE:
+                    return
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""

@@ -163,7 +163,14 @@ cdef class Accelerated:
             self.blocks.append(self.scratch)    # what was issued before may still use the smaller ones
         return <char*>self.scratch
 
+    @property
+    def closed(self):
+        return self.gpu.through == NULL
+
     def close(self) -> None:
+        """Waits for the calls that were issued."""
+        if self.side:
+            self.device.synchronize(self.side)
         for address in self.blocks:
             self.device.free(address)       # waits for the GPU
         if self.side:

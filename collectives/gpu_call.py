@@ -48,6 +48,8 @@ class OnGpu:
     def finish(self, factor: float) -> None:
         """All has been issued: scale the result (avg), once, and let the caller's stream see it."""
         dst = self.call.dst
+        if self.apart and self.at.closed:  # and all in that stream is done
+            self.stream = current_stream(self.call.model.array, self.device.ordinal)
         if factor and dst is not None and not self._scaled:
             self._scaled = True
             self.scale(dst, dst, factor)

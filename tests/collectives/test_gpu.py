@@ -429,6 +429,30 @@ def test_a_rank_without_a_compiler(built: Path, tmp_path: Path) -> None:
         assert "pip install nvidia-cuda-nvrtc" in said["text"], said
 
 
+# ------------------------------------------------------------------------------------------- what is kept, and ends
+
+WORKS = """
+xs = [put(np.ones(1_000_000, np.float32)) for _ in range(4)]
+with hocket.init() as comm:
+    comm.allreduce(xs[0])
+    ended = comm.allreduce(xs[0], "avg", async_op=True)
+    while not ended.done():
+        time.sleep(0.001)
+    works = [comm.allreduce(x, async_op=True) for x in xs[1:]]
+for work in (ended, ended, *works):
+    work.wait()
+assert all((x.get() == 2).all() for x in xs)
+say(misuses=gpu_ranks.count("misuses"))
+"""
+
+
+@pytest.mark.parametrize("knobs", [{}, {"ipc": 0}])
+def test_works_that_are_waited_for_after_closing(knobs: dict[str, int], built: Path, tmp_path: Path) -> None:
+    """As of host arrays: closing does not stop them, and their results are there."""
+    for said in gpu_ranks.run(built, 2, WORKS, tmp_path, delay=DELAY, **knobs):
+        assert said["misuses"] == 0
+
+
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
