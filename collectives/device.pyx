@@ -159,6 +159,7 @@ cdef class Accelerated:
     cdef char* memory(self, size_t nbytes) except NULL:
         """At least so many bytes.  One at a time has them, in the order of the calls' streams."""
         if self.largest < nbytes:
+            nbytes = max(nbytes, 2 * self.largest)      # so all of them together are few, and less than twice the last
             self.scratch, self.largest = self.device.alloc(nbytes), nbytes
             self.blocks.append(self.scratch)    # what was issued before may still use the smaller ones
         return <char*>self.scratch

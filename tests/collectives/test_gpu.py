@@ -453,6 +453,19 @@ def test_works_that_are_waited_for_after_closing(knobs: dict[str, int], built: P
         assert said["misuses"] == 0
 
 
+GROWING = """
+with alone() as comm:
+    for count in range(10_000, 400_000, 10_000):
+        comm.allreduce(put(np.ones(count, np.float32)), algorithm="recursive_doubling")
+    say(allocations=gpu_ranks.count("allocations"))
+"""
+
+
+def test_scratch_memory_grows_by_few_blocks(built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, 2, GROWING, tmp_path):
+        assert said["allocations"] < 10, said
+
+
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
