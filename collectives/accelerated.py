@@ -98,7 +98,7 @@ class Accelerator:
     def close(self) -> None:
         """Let go of the peers' memory; of ours when they have.
 
-        Meanwhile they may be lost, so `abort` still ends the waits of streams.  If it did before, its thread gives back.
+        Meanwhile they may be lost: `abort` still ends the waits of streams.  If it did before, its thread gives back.
         """
         if self._releasing is not None or not self._last.acquire(blocking=False):
             return

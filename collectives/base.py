@@ -75,7 +75,7 @@ class CommunicatorBase(Messages):
             "this process is a fork of a rank; the communicator belongs to its parent. Start processes before "
             "hocket.init(), or with the spawn method."
         )
-        self._halt()
+        self._halt_engines()  # and leave the GPU alone: a fork has nothing of CUDA's
 
     def __enter__(self) -> Any:
         return self

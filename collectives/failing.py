@@ -99,12 +99,16 @@ class Failing(Members):
 
     def _halt(self, first: int = 0) -> None:
         """End every wait here, but let calls before number `first` finish: others have finished them."""
+        self._halt_engines(first)
+        self._end_waits()
+
+    def _halt_engines(self, first: int = 0) -> None:
         self._halted = True
         for queue in list(self._queues.values()):
             queue.engine.abort(first if queue is self._main else 0)
-        self._end_waits()
 
     def _end_waits(self) -> None:
+        """Those of streams."""
         for queue in list(self._queues.values()):
             if queue.accelerator is not None:
                 queue.accelerator.abort()

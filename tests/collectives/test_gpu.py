@@ -466,6 +466,25 @@ def test_scratch_memory_grows_by_few_blocks(built: Path, tmp_path: Path) -> None
         assert said["allocations"] < 10, said
 
 
+FORKED = """
+import threading
+with alone() as comm:
+    x = put(np.ones(1000, np.float32))
+    comm.allreduce(x)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len([thread for thread in threading.enumerate() if "release" in thread.name]))
+    assert os.waitpid(pid, 0)[1] == 0
+    comm.allreduce(x)
+    del x
+"""
+
+
+def test_a_fork_leaves_the_gpu_alone(built: Path, tmp_path: Path) -> None:
+    """It has nothing of CUDA's, and no stream's wait to end."""
+    gpu_ranks.run(built, 2, FORKED, tmp_path)
+
+
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
