@@ -62,11 +62,16 @@ class CommunicatorBase(Messages):
             log.error("at close: %s", error)
 
     def _end_works(self, deadline: float) -> None:
-        """Of the queue of GPU arrays: calls that nobody waited for end before the barrier, as the others' do."""
+        """Of the queue of GPU arrays: calls that nobody waited for end before the barrier, as the others' do.
+
+        So does what the GPU still has to do: after the barrier nobody waits long for another to let go of its memory.
+        """
         for queue in list(self._queues.values()):
             while queue.accelerator is not None and (first := oldest(queue.engine)) is not None:
                 if not first.wait(max(0.0, deadline - time.monotonic())) or first.status != DONE:
                     return
+            if queue.accelerator is not None:
+                queue.accelerator.device.settle()
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""

@@ -160,6 +160,11 @@ cdef class Device:
             rc = cuda.cuStreamSynchronize(<CUstream>stream)
         check(rc, "the work on a stream")
 
+    def settle(self) -> None:
+        """Wait until all that was issued to this GPU has been done, or has failed."""
+        with self, nogil:
+            cuda.cuCtxSynchronize()
+
     def is_done(self, uintptr_t stream) -> bool:
         """Has all been done that was issued to `stream`?"""
         cdef CUresult rc

@@ -453,6 +453,27 @@ def test_works_that_are_waited_for_after_closing(knobs: dict[str, int], built: P
         assert said["misuses"] == 0
 
 
+BUSY = """
+from gpu_streams import Late
+stream = cuda.device(0).stream()
+with alone() as world:
+    comm = world.dup()
+    comm.allreduce(put(np.ones(3, np.float32)))
+    if comm.rank == 1:
+        gpu_ranks.knob("delay", 800_000)
+        late = Late(np.ones(3, np.float32), stream)
+    comm.close()
+    gpu_ranks.knob("delay", 0)
+    late = None
+    cuda.device(0).end_stream(stream)
+"""
+
+
+def test_a_rank_whose_gpu_is_busy_when_it_closes(built: Path, tmp_path: Path) -> None:
+    """The others wait for it, and give back all that they have."""
+    gpu_ranks.run(built, 2, BUSY, tmp_path)
+
+
 GROWING = """
 with alone() as comm:
     for count in range(10_000, 400_000, 10_000):
