@@ -8,6 +8,7 @@ through host memory whole (staging.py).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -80,9 +81,13 @@ class Accelerator:
     def abort(self) -> None:
         """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
         if self._failed.acquire(blocking=False):
-            thread = threading.Thread(target=self._release, name="hocket-release", daemon=True)
+            thread = threading.Thread(target=self._release_quietly, name="hocket-release", daemon=True)
             thread.start()
             self._releasing = thread
+
+    def _release_quietly(self) -> None:
+        with contextlib.suppress(TransportError):  # of a GPU that is lost, whose streams wait for nothing
+            self._release()
 
     def _release(self) -> None:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""

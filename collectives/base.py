@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Any
@@ -19,7 +20,7 @@ from hocket.collectives.messages import Messages
 from hocket.collectives.options import Options
 from hocket.collectives.running import NO_OP
 from hocket.collectives.work import Queued, oldest
-from hocket.errors import ArgumentError, PeerLostError
+from hocket.errors import ArgumentError, PeerLostError, TransportError
 
 log = logging.getLogger("hocket")
 DONE, BUSY = CODES["done"], CODES["busy"]
@@ -71,7 +72,8 @@ class CommunicatorBase(Messages):
                 if not first.wait(max(0.0, deadline - time.monotonic())) or first.status != DONE:
                     return
             if queue.accelerator is not None:
-                queue.accelerator.device.settle()
+                with contextlib.suppress(TransportError):  # that GPU is lost
+                    queue.accelerator.device.settle()
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""

@@ -6,6 +6,7 @@ so that lowering knows which channels can multicast.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -20,7 +21,7 @@ from hocket.algorithms.tuning import Layout
 from hocket.collectives.buffers import Buffer
 from hocket.collectives.engine import Engine
 from hocket.collectives.plan import Plan
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 from hocket.transports.base import LOCAL, Lane
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
@@ -186,7 +187,8 @@ class Queue:
         while self.engine.driven and time.monotonic() < deadline:
             time.sleep(0.001)
         if self.accelerator is not None:
-            self.accelerator.close()
+            with contextlib.suppress(TransportError):  # a GPU that is lost gives nothing back
+                self.accelerator.close()
         for lane in self.lanes.values():
             lane.close()
         failed_in_mpi = self.library is not None and self.engine.failed

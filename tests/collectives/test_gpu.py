@@ -474,6 +474,31 @@ def test_a_rank_whose_gpu_is_busy_when_it_closes(built: Path, tmp_path: Path) ->
     gpu_ranks.run(built, 2, BUSY, tmp_path)
 
 
+LOST = """
+comm = hocket.init()
+x = put(np.ones(1000, np.float32))
+comm.allreduce(x)
+other = comm.dup()
+other.allreduce(x)
+x.get()
+if comm.rank == 1:
+    gpu_ranks.knob("dead", 700)
+    with telling():
+        other.allreduce(x)
+began = time.monotonic()
+comm.close()
+say(took=time.monotonic() - began)
+time.sleep(1.2)  # the time of grace of the other one
+"""
+
+
+@pytest.mark.parametrize("knobs", [{}, {"ipc": 0}])
+def test_closing_with_a_gpu_that_is_lost(knobs: dict[str, int], built: Path, tmp_path: Path) -> None:
+    """By a kernel of the user's, say: that rank leaves the job as others do."""
+    said = gpu_ranks.run(built, 2, LOST, tmp_path, **knobs)
+    assert said[1]["error"] == "TransportError" and all(each["took"] < 3 for each in said), said
+
+
 GROWING = """
 with alone() as comm:
     for count in range(10_000, 400_000, 10_000):
