@@ -326,6 +326,7 @@ def waiting(self, peers):
 def accepting(self, offers):
     accept(self, offers)
     if self.accelerator is not None and {stage!r} == "opening":
+        time.sleep(0.5)  # the other has opened it
         if second:
             {how}
         time.sleep(0.5)
