@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ class Accelerator:
         self._releasing: threading.Thread | None = None
         self._failed, self._last = threading.Lock(), threading.Lock()
         """Taken once: by who starts that thread; by who gives everything back."""
-        self._closing = threading.Event()
+        self._closing, self._hurry, self._released = threading.Event(), threading.Event(), threading.Event()
         self.staging = staged.Staging(self.device)
         self.accelerated = Accelerated(self.device)
         self.lane: cuda.Lane | None = None
@@ -84,6 +85,7 @@ class Accelerator:
             thread = threading.Thread(target=self._release_quietly, name="hocket-release", daemon=True)
             thread.start()
             self._releasing = thread
+            _failed.add(self)
 
     def _release_quietly(self) -> None:
         with contextlib.suppress(TransportError):  # of a GPU that is lost, whose streams wait for nothing
@@ -91,14 +93,23 @@ class Accelerator:
 
     def _release(self) -> None:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
-        if self._closing.wait(GRACE):
+        self._hurry.wait(GRACE)
+        if self._closing.is_set():
             return
         if self.lane is not None:
             for _ in range(RELEASES):
-                if not self.lane.release() or self._closing.wait(RELEASE_EVERY):
+                could = self.lane.release()
+                self._released.set()
+                if not could or self._closing.wait(RELEASE_EVERY):
                     return
         if self._last.acquire(blocking=False):
             self._give_back(clean=False)
+
+    def leave(self) -> None:
+        """End the waits now, if they are to be ended."""
+        if self.lane is not None:
+            self._hurry.set()
+            self._released.wait(LAST_WORD)
 
     def close(self) -> None:
         """Let go of the peers' memory; of ours when they have.
@@ -113,6 +124,7 @@ class Accelerator:
             while (left := [peer for peer in left if not self.lane.end(peer)]) and time.monotonic() < deadline:
                 time.sleep(0.001)
         self._closing.set()
+        self._hurry.set()
         if self._releasing is not None:
             self._releasing.join()
         self._give_back(clean=not left)
@@ -122,6 +134,15 @@ class Accelerator:
         self.staging.close()
         if self.lane is not None:
             self.lane.close(clean)
+
+
+_failed: weakref.WeakSet[Accelerator] = weakref.WeakSet()
+
+
+def leave() -> None:
+    """The process ends, and with it our threads: whatever frees arrays after this must not wait for a peer."""
+    for each in list(_failed):
+        each.leave()
 
 
 def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:

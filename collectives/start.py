@@ -264,6 +264,9 @@ def _leave() -> None:
     job = sys.modules.get("hocket.transports.mpi_job")
     if job is not None:
         job.leave()
+    gpus = sys.modules.get("hocket.collectives.accelerated")
+    if gpus is not None:
+        gpus.leave()
 
 
 def _forked() -> None:
