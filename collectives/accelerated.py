@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hocket.collectives.device import Accelerated
@@ -55,6 +55,8 @@ class Accelerator:
         self._failed, self._last = threading.Lock(), threading.Lock()
         """Taken once: by who starts that thread; by who gives everything back."""
         self._closing, self._hurry, self._released = threading.Event(), threading.Event(), threading.Event()
+        self.is_driven: Callable[[], bool] = lambda: False
+        """Is a call of the queue under way in some thread?"""
         self.staging = staged.Staging(self.device)
         self.accelerated = Accelerated(self.device)
         self.lane: cuda.Lane | None = None
@@ -102,6 +104,9 @@ class Accelerator:
                 self._released.set()
                 if not could or self._closing.wait(RELEASE_EVERY):
                     return
+        while self.is_driven():  # a function of the user's may still be at it
+            if self._closing.wait(RELEASE_EVERY):
+                return
         if self._last.acquire(blocking=False):
             self._give_back(clean=False)
 
@@ -145,9 +150,13 @@ def leave() -> None:
         each.leave()
 
 
-def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:
+Share = Callable[[Any], list[Any]]
+"""Gives a JSON value, gets every member's; one step of all of them."""
+
+
+def build(comm: Any, ordinal: int, share: Share) -> tuple[Accelerator | None, Found]:
     """This rank's part of a queue on that GPU, if the members can have one."""
-    made, found = None, _try(comm, ordinal)
+    made, found = None, _try(comm, ordinal, share)
     if found.why_staged:
         return None, found
     why = ""
@@ -156,7 +165,7 @@ def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:
     except TransportError as error:
         why = str(error)
     try:
-        why = _first(comm, why)
+        why = _first(share, why)
     except BaseException:
         if made is not None:
             made.close()
@@ -166,49 +175,49 @@ def build(comm: Any, ordinal: int) -> tuple[Accelerator | None, Found]:
     return (None, found._replace(why_staged=why)) if why else (made, found)
 
 
-def _try(comm: Any, ordinal: int) -> Found:
+def _try(comm: Any, ordinal: int, share: Share) -> Found:
     proof, why = None, ""
     try:
         proof = Proof(cuda.device(ordinal), comm.rank, comm.size)
     except TransportError as error:
         why = str(error)
     try:
-        return _found(comm, proof, why)
+        return _found(comm, share, proof, why)
     except BaseException:
         if proof is not None:
             proof.abandon()
         raise
 
 
-def _found(comm: Any, proof: Proof | None, why: str) -> Found:
-    why = _first(comm, why)
+def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
+    why = _first(share, why)
     if why or proof is None:
         if proof is not None:
             proof.close()
         return Found(why, [], "")
-    refused = proof.reach(comm._share(proof.offer()))
-    tables = comm._share([None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(refused)])
+    refused = proof.reach(share(proof.offer()))
+    tables = share([None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(refused)])
     both = [[tables[a][b] or tables[b][a] or "" for b in range(comm.size)] for a in range(comm.size)]
     peers = [r for r, why in enumerate(both[comm.rank]) if not why and r != comm.rank]
-    why_events = _no_words(comm, proof, peers)
+    why_events = _no_words(comm, share, proof, peers)
     proof.let_go()
-    comm._share(None)  # now nobody has it mapped
+    share(None)  # now nobody has it mapped
     proof.close()
     return Found("", both, why_events)
 
 
-def _no_words(comm: Any, proof: Proof, peers: list[int]) -> str:
+def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
     asked = "HOCKET_GPU_SYNC asks for it" if comm.world.config.gpu_sync == "events" else ""
-    why = _first(comm, asked or proof.wait(peers))
+    why = _first(share, asked or proof.wait(peers))
     if not why:
-        why = _first(comm, proof.tell(peers))
-    unheard = _first(comm, proof.heard())  # ends the waits of those who could, too
+        why = _first(share, proof.tell(peers))
+    unheard = _first(share, proof.heard())  # ends the waits of those who could, too
     return why or unheard
 
 
-def _first(comm: Any, why: str) -> str:
+def _first(share: Share, why: str) -> str:
     """What the first rank says that refuses; ""."""
-    return next((f"rank {rank}: {said}" for rank, said in enumerate(comm._share(why)) if said), "")
+    return next((f"rank {rank}: {said}" for rank, said in enumerate(share(why)) if said), "")
 
 
 def _host(comm: Any, rank: int) -> str | None:

@@ -4,7 +4,7 @@ from libc.stdint cimport uintptr_t
 
 from hocket.collectives.placed cimport Placed
 from hocket.collectives.run cimport Accelerator, Run
-from hocket.transports.cuda cimport CUevent, Device, hk_device
+from hocket.transports.cuda cimport CUevent, CUfunction, Device, hk_device
 
 
 cdef struct Gpu:
@@ -12,6 +12,12 @@ cdef struct Gpu:
     hk_device* device
     int most, block                 # blocks of a launch; threads of a block
     CUevent through                 # the last run that used the scratch memory
+
+
+cdef struct Launch:                 # of a kernel, with all that it needs
+    CUfunction function
+    unsigned int blocks, threads
+    void** parameters
 
 
 cdef class Accelerated:
@@ -22,7 +28,10 @@ cdef class Accelerated:
     cdef uintptr_t scratch          # ... the largest, and its bytes
     cdef size_t largest
     cdef char* memory(self, size_t nbytes) except NULL
+    cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor)
 
 
 cdef class OnStream(Placed):
     cdef Accelerated at
+    cdef Launch launch
+    cdef object kept        # what its parameters lie in

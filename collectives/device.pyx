@@ -65,13 +65,20 @@ cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint
     cdef uint64_t each = <uint64_t>THREAD_BYTES * gpu.block
     cdef uint64_t blocks = (count * r.itemsize + each - 1) // each
     cdef void* parameters[4]
-    cdef CUresult rc
+    cdef Launch whole
     if blocks > <uint64_t>gpu.most:
         blocks = gpu.most
     parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
-    rc = gpu.device.cuda.cuLaunchKernel(<CUfunction>r.kernel, <unsigned int>blocks, 1, 1, gpu.block, 1, 1, 0,
-                                        <CUstream>r.stream, parameters, NULL)
-    return hk_device_refused(gpu.device, b"a kernel", rc) if rc else 0
+    whole.function, whole.blocks, whole.threads = <CUfunction>r.kernel, <unsigned int>blocks, gpu.block
+    whole.parameters = parameters
+    return issue(gpu.device, r.stream, &whole)
+
+
+cdef int issue(hk_device* d, void* stream, Launch* l) noexcept nogil:
+    """Within the device's context."""
+    cdef CUresult rc = d.cuda.cuLaunchKernel(l.function, l.blocks, 1, 1, l.threads, 1, 1, 0, <CUstream>stream,
+                                             l.parameters, NULL)
+    return hk_device_refused(d, b"a kernel", rc) if rc else 0
 
 
 # Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory.
@@ -81,7 +88,12 @@ cdef int begin(Accelerator* a, Run* r) noexcept nogil:
 
 
 cdef int end(Accelerator* a, Run* r) noexcept nogil:
-    return in_turn(<Gpu*>a, r, hk_device_record)
+    cdef hk_device* d = (<Gpu*>a).device
+    cdef int entered = hk_device_enter(d), rc = 0
+    if r.last != NULL:
+        rc = -1 if entered < 0 else issue(d, r.stream, <Launch*>r.last)
+    hk_device_leave(d, entered)
+    return rc or in_turn(<Gpu*>a, r, hk_device_record)
 
 
 cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
@@ -120,19 +132,22 @@ cdef class Accelerated:
 
     def scale(self, dtype, uintptr_t out, uintptr_t source, size_t count, double factor, uintptr_t stream) -> None:
         """out = source * factor, in stream order; `out` may be `source`."""
+        cdef Launch launch
+        kept = self.scaling(&launch, dtype, out, source, count, factor)
+        with self.device:
+            if issue(&self.device.d, <void*>stream, &launch) != 0:
+                raise TransportError(f"{self.device} refused {self.device.d.words.decode()}")
+
+    cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor):
+        """The launch that does so; what is returned must live until it has been issued."""
         kernel = kernels.scale(dtype.name)
         cdef uintptr_t function = self._function(kernel)
-        cdef uintptr_t parameters
-        cdef CUresult rc
-        grid, block = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
+        launch.function = <CUfunction>function
+        launch.blocks, launch.threads = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
         values, kept = kernels.arguments(kernel, out, source, count, factor)
-        parameters = ctypes.addressof(values)
-        cdef unsigned int blocks = grid, threads = block
-        with self.device:
-            rc = self.device.d.cuda.cuLaunchKernel(<CUfunction>function, blocks, 1, 1, threads, 1, 1, 0,
-                                                   <CUstream>stream, <void**>parameters, NULL)
-        if rc:
-            raise TransportError(f"{self.device} refused to scale (CUDA error {rc})")
+        cdef uintptr_t parameters = ctypes.addressof(values)
+        launch.parameters = <void**>parameters
+        return values, kept
 
     def _function(self, kernel):
         major, minor = self.device.capability
@@ -187,6 +202,11 @@ cdef class OnStream(Placed):
     def __init__(self, Accelerated at, uintptr_t stream, uintptr_t kernel=0):
         self.at, self.device = at, &at.gpu.base
         self.stream, self.kernel = stream, kernel
+
+    def then_scale(self, dtype, uintptr_t address, size_t count, double factor) -> None:
+        """Multiply this in place when all of the call has been issued, before anything of the next one."""
+        self.kept = self.at.scaling(&self.launch, dtype, address, address, count, factor)
+        self.last = &self.launch
 
     cdef char* memory(self, size_t nbytes) except NULL:
         return self.at.memory(nbytes)

@@ -35,6 +35,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
+    r.last = NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.collectives.buffers import Buffer, empty_like
 from hocket.collectives.calls import Call
@@ -11,9 +11,6 @@ from hocket.collectives.lending import current
 from hocket.collectives.ops import Resolved
 from hocket.collectives.staging import current_stream
 from hocket.kernels.ops import OPS
-
-if TYPE_CHECKING:
-    from hocket.collectives.placed import Placed
 
 
 class OnGpu:
@@ -26,14 +23,15 @@ class OnGpu:
         here = current_stream(call.model.array, self.device.ordinal)
         self.at.refuse_capture(here)
         self.apart, self.stream = apart, self.at.own_stream() if apart else here
-        self._scaled = False
         if apart:
             self.device.follow(self.stream, here)
         if how.expression is not None:
             kernel = self.at.kernel_by(call.model.dtype, how.expression.text)
         else:
             kernel = self.at.kernel(call.model.dtype, OPS[how.code].name) if how.code >= 0 else 0
-        self.placed: Placed = OnStream(self.at, self.stream, kernel)
+        self.placed = OnStream(self.at, self.stream, kernel)
+        if how.after and call.dst is not None and call.dst.count:
+            self.placed.then_scale(call.dst.dtype, call.dst.address, call.dst.count, how.after)
         self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
 
     def empty_like(self, model: Buffer) -> Any:
@@ -45,13 +43,7 @@ class OnGpu:
         """out = source * factor, in the order of the call's stream."""
         self.at.scale(source.dtype, out.address, source.address, source.count, factor, self.stream)
 
-    def finish(self, factor: float) -> None:
-        """All has been issued: scale the result (avg), once, and let the caller's stream see it."""
-        dst = self.call.dst
-        if self.apart and self.at.closed:  # and all in that stream is done
-            self.stream = current_stream(self.call.model.array, self.device.ordinal)
-        if factor and dst is not None and not self._scaled:
-            self._scaled = True
-            self.scale(dst, dst, factor)
-        if self.apart:
+    def finish(self) -> None:
+        """All has been issued: let the caller's stream see it."""
+        if self.apart and not self.at.closed:  # else all in that stream is done
             self.device.follow(current_stream(self.call.model.array, self.device.ordinal), self.stream)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -67,7 +68,7 @@ class Members(HotPath):
         self.timeout = seconds
         self._hot_init(self._main.engine, seconds)
 
-    def _queue_on(self, gpu: int) -> Queue | None:
+    def _queue_on(self, gpu: int, timeout: float | None) -> Queue | None:
         """The queue for arrays on this GPU; None if they must go through host memory.  The same on all members."""
         if self.why_staged is None:  # the first call on GPU arrays
             without = [r for r, member in enumerate(self.members) if not self.world.gpus[member]]
@@ -75,7 +76,7 @@ class Members(HotPath):
                 self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
             else:
                 try:
-                    self._make_gpu_queue(gpu)
+                    self._make_gpu_queue(gpu, functools.partial(self._share, timeout=timeout))
                 except BaseException as error:  # the others would wait for us in the next step
                     self.give_up(error)  # type: ignore[attr-defined]
                     raise
@@ -88,18 +89,19 @@ class Members(HotPath):
             )
         return self._queues["gpu", None]
 
-    def _make_gpu_queue(self, gpu: int) -> None:
+    def _make_gpu_queue(self, gpu: int, share: Callable[[Any], list[Any]]) -> None:
         from hocket.collectives import accelerated  # only who has arrays on a GPU needs it
 
-        accelerator, found = accelerated.build(self, gpu)
+        accelerator, found = accelerated.build(self, gpu, share)
         if accelerator is not None:
             try:
                 made = self._make_queue("gpu", None, accelerator)
-                made.accept(self._share(made.offer()))
+                made.accept(share(made.offer()))
             except BaseException:
                 accelerator.abort()
                 raise
             self._queues["gpu", None] = made
+            accelerator.is_driven = lambda: made.engine.driven
             if self._halted:  # meanwhile, and that queue was not there to be told
                 made.engine.abort()
                 accelerator.abort()
@@ -184,11 +186,11 @@ class Members(HotPath):
             values[r] = given
         return values
 
-    def _share(self, value: Any) -> list[Any]:
+    def _share(self, value: Any, timeout: float | None = None) -> list[Any]:
         """Every member's JSON value, by rank."""
         data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
-        lengths = self.allgather(numpy.array([len(data)]))  # type: ignore[attr-defined]
-        rows = self.allgatherv(data, lengths.tolist())  # type: ignore[attr-defined]
+        lengths = self.allgather(numpy.array([len(data)]), timeout=timeout)  # type: ignore[attr-defined]
+        rows = self.allgatherv(data, lengths.tolist(), timeout=timeout)  # type: ignore[attr-defined]
         ends = numpy.cumsum(lengths)
         return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]
 

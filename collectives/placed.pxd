@@ -8,5 +8,6 @@ from hocket.collectives.run cimport Accelerator, Run
 cdef class Placed:
     cdef Accelerator* device
     cdef readonly uintptr_t stream, kernel
+    cdef void* last
     cdef char* memory(self, size_t nbytes) except NULL
     cdef int place(self, Run* r, size_t scratch) except -1

@@ -14,6 +14,6 @@ cdef class Placed:
         raise NotImplementedError
 
     cdef int place(self, Run* r, size_t scratch) except -1:
-        r.device, r.stream, r.kernel = self.device, <void*>self.stream, <void*>self.kernel
+        r.device, r.stream, r.kernel, r.last = self.device, <void*>self.stream, <void*>self.kernel, self.last
         r.base[SCRATCH] = self.memory(scratch) if scratch else NULL
         return 0

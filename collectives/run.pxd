@@ -80,6 +80,7 @@ cdef struct Run:            # one execution of a plan
     Accelerator* device     # of the arrays' memory; NULL: it is the host's
     void* stream            # ... and the order of what it does
     void* kernel            # ... which reduces
+    void* last              # the device's own: what it does when all has been issued; or NULL
     bint waits              # the caller waits for it in this thread, so a library may block
     int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside

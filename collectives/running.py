@@ -78,7 +78,7 @@ class Running(Failing):
         there = OnGpu(queue.accelerator, call, how, apart) if queue.accelerator is not None else None
         if how.before is not None:
             call = _premultiplied(call, how.before, there)
-        held = queue.pin(call.src, call.dst)
+        held = queue.pin(call.src, call.dst) if there is None else None
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
         if apart:
@@ -94,7 +94,7 @@ class Running(Failing):
             engine.hold((call, held))
             self._fail(engine, code, engine.culprit, timeout)
         if there is not None:
-            there.finish(after)
+            there.finish()
         elif after and call.dst is not None:
             scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
         if call.dst is not None:
@@ -105,7 +105,7 @@ class Running(Failing):
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
         """The queue of this call.  What its GPU cannot do, or not with the others', is done in host memory."""
         gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
-        queue = self._queue_on(gpu) if gpu >= 0 and ours else None
+        queue = self._queue_on(gpu, options.timeout) if gpu >= 0 and ours else None
         # A library need not take pinned memory for an array of its GPU's.
         if queue is not None and (self.all_mapped or how.function is None):
             return queue
@@ -144,7 +144,7 @@ class Running(Failing):
             if ended.status != DONE:
                 self._fail(engine, ended.status, ended.culprit, timeout, ended)
             if there is not None:
-                there.finish(factor)
+                there.finish()
             if call is not None and call.dst is not None:
                 call.dst.restore()
 

@@ -114,9 +114,21 @@ def results(comm: Any) -> None:
     right(got[3], np.tile(rows, comm.size), "alltoall")
 
 
+def averages(comm: Any) -> None:
+    """An average is one before the next call reads it, whoever is waited for first."""
+    given = inputs(comm.size, 1001, 3)
+    x, whole = put(given[comm.rank]), GpuArray(1001 * comm.size, np.float32)
+    works = [comm.allreduce(x, "avg", async_op=True), comm.allgather(x, out=whole, async_op=True)]
+    for work in reversed(works):
+        work.wait()
+    right(whole, np.tile(sum(given) / comm.size, comm.size), "what was gathered of an average")
+    right(x, sum(given) / comm.size, "the average")
+
+
 def everything(comm: Any) -> None:
     chained(comm)
     results(comm)
+    averages(comm)
     met_late(comm)
     together(comm)
     assert comm.why_staged == ""

@@ -120,8 +120,10 @@ cdef class Device:
     def alloc(self, size_t nbytes) -> int:
         """The address of so many bytes of the GPU's memory (cuMemAlloc: other processes may map it)."""
         cdef uint64_t address = 0
-        with self:
-            check(cuda.cuMemAlloc_v2(&address, nbytes), f"{nbytes} bytes of GPU {self.ordinal}'s memory")
+        cdef CUresult rc
+        with self, nogil:
+            rc = cuda.cuMemAlloc_v2(&address, nbytes)
+        check(rc, f"{nbytes} bytes of GPU {self.ordinal}'s memory")
         return address
 
     def free(self, uint64_t address) -> None:
@@ -208,9 +210,11 @@ cdef class Device:
 
     def copy(self, uintptr_t to, uintptr_t source, size_t nbytes, uintptr_t stream) -> None:
         """Between any two places, in stream order."""
-        with self:
-            if hk_device_copy(&self.d, <void*>stream, <void*>to, <void*>source, nbytes) != 0:
-                raise TransportError(self.d.words.decode())
+        cdef int rc
+        with self, nogil:       # of the host's memory it may wait for the stream
+            rc = hk_device_copy(&self.d, <void*>stream, <void*>to, <void*>source, nbytes)
+        if rc != 0:
+            raise TransportError(self.d.words.decode())
 
     def follow(self, uintptr_t stream, uintptr_t other) -> None:
         """What `stream` is given from now on waits for what `other` has been given until now."""
@@ -230,12 +234,17 @@ cdef class Device:
         cdef CUmodule module = NULL
         cdef CUfunction found = NULL
         cdef bytes image
+        cdef const char* code
+        cdef CUresult rc
         if (key, name) not in self.functions:
             image = load() if key not in self.modules else b""
+            if image:
+                code = image
+                with self, nogil:   # it may wait for the GPU
+                    rc = cuda.cuModuleLoadData(&module, code)
+                check(rc, f"the module of {name}")
+                self.modules[key] = <uintptr_t>module
             with self:
-                if image:
-                    check(cuda.cuModuleLoadData(&module, <char*>image), f"the module of {name}")
-                    self.modules[key] = <uintptr_t>module
                 module = <CUmodule><uintptr_t>self.modules[key]
                 check(cuda.cuModuleGetFunction(&found, module, name.encode()), f"the kernel {name}")
             self.functions[key, name] = <uintptr_t>found

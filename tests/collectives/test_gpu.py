@@ -309,6 +309,23 @@ comm.close()
 """
 
 
+LATE_AT_FIRST = """
+comm = hocket.init()
+x = put(np.ones(1000, np.float32))
+with telling():
+    if comm.rank == 1:
+        time.sleep(1.6)
+    comm.allreduce(x, timeout=1)
+comm.close()
+"""
+
+
+@pytest.mark.gpu
+def test_a_rank_is_late_for_the_first_call(built: Path, tmp_path: Path) -> None:
+    for rank, said in enumerate(gpu_ranks.run(built, 3, LATE_AT_FIRST, tmp_path)):
+        assert said["error"] == "TimeoutError" and said["missing"] == [1], (rank, said)
+
+
 def test_a_rank_is_late(built: Path, tmp_path: Path) -> None:
     for rank, said in enumerate(gpu_ranks.run(built, 3, LATE, tmp_path, delay=DELAY)):
         assert said["error"] == "TimeoutError" and said["missing"] == [1], (rank, said)
