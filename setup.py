@@ -30,8 +30,8 @@ EXTENSIONS = [
     "transports.mpi_call",
     "transports.mpi_channel",
     "transports.mpi_library",
+    "transports.pinned",
     "transports.rdma",
-    "transports.staged",
     "transports.stream",
     "transports.window",
 ]

@@ -2,25 +2,28 @@
 
 Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
 one can map the other's memory (transports/cuda_ipc.h), else through pinned memory and the host channel
-(transports/staged.h).  If some member cannot do its part there is no such queue, for any of them, and arrays go
+(transports/pinned.h).  If some member cannot do its part there is no such queue, for any of them, and arrays go
 through host memory whole (staging.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from hocket.collectives.buffers import Buffer
 from hocket.collectives.device import Accelerated
 from hocket.errors import TransportError
-from hocket.transports import cuda, staged
+from hocket.transports import cuda, pinned
 from hocket.transports.base import LOCAL
-from hocket.transports.cuda_ipc import LAST_WORD, Proof
+from hocket.transports.cuda_ipc import Proof
 
+LAST_WORD = 1.0
+"""Seconds that a lane waits at its end for its peers to let go."""
+RELEASE_WAIT = 1.0
+"""Seconds that the process's end waits for waits to be ended."""
 GRACE = 1.0
 """Seconds after a failure in which what is on its way may still come: results of calls before the one that failed."""
 RELEASES, RELEASE_EVERY = 100, 0.1
@@ -44,20 +47,21 @@ class Accelerator:
     def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
         self.device = cuda.device(ordinal)
         near = next(group for group in groups if rank in group)
-        self.segment = staged.SLOT if any(map(any, found.mapped)) else cuda.SLOT
+        self.segment = pinned.SLOT if any(map(any, found.mapped)) else cuda.SLOT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
         mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
         self.road = "cuda" if all(mapped) else "cuda over memory"
         """Inside hosts, for choosing algorithms: the same on all members."""
         self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
         self._opened: list[int] = []
+        self._kept: list[Buffer] = []
         self._releasing: threading.Thread | None = None
-        self._failed, self._last = threading.Lock(), threading.Lock()
+        self._started, self._last = threading.Lock(), threading.Lock()
         """Taken once: by who starts that thread; by who gives everything back."""
         self._closing, self._hurry, self._released = threading.Event(), threading.Event(), threading.Event()
         self.is_driven: Callable[[], bool] = lambda: False
         """Is a call of the queue under way in some thread?"""
-        self.staging = staged.Staging(self.device)
+        self.pinned = pinned.Pinned(self.device)
         self.accelerated = Accelerated(self.device)
         self.lane: cuda.Lane | None = None
         self.offer: Any = None
@@ -73,25 +77,39 @@ class Accelerator:
     def open(self, peer: int, offer: Any, out: Any, in_: Any) -> tuple[Any, Any]:
         """GPU channels over these host channels."""
         if self.lane is None or peer not in self._near:
-            return self.staging.open(out, in_)
+            return self.pinned.open(out, in_)
         self._opened.append(self._near[peer])
         return self.lane.open(self._near[peer], offer, out, in_)
 
-    def register(self, address: int) -> str:
-        """Let peers of this host read that allocation in place; why they cannot, or ""."""
-        return self.lane.register(address) if self.lane is not None else "no other rank's GPU is mapped here"
+    def register(self, buffer: Buffer) -> str:
+        """Let peers of this host read the allocation that this is part of in place; why they cannot, or ""."""
+        if self.lane is None:
+            return "no other rank's GPU is mapped here"
+        if buffer.device != self.device.ordinal:
+            return f"it is on GPU {buffer.device}, and this communicator works on {self.device}"
+        why = self.lane.register(buffer.address)
+        if not why:
+            self._kept.append(buffer)
+        return why
 
     def abort(self) -> None:
         """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
-        if self._failed.acquire(blocking=False):
+        if self._started.acquire(blocking=False):
+            with _lock:
+                _released.append(self)
             thread = threading.Thread(target=self._release_quietly, name="hocket-release", daemon=True)
             thread.start()
             self._releasing = thread
-            _failed.add(self)
 
     def _release_quietly(self) -> None:
-        with contextlib.suppress(TransportError):  # of a GPU that is lost, whose streams wait for nothing
+        try:
             self._release()
+        except TransportError:  # of a GPU that is lost, whose streams wait for nothing
+            pass
+        finally:
+            self._released.set()
+            with _lock:
+                _released.remove(self)
 
     def _release(self) -> None:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
@@ -114,7 +132,7 @@ class Accelerator:
         """End the waits now, if they are to be ended."""
         if self.lane is not None:
             self._hurry.set()
-            self._released.wait(LAST_WORD)
+            self._released.wait(RELEASE_WAIT)
 
     def close(self) -> None:
         """Let go of the peers' memory; of ours when they have.
@@ -135,18 +153,29 @@ class Accelerator:
         self._give_back(clean=not left)
 
     def _give_back(self, clean: bool) -> None:
+        if self.lane is not None:
+            self.device.settle()  # what uses the peers' memory is through
         self.accelerated.close()
-        self.staging.close()
+        self.pinned.close()
         if self.lane is not None:
             self.lane.close(clean)
+        if not clean:
+            _mapped.extend(self._kept)
+        self._kept.clear()
 
 
-_failed: weakref.WeakSet[Accelerator] = weakref.WeakSet()
+_lock = threading.Lock()
+_released: list[Accelerator] = []
+"""Whose streams' waits are being ended."""
+_mapped: list[Buffer] = []
+"""Registered, and perhaps still mapped by peers that did not say goodbye: not freed before the process ends."""
 
 
 def leave() -> None:
     """The process ends, and with it our threads: whatever frees arrays after this must not wait for a peer."""
-    for each in list(_failed):
+    with _lock:
+        left = list(_released)
+    for each in left:
         each.leave()
 
 
@@ -207,8 +236,10 @@ def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
 
 
 def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
-    asked = "HOCKET_GPU_SYNC asks for it" if comm.world.config.gpu_sync == "events" else ""
-    why = _first(share, asked or proof.wait(peers))
+    why = _first(share, "HOCKET_GPU_SYNC asks for events" if comm.world.config.gpu_sync == "events" else "")
+    if why:
+        return why
+    why = _first(share, proof.wait(peers))
     if not why:
         why = _first(share, proof.tell(peers))
     unheard = _first(share, proof.heard())  # ends the waits of those who could, too

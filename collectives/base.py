@@ -18,6 +18,7 @@ from hocket.collectives.calls import resolve_call
 from hocket.collectives.engine import CODES
 from hocket.collectives.messages import Messages
 from hocket.collectives.options import Options
+from hocket.collectives.queue import Queue
 from hocket.collectives.running import NO_OP
 from hocket.collectives.work import Queued, oldest
 from hocket.errors import ArgumentError, PeerLostError, TransportError
@@ -30,7 +31,10 @@ class CommunicatorBase(Messages):
     """Everything but the public methods."""
 
     def close(self, timeout: float = 5.0) -> None:
-        """Leave: waits (bounded) until all members have come to it, then frees what it holds.  Never raises."""
+        """Leave: waits (bounded) until all members have come to it, then frees what it holds.  Never raises.
+
+        A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
+        """
         if self._closed:
             return
         self._closed = True
@@ -39,7 +43,7 @@ class CommunicatorBase(Messages):
             self._broken = ArgumentError(f"communicator {self.name!r} is closed")
             for queue in self._queues.values():
                 queue.close()
-            self._registered.clear()
+            self._to_register.clear()
         if self.name == "world":
             self.world.close()
 
@@ -49,7 +53,9 @@ class CommunicatorBase(Messages):
         try:
             call = resolve_call("close", self._nothing, None, 0, None, self.rank, self.size)
             engine.owner = None
-            self._end_works(time.monotonic() + timeout)
+            gpu = self._queues.get(("gpu", None))
+            if gpu is not None:
+                self._settle(gpu, time.monotonic() + timeout)
             plan = self._plan(self._main, call, NO_OP, Options(timeout=timeout))
             code = engine.execute(plan, 0, 0, -1, None, timeout)
             if code == BUSY:  # works that nobody waited for end first
@@ -62,18 +68,16 @@ class CommunicatorBase(Messages):
         except Exception as error:  # leaving must not fail, but a mismatch found here must not be silent either
             log.error("at close: %s", error)
 
-    def _end_works(self, deadline: float) -> None:
-        """Of the queue of GPU arrays: calls that nobody waited for end before the barrier, as the others' do.
+    def _settle(self, gpu: Queue, deadline: float) -> None:
+        """Calls on GPU arrays that nobody waited for end before the barrier, as others do; so does the GPU's own part.
 
-        So does what the GPU still has to do: after the barrier nobody waits long for another to let go of its memory.
+        After the barrier nobody waits long for another to let go of its memory.
         """
-        for queue in list(self._queues.values()):
-            while queue.accelerator is not None and (first := oldest(queue.engine)) is not None:
-                if not first.wait(max(0.0, deadline - time.monotonic())) or first.status != DONE:
-                    return
-            if queue.accelerator is not None:
-                with contextlib.suppress(TransportError):  # that GPU is lost
-                    queue.accelerator.device.settle()
+        while (first := oldest(gpu.engine)) is not None:
+            if not first.wait(max(0.0, deadline - time.monotonic())) or first.status != DONE:
+                return
+        with contextlib.suppress(TransportError):  # that GPU is lost
+            gpu.accelerator.device.settle()
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""

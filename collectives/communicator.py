@@ -252,7 +252,8 @@ class Communicator(CommunicatorBase):
         as peers map its memory; where they cannot, calls go on as without, and `explain` says why.  Raises
         ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
         """
-        self._keep_registered(describe(x))
+        self.usable()
+        self._register_array(describe(x))
 
     # --- about it
 

@@ -1,6 +1,6 @@
 """A GPU as a queue uses it."""
 
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint32_t, uintptr_t
 
 from hocket.collectives.placed cimport Placed
 from hocket.collectives.run cimport Accelerator, Run
@@ -12,6 +12,7 @@ cdef struct Gpu:
     hk_device* device
     int most, block                 # blocks of a launch; threads of a block
     CUevent through                 # the last run that used the scratch memory
+    uint32_t refusals               # of the driver, when the run began
 
 
 cdef struct Launch:                 # of a kernel, with all that it needs

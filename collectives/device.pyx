@@ -84,6 +84,7 @@ cdef int issue(hk_device* d, void* stream, Launch* l) noexcept nogil:
 # Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory.
 
 cdef int begin(Accelerator* a, Run* r) noexcept nogil:
+    (<Gpu*>a).refusals = (<Gpu*>a).device.refusals
     return in_turn(<Gpu*>a, r, hk_device_await)
 
 
@@ -93,6 +94,8 @@ cdef int end(Accelerator* a, Run* r) noexcept nogil:
     if r.last != NULL:
         rc = -1 if entered < 0 else issue(d, r.stream, <Launch*>r.last)
     hk_device_leave(d, entered)
+    if r.nsteps and d.refusals != (<Gpu*>a).refusals:   # a channel could not say so: `consume` returns nothing
+        return -1
     return rc or in_turn(<Gpu*>a, r, hk_device_record)
 
 

@@ -41,31 +41,40 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
             if name != road:
                 lines.append(f"    not {name}: {why or 'comes after ' + road}")
     if comm.why_staged is not None:
-        how = f"events, as words do not serve: {comm.why_events}" if comm.why_events else "words"
-        direct = f"from GPU to GPU (CUDA IPC; streams wait for {how})"
-        if comm.why_staged or len(comm.why_pinned) == comm.size - 1 > 0:
-            direct = f"through host memory: {comm.why_staged}" if comm.why_staged else "from none to another directly"
-        lines.append(f"GPU arrays: {direct}")
-        lines += [f"  {n} of the registered arrays not: {why}" for why, n in comm.unregistered.items()]
-        lines += [f"  rank {peer}: through pinned host memory: {why}" for peer, why in comm.why_pinned.items()]
+        lines += _gpu_arrays(comm)
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:
         setting = asked(world.config.algorithm, name)
         if setting:
             lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")
             continue
+        gpu = comm._queues.get(("gpu", None))
         if nbytes is not None:
-            lines += _choice(comm, name, nbytes)
+            lines += _choice(comm, comm._main, name, nbytes, name)
+            lines += _choice(comm, gpu, name, nbytes, f"{name} on a GPU") if gpu is not None else []
             continue
         chosen = _sizes(comm, comm._main, name)
         lines.append(f"  {name}: {chosen}")
-        gpu = comm._queues.get(("gpu", None))
         if gpu is not None and (differs := _sizes(comm, gpu, name)) != chosen:
             lines.append(f"  {name} on a GPU: {differs}")
     lines.append(f'  algorithm="mpi": {world.mpi.about if world.mpi else NO_JOB}')
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
+
+
+def _gpu_arrays(comm: CommunicatorBase) -> list[str]:
+    """How they go, for each rank."""
+    if comm.why_staged:
+        return [f"GPU arrays: through host memory, whole: {comm.why_staged}"]
+    how = f"events, not words: {comm.why_events}" if comm.why_events else "words"
+    direct = f"from GPU to GPU (CUDA IPC; streams wait for {how})"
+    to_none = len(comm.why_pinned) == comm.size - 1 > 0
+    return [
+        f"GPU arrays: {'in pieces through pinned host memory' if to_none else direct}",
+        *(f"  registered, and copied all the same: {n} ({why})" for why, n in comm.unregistered.items()),
+        *(f"  rank {peer}: through pinned host memory: {why}" for peer, why in comm.why_pinned.items()),
+    ]
 
 
 def _libraries(comm: CommunicatorBase) -> tuple[str, ...]:
@@ -81,12 +90,12 @@ def _chosen(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int) 
     return choose(comm.tuning, collective, nbytes, queue.layout, queue.groups, libraries=_libraries(comm))
 
 
-def _choice(comm: CommunicatorBase, collective: str, nbytes: int) -> list[str]:
+def _choice(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int, title: str) -> list[str]:
     """Why that one, and what the others would take."""
-    queue, tuning, libraries = comm._main, comm.tuning, _libraries(comm)
+    tuning, libraries = comm.tuning, _libraries(comm)
     choice = _chosen(comm, queue, collective, nbytes)
     times = tuning.measured(collective, queue.layout, nbytes)
-    lines = [f"  {collective} {human(nbytes)}: {choice.name}, {choice.why}"]
+    lines = [f"  {title} {human(nbytes)}: {choice.name}, {choice.why}"]
     for name in sorted(candidates(collective, queue.layout, libraries=libraries), key=lambda n: times.get(n, math.inf)):
         predicted = tuning.predicted(collective, name, queue.layout, nbytes)
         both = ("measured", times.get(name)), ("predicted", predicted)

@@ -50,7 +50,7 @@ class Members(HotPath):
         self.why_events = ""
         """... and why streams wait for events, and not for words."""
         self._gpu = -1
-        self._registered: list[Buffer] = []
+        self._to_register: list[Buffer] = []
         self.unregistered: dict[str, int] = {}
         """Why memory that was to be registered is not: so many arrays each."""
         self.groups = tuple(
@@ -109,21 +109,23 @@ class Members(HotPath):
             self.all_mapped = not any(map(any, found.mapped))
             self.why_pinned = {r: why for r, why in enumerate(found.mapped[self.rank]) if why}
             self._gpu = gpu
-            for buffer in self._registered:
+            for buffer in self._to_register:
                 self._register(accelerator, buffer)
+            self._to_register.clear()
         self.why_staged, self.why_events = found.why_staged, found.why_events
 
-    def _keep_registered(self, buffer: Buffer) -> None:
+    def _register_array(self, buffer: Buffer) -> None:
         """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""
         if buffer.device < 0:
             raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
-        self._registered.append(buffer)
         queue = self._queues.get(("gpu", None))
-        if queue is not None:
+        if queue is None:
+            self._to_register.append(buffer)
+        else:
             self._register(queue.accelerator, buffer)
 
     def _register(self, accelerator: Any, buffer: Buffer) -> None:
-        why = accelerator.register(buffer.address)
+        why = accelerator.register(buffer)
         if why:
             self.unregistered[why] = self.unregistered.get(why, 0) + 1
 

@@ -46,7 +46,7 @@ def expression(text: str, commutative: bool = False) -> Expression:
 
     It is compiled once for each dtype, and runs as the built-in ops do.  `a` and `b` have the element's own C type and
     the result is converted to it; 16- and 8-bit floats are computed with in float32.  It must be associative; operands
-    are combined in rank order, unless it is `commutative` too.  For bool, integers and floats, from GPU to GPU only.
+    are combined in rank order, unless it is `commutative` too.  For bool, integers and floats, on GPUs only.
     """
     return Expression(text, commutative)
 

@@ -111,7 +111,7 @@ class Running(Failing):
             return queue
         if how.expression is not None:
             why = "these arrays are in host memory" if gpu < 0 else self.why_staged or "this call asks for another road"
-            raise ArgumentError(f"an expression reduces from GPU to GPU only, and {why}: pass a function as op")
+            raise ArgumentError(f"an expression reduces on GPUs only, and {why}: pass a function as op")
         call.stage()
         return self._main if options.transport is None else self._queue("collectives", options.transport)
 

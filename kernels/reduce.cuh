@@ -1,8 +1,8 @@
 /* Module: one dtype and one op.  The reduction of k buffers on this device, and of the buffers of several devices.
  *
  * HK_DTYPE and HK_OP name it; HK_STORAGE, HK_NUMBER and HK_COMBINE say which words of elements.h it is made of (so
- * uint16 addition also serves int16; HK_COMBINE may be an expression of a user's), and HK_PARTS of how many such an element consists (a complex sum: two).
- * May be included once for each pair. */
+ * uint16 addition also serves int16; HK_COMBINE may be an expression of a user's), and HK_PARTS of how many such an
+ * element consists (a complex sum: two).  May be included once for each pair. */
 #include "allreduce.cuh"
 #include "fold.cuh"
 

@@ -60,9 +60,9 @@ typedef struct hk_channel_ops {
                       size_t len);
     /* 1: a message has begun, view filled; or HK_AGAIN ...  Takes nothing, and may be asked any number of times.
      * `want` is the size of an element, at most 4096, and the same for a whole message (or 0: only the head matters).
-     * `avail` may be less than `want` while more is to come; then as many lie together, unless the message ends before, however its sender cut it.  (Without
-     * work, where `send` takes all that it is offered, or multiples of 64 KiB: what is offered are whole elements, and
-     * no more than 64 KiB at a time where these would not divide it.)
+     * `avail` may be less than `want` while more is to come; then as many lie together, unless the message ends before,
+     * however its sender cut it.  (Without work, where `send` takes all that it is offered, or multiples of 64 KiB: what
+     * is offered are whole elements, and no more than 64 KiB at a time where these would not divide it.)
      * HK_LOST is for when all that came before has been read. */
     int (*peek)(hk_channel *, hk_view *, size_t want);
     /* Drop `len` bytes that were peeked; `end` closes the message: once for each, with its last bytes, or as (0, 1)

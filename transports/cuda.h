@@ -76,20 +76,16 @@ typedef void (*CUhostFn)(void *);
 #define HK_CUDA_FUNCTIONS(X) \
     X(cuInit, (unsigned int)) \
     X(cuDriverGetVersion, (int *)) \
-    X(cuGetErrorName, (CUresult, const char **)) \
     X(cuGetErrorString, (CUresult, const char **)) \
     X(cuDeviceGetCount, (int *)) \
     X(cuDeviceGet, (CUdevice *, int)) \
     X(cuDeviceGetName, (char *, int, CUdevice)) \
     X(cuDeviceGetUuid_v2, (CUuuid *, CUdevice)) \
     X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
-    X(cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice)) \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
-    X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
     X(cuCtxGetCurrent, (CUcontext *)) \
     X(cuCtxPushCurrent_v2, (CUcontext)) \
     X(cuCtxPopCurrent_v2, (CUcontext *)) \
-    X(cuCtxEnablePeerAccess, (CUcontext, unsigned int)) \
     X(cuCtxSynchronize, (void)) \
     X(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
     X(cuMemFree_v2, (CUdeviceptr)) \
@@ -107,7 +103,6 @@ typedef void (*CUhostFn)(void *);
     X(cuEventRecord, (CUevent, CUstream)) \
     X(cuEventQuery, (CUevent)) \
     X(cuEventSynchronize, (CUevent)) \
-    X(cuStreamCreate, (CUstream *, unsigned int)) \
     X(cuStreamCreateWithPriority, (CUstream *, unsigned int, int)) \
     X(cuStreamDestroy_v2, (CUstream)) \
     X(cuStreamQuery, (CUstream)) \
@@ -117,14 +112,19 @@ typedef void (*CUhostFn)(void *);
     X(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
     X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
     X(cuModuleLoadData, (CUmodule *, const void *)) \
-    X(cuModuleUnload, (CUmodule)) \
     X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
     X(cuLaunchKernel, (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, \
-                       unsigned int, CUstream, void **, void **)) \
-    X(cuLaunchHostFunc, (CUstream, CUhostFn, void *))
+                       unsigned int, CUstream, void **, void **))
 
-/* NULL in a driver before CUDA 11.7. */
+/* NULL in a driver that has none: the words came with CUDA 11.7, and the others only tests and checks call. */
 #define HK_CUDA_OPTIONAL(X) \
+    X(cuGetErrorName, (CUresult, const char **)) \
+    X(cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice)) \
+    X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
+    X(cuCtxEnablePeerAccess, (CUcontext, unsigned int)) \
+    X(cuStreamCreate, (CUstream *, unsigned int)) \
+    X(cuModuleUnload, (CUmodule)) \
+    X(cuLaunchHostFunc, (CUstream, CUhostFn, void *)) \
     X(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, cuuint32_t, unsigned int)) \
     X(cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, cuuint32_t, unsigned int))
 

@@ -56,6 +56,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CUresult (*cuMemFree_v2)(uint64_t) noexcept nogil
         CUresult (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
         CUresult (*cuMemFreeHost)(void*) noexcept nogil
+        CUresult (*cuMemsetD8Async)(uint64_t, unsigned char, size_t, CUstream) noexcept nogil
         CUresult (*cuPointerGetAttribute)(void*, int, uint64_t) noexcept nogil
         CUresult (*cuIpcGetMemHandle)(CUipcMemHandle*, uint64_t) noexcept nogil
         CUresult (*cuIpcOpenMemHandle_v2)(uint64_t*, CUipcMemHandle, unsigned int) noexcept nogil
@@ -66,7 +67,6 @@ cdef extern from "transports/cuda_ipc.h" nogil:
         CUresult (*cuEventDestroy_v2)(CUevent) noexcept nogil
         CUresult (*cuEventRecord)(CUevent, CUstream) noexcept nogil
         CUresult (*cuEventSynchronize)(CUevent) noexcept nogil
-        CUresult (*cuStreamCreate)(CUstream*, unsigned int) noexcept nogil
         CUresult (*cuStreamCreateWithPriority)(CUstream*, unsigned int, int) noexcept nogil
         CUresult (*cuStreamDestroy_v2)(CUstream) noexcept nogil
         CUresult (*cuStreamQuery)(CUstream) noexcept nogil
@@ -84,7 +84,8 @@ cdef extern from "transports/cuda_ipc.h" nogil:
     struct hk_device:
         const hk_cuda* cuda
         CUcontext context
-        int ordinal, refused
+        int ordinal
+        uint32_t refusals
         char words[160]
     int hk_device_enter(hk_device*)
     void hk_device_leave(hk_device*, int)
@@ -100,7 +101,7 @@ cdef extern from "transports/cuda_ipc.h" nogil:
     int hk_mark_wait(hk_device*, void*, uint64_t, uint32_t)
 
     enum:
-        HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE, HK_C_MEMORIES
+        HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE, HK_C_MEMORIES, HK_C_WORDS
     size_t HK_C_SLOT_BYTES
     struct hk_c_end:
         hk_channel base

@@ -24,8 +24,6 @@ URGENT = -100
 """A priority above all others, of which CUDA takes the nearest that it has.  Streams of one priority may share a queue of
 the hardware, where one waits behind another."""
 
-cdef enum:
-    WORDS = 2 * 12          # of each member in a window: HK_C_ALL that are ready, as many that are done
 
 cdef hk_cuda cuda
 cdef bint opened = False
@@ -179,8 +177,8 @@ cdef class Device:
 
     def clear(self, uintptr_t address, size_t nbytes) -> None:
         """Set memory of this GPU to 0, and wait for that."""
-        cdef bytes nothing = bytes(nbytes)
-        self.copy(address, <uintptr_t><char*>nothing, nbytes, 0)
+        with self:
+            check(cuda.cuMemsetD8Async(address, 0, nbytes, NULL), "memory to clear")
         self.synchronize(0)
 
     def write_word(self, uint64_t address, uint32_t value, uintptr_t stream) -> None:
@@ -331,21 +329,21 @@ cdef class Lane:
     """Channels of GPU memory among `size` ranks of this host, of which this is `index`.
 
     `words`: their marks are words in the windows, else events (mark.h); the same on all of them.
-    Cost: 4 slots of 4 MiB for each peer and 8 more; 16 events for each peer and 8 more, if it is events.
+    Cost: 4 slots of 4 MiB for each rank and 8 more; 16 events for each peer and 8 more, if it is events.
     """
 
     def __init__(self, Device device, int index, int size, bint words):
         self.device, self.index, self.words, self.mapped, self.below, self.events = device, index, words, {}, [], []
-        self.window = Shared(device, self._slots(size) + size * WORDS * sizeof(uint32_t))
-        self.lane.device, self.lane.size = &device.d, size
-        self.lane.window = <char*><uintptr_t>self.window.address
         self.lane.pair = <hk_c_pair**>calloc(size, sizeof(hk_c_pair*))
         self.pairs = <hk_c_pair*>calloc(size, sizeof(hk_c_pair))
         if self.lane.pair == NULL or self.pairs == NULL:
             raise MemoryError
+        self.window = Shared(device, self._slots(size) + size * HK_C_WORDS * sizeof(uint32_t))
+        self.lane.device, self.lane.size = &device.d, size
+        self.lane.window = <char*><uintptr_t>self.window.address
         try:
             if words:
-                device.clear(self._word(self.window.address, 0), size * WORDS * sizeof(uint32_t))
+                device.clear(self._word(self.window.address, 0), size * HK_C_WORDS * sizeof(uint32_t))
                 self.escape = <CUstream><uintptr_t>device.stream(URGENT)
             else:
                 with device:
@@ -360,7 +358,7 @@ cdef class Lane:
 
     cdef uint64_t _word(self, uint64_t window, int of):
         """Of a window: where the words begin that member `of` writes."""
-        return window + <size_t>self._slots(self.lane.size) + <size_t>of * WORDS * sizeof(uint32_t)
+        return window + <size_t>self._slots(self.lane.size) + <size_t>of * HK_C_WORDS * sizeof(uint32_t)
 
     cdef int _make_events(self) except -1:
         cdef int i, peer
@@ -428,6 +426,7 @@ cdef class Lane:
         cdef uint32_t n = self.lane.memories
         cdef hk_c_memory* made = &self.lane.memory[n]
         cdef int capable = 0
+        cdef CUresult rc
         for i in range(n):
             if address - self.lane.memory[i].at < self.lane.memory[i].size:
                 return ""
@@ -437,13 +436,18 @@ cdef class Lane:
             cuda.cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address)
             if not capable:
                 return "its allocator makes memory that CUDA does not share between processes (a pool, or virtual memory)"
-            check(cuda.cuMemGetAddressRange_v2(&made.at, &made.size, address), "an allocation's place")
-            check(cuda.cuIpcGetMemHandle(&made.handle, made.at), "memory to share with other processes")
+            rc = cuda.cuMemGetAddressRange_v2(&made.at, &made.size, address)
+            if rc == 0:
+                rc = cuda.cuIpcGetMemHandle(&made.handle, made.at)
+            if rc != 0:
+                return f"CUDA does not share it: {_text(rc)}"
         hk_store32(&self.lane.memories, n + 1)
         return ""
 
     def release(self) -> bool:
-        """Nothing more will come: let the streams go on that wait for a peer.  False: waits for events have no end.
+        """Nothing more will come: let the streams go on that wait for a peer.
+
+        False: it cannot be done, as the driver refuses, or they wait for events.
 
         A peer that lives sets its marks still, and may so undo it: say it again for some time.
         """

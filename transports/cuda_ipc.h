@@ -33,6 +33,7 @@ enum {
     HK_C_SLOTS = 4,                       /* of each pair ... */
     HK_C_SHARED = 8,                      /* ... and of the lane */
     HK_C_ALL = HK_C_SLOTS + HK_C_SHARED,  /* that one peer can be told of: its own come first */
+    HK_C_WORDS = 2 * HK_C_ALL,            /* of each member in a window, behind the slots: its ready, then its done */
     HK_C_OUTBOX = 256,                    /* packets that wait for the host channel: fewer than this, see hk_c_post */
     HK_C_MEMORIES = 64,                   /* allocations that may be registered: bits of a word */
     HK_C_PIECE = 1,  /* kinds of packets: a slot has been written */
@@ -45,6 +46,8 @@ enum {
 enum { HK_C_UNKNOWN, HK_C_OFFERED, HK_C_IS_MAPPED, HK_C_REFUSED }; /* a peer's state of our registered memory */
 #define HK_C_SLOT_BYTES ((size_t)4 << 20)
 #define HK_C_DIRECT_FROM ((size_t)256 << 10) /* shorter pieces are copied: whoever sends them need not wait to settle */
+_Static_assert(HK_C_ALL <= 32 && HK_C_MEMORIES <= 64, "both are bits of a word");
+_Static_assert(2 * HK_C_ALL + 3 * HK_C_MEMORIES + 1 < HK_C_OUTBOX, "see hk_c_post");
 #define HK_C_TAG ((uint64_t)0x686b63756461) /* of all messages on the host channel */
 
 typedef struct hk_c_packet {

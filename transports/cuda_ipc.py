@@ -20,8 +20,6 @@ from hocket.transports.shm import boot_id
 
 TOKEN = 32
 """Bytes."""
-LAST_WORD = 1.0
-"""Seconds that the end of a lane waits for its peers to let go."""
 WORD_WAIT = 1.0
 """Seconds that a stream may take to see a word which has been written."""
 
@@ -94,14 +92,14 @@ class Proof:
 
     def heard(self) -> str:
         """Were they seen?  Processes take turns on a GPU, and one whose stream waits must not keep the others away."""
-        if not self._streams or self._seen():
-            return ""
         why = f"words were not seen within {WORD_WAIT:g} s"
         try:
+            if not self._streams or self._seen():
+                return ""
             self._release(range(self.size))
+            self._stuck = not self._seen()
         except TransportError as error:
-            why = str(error)
-        self._stuck = not self._seen()
+            why, self._stuck = str(error), True
         return f"waits for words cannot be ended ({why})" if self._stuck else why
 
     def _seen(self) -> bool:

@@ -8,15 +8,15 @@ typedef struct hk_device {
     const hk_cuda *cuda;
     CUcontext context;
     int ordinal;
-    int refused;    /* the CUresult of the last call that failed, 0: none has */
-    char words[160]; /* ... and which, for people */
+    uint32_t refusals; /* how many calls have failed */
+    char words[160];   /* the last of them, for people */
 } hk_device;
 
 /* Remember what was refused.  -1. */
 static inline int hk_device_refused(hk_device *d, const char *what, CUresult rc) {
     const char *text = NULL;
     d->cuda->cuGetErrorString(rc, &text);
-    d->refused = (int)rc;
+    __atomic_add_fetch(&d->refusals, 1, __ATOMIC_RELAXED);
     snprintf(d->words, sizeof d->words, "%s: %s (CUDA error %d)", what, text ? text : "unknown", (int)rc);
     return -1;
 }

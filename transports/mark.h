@@ -33,12 +33,19 @@ static inline int hk_mark_wait(hk_device *d, void *stream, CUdeviceptr word, uin
     return rc ? hk_device_refused(d, "waiting for a word", rc) : 0;
 }
 
+/* One turn further; another thread may be reading it, to end waits. */
+static inline uint32_t hk_mark_next(hk_mark *m) {
+    const uint32_t next = m->turn + 1;
+    __atomic_store_n(&m->turn, next, __ATOMIC_RELAXED);
+    return next;
+}
+
 static inline int hk_mark_set(hk_mark *m, hk_device *d, void *stream) {
-    return m->word ? hk_mark_write(d, stream, m->word, ++m->turn) : hk_device_record(d, stream, m->event);
+    return m->word ? hk_mark_write(d, stream, m->word, hk_mark_next(m)) : hk_device_record(d, stream, m->event);
 }
 
 /* The other's host has said that it has been set, once more. */
-static inline void hk_mark_expect(hk_mark *m) { m->turn++; }
+static inline void hk_mark_expect(hk_mark *m) { hk_mark_next(m); }
 
 static inline int hk_mark_await(const hk_mark *m, hk_device *d, void *stream) {
     return m->word ? hk_mark_wait(d, stream, m->word, m->turn) : hk_device_await(d, stream, m->event);
@@ -46,7 +53,8 @@ static inline int hk_mark_await(const hk_mark *m, hk_device *d, void *stream) {
 
 /* End the waits for it, from beside.  For an event that cannot be done. */
 static inline int hk_mark_release(const hk_mark *m, hk_device *d, void *stream) {
-    return m->word ? hk_mark_write(d, stream, m->word, m->turn + HK_MARK_RELEASED) : 0;
+    if (m->word == 0) return 0;
+    return hk_mark_write(d, stream, m->word, __atomic_load_n(&m->turn, __ATOMIC_RELAXED) + HK_MARK_RELEASED);
 }
 
 #endif

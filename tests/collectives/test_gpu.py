@@ -91,14 +91,15 @@ with alone() as comm:
             comm.allreduce(each)
         assert each.get()[-1] == comm.size ** 2
     told = comm.explain()
-    assert "1 of the registered arrays not: its allocator makes memory that CUDA does not share" in told, told
-    assert "4 of the registered arrays not: 64 allocations are registered already" in told, told
+    assert "registered, and copied all the same: 1 (its allocator makes memory that CUDA does not share" in told, told
+    assert "registered, and copied all the same: 4 (64 allocations are registered already)" in told, told
     gpu_ranks.knob("pool", 0)
     comm = comm.dup()
     gpu_ranks.knob("ipc", 0)
     comm.register(x[0])
     assert comm.allreduce(x[0]).get()[0] == comm.size ** 3
-    assert "1 of the registered arrays not: no other rank's GPU is mapped here" in comm.explain(), comm.explain()
+    told = comm.explain()
+    assert "registered, and copied all the same: 1 (no other rank's GPU is mapped here)" in told, told
     try:
         comm.register(np.ones(3))
     except hocket.ArgumentError as error:
@@ -106,6 +107,12 @@ with alone() as comm:
     else:
         raise AssertionError
     comm.close()
+    try:
+        comm.register(x[0])
+    except hocket.ArgumentError as error:
+        assert "is closed" in str(error)
+    else:
+        raise AssertionError
     del x, pooled, unmapped, each, comm
 """
 
@@ -128,7 +135,7 @@ with alone() as comm:
     [
         ("", {}, "", "streams wait for words)"),
         ("", {"ipc_events": 0}, "", "streams wait for words)"),
-        (BY_EVENTS, {}, "rank 0: HOCKET_GPU_SYNC asks for it", "streams wait for events, as words do not serve: rank"),
+        (BY_EVENTS, {}, "rank 0: HOCKET_GPU_SYNC asks for events", "streams wait for events, not words: rank"),
         ("os.environ.update(HOCKET_GPU_SYNC='events' if os.environ['HOCKET_RANK'] == '1' else 'auto')", {},
          "rank 1: HOCKET_GPU_SYNC", "events"),
         ("", {"memops": 0}, "rank 0: waiting for a word: operation not supported", "events"),
@@ -554,6 +561,7 @@ def test_a_fork_leaves_the_gpu_alone(built: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- a driver that refuses
 
 REFUSED = """
+{before}
 with hocket.init() as world:
     for number, function in enumerate({functions!r}):
         comm = world.dup()
@@ -570,14 +578,21 @@ with hocket.init() as world:
             say(**{{function: [type(error).__name__, str(error)]}})
         comm.close()
 """
-REFUSING = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemAlloc_v2")
+REFUSING = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemAlloc_v2",
+            "cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("before", "functions"), [("", REFUSING), (BY_EVENTS, REFUSING[:4])], ids=["words", "events"]
+)
 @pytest.mark.parametrize("size", [2, MORE])
-def test_a_driver_that_refuses(size: int, built: Path, tmp_path: Path) -> None:
+def test_a_driver_that_refuses(
+    size: int, before: str, functions: tuple[str, ...], built: Path, tmp_path: Path
+) -> None:
     """The rank where it does says what the driver says, and the others hear of it."""
-    for rank, said in enumerate(gpu_ranks.run(built, size, REFUSED.format(functions=REFUSING), tmp_path, delay=DELAY)):
-        for function in REFUSING:
+    source = REFUSED.format(before=before, functions=functions)
+    for rank, said in enumerate(gpu_ranks.run(built, size, source, tmp_path, delay=DELAY)):
+        for function in functions:
             kind, text = said[function]
             assert "unknown error (CUDA error 999)" in text, (rank, function, text)
             assert kind == "PeerLostError" or (kind == "TransportError" and rank == 1), (rank, function, kind, text)

@@ -1,4 +1,4 @@
-"""Channels of GPU memory on host channels (staged.h).  test_staged.py runs this over the stand-in for the driver."""
+"""Channels of GPU memory on host channels (pinned.h).  test_pinned.py runs this over the stand-in for the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hocket.collectives.plan import Plan
 from hocket.conformance import LAWS, Lanes, NotOfferedError, Pair, Side, laws
 from hocket.conformance.ends import WORDS, End, both, data, pieces
 from hocket.errors import TransportError
-from hocket.transports import cuda, staged
+from hocket.transports import cuda, pinned
 from hocket.transports.adapter import Adapter
 from hocket.transports.reference import Pipe
 from hocket.transports.tcp import TcpTransport
@@ -78,21 +78,21 @@ def host(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield {"shm": memory, "tcp": lanes.pair, "python": python}[request.param]
 
 
-class Stagings:
+class Sides:
     """What was opened by a test, and is closed after it."""
 
     def __init__(self) -> None:
-        self.all: list[staged.Staging] = []
+        self.all: list[pinned.Pinned] = []
 
     def side(self, below: Side) -> Side:
-        self.all.append(staged.Staging(DEVICE))
+        self.all.append(pinned.Pinned(DEVICE))
         send, recv = self.all[-1].open(below.send, below.recv)
         return Side(send, recv, (self.all[-1], below.owner), below.close)
 
 
 @pytest.fixture
-def stagings() -> Iterator[Stagings]:
-    made = Stagings()
+def sides() -> Iterator[Sides]:
+    made = Sides()
     yield made
     assert all(each.close() for each in made.all)
 
@@ -114,9 +114,9 @@ ON = [
 
 @pytest.mark.parametrize(("host", "which"), ON, indirect=["host"])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Pair], None], which: str, host: Pair, stagings: Stagings) -> None:
+def test_law(law: Callable[[Pair], None], which: str, host: Pair, sides: Sides) -> None:
     def pair() -> tuple[Side, Side]:
-        a, b = (stagings.side(each) if on else each for each, on in zip(host(), ENDS[which], strict=True))
+        a, b = (sides.side(each) if on else each for each, on in zip(host(), ENDS[which], strict=True))
         return a, b
 
     try:
@@ -126,7 +126,7 @@ def test_law(law: Callable[[Pair], None], which: str, host: Pair, stagings: Stag
 
 
 @pytest.mark.parametrize("host", ["tcp"], indirect=True)
-def test_a_slot_ends_with_a_whole_element(host: Pair, stagings: Stagings) -> None:
+def test_a_slot_ends_with_a_whole_element(host: Pair, sides: Sides) -> None:
     """12 divides no slot."""
     n = 2 * MIB // 12 * 12
 
@@ -137,7 +137,7 @@ def test_a_slot_ends_with_a_whole_element(host: Pair, stagings: Stagings) -> Non
         result, got = end.reduce(data(n, 1), [0], 12)
         return result, np.array_equal(got, data(n) ^ data(n, 1))
 
-    sides = tuple(stagings.side(each) for each in host())
+    sides = tuple(sides.side(each) for each in host())
     assert both(lambda: sides, send, read) == ("done", ("done", True))  # type: ignore[arg-type, return-value]
 
 
@@ -192,12 +192,12 @@ class Rank:
 
 
 @pytest.fixture
-def ranks(host: Pair, stagings: Stagings) -> Iterator[Callable[[str], list[Rank]]]:
+def ranks(host: Pair, sides: Sides) -> Iterator[Callable[[str], list[Rank]]]:
     opened: list[Rank] = []
 
     def open_them(which: str) -> list[Rank]:
         for rank, (side, on) in enumerate(zip(host(), ENDS[which], strict=True)):
-            opened.append(Rank(rank, stagings.side(side) if on else side, on))
+            opened.append(Rank(rank, sides.side(side) if on else side, on))
         return opened
 
     yield open_them
@@ -317,12 +317,12 @@ class Cut(Pipe):
         return head
 
 
-def test_all_that_came_is_read_though_a_slot_is_not_full(stagings: Stagings) -> None:
+def test_all_that_came_is_read_though_a_slot_is_not_full(sides: Sides) -> None:
     pipe, aside = Cut(), Pipe()
     piece = data(60000).tobytes()
     pipe.send(1, 3 * MIB, 0, piece)
     adapters = [Adapter(aside), Adapter(pipe)]
-    rank = Rank(0, stagings.side(Side(adapters[0].capsule, adapters[1].capsule, adapters)), True)
+    rank = Rank(0, sides.side(Side(adapters[0].capsule, adapters[1].capsule, adapters)), True)
     into = rank.array(np.zeros(3 * MIB, np.uint8))
     assert rank.recv(into, 3 * MIB) == "lost"
     assert rank.bytes(into, 60000).tobytes() == piece
@@ -357,25 +357,25 @@ def test_what_the_driver_refuses_a_receiver_is_a_fault(function: str, ranks: Ope
 @pytest.mark.parametrize("function", ["cuMemHostAlloc", "cuEventCreate"])
 def test_a_pair_that_cannot_be_opened_leaves_nothing(function: str, nth: int) -> None:
     side, _ = python()
-    staging = staged.Staging(DEVICE)
+    lanes = pinned.Pinned(DEVICE)
     CUDA.refuse(function, nth, NUMBERS["CUDA_ERROR_OUT_OF_MEMORY"])
     with pytest.raises(TransportError, match=r"GPU 0: .*CUDA error 2"):
-        staging.open(side.send, side.recv)
-    assert staging.close()
+        lanes.open(side.send, side.recv)
+    assert lanes.close()
 
 
 @pytest.mark.parametrize("host", ["shm"], indirect=True)
-def test_a_stream_that_stands_still(ranks: Open, stagings: Stagings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_stands_still(ranks: Open, sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its run ends by its time limit; what it may still write to is not given back before it has."""
-    monkeypatch.setattr(staged, "PATIENCE", 0.05)
+    monkeypatch.setattr(pinned, "PATIENCE", 0.05)
     sender, _ = ranks("sends")
     x, word, aside = put(data(MIB)), CUDA.alloc(4), DEVICE.stream()
     CUDA.write(word, bytes(4), aside)
     CUDA.cuStreamWaitValue32_v2(sender.stream, word, 1, NUMBERS["CU_STREAM_WAIT_VALUE_EQ"])
     assert sender.send(x, MIB, timeout=0.1) == "timeout"
-    assert not stagings.all[0].close() and not stagings.all[0].close()
+    assert not sides.all[0].close() and not sides.all[0].close()
     CUDA.write(word, (1).to_bytes(4, "little"), aside)
     DEVICE.synchronize(sender.stream)
-    assert stagings.all[0].close()
+    assert sides.all[0].close()
     DEVICE.end_stream(aside)
     CUDA.cuMemFree_v2(word)

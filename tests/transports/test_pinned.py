@@ -1,4 +1,4 @@
-"""Channels of GPU memory through pinned host memory: over_staged.py, over the stand-in for the driver."""
+"""Channels of GPU memory through pinned host memory: over_pinned.py, over the stand-in for the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 def run(stand_in: Path, marked: str) -> None:
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "30"]
     with stand_in_cuda.machine(stand_in / "libcuda.so.1") as env:
-        command += ["--durations", "5", "-m", marked, str(HERE / "over_staged.py")]
+        command += ["--durations", "5", "-m", marked, str(HERE / "over_pinned.py")]
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=stand_in_cuda.ROOT, timeout=110)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 

@@ -1,4 +1,4 @@
-"""Channels of GPU memory over host channels, through pinned memory; staged.h is how.
+"""Channels of GPU memory over host channels, through pinned memory; pinned.h is how.
 
 Control path only: what is done once for a pair of channels.
 """
@@ -14,26 +14,26 @@ from hocket.transports.cuda cimport (CU_EVENT_DISABLE_TIMING, CU_MEMHOSTALLOC_DE
 from hocket.errors import TransportError
 
 
-cdef extern from "transports/staged.h" nogil:
+cdef extern from "transports/pinned.h" nogil:
     enum:
-        HK_S_SLOTS
-    size_t HK_S_SLOT_BYTES
-    struct hk_s_end:
+        HK_P_SLOTS
+    size_t HK_P_SLOT_BYTES
+    struct hk_p_end:
         hk_channel base
         hk_device* device
         char* slots
         CUevent event[4]
-    struct hk_s_sender:
-        hk_s_end end
-    struct hk_s_receiver:
-        hk_s_end end
-    const hk_channel_ops hk_s_sender_ops
-    const hk_channel_ops hk_s_receiver_ops
-    void hk_s_open(hk_s_end*, const hk_channel_ops*, hk_device*, hk_channel*)
-    bint hk_s_sender_is_idle(hk_s_sender*)
-    bint hk_s_receiver_is_idle(hk_s_receiver*)
+    struct hk_p_sender:
+        hk_p_end end
+    struct hk_p_receiver:
+        hk_p_end end
+    const hk_channel_ops hk_p_sender_ops
+    const hk_channel_ops hk_p_receiver_ops
+    void hk_p_open(hk_p_end*, const hk_channel_ops*, hk_device*, hk_channel*)
+    bint hk_p_sender_is_idle(hk_p_sender*)
+    bint hk_p_receiver_is_idle(hk_p_receiver*)
 
-SLOT = HK_S_SLOT_BYTES
+SLOT = HK_P_SLOT_BYTES
 """Bytes of a piece that a channel takes at once."""
 PATIENCE = 1.0
 """Seconds that streams may take to be through with what a run has left."""
@@ -46,21 +46,21 @@ cdef int refused(hk_device* d, const char* what, int code) except -1:
     return 0
 
 
-cdef int end_open(hk_s_end* e, const hk_channel_ops* ops, hk_device* d, channel) except -1:
+cdef int end_open(hk_p_end* e, const hk_channel_ops* ops, hk_device* d, channel) except -1:
     """Within the device's context."""
     cdef int i
     cdef unsigned int how = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
-    hk_s_open(e, ops, d, <hk_channel*>PyCapsule_GetPointer(channel, HK_CAPSULE))
-    refused(d, "pinned memory", d.cuda.cuMemHostAlloc(<void**>&e.slots, HK_S_SLOTS * HK_S_SLOT_BYTES, how))
-    for i in range(HK_S_SLOTS):
+    hk_p_open(e, ops, d, <hk_channel*>PyCapsule_GetPointer(channel, HK_CAPSULE))
+    refused(d, "pinned memory", d.cuda.cuMemHostAlloc(<void**>&e.slots, HK_P_SLOTS * HK_P_SLOT_BYTES, how))
+    for i in range(HK_P_SLOTS):
         refused(d, "an event", d.cuda.cuEventCreate(&e.event[i], CU_EVENT_DISABLE_TIMING))
     return 0
 
 
-cdef void end_close(hk_s_end* e) noexcept:
+cdef void end_close(hk_p_end* e) noexcept:
     """Within the device's context; what it says is not heard."""
     cdef int i
-    for i in range(HK_S_SLOTS):
+    for i in range(HK_P_SLOTS):
         if e.event[i] != NULL:
             e.device.cuda.cuEventDestroy_v2(e.event[i])
             e.event[i] = NULL
@@ -73,8 +73,8 @@ cdef void end_close(hk_s_end* e) noexcept:
 cdef class Pair:
     """The channels to and from one peer."""
 
-    cdef hk_s_sender tx
-    cdef hk_s_receiver rx
+    cdef hk_p_sender tx
+    cdef hk_p_receiver rx
     cdef Device device
     cdef tuple below        # the host channels' capsules: as long as ours may be used
 
@@ -82,8 +82,8 @@ cdef class Pair:
         self.device, self.below = device, (out, in_)
         with device:
             try:
-                end_open(&self.tx.end, &hk_s_sender_ops, &device.d, out)
-                end_open(&self.rx.end, &hk_s_receiver_ops, &device.d, in_)
+                end_open(&self.tx.end, &hk_p_sender_ops, &device.d, out)
+                end_open(&self.rx.end, &hk_p_receiver_ops, &device.d, in_)
             except BaseException:
                 self.free()
                 raise
@@ -93,7 +93,7 @@ cdef class Pair:
 
     def is_idle(self):
         """Does nobody use the slots any more?"""
-        return hk_s_sender_is_idle(&self.tx) and hk_s_receiver_is_idle(&self.rx)
+        return hk_p_sender_is_idle(&self.tx) and hk_p_receiver_is_idle(&self.rx)
 
     def free(self):
         with self.device:
@@ -101,7 +101,7 @@ cdef class Pair:
             end_close(&self.rx.end)
 
 
-cdef class Staging:
+cdef class Pinned:
     """Channels between the memory of `device` and any rank.  Cost of each pair: 8 MiB of pinned memory, 8 events."""
 
     cdef Device device
