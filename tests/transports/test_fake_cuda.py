@@ -77,7 +77,8 @@ def run(folder: Path, *job: object) -> tuple[int, str]:
 
 @pytest.mark.gpu
 def test_many_threads(watched: Path) -> None:
-    assert run(watched, 20) == (0, "ok\n")
+    status, said = run(watched, 20)
+    assert (status, said) == (0, "ok\n"), said
 
 
 @pytest.mark.gpu
