@@ -66,7 +66,7 @@ with alone() as comm:
 
 
 @pytest.mark.parametrize("before", ["", pytest.param(BY_EVENTS, marks=pytest.mark.gpu)], ids=["words", "events"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, MORE])
 def test_registered_memory_is_read_in_place(size: int, before: str, built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, size, REGISTERED.format(before=before), tmp_path, delay=500)
 
@@ -247,8 +247,14 @@ REPEATED = {
 }
 
 
-@pytest.mark.parametrize("call", REPEATED)
-@pytest.mark.parametrize(("size", "delay", "count"), [(2, DELAY, 1000), (4, DELAY, 1_500_000), (3, 30_000, 70_001)])
+@pytest.mark.parametrize(
+    ("size", "delay", "count", "call"),
+    [
+        (2, DELAY, 1000, "asynchronous"), (4, DELAY, 1_500_000, "blocking"), (3, 30_000, 70_001, "blocking"),
+        *(pytest.param(*each, marks=pytest.mark.gpu) for each in (
+            (2, DELAY, 1000, "blocking"), (4, DELAY, 1_500_000, "asynchronous"), (3, 30_000, 70_001, "asynchronous"))),
+    ],
+)  # fmt: skip
 def test_a_rank_is_killed(call: str, size: int, delay: int, count: int, built: Path, tmp_path: Path) -> None:
     """The others say so, and their streams end; in the last case they are full of waits for what will not come.
 
@@ -398,7 +404,7 @@ AFTER_THE_BARRIER = """barrier = type(comm)._last_barrier
     type(comm)._last_barrier = lambda self, timeout: (barrier(self, timeout), os.kill(os.getpid(), 9))"""
 
 
-@pytest.mark.parametrize("how", [KILL, AFTER_THE_BARRIER])
+@pytest.mark.parametrize("how", [pytest.param(KILL, marks=pytest.mark.gpu), AFTER_THE_BARRIER])
 def test_a_rank_is_killed_while_others_close(how: str, built: Path, tmp_path: Path) -> None:
     """Their streams wait for what it has issued, and closing waits for them: that is ended as it is in calls."""
     with gpu_ranks.job(built, 2, CLOSING.format(how=how), tmp_path, delay=10_000) as job:
