@@ -51,7 +51,7 @@ test-verbs: $(VENV)/test.stamp
 	GUEST_TIMEOUT=1800 tests/guest/run.sh $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider --durations 10 tests/guest
 
 # Every CUDA kernel by emulation, under sanitizers and compiled for five architectures, and the check of a GPU on stand-ins:
-# two minutes.  (Collectives on GPU arrays, over the stand-ins, are part of `make test`.)
+# four minutes.  (Collectives on GPU arrays, over the stand-ins, are part of `make test`.)
 test-gpu: $(VENV)/test.stamp
 	$(PIP) install --quiet --editable '.[test-gpu]'
 	$(BIN)/python -m pytest -m gpu

@@ -51,8 +51,9 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
         Row(ANY, ANY, "ring"),
         Row(ANY, ANY, "double_binary_tree"),
     ),
-    # Not measured.  A rank issues 4 p - 2 copies, waits and so on for one_shot and 10 p - 8 for direct, some
-    # microseconds each; one_shot moves more, which takes a few more microseconds up to here.
+    # Not measured.  A rank issues 4 p - 2 copies, waits and so on for one_shot and 10 p - 8 for direct
+    # (tests/collectives/test_gpu.py counts them), some microseconds each; one_shot moves more, which takes a few more
+    # microseconds up to here.
     ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
     ("allreduce", "tcp"): (
         Row(2, 64 * KB, "one_shot"),

@@ -115,17 +115,25 @@ def same(row: DType, got: Array, want: Array) -> Array:
     return np.asarray((np.ascontiguousarray(got).view(bits) == np.ascontiguousarray(want).view(bits)) | nan)
 
 
-def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
-    """Any bits; of pairs, few values, so that ties happen; half of the floats are such that they meet."""
-    dtype = dtype_of(row)
-    if row.kind == "pair":
-        out = np.zeros(count, dtype)
-        out["value"], out["index"] = rng.integers(-2, 3, count), rng.integers(-3, 4, count)
-        if dtype["value"].kind == "f":
-            out["value"][rng.random(count) < 0.1] = np.nan
-        return out
+def few(row: DType, count: int, dtype: np.dtype[Any], rng: np.random.Generator) -> Array | None:
+    """`count` pairs or bools, of few values, so that ties happen; None for other dtypes."""
     if row.kind == "bool":
         return rng.integers(0, 2, count).astype(bool)
+    if row.kind != "pair":
+        return None
+    out = np.zeros(count, dtype)
+    out["value"], out["index"] = rng.integers(-2, 3, count), rng.integers(-3, 4, count)
+    if dtype["value"].kind == "f":
+        out["value"][rng.random(count) < 0.1] = np.nan
+    return out
+
+
+def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
+    """Any bits; half of the floats are such that they meet; of pairs and bools few."""
+    dtype = dtype_of(row)
+    found = few(row, count, dtype, rng)
+    if found is not None:
+        return found
     bits = rng.integers(0, 256, count * row.itemsize, dtype=np.uint8).view(dtype)
     if row.kind not in ("float", "complex"):
         return bits

@@ -96,7 +96,7 @@ class Accelerator:
         """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
         if self._started.acquire(blocking=False):
             with _lock:
-                _released.append(self)
+                _ending.append(self)
             thread = threading.Thread(target=self._release_quietly, name="hocket-release", daemon=True)
             thread.start()
             self._releasing = thread
@@ -109,7 +109,7 @@ class Accelerator:
         finally:
             self._released.set()
             with _lock:
-                _released.remove(self)
+                _ending.remove(self)
 
     def _release(self) -> None:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
@@ -165,7 +165,7 @@ class Accelerator:
 
 
 _lock = threading.Lock()
-_released: list[Accelerator] = []
+_ending: list[Accelerator] = []
 """Whose streams' waits are being ended."""
 _mapped: list[Buffer] = []
 """Registered, and perhaps still mapped by peers that did not say goodbye: not freed before the process ends."""
@@ -174,7 +174,7 @@ _mapped: list[Buffer] = []
 def leave() -> None:
     """The process ends, and with it our threads: whatever frees arrays after this must not wait for a peer."""
     with _lock:
-        left = list(_released)
+        left = list(_ending)
     for each in left:
         each.leave()
 

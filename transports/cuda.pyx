@@ -12,10 +12,12 @@ from libc.string cimport memcpy, memset
 
 from hocket.transports.channel cimport HK_CAPSULE, hk_channel
 
+from hocket.errors import TransportError
+
+
 cdef extern from "transports/atomics.h" nogil:
     void hk_store32(uint32_t*, uint32_t)
 
-from hocket.errors import TransportError
 
 LIBRARY = "libcuda.so.1"
 SLOT = HK_C_SLOT_BYTES
@@ -24,6 +26,8 @@ URGENT = -100
 """A priority above all others, of which CUDA takes the nearest that it has.  Streams of one priority may share a queue of
 the hardware, where one waits behind another."""
 
+cdef enum:
+    HANDLE = 64             # bytes
 
 cdef hk_cuda cuda
 cdef bint opened = False
@@ -261,6 +265,15 @@ cdef class Device:
         return f"GPU {self.ordinal} ({self.name})"
 
 
+cdef int unpack(str handle, char* to) except -1:
+    """A handle of memory or of an event, as a peer has told it."""
+    cdef bytes given = bytes.fromhex(handle)
+    if len(given) != HANDLE:
+        raise TransportError(f"a handle of {len(given)} bytes, not {HANDLE}")
+    memcpy(to, <char*>given, HANDLE)
+    return 0
+
+
 cdef class Shared:
     """Memory of `device` that other processes may map."""
 
@@ -273,7 +286,7 @@ cdef class Shared:
         cdef CUipcMemHandle handle
         with self.device:
             check(cuda.cuIpcGetMemHandle(&handle, self.address), "memory to share with other processes")
-        return (<bytes>handle.reserved[:64]).hex()
+        return (<bytes>handle.reserved[:HANDLE]).hex()
 
     def close(self) -> None:
         if self.address:
@@ -286,10 +299,7 @@ cdef class Mapped:
 
     def __cinit__(self, Device device, str handle):
         cdef CUipcMemHandle raw
-        cdef bytes given = bytes.fromhex(handle)
-        if len(given) != 64:
-            raise TransportError(f"a handle of {len(given)} bytes, not 64")
-        memcpy(raw.reserved, <char*>given, 64)
+        unpack(handle, raw.reserved)
         self.device, self.address = device, 0
         with device:
             check(cuda.cuIpcOpenMemHandle_v2(&self.address, raw, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
@@ -311,16 +321,13 @@ cdef CUevent new_event() except NULL:
 cdef str event_handle(CUevent event):
     cdef CUipcEventHandle handle
     check(cuda.cuIpcGetEventHandle(&handle, event), "an event to share")
-    return (<bytes>handle.reserved[:64]).hex()
+    return (<bytes>handle.reserved[:HANDLE]).hex()
 
 
 cdef CUevent open_event(str handle) except NULL:
     cdef CUipcEventHandle raw
     cdef CUevent event = NULL
-    cdef bytes given = bytes.fromhex(handle)
-    if len(given) != 64:
-        raise TransportError(f"an event's handle of {len(given)} bytes, not 64")
-    memcpy(raw.reserved, <char*>given, 64)
+    unpack(handle, raw.reserved)
     check(cuda.cuIpcOpenEventHandle(&event, raw), "a peer's event cannot be opened")
     return event
 
@@ -362,13 +369,17 @@ cdef class Lane:
 
     cdef int _make_events(self) except -1:
         cdef int i, peer
-        cdef CUevent shared[64]
+        cdef uintptr_t shared
         for i in range(HK_C_SHARED):
-            shared[i] = self._event()
+            self._event()
         for peer in range(self.lane.size):
             if peer != self.index:
                 for i in range(HK_C_ALL):
-                    self.pairs[peer].ready[i].event = self._event() if i < HK_C_SLOTS else shared[i - HK_C_SLOTS]
+                    if i < HK_C_SLOTS:
+                        self.pairs[peer].ready[i].event = self._event()
+                    else:
+                        shared = self.events[i - HK_C_SLOTS]
+                        self.pairs[peer].ready[i].event = <CUevent>shared
                     self.pairs[peer].done[i].event = self._event()
         return 0
 

@@ -22,7 +22,6 @@
 #ifndef HK_CUDA_IPC_H
 #define HK_CUDA_IPC_H
 
-#include <errno.h>
 #include <string.h>
 
 #include "transports/atomics.h"
@@ -279,6 +278,13 @@ static inline int hk_c_can_read(hk_c_pair *p, int memory) {
     return p->known[memory] == HK_C_IS_MAPPED;
 }
 
+/* The packet goes to the reader, who has its slot from now on. */
+static inline void hk_c_hand_over(hk_c_pair *p, hk_c_packet k) {
+    p->busy |= 1u << k.slot;
+    hk_c_post(p, k);
+    hk_c_flush(p);
+}
+
 /* Name a piece that lies in registered memory to its reader.  0, or -1. */
 static inline int hk_c_name(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, int memory, const void *src,
                             size_t len) {
@@ -286,10 +292,8 @@ static inline int hk_c_name(hk_c_pair *p, void *stream, uint64_t tag, uint64_t l
     const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->memory[memory].at;
     if (hk_c_reclaim(p, stream, slot) != 0 || hk_mark_set(&p->ready[slot], p->lane->device, stream) != 0) return -1;
     p->next++;
-    p->busy |= 1u << slot;
     p->direct |= 1u << slot;
-    hk_c_post(p, (hk_c_packet){tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
-    hk_c_flush(p);
+    hk_c_hand_over(p, (hk_c_packet){tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
     return 0;
 }
 
@@ -316,9 +320,7 @@ static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     hk_device_leave(d, entered);
     if (rc != 0) return hk_c_refused(e);
     p->next++;
-    p->busy |= 1u << slot;
-    hk_c_post(p, (hk_c_packet){.tag = tag, .length = length, .bytes = len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
-    hk_c_flush(p);
+    hk_c_hand_over(p, (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
     return (long)len;
 }
 
@@ -391,12 +393,9 @@ static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t
     if (rc != 0) return hk_c_refused(e);
     lane->next_shared++;
     lane->readers[i] = n;
-    for (int j = 0; j < n; j++) {
-        hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
-        p->busy |= 1u << slot;
-        hk_c_post(p, (hk_c_packet){.tag = tag, .length = length, .bytes = len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
-        hk_c_flush(p);
-    }
+    for (int j = 0; j < n; j++)
+        hk_c_hand_over(((hk_c_end *)chs[j])->pair,
+                       (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
     return (long)len;
 }
 

@@ -121,6 +121,30 @@ def test_memory_that_cannot_be_registered(built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, 2, UNREGISTERED, tmp_path)
 
 
+ISSUED = """
+with alone() as comm:
+    x = put(np.ones(2048, np.float32))
+    for algorithm in ("one_shot", "direct"):
+        comm.allreduce(x, algorithm=algorithm)
+        comm.allreduce(x, algorithm=algorithm)  # from now on slots are used again
+        comm.barrier()
+        kinds = "copies", "launches", "value_waits", "value_writes"
+        before = sum(map(gpu_ranks.count, kinds))
+        for _ in range(8):
+            comm.allreduce(x, algorithm=algorithm)
+        say(**{algorithm: (sum(map(gpu_ranks.count, kinds)) - before) / 8})
+    del x
+"""
+
+
+@pytest.mark.parametrize("size", [2, MORE])
+def test_what_a_call_issues(size: int, built: Path, tmp_path: Path) -> None:
+    """The figures of algorithms/select.py; fewer waits while slots are used for the first time."""
+    for said in gpu_ranks.run(built, size, ISSUED, tmp_path):
+        assert 3 * size - 1 <= said["one_shot"] <= 4 * size - 2, said
+        assert 8 * size - 6 <= said["direct"] <= 10 * size - 8, said
+
+
 MARKS = """
 {before}
 with alone() as comm:

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hocket.bench.gpu_kernels import few
 from hocket.kernels.dtypes import DTYPES, DType
 
 Array = np.ndarray[Any, Any]
@@ -29,14 +30,9 @@ ROWS = [row for row in DTYPES if row.kind != "opaque"]
 def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
     """Values of every sort: few of them, so that ties happen; for small floats every bit pattern; any integer."""
     dtype = numpy_dtype(row)
-    if row.kind == "pair":
-        out = np.zeros(count, dtype)
-        out["value"], out["index"] = rng.integers(-2, 3, count), rng.integers(-3, 4, count)
-        if dtype["value"].kind == "f":
-            out["value"][rng.random(count) < 0.1] = np.nan
-        return out
-    if row.kind == "bool":
-        return rng.integers(0, 2, count).astype(bool)
+    found = few(row, count, dtype, rng)
+    if found is not None:
+        return found
     if row.kind in ("int", "uint") or row.name in SMALL:
         bits = rng.integers(0, 256, count * row.itemsize, dtype=np.uint8).view(dtype)
         return np.where(rng.random(count) < 0.2, np.zeros(1, dtype), bits)
