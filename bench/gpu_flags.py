@@ -33,16 +33,17 @@ class Ranks:
         self.gpu, self.world, self.epoch, self.room = gpu, world, 0, nbytes
         self.streams = [gpu.device.stream() for _ in range(world)]
         zeros = np.zeros(cuda.FLAG_BYTES, np.uint8)
-        self.windows, self.outs, self.scratches = (
+        window = cuda.blocks_bytes(nbytes, world)
+        self.xs, self.even, self.odd, self.outs, self.scratches = (
             [gpu.alloc(size, np.full(64, 0xA5, np.uint8)) for _ in range(world)]
-            for size in (nbytes, world * nbytes, cuda.scratch_bytes(nbytes, world))
+            for size in (nbytes, window, window, world * nbytes, cuda.scratch_bytes(nbytes, world))
         )
         self.flags = [gpu.alloc(cuda.FLAG_BYTES, zeros) for _ in range(world)]
-        self.words = [gpu.alloc(256, zeros[:256]) for _ in range(world)]  # status, abort
-        self.inputs, self.scratch = cuda.pointers(self.windows), cuda.pointers(self.scratches)
+        self.words = [gpu.alloc(256, zeros[:256]) for _ in range(world)]  # status; the host's two
+        self.scratch = cuda.pointers(self.scratches)
 
     def close(self) -> None:
-        for address in (*self.windows, *self.outs, *self.scratches, *self.flags, *self.words):
+        for address in (*self.xs, *self.even, *self.odd, *self.outs, *self.scratches, *self.flags, *self.words):
             self.gpu.device.free(address)
         for stream in self.streams:
             self.gpu.device.end_stream(stream)
@@ -52,15 +53,19 @@ class Ranks:
         return cuda.Peers(cuda.pointers(self.flags).at, words, words + 4, LIMIT_NS, 0, rank, self.world)
 
     def launches(self, kernel: Kernel, nbytes: int, values: Callable[[int], Sequence[Any]]) -> list[Launch]:
+        """`values`: what comes after the windows, of a kernel that has any."""
         # All blocks of all ranks must have a processor.
         grid = cuda.meeting_geometry(nbytes, max(1, self.gpu.multiprocessors // self.world))[0]
-        return [self.gpu.prepared(kernel, grid, self.peers(r), *values(r)) for r in range(self.world)]
+        windows = (cuda.pointers(self.even),) if len(kernel.params) > 1 else ()
+        return [self.gpu.prepared(kernel, grid, self.peers(r), *windows, *values(r)) for r in range(self.world)]
 
     def go(self, launches: Sequence[Launch]) -> None:
         """One call, of all ranks."""
         self.epoch += 1
         for launch, stream in zip(launches, self.streams, strict=True):
             launch.kept[0].epoch = self.epoch
+            if len(launch.kept) > 1:
+                launch.kept[1].at[:] = cuda.pointers(self.odd if self.epoch % 2 else self.even).at
             launch(stream)
 
     def drained(self) -> str:
@@ -81,8 +86,8 @@ class Ranks:
         return into
 
     def fill(self, xs: Sequence[Array]) -> None:
-        for window, x in zip(self.windows, xs, strict=True):
-            self.gpu.device.copy(window, x.ctypes.data, x.nbytes, 0)
+        for there, x in zip(self.xs, xs, strict=True):
+            self.gpu.device.copy(there, x.ctypes.data, x.nbytes, 0)
         self.gpu.device.synchronize(0)
 
 
@@ -94,26 +99,24 @@ def collectives(ranks: Ranks, dtype: str, count: int) -> dict[str, tuple[list[La
     row, world = by_name(dtype), ranks.world
     nbytes = count * row.itemsize
 
-    def first(r: int) -> int:
-        return count * r // world
+    block = count // world
 
     def whole(xs: list[Array]) -> Array:
         out = np.empty_like(xs[0])
         reduce.reduce_arrays(out, xs, "sum")
         return out
 
-    one, two = cuda.reduce_scatter(dtype, "sum"), cuda.allreduce(dtype, "sum")
+    def vectors(n: int) -> Callable[[int], Sequence[Any]]:
+        return lambda r: (ranks.xs[r], ranks.outs[r], n)
+
+    shots = cuda.shots(dtype, "sum")
     return {
-        "one shot": (ranks.launches(one, nbytes, lambda r: (ranks.inputs, ranks.outs[r], 0, count)),
-                     lambda xs, r: whole(xs)),
-        "two shots": (ranks.launches(two, nbytes, lambda r: (ranks.inputs, ranks.scratch, ranks.outs[r], count)),
+        "one shot": (ranks.launches(shots.one_shot, nbytes, vectors(count)), lambda xs, r: whole(xs)),
+        "two shots": (ranks.launches(shots.two_shot, nbytes, lambda r: (ranks.scratch, *vectors(count)(r))),
                       lambda xs, r: whole(xs)),
-        "reduce_scatter": (
-            ranks.launches(one, nbytes,
-                           lambda r: (ranks.inputs, ranks.outs[r], first(r), first(r + 1) - first(r))),
-            lambda xs, r: whole(xs)[first(r) : first(r + 1)]),
-        "allgather": (ranks.launches(cuda.ALLGATHER, nbytes, lambda r: (ranks.inputs, ranks.outs[r], nbytes)),
-                      lambda xs, r: np.concatenate(xs)),
+        "reduce_scatter": (ranks.launches(shots.reduce_scatter, nbytes, vectors(block)),
+                           lambda xs, r: whole(xs)[block * r : block * (r + 1)]),
+        "allgather": (ranks.launches(cuda.ALLGATHER, nbytes, vectors(nbytes)), lambda xs, r: np.concatenate(xs)),
     }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 POISON, GUARD = 0xA5, 64
 LENGTHS = (1, 7, 8, 9, 255, 4099)
 FACTORS = (1 / 3, 0.5, -2.5, -0.0, 1e300, np.inf, np.nan)
-MEETINGS = ("hk_barrier", "hk_allgather", "hk_reduce_scatter_", "hk_allreduce_")
+MEETINGS = ("hk_barrier", "hk_allgather", "hk_one_shot_", "hk_two_shot_", "hk_reduce_scatter_")
 """Checked with several streams, in gpu_flags.py."""
 SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 QUICK = re.compile(

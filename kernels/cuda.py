@@ -63,7 +63,7 @@ class Peers(ctypes.Structure):
     _fields_ = [
         ("flags", ctypes.c_uint64 * RANKS),
         ("status", ctypes.c_uint64),
-        ("abort", ctypes.c_uint64),
+        ("host", ctypes.c_uint64),
         ("limit_ns", ctypes.c_uint64),
         ("epoch", ctypes.c_uint32),
         ("rank", ctypes.c_int32),
@@ -87,9 +87,9 @@ _BYTES = Module("bytes.cuh")
 COPY = Kernel("hk_copy", _BYTES, (("table", "pointer"), ("segments", "u64"), ("pieces", "u64")))
 CHECKSUM = Kernel("hk_checksum", _BYTES, (("from", "pointer"), ("bytes", "u64"), ("sum", "pointer")))
 BARRIER = Kernel("hk_barrier", _BYTES, (("peers", "hk_peers"),))
-ALLGATHER = Kernel(
-    "hk_allgather", _BYTES, (("peers", "hk_peers"), ("in", "hk_pointers"), ("out", "pointer"), ("bytes", "u64"))
-)
+_MEETING = (("peers", "hk_peers"), ("in", "hk_pointers"))
+_VECTORS = (("x", "pointer"), ("out", "pointer"), ("count", "u64"))
+ALLGATHER = Kernel("hk_allgather", _BYTES, (*_MEETING, *_VECTORS[:2], ("bytes", "u64")))
 
 # The word of elements.h for each dtype that has one of its own.
 _WORDS = {
@@ -111,57 +111,62 @@ _CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _CODES = {"int8": ("i8", "127.0f"), "float8_e4m3fn": ("e4m3fn", "448.0f")}
 
 
+_REDUCE = (("in", "hk_pointers"), ("out", "pointer"), ("count", "u64"), ("k", "i32"))
+
+
 def reduce(dtype: str, op: str) -> Kernel:
     """out = in[0] op ... op in[k-1], `count` elements, 1 <= k <= 8; `out` may be exactly one of the inputs."""
-    params = (("in", "hk_pointers"), ("out", "pointer"), ("count", "u64"), ("k", "i32"))
-    return Kernel(f"hk_reduce_{_pair(dtype, op)}", _fold(dtype, op), params)
+    return Kernel(f"hk_reduce_{_pair(dtype, op)}", _fold(dtype, op, "reduce.cuh"), _REDUCE)
 
 
 def reduce_by(dtype: str, expression: str) -> Kernel:
     """`reduce` by an expression of `a` and `b`, of the dtype's own type; 16- and 8-bit floats are float32 there."""
-    row = dtypes.by_name(dtype)
-    if row.kind not in ("bool", "int", "uint", "float"):
-        raise ArgumentError(f"an expression combines bool, integers or floats, got {dtype}")
-    text, word = " ".join(expression.split()), _WORDS[dtype]
-    name = f"by_{zlib.crc32(text.encode()):08x}"
-    defines = (
-        ("HK_DTYPE", dtype),
-        ("HK_OP", name),
-        ("HK_STORAGE", word),
-        ("HK_NUMBER", "f32" if _is_small(row) else word),
-        ("HK_COMBINE(a, b)", f"(({text}) != 0)" if row.kind == "bool" else f"({text})"),
-        ("HK_PARTS", "1"),
-    )
-    return Kernel(f"hk_reduce_{name}_{dtype}", Module("reduce.cuh", defines), reduce("float32", "sum").params)
+    name, module = _by(dtype, expression, "reduce.cuh")
+    return Kernel(f"hk_reduce_{name}", module, _REDUCE)
 
 
-def reduce_scatter(dtype: str, op: str) -> Kernel:
-    """out = elements first .. first + count of all ranks' `in`, reduced; all of them: the one-shot allreduce.
+class Shots(NamedTuple):
+    """Reductions over several devices, by one dtype and op.  Geometry and `count` are the same at all ranks."""
 
-    World n bytes read, two meetings.  `first` and `count` may differ between ranks, the geometry may not.
+    one_shot: Kernel
+    """out = all ranks' x, reduced.  World n bytes read, one meeting.  Its window holds n bytes."""
+    two_shot: Kernel
+    """The same by way of scratch[rank], which holds `scratch_bytes`.  2n bytes read, two meetings."""
+    reduce_scatter: Kernel
+    """out = block `rank` of all ranks' x, reduced; `count` elements of each block.  n bytes read, one meeting.
+
+    Its window holds `blocks_bytes`.
     """
-    params = (("peers", "hk_peers"), ("in", "hk_pointers"), ("out", "pointer"), ("first", "u64"), ("count", "u64"))
-    return Kernel(f"hk_reduce_scatter_{_pair(dtype, op)}", _fold(dtype, op), params)
 
 
-def allreduce(dtype: str, op: str) -> Kernel:
-    """out = all ranks' `in`, reduced; in two shots by way of scratch[rank], which holds `scratch_bytes`.
+def shots(dtype: str, op: str) -> Shots:
+    """Those of a built-in op."""
+    return _shots(_fold(dtype, op, "allreduce.cuh"), _pair(dtype, op))
 
-    2n bytes read, two meetings.  count and geometry must be the same at all ranks.
-    """
-    params = (
-        ("peers", "hk_peers"),
-        ("in", "hk_pointers"),
-        ("scratch", "hk_pointers"),
-        ("out", "pointer"),
-        ("count", "u64"),
+
+def shots_by(dtype: str, expression: str) -> Shots:
+    """Those of a user's expression; see `reduce_by`."""
+    name, module = _by(dtype, expression, "allreduce.cuh")
+    return _shots(module, name)
+
+
+def _shots(module: Module, name: str) -> Shots:
+    two = (*_MEETING, ("scratch", "hk_pointers"), *_VECTORS)
+    return Shots(
+        Kernel(f"hk_one_shot_{name}", module, (*_MEETING, *_VECTORS)),
+        Kernel(f"hk_two_shot_{name}", module, two),
+        Kernel(f"hk_reduce_scatter_{name}", module, (*_MEETING, *_VECTORS)),
     )
-    return Kernel(f"hk_allreduce_{_pair(dtype, op)}", _fold(dtype, op), params)
 
 
 def scratch_bytes(nbytes: int, world: int) -> int:
     """What one rank's scratch must hold for an allreduce of `nbytes` bytes over `world` ranks."""
     return -(-nbytes // world) + 16
+
+
+def blocks_bytes(nbytes: int, world: int) -> int:
+    """What one rank's window must hold for a reduce-scatter of `nbytes` bytes, all blocks together."""
+    return nbytes + 16 * world
 
 
 def scale(dtype: str) -> Kernel:
@@ -228,7 +233,8 @@ def catalogue() -> tuple[Kernel, ...]:
         CHECKSUM,
         BARRIER,
         ALLGATHER,
-        *(make(*pair) for make in (reduce, reduce_scatter, allreduce) for pair in pairs),
+        *(reduce(*pair) for pair in pairs),
+        *(kernel for pair in pairs for kernel in shots(*pair)),
         *(scale(dtype) for dtype in numbers),
         *(cast(*ends) for small in _CASTS for ends in (("float32", small), (small, "float32"))),
         *(make(*wide) for make in (quantise, dequantise) for wide in wides),
@@ -307,7 +313,25 @@ def _parts(row: DType) -> str:
     return "2" if row.kind == "complex" else "1"
 
 
-def _fold(dtype: str, op: str) -> Module:
+def _by(dtype: str, expression: str, file: str) -> tuple[str, Module]:
+    """The name of an expression and a dtype, and their module."""
+    row = dtypes.by_name(dtype)
+    if row.kind not in ("bool", "int", "uint", "float"):
+        raise ArgumentError(f"an expression combines bool, integers or floats, got {dtype}")
+    text, word = " ".join(expression.split()), _WORDS[dtype]
+    name = f"by_{zlib.crc32(text.encode()):08x}"
+    defines = (
+        ("HK_DTYPE", dtype),
+        ("HK_OP", name),
+        ("HK_STORAGE", word),
+        ("HK_NUMBER", "f32" if _is_small(row) else word),
+        ("HK_COMBINE(a, b)", f"(({text}) != 0)" if row.kind == "bool" else f"({text})"),
+        ("HK_PARTS", "1"),
+    )
+    return f"{name}_{dtype}", Module(file, defines)
+
+
+def _fold(dtype: str, op: str, file: str) -> Module:
     """The module of one pair, put together from elements.h as table.h does it for the CPU."""
     row = dtypes.by_name(dtype)
     op = ops.OPS[ops.lookup(op, row)].name
@@ -335,7 +359,7 @@ def _fold(dtype: str, op: str) -> Module:
         ("HK_COMBINE", combine),
         ("HK_PARTS", parts),
     )
-    return Module("reduce.cuh", defines)
+    return Module(file, defines)
 
 
 def _quantised(dtype: str, code: str) -> Module:

@@ -10,15 +10,15 @@ HK_KERNEL(hk_barrier, HK_PARAM(hk_peers) peers) {
     hk_meet(peers, 0);
 }
 
-/* Every rank: `bytes` bytes of each rank's `in`, at out + rank * bytes, at any alignment. */
-HK_KERNEL(hk_allgather, HK_PARAM(hk_peers) peers, HK_PARAM(hk_pointers) in, void *out, u64 bytes) {
+/* Every rank: `bytes` bytes of each rank's x, at out + rank * bytes, by way of `in`; all at any alignment. */
+HK_KERNEL(hk_allgather, HK_PARAM(hk_peers) peers, HK_PARAM(hk_pointers) in, const void *x, void *out, u64 bytes) {
+    hk_copy_tiles(in.at[peers.rank], x, bytes);
     if (!hk_meet(peers, 0))
         return;
     for (int j = 0; j < peers.world; j++) {
         const int rank = (peers.rank + j) % peers.world; /* not all at once from the same */
         hk_copy_tiles((u8 *)out + bytes * rank, in.at[rank], bytes);
     }
-    hk_meet(peers, 1); /* after it `in` may be overwritten */
 }
 
 #endif

@@ -105,7 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def emulator(folder: Path) -> Emulator:
-    return Emulator(folder, modules_of(QUICK))
+    return Emulator(folder, modules_of([*QUICK, *cuda.shots("float32", "sum")]))
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ class Ranks:
 
     def __init__(self, emulator: Emulator, world: int, nbytes: int, grid: int = 2, limit_ns: int = FOREVER) -> None:
         self.emulator, self.world, self.grid, self.limit_ns = emulator, world, grid, limit_ns
-        self.windows = [Buffer(nbytes) for _ in range(world)]
+        self.windows = [[Buffer(cuda.blocks_bytes(nbytes, world)) for _ in range(world)] for _ in range(2)]
         self.scratches = [Buffer(cuda.scratch_bytes(nbytes, world)) for _ in range(world)]
         self.flags = [Buffer(cuda.FLAG_BYTES, fill=0) for _ in range(world)]
-        self.words = [Buffer(8, fill=0) for _ in range(world)]  # status, abort
+        self.words = [Buffer(12, fill=0) for _ in range(world)]  # status; the host's two
         self.epoch = 0
         self.kept: list[Array] = []
 
@@ -50,24 +50,28 @@ class Ranks:
         assert self.emulator.submit(kernel, self.grid, BLOCK, *values, stream=stream) == OK
 
     def inputs(self) -> cuda.Pointers:
-        return cuda.pointers([buffer.address for buffer in self.windows])
+        return cuda.pointers([buffer.address for buffer in self.windows[self.epoch % 2]])
 
     def status(self) -> list[int]:
-        return [int(words.as_array(np.uint32)[0]) for words in self.words]
+        found = [words.as_array(np.uint32) for words in self.words]
+        assert all(words[0] == words[2] for words in found), "the host is told"
+        return [int(words[0]) for words in found]
 
 
-def submit_collective(ranks: Ranks, name: str, row: DType, op: str, out: Buffer, rank: int, count: int) -> None:
-    peers, inputs = ranks.peers(rank), ranks.inputs()
+def submit_collective(
+    ranks: Ranks, name: str, row: DType, op: str, x: int, out: Buffer, rank: int, count: int
+) -> None:
+    """`x`: the address of rank's `count` elements."""
+    peers, inputs, shots = ranks.peers(rank), ranks.inputs(), cuda.shots(row.name, op)
     if name == "one shot":
-        ranks.submit(cuda.reduce_scatter(row.name, op), rank, peers, inputs, out.address, 0, count)
+        ranks.submit(shots.one_shot, rank, peers, inputs, x, out.address, count)
     elif name == "two shots":
         scratches = cuda.pointers([buffer.address for buffer in ranks.scratches])
-        ranks.submit(cuda.allreduce(row.name, op), rank, peers, inputs, scratches, out.address, count)
+        ranks.submit(shots.two_shot, rank, peers, inputs, scratches, x, out.address, count)
     elif name == "reduce_scatter":
-        first, end = count * rank // ranks.world, count * (rank + 1) // ranks.world
-        ranks.submit(cuda.reduce_scatter(row.name, op), rank, peers, inputs, out.address, first, end - first)
+        ranks.submit(shots.reduce_scatter, rank, peers, inputs, x, out.address, count // ranks.world)
     else:
-        ranks.submit(cuda.ALLGATHER, rank, peers, inputs, out.address, count * row.itemsize)
+        ranks.submit(cuda.ALLGATHER, rank, peers, inputs, x, out.address, count * row.itemsize)
 
 
 def expected(name: str, xs: list[Array], op: str, rank: int) -> Array:
@@ -76,12 +80,13 @@ def expected(name: str, xs: list[Array], op: str, rank: int) -> Array:
     whole = np.empty_like(xs[0])
     reduce.reduce_arrays(whole, xs, op)
     if name == "reduce_scatter":
-        return whole[len(whole) * rank // len(xs) : len(whole) * (rank + 1) // len(xs)]
+        each = len(whole) // len(xs)
+        return whole[each * rank : each * (rank + 1)]
     return whole
 
 
 def run_rounds(ranks: Ranks, name: str, row: DType, op: str, count: int, seed: int, offset: int = 0) -> None:
-    """Each rank, ROUNDS times on its stream: refill the window, call, take the result away."""
+    """Each rank, ROUNDS times on its stream: fill x, call, take the result away; in place, where it may be."""
     rng = np.random.default_rng(seed)
     rounds = [[oracle.samples(row, count, rng) for _ in range(ranks.world)] for _ in range(ROUNDS)]
     checks: list[tuple[Buffer, Array]] = []
@@ -90,16 +95,18 @@ def run_rounds(ranks: Ranks, name: str, row: DType, op: str, count: int, seed: i
         for rank, x in enumerate(xs):
             want = expected(name, xs, op, rank)
             out, kept = Buffer(want.nbytes, offset), Buffer(want.nbytes)
-            ranks.kept += [x, out.bytes]
-            ranks.copy(x.ctypes.data, ranks.windows[rank].address, x.nbytes, rank)
-            submit_collective(ranks, name, row, op, out, rank, count)
+            given = out if want.nbytes == x.nbytes and seed % 2 else Buffer(x.nbytes, offset)
+            ranks.kept += [x, out.bytes, given.bytes]
+            ranks.copy(x.ctypes.data, given.address, x.nbytes, rank)
+            submit_collective(ranks, name, row, op, given.address, out, rank, count)
             ranks.copy(out.address, kept.address, want.nbytes, rank)
             checks += [(out, want), (kept, want)]
     assert ranks.emulator.run(seed) == OK
     assert ranks.status() == [0] * ranks.world
     for buffer, want in checks:
         assert oracle.same(row, buffer.as_array(want.dtype), want).all() and buffer.is_intact()
-    assert all(buffer.is_intact() for buffer in (*ranks.windows, *ranks.scratches, *ranks.flags, *ranks.words))
+    own = *ranks.windows[0], *ranks.windows[1], *ranks.scratches, *ranks.flags, *ranks.words
+    assert all(buffer.is_intact() for buffer in own)
 
 
 @pytest.mark.parametrize("name", ["one shot", "two shots", "reduce_scatter", "allgather"])
@@ -151,9 +158,9 @@ def test_gives_up_in_time(emulator: Emulator) -> None:
     row = by_name("float32")
     ranks = Ranks(emulator, 3, 400, limit_ns=2_000_000)
     ranks.epoch += 1
-    outs = [Buffer(400), Buffer(400), Buffer(400)]
+    x, outs = Buffer(400), [Buffer(400), Buffer(400), Buffer(400)]
     for rank, out in enumerate(outs):
-        submit_collective(ranks, "two shots", row, "sum", out, rank, 100)
+        submit_collective(ranks, "two shots", row, "sum", x.address, out, rank, 100)
         if rank < 2:  # the launches of a stream do not overlap
             assert emulator.run(1) == OK
     status = ranks.status()

@@ -26,35 +26,36 @@ MUTANTS = {
         "flags.cuh",
         "hk_store_release(hk_flag(peers, peer, phase, peers.rank), peers.epoch);",
         "__atomic_store_n(hk_flag(peers, peer, phase, peers.rank), peers.epoch, __ATOMIC_RELAXED);",
-        "12g",
+        "12sg",
     ),
     "the flag is loaded relaxed": (
         "flags.cuh",
-        "(i32)(hk_load_acquire(flag) - peers.epoch)",
-        "(i32)(__atomic_load_n(flag, __ATOMIC_RELAXED) - peers.epoch)",
-        "12g",
+        "hk_load_acquire(flag) - peers.epoch",
+        "__atomic_load_n(flag, __ATOMIC_RELAXED) - peers.epoch",
+        "12sg",
     ),
-    "the block does not meet before it signals": ("flags.cuh", "    __syncthreads(); /*", "    /*", "12g"),
+    "the block does not meet before it signals": ("flags.cuh", "    __syncthreads(); /*", "    /*", "12sg"),
     "the block does not meet after it waited": (
         "flags.cuh",
         "return !__syncthreads_or(lost);",
         "return !lost;",
-        "12g",
-    ),
-    "no meeting at the end of one shot": (
-        "allreduce.cuh",
-        "    hk_meet(peers, 1); /*",
-        "    /*",
-        "1",
+        "12sg",
     ),
     "no meeting in the middle of two shots": (
-        "allreduce.cuh",
+        "shots.cuh",
         "    if (!hk_meet(peers, 1))\n        return;\n",
         "",
         "2",
     ),
-    "no meeting at the start": ("allreduce.cuh", "    if (!hk_meet(peers, 0))\n        return;\n", "", "12"),
-    "no meeting at the end of allgather": ("gather.cuh", "    hk_meet(peers, 1); /*", "    /*", "g"),
+    "no meeting at the start of two shots": ("shots.cuh", "    if (!hk_meet(peers, 0))\n        return;\n", "", "2"),
+    "no meeting otherwise": ("shots.cuh", "    if (hk_meet(peers, 0))", "    if (true)", "1s"),
+    "no meeting of allgather": ("gather.cuh", "    if (!hk_meet(peers, 0))\n        return;\n", "", "g"),
+    "slices are copied as a whole": (
+        "shots.cuh",
+        "(count - at < slice ? count - at : slice) * size);\n    if",
+        "(at ? 0 : count) * size);\n    if",
+        "2",
+    ),
 }
 
 
@@ -78,11 +79,11 @@ def replace(kernels: Path, name: str, old: str, new: str) -> None:
     (kernels / name).write_text(text.replace(old, new))
 
 
-def run(program: Path, world: int, seed: int, how: str) -> subprocess.CompletedProcess[str]:
+def run(program: Path, world: int, seed: int, how: str, windows: int = 2) -> subprocess.CompletedProcess[str]:
     # A preloaded allocator or sanitizer of the test run itself must not leak into this program.
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     environment["TSAN_OPTIONS"] = "halt_on_error=1 exitcode=66"
-    command = [program, str(world), str(seed), how]
+    command = [program, str(world), str(seed), how, str(windows)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
@@ -91,9 +92,12 @@ THREADS = ("-O1", "-g", "-fsanitize=thread")
 
 def test_every_access_is_ordered(tmp_path: Path, runtime: list[Path]) -> None:
     program = build(tmp_path, lambda kernels: None, THREADS, runtime)
-    for world, how in [(2, "1"), (2, "2"), (2, "g"), (3, "1"), (3, "2"), (4, "2")]:
+    for world, how in [(2, "1"), (2, "2"), (2, "s"), (2, "g"), (3, "1"), (3, "2"), (3, "s"), (4, "2")]:
         done = run(program, world, world, how)
         assert (done.returncode, done.stdout) == (0, "0 wrong\n"), done.stdout + done.stderr[:3000]
+    for how in "1sg":  # into the window that a peer may still be reading; in two shots all have met once more
+        done = run(program, 3, 1, how, windows=1)
+        assert done.returncode == 66 and "data race" in done.stderr, f"{how}: {done.stdout}"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -110,7 +114,7 @@ def test_a_missing_order_is_seen(mutant: str, tmp_path: Path, runtime: list[Path
 def test_nothing_is_out_of_bounds(tmp_path: Path) -> None:
     runtime = compile_objects(tmp_path, [EMULATOR / name for name in RUNTIME], MEMORY)
     program = build(tmp_path / "real", lambda kernels: None, MEMORY, runtime)
-    for how in "12g":
+    for how in "12sg":
         done = run(program, 3, 1, how)
         assert (done.returncode, done.stdout) == (0, "0 wrong\n"), done.stderr[:3000]
 
