@@ -27,6 +27,7 @@ EXTENSIONS = [
     "torch.quick",
     "transports.adapter",
     "transports.cuda",
+    "transports.cuda_lane",
     "transports.mpi_call",
     "transports.mpi_channel",
     "transports.mpi_library",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hocket.collectives.buffers import Buffer
 from hocket.collectives.device import Accelerated
 from hocket.errors import TransportError
-from hocket.transports import cuda, pinned
+from hocket.transports import cuda, cuda_lane, pinned
 from hocket.transports.base import LOCAL
 from hocket.transports.cuda_ipc import Proof
 
@@ -47,7 +47,7 @@ class Accelerator:
     def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
         self.device = cuda.device(ordinal)
         near = next(group for group in groups if rank in group)
-        self.segment = pinned.SLOT if any(map(any, found.mapped)) else cuda.SLOT
+        self.segment = pinned.SLOT if any(map(any, found.mapped)) else cuda_lane.SLOT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
         mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
         self.road = "cuda" if all(mapped) else "cuda over memory"
@@ -63,12 +63,12 @@ class Accelerator:
         """Is a call of the queue under way in some thread?"""
         self.pinned = pinned.Pinned(self.device)
         self.accelerated = Accelerated(self.device)
-        self.lane: cuda.Lane | None = None
+        self.lane: cuda_lane.Lane | None = None
         self.offer: Any = None
         """What the peers need (JSON)."""
         try:
             if len(self._near) > 1:  # there is not only this rank itself
-                self.lane = cuda.Lane(self.device, near.index(rank), len(near), not found.why_events)
+                self.lane = cuda_lane.Lane(self.device, near.index(rank), len(near), not found.why_events)
                 self.offer = self.lane.offer()
         except BaseException:
             self._give_back(clean=True)
@@ -117,7 +117,7 @@ class Accelerator:
         if self._closing.is_set():
             return
         if self.lane is not None:
-            for _ in range(RELEASES):
+            for _ in range(RELEASES):  # so long no peer uses what is given back then
                 could = self.lane.release()
                 self._released.set()
                 if not could or self._closing.wait(RELEASE_EVERY):

@@ -19,7 +19,7 @@ import ctypes
 from hocket.errors import ArgumentError, Error, TransportError
 from hocket.kernels import cuda as kernels
 from hocket.kernels import nvrtc
-from hocket.transports.cuda import SLOT
+from hocket.transports.cuda_lane import SLOT
 
 cdef enum:
     WAYS = 8                # operands of one launch (kernels/cuda.cuh)

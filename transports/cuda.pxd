@@ -1,11 +1,9 @@
-"""The driver and devices as Cython sees them; cuda.h and device.h are their documentation."""
+"""The driver and devices as Cython sees them; cuda.h, device.h and mark.h are their documentation."""
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
-
-from hocket.transports.channel cimport hk_channel
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 
-cdef extern from "transports/cuda_ipc.h" nogil:
+cdef extern from "transports/mark.h" nogil:
     ctypedef int CUresult
     ctypedef int CUdevice
     ctypedef struct CUctx_st:
@@ -94,44 +92,13 @@ cdef extern from "transports/cuda_ipc.h" nogil:
     int hk_device_record(hk_device*, void*, CUevent)
     int hk_device_await(hk_device*, void*, CUevent)
 
-    struct hk_mark:
-        CUevent event
-        uint64_t word
     int hk_mark_write(hk_device*, void*, uint64_t, uint32_t)
     int hk_mark_wait(hk_device*, void*, uint64_t, uint32_t)
 
-    enum:
-        HK_C_SLOTS, HK_C_SHARED, HK_C_ALL, HK_C_BYE, HK_C_MEMORIES, HK_C_WORDS
-    size_t HK_C_SLOT_BYTES
-    struct hk_c_end:
-        hk_channel base
-    struct hk_c_packet:
-        uint16_t kind
-    struct hk_c_memory:
-        uint64_t at
-        size_t size
-        CUipcMemHandle handle
-    struct hk_c_pair:
-        hk_c_end tx, rx
-        int ended, bye
-        hk_mark ready[12]
-        hk_mark peer_done[12]
-        const char* theirs
-        const char* their_shared
-        hk_mark peer_ready[12]
-        hk_mark done[12]
-        uint64_t memory[64]
-    struct hk_c_lane:
-        hk_device* device
-        char* window
-        int size
-        hk_c_pair** pair
-        hk_c_memory memory[64]
-        uint32_t memories
-    int hk_c_release(hk_c_pair*, void*)
-    void hk_c_open(hk_c_pair*, hk_c_lane*, int, hk_channel*, hk_channel*)
-    void hk_c_post(hk_c_pair*, hk_c_packet)
-    void hk_c_pump(hk_c_pair*)
+
+cdef int check(int code, str what) except -1
+cdef str error_text(int code)
+cdef int unpack(str handle, char* to) except -1
 
 
 cdef class Device:
@@ -153,21 +120,3 @@ cdef class Shared:
 cdef class Mapped:
     cdef Device device
     cdef readonly uint64_t address
-
-
-cdef class Lane:
-    cdef Device device
-    cdef int index
-    cdef Shared window
-    cdef dict mapped
-    cdef list below         # the host channels' capsules: as long as ours may be used
-    cdef list events        # ours; or, if there are words, none
-    cdef readonly bint words
-    cdef CUstream escape    # ends waits for words
-    cdef hk_c_lane lane
-    cdef hk_c_pair* pairs
-    cdef object __weakref__
-    cdef list _handles(self, hk_mark* marks, int n, int peer)
-    cdef int _make_events(self) except -1
-    cdef uint64_t _word(self, uint64_t window, int of)
-    cdef CUevent _event(self) except NULL

@@ -1,32 +1,32 @@
 /* Channels between the GPU memories of two processes of a host.
  *
  * The writer copies a piece into a slot of its own window, which the reader's process has mapped, and sets a mark
- * (mark.h) behind that; then a packet over a host channel names the slot.  The reader makes its stream wait for the
- * mark and copies, or reduces, straight from the slot; it sets another behind that, and a packet the other way says
- * that the slot is done with.  The writer's stream waits for that mark before the slot is used again.
+ * (mark.h) behind that; then a packet over a host channel names the slot.  The reader waits for the mark and copies, or
+ * reduces, straight from the slot; it sets another behind that, and a packet the other way says that the slot is done
+ * with.  The writer waits for that mark before the slot is used again.  It is the streams that wait, if marks are words.
  *
  * So the host channel carries what hosts must agree on (which message, how long, which slot), with its own waiting and
  * its own signs of a lost peer, and streams wait only for work that has been issued already: no kernel ever waits, and
  * ranks may share one GPU.  A packet is sent after the mark that it tells of has been issued, and a mark is set again
- * only after its waiter has issued the wait: that is what a slot's turn is.
+ * only after its waiter has issued the wait: that is what a slot's turn is.  Nothing sets marks for an empty piece.
  *
  * A slot of the lane's shared ones may be named to several readers (multicast).  All calls work on the stream that the
  * engine has left in the channel.
  *
- * What lies in registered memory, and is long, is not copied into a slot: the packet names the place, and the reader
- * uses it there.  A slot's turn is taken all the same, for its marks.  The message is settled when the reader has said
- * that it is done, and the writer's stream then waits for that mark: whoever changes the memory in stream order does it
- * after the reader.  Peers learn of registered memory when the first message from it is sent, which still goes through
- * slots; once they have mapped it, those go without.  (After a failure nobody waits for readers: what they compute then
- * belongs to a call that has failed, or to a communicator that has.) */
+ * What lies in registered memory (registered.h), and is long, is not copied into a slot: the packet names the place, and
+ * the reader uses it there.  A slot's turn is taken all the same, for its marks.  The message is settled when the reader
+ * has said that it is done, and the writer then waits for that mark: whoever changes the memory in stream order does it
+ * after the reader.  Peers learn of it when the first message from it is sent, which still goes through slots; once they
+ * have mapped it, those go without.  (After a failure nobody waits for readers: what they compute then belongs to a call
+ * that has failed, or to a communicator that has.) */
 #ifndef HK_CUDA_IPC_H
 #define HK_CUDA_IPC_H
 
 #include <string.h>
 
-#include "transports/atomics.h"
 #include "transports/channel.h"
 #include "transports/mark.h"
+#include "transports/registered.h"
 
 enum {
     HK_C_SLOTS = 4,                       /* of each pair ... */
@@ -34,7 +34,6 @@ enum {
     HK_C_ALL = HK_C_SLOTS + HK_C_SHARED,  /* that one peer can be told of: its own come first */
     HK_C_WORDS = 2 * HK_C_ALL,            /* of each member in a window, behind the slots: its ready, then its done */
     HK_C_OUTBOX = 256,                    /* packets that wait for the host channel: fewer than this, see hk_c_post */
-    HK_C_MEMORIES = 64,                   /* allocations that may be registered: bits of a word */
     HK_C_PIECE = 1,  /* kinds of packets: a slot has been written */
     HK_C_DIRECT = 2, /* a piece lies in registered memory; the slot lends its marks */
     HK_C_DONE = 3,   /* the piece has been read */
@@ -42,11 +41,9 @@ enum {
     HK_C_MAPPED = 5, /* the peer has mapped it (`slot`: 1) or cannot (0) */
     HK_C_BYE = 6     /* the peer has let go of our window */
 };
-enum { HK_C_UNKNOWN, HK_C_OFFERED, HK_C_IS_MAPPED, HK_C_REFUSED }; /* a peer's state of our registered memory */
 #define HK_C_SLOT_BYTES ((size_t)4 << 20)
-#define HK_C_DIRECT_FROM ((size_t)256 << 10) /* shorter pieces are copied: whoever sends them need not wait to settle */
-_Static_assert(HK_C_ALL <= 32 && HK_C_MEMORIES <= 64, "both are bits of a word");
-_Static_assert(2 * HK_C_ALL + 3 * HK_C_MEMORIES + 1 < HK_C_OUTBOX, "see hk_c_post");
+_Static_assert(HK_C_ALL <= 32, "bits of a word");
+_Static_assert(2 * HK_C_ALL + 3 * HK_R_MOST + 1 < HK_C_OUTBOX, "see hk_c_post");
 #define HK_C_TAG ((uint64_t)0x686b63756461) /* of all messages on the host channel */
 
 typedef struct hk_c_packet {
@@ -56,14 +53,7 @@ typedef struct hk_c_packet {
     uint32_t memory;
     uint16_t kind, slot;
 } hk_c_packet;
-enum { HK_C_HALF = 32 }; /* bytes of a handle */
-
-/* Registered memory: a whole allocation. */
-typedef struct hk_c_memory {
-    CUdeviceptr at;
-    size_t size;
-    CUipcMemHandle handle;
-} hk_c_memory;
+_Static_assert(4 * sizeof(uint64_t) == HK_R_HALF, "half of a handle");
 
 typedef struct hk_c_pair hk_c_pair;
 
@@ -75,8 +65,7 @@ typedef struct hk_c_lane {
     hk_c_pair **pair;           /* by member; NULL: not opened */
     int readers[HK_C_SHARED];   /* of each shared slot, that have not said that they are done */
     uint32_t next_shared;
-    hk_c_memory memory[HK_C_MEMORIES];
-    uint32_t memories;          /* stored after the last one is there */
+    hk_r_ours registered;
 } hk_c_lane;
 
 typedef struct hk_c_end {
@@ -97,9 +86,9 @@ struct hk_c_pair {
     hk_mark peer_done[HK_C_ALL];     /* ... the reader's, when it has been read */
     uint32_t busy;                   /* bits: slots that the reader has not said to be done with ... */
     uint32_t due;                    /* ... it has, and its mark must be waited for before they are used again */
-    uint32_t direct;                 /* bits: slots whose piece lies in the caller's memory, until it is settled */
+    uint32_t direct;                 /* bits: slots whose piece lies in the caller's memory, until it is settled ... */
+    uint32_t empty;                  /* ... whose piece has no bytes, and so no marks */
     uint32_t next;
-    uint8_t known[HK_C_MEMORIES];    /* our registered memory, by the peer */
 
     const char *theirs, *their_shared; /* to read: the peer's slots for us, as mapped here */
     hk_mark peer_ready[HK_C_ALL];
@@ -109,16 +98,13 @@ struct hk_c_pair {
     int open;                        /* a message is under way ... */
     uint64_t tag, length, left;      /* ... this one */
     size_t taken;                    /* bytes of the piece in front */
-    CUdeviceptr memory[HK_C_MEMORIES]; /* the peer's registered memory, as mapped here; 0: it is not ... */
-    size_t memory_size[HK_C_MEMORIES];
-    CUipcMemHandle handle;           /* ... the first half has come ... */
-    uint64_t heard;                  /* ... bits: both have */
-    int awaited;                     /* the stream waits for it */
+    hk_r_peer registered;            /* what it knows of ours, and its own */
+    int awaited;                     /* ... is there, or the stream waits for it */
     int bye;
 };
 
 static inline const char *hk_c_from(const hk_c_pair *p, const hk_c_packet *k) {
-    if (k->kind == HK_C_DIRECT) return (const char *)(uintptr_t)(p->memory[k->memory] + k->offset);
+    if (k->kind == HK_C_DIRECT) return (const char *)(uintptr_t)(p->registered.at[k->memory] + k->offset);
     return k->slot < HK_C_SLOTS ? p->theirs + k->slot * HK_C_SLOT_BYTES
                                 : p->their_shared + (k->slot - HK_C_SLOTS) * HK_C_SLOT_BYTES;
 }
@@ -157,40 +143,24 @@ static inline void hk_c_flush(hk_c_pair *p) {
     }
 }
 
-/* The second half of a handle has come: map the memory, and say whether that is done. */
-static inline void hk_c_map(hk_c_pair *p, const hk_c_packet *k) {
-    hk_device *d = p->lane->device;
-    CUdeviceptr *at = &p->memory[k->memory];
-    memcpy(p->handle.reserved + HK_C_HALF, k, HK_C_HALF);
-    p->heard |= 1ull << k->memory;
-    const int entered = hk_device_enter(d);
-    CUresult rc = entered < 0 ? CUDA_ERROR_UNKNOWN
-                              : d->cuda->cuIpcOpenMemHandle_v2(at, p->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    if (rc == CUDA_SUCCESS) {
-        rc = d->cuda->cuMemGetAddressRange_v2(NULL, &p->memory_size[k->memory], *at);
-        if (rc) p->memory_size[k->memory] = 0;
-    }
-    hk_device_leave(d, entered);
-    hk_c_post(p, (hk_c_packet){.kind = HK_C_MAPPED, .memory = k->memory, .slot = rc == CUDA_SUCCESS});
-}
-
 /* What is said of registered memory. */
 static inline void hk_c_hear_of_memory(hk_c_pair *p, const hk_c_packet *k) {
-    if (k->memory >= HK_C_MEMORIES || k->slot > 1 || (k->kind == HK_C_MEMORY && p->heard >> k->memory & 1))
+    hk_r_peer *r = &p->registered;
+    if (k->memory >= HK_R_MOST || k->slot > 1 || (k->kind == HK_C_MEMORY && r->heard >> k->memory & 1)) {
         hk_c_wrong(p, "the peer names memory that there is not");
-    else if (k->kind == HK_C_MAPPED)
-        p->known[k->memory] = k->slot ? HK_C_IS_MAPPED : HK_C_REFUSED;
-    else if (k->slot == 0)
-        memcpy(p->handle.reserved, k, HK_C_HALF);
-    else
-        hk_c_map(p, k);
+    } else if (k->kind == HK_C_MAPPED) {
+        r->knows[k->memory] = k->slot ? HK_R_IS_MAPPED : HK_R_REFUSED;
+    } else {
+        const int mapped = hk_r_hear(r, p->lane->device, k->memory, k->slot, k);
+        if (mapped >= 0)
+            hk_c_post(p, (hk_c_packet){.kind = HK_C_MAPPED, .memory = k->memory, .slot = (uint16_t)mapped});
+    }
 }
 
 static inline int hk_c_is_sound(const hk_c_pair *p, const hk_c_packet *k) {
     if (p->came - p->first >= HK_C_ALL || (k->bytes == 0 && k->length)) return 0;
     if (k->kind == HK_C_PIECE) return k->bytes <= HK_C_SLOT_BYTES;
-    return k->memory < HK_C_MEMORIES && k->offset <= p->memory_size[k->memory]
-           && k->bytes <= p->memory_size[k->memory] - k->offset;
+    return k->bytes && hk_r_is_there(&p->registered, k->memory, k->offset, k->bytes);
 }
 
 /* It is another process's word: nothing in it is believed. */
@@ -202,16 +172,18 @@ static inline void hk_c_hear(hk_c_pair *p, const hk_c_packet *k) {
     } else if (k->slot >= HK_C_ALL) {
         hk_c_wrong(p, "the peer names a slot that there is not");
     } else if (k->kind == HK_C_PIECE || k->kind == HK_C_DIRECT) {
-        if (!hk_c_is_sound(p, k))
+        if (!hk_c_is_sound(p, k)) {
             hk_c_wrong(p, "the peer sends what the protocol does not allow");
-        else
-            hk_mark_expect(&p->peer_ready[k->slot]), p->piece[p->came++ % HK_C_ALL] = *k;
+            return;
+        }
+        if (k->bytes) hk_mark_expect(&p->peer_ready[k->slot]);
+        p->piece[p->came++ % HK_C_ALL] = *k;
     } else if (k->kind != HK_C_DONE || !(p->busy >> k->slot & 1)) {
         hk_c_wrong(p, "the peer gives back a slot that it was not given");
     } else {
         p->busy &= ~(1u << k->slot);
-        p->due |= 1u << k->slot;
-        hk_mark_expect(&p->peer_done[k->slot]);
+        if (!(p->empty >> k->slot & 1)) p->due |= 1u << k->slot, hk_mark_expect(&p->peer_done[k->slot]);
+        p->empty &= ~(1u << k->slot);
         if (k->slot >= HK_C_SLOTS) p->lane->readers[k->slot - HK_C_SLOTS]--;
     }
 }
@@ -243,85 +215,87 @@ static inline void hk_c_pump(hk_c_pair *p) {
 
 /* ------------------------------------------------------------------------------------------- writing */
 
-/* Before a slot is written: the stream waits until this reader's stream is through with it. */
+/* Before a slot is written: is this reader's stream through with it, or does ours wait for that?  1, 0 not yet, or -1. */
 static inline int hk_c_reclaim(hk_c_pair *p, void *stream, unsigned slot) {
-    if (!(p->due >> slot & 1)) return 0;
-    if (hk_mark_await(&p->peer_done[slot], p->lane->device, stream) != 0) return -1;
+    if (!(p->due >> slot & 1)) return 1;
+    const int rc = hk_mark_await(&p->peer_done[slot], p->lane->device, stream);
+    if (rc != 1) return rc;
     p->due &= ~(1u << slot);
     p->direct &= ~(1u << slot);
-    return 0;
-}
-
-/* The registered memory that these bytes lie in, or -1. */
-static inline int hk_c_find(hk_c_lane *lane, const void *src, size_t len) {
-    const CUdeviceptr at = (CUdeviceptr)(uintptr_t)src;
-    const uint32_t n = len < HK_C_DIRECT_FROM ? 0 : hk_load32(&lane->memories);
-    for (uint32_t i = 0; i < n; i++)
-        if (at - lane->memory[i].at < lane->memory[i].size && len <= lane->memory[i].size - (at - lane->memory[i].at))
-            return (int)i;
-    return -1;
+    return 1;
 }
 
 /* Has the peer mapped it?  If it has not heard of it, it does now. */
 static inline int hk_c_can_read(hk_c_pair *p, int memory) {
     if (memory < 0) return 0;
-    if (p->known[memory] == HK_C_UNKNOWN) {
-        const char *handle = p->lane->memory[memory].handle.reserved;
+    uint8_t *knows = &p->registered.knows[memory];
+    if (*knows == HK_R_UNKNOWN) {
+        const char *handle = p->lane->registered.memory[memory].handle.reserved;
         for (uint16_t half = 0; half < 2; half++) {
             hk_c_packet k = {.kind = HK_C_MEMORY, .memory = (uint32_t)memory, .slot = half};
-            memcpy(&k, handle + half * HK_C_HALF, HK_C_HALF);
+            memcpy(&k, handle + half * HK_R_HALF, HK_R_HALF);
             hk_c_post(p, k);
         }
-        p->known[memory] = HK_C_OFFERED;
+        *knows = HK_R_OFFERED;
         hk_c_flush(p);
     }
-    return p->known[memory] == HK_C_IS_MAPPED;
+    return *knows == HK_R_IS_MAPPED;
 }
 
 /* The packet goes to the reader, who has its slot from now on. */
 static inline void hk_c_hand_over(hk_c_pair *p, hk_c_packet k) {
     p->busy |= 1u << k.slot;
+    if (k.bytes == 0) p->empty |= 1u << k.slot;
     hk_c_post(p, k);
     hk_c_flush(p);
 }
 
-/* Name a piece that lies in registered memory to its reader.  0, or -1. */
+/* Name a piece that lies in registered memory to its reader.  1, 0 not yet, or -1. */
 static inline int hk_c_name(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, int memory, const void *src,
                             size_t len) {
     const unsigned slot = p->next % HK_C_SLOTS;
-    const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->memory[memory].at;
-    if (hk_c_reclaim(p, stream, slot) != 0 || hk_mark_set(&p->ready[slot], p->lane->device, stream) != 0) return -1;
+    const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->registered.memory[memory].at;
+    const int rc = hk_c_reclaim(p, stream, slot);
+    if (rc != 1) return rc;
+    if (hk_mark_set(&p->ready[slot], p->lane->device, stream) != 0) return -1;
     p->next++;
     p->direct |= 1u << slot;
     hk_c_hand_over(p, (hk_c_packet){tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
-    return 0;
+    return 1;
+}
+
+/* Put a piece into the slot whose turn it is.  1, 0 not yet, or -1. */
+static inline int hk_c_put(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, const void *src, size_t len) {
+    hk_device *d = p->lane->device;
+    const unsigned slot = p->next % HK_C_SLOTS;
+    if (len) {
+        const int rc = hk_c_reclaim(p, stream, slot);
+        if (rc != 1) return rc;
+        if (hk_device_copy(d, stream, p->slots + slot * HK_C_SLOT_BYTES, src, len) != 0) return -1;
+        if (hk_mark_set(&p->ready[slot], d, stream) != 0) return -1;
+    }
+    p->next++;
+    hk_c_hand_over(p, (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
+    return 1;
 }
 
 static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
     hk_device *d = p->lane->device;
-    const unsigned slot = p->next % HK_C_SLOTS;
     (void)done;
     hk_c_pump(p);
     if (p->ended) return p->ended;
-    if (p->busy >> slot & 1) return HK_AGAIN;
-    const int memory = hk_c_find(p->lane, src, len), direct = hk_c_can_read(p, memory);
+    if (p->busy >> p->next % HK_C_SLOTS & 1) return HK_AGAIN;
+    const int memory = hk_r_find(&p->lane->registered, src, len), direct = hk_c_can_read(p, memory);
+    if (!direct && len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
     const int entered = hk_device_enter(d);
-    if (direct) {
-        const int named = entered < 0 ? -1 : hk_c_name(p, ch->stream, tag, length, memory, src, len);
-        hk_device_leave(d, entered);
-        return named == 0 ? (long)len : hk_c_refused(e);
-    }
-    if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
-    int rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
-    if (rc == 0 && len) rc = hk_device_copy(d, ch->stream, p->slots + slot * HK_C_SLOT_BYTES, src, len);
-    if (rc == 0) rc = hk_mark_set(&p->ready[slot], d, ch->stream);
+    int rc = -1;
+    if (entered >= 0)
+        rc = direct ? hk_c_name(p, ch->stream, tag, length, memory, src, len)
+                    : hk_c_put(p, ch->stream, tag, length, src, len);
     hk_device_leave(d, entered);
-    if (rc != 0) return hk_c_refused(e);
-    p->next++;
-    hk_c_hand_over(p, (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
-    return (long)len;
+    return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
 }
 
 /* Stream order keeps the caller's memory until it has been copied; but what was taken must also be told of, and what is
@@ -330,19 +304,19 @@ static int hk_c_settled(hk_channel *ch) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
     hk_device *d = p->lane->device;
-    int rc = 0;
+    int rc = 1;
     hk_c_pump(p);
     if (p->ended) return p->ended;
     if (p->out_head != p->out_tail || (p->direct & p->busy)) return 0;
     if (p->direct == 0) return 1;
     const int entered = hk_device_enter(d);
-    for (unsigned slot = 0; slot < HK_C_SLOTS && rc == 0; slot++)
+    for (unsigned slot = 0; slot < HK_C_SLOTS && rc == 1; slot++)
         if (p->direct >> slot & 1) rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
     hk_device_leave(d, entered);
-    return rc == 0 ? 1 : hk_c_refused(e);
+    return rc < 0 ? hk_c_refused(e) : rc;
 }
 
-/* Can all these peers read this memory in place, and now?  1; or 0. */
+/* Can all these peers read this memory in place, and have they all a free slot?  1; or 0. */
 static inline int hk_c_all_can_read(hk_channel *const *chs, int n, int memory) {
     int can = 1;
     for (int j = 0; j < n; j++) {
@@ -352,51 +326,73 @@ static inline int hk_c_all_can_read(hk_channel *const *chs, int n, int memory) {
     return can;
 }
 
+/* 1, 0 not yet: then nothing was named, or -1. */
+static inline int hk_c_name_to_all(hk_channel *const *chs, int n, void *stream, uint64_t tag, uint64_t length,
+                                   int memory, const void *src, size_t len) {
+    int rc = 1;
+    for (int j = 0; j < n && rc == 1; j++) {
+        hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
+        rc = hk_c_reclaim(p, stream, p->next % HK_C_SLOTS);
+    }
+    for (int j = 0; j < n && rc == 1; j++)
+        rc = hk_c_name(((hk_c_end *)chs[j])->pair, stream, tag, length, memory, src, len);
+    return rc;
+}
+
+/* Put a piece into the lane's shared slot whose turn it is, for these readers.  1, 0 not yet, or -1. */
+static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int n, void *stream, uint64_t tag,
+                                   uint64_t length, const void *src, size_t len) {
+    hk_device *d = lane->device;
+    const unsigned i = lane->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
+    int rc = 1;
+    if (len) {
+        for (int j = 0; j < lane->size && rc == 1; j++)
+            if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], stream, slot);
+        if (rc != 1) return rc;
+        char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
+        if (hk_device_copy(d, stream, to, src, len) != 0) return -1;
+        for (int j = 0; j < n; j++) {
+            hk_mark *ready = &((hk_c_end *)chs[j])->pair->ready[slot];
+            if ((j == 0 || ready->word) && hk_mark_set(ready, d, stream) != 0) return -1; /* an event is all readers' */
+        }
+    }
+    lane->next_shared++;
+    lane->readers[i] = n;
+    for (int j = 0; j < n; j++)
+        hk_c_hand_over(((hk_c_end *)chs[j])->pair,
+                       (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
+    return 1;
+}
+
+/* Has everybody who was named the shared slot said that it is done? */
+static inline int hk_c_is_free(hk_c_lane *lane) {
+    const unsigned i = lane->next_shared % HK_C_SHARED;
+    for (int j = 0; j < lane->size && lane->readers[i]; j++) /* perhaps one who is not asked now: hear it */
+        if (lane->pair[j] && lane->pair[j]->busy >> (HK_C_SLOTS + i) & 1) hk_c_pump(lane->pair[j]);
+    return lane->readers[i] == 0;
+}
+
 static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
                            size_t len) {
     hk_c_end *e = (hk_c_end *)chs[0];
     hk_c_lane *lane = e->pair->lane;
     hk_device *d = lane->device;
     void *stream = chs[0]->stream;
-    const unsigned i = lane->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
     (void)done;
     for (int j = 0; j < n; j++) {
         hk_c_pump(((hk_c_end *)chs[j])->pair);
         if (((hk_c_end *)chs[j])->pair->ended) return ((hk_c_end *)chs[j])->pair->ended;
     }
-    const int memory = hk_c_find(lane, src, len);
-    if (hk_c_all_can_read(chs, n, memory)) {
-        const int in = hk_device_enter(d);
-        int named = in < 0 ? -1 : 0;
-        for (int j = 0; j < n && named == 0; j++)
-            named = hk_c_name(((hk_c_end *)chs[j])->pair, stream, tag, length, memory, src, len);
-        hk_device_leave(d, in);
-        return named == 0 ? (long)len : hk_c_refused(e);
-    }
-    if (lane->readers[i]) { /* perhaps one who is not asked now: hear it */
-        for (int j = 0; j < lane->size; j++)
-            if (lane->pair[j] && lane->pair[j]->busy >> slot & 1) hk_c_pump(lane->pair[j]);
-        if (lane->readers[i]) return HK_AGAIN;
-    }
-    if (len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
+    const int memory = hk_r_find(&lane->registered, src, len), direct = hk_c_all_can_read(chs, n, memory);
+    if (!direct && !hk_c_is_free(lane)) return HK_AGAIN;
+    if (!direct && len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
     const int entered = hk_device_enter(d);
-    int rc = entered < 0 ? -1 : 0;
-    for (int j = 0; j < lane->size && rc == 0; j++)
-        if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], stream, slot);
-    char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
-    if (rc == 0 && len) rc = hk_device_copy(d, stream, to, src, len);
-    for (int j = 0; j < n && rc == 0; j++) {
-        hk_mark *ready = &((hk_c_end *)chs[j])->pair->ready[slot];
-        if (j == 0 || ready->word) rc = hk_mark_set(ready, d, stream); /* an event is the same one for all of them */
-    }
+    int rc = -1;
+    if (entered >= 0)
+        rc = direct ? hk_c_name_to_all(chs, n, stream, tag, length, memory, src, len)
+                    : hk_c_put_for_all(lane, chs, n, stream, tag, length, src, len);
     hk_device_leave(d, entered);
-    if (rc != 0) return hk_c_refused(e);
-    lane->next_shared++;
-    lane->readers[i] = n;
-    for (int j = 0; j < n; j++)
-        hk_c_hand_over(((hk_c_end *)chs[j])->pair,
-                       (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
-    return (long)len;
+    return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
 }
 
 /* ------------------------------------------------------------------------------------------- reading */
@@ -416,14 +412,14 @@ static inline int hk_c_front(hk_c_pair *p) {
     return 1;
 }
 
-/* The stream waits for the piece in front. */
+/* The piece in front is there, or the stream waits for it.  1, 0 not yet, or -1. */
 static inline int hk_c_await(hk_c_pair *p, void *stream) {
     hk_device *d = p->lane->device;
-    if (p->awaited) return 0;
+    if (p->awaited) return 1;
     const int entered = hk_device_enter(d);
     const int rc = entered < 0 ? -1 : hk_mark_await(&p->peer_ready[p->piece[p->first % HK_C_ALL].slot], d, stream);
     hk_device_leave(d, entered);
-    p->awaited = rc == 0;
+    p->awaited = rc == 1;
     return rc;
 }
 
@@ -435,9 +431,11 @@ static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
     p->taken += n;
     p->left -= n;
     if (p->taken < k->bytes) return 0;
-    const int entered = hk_device_enter(d);
-    rc = entered < 0 ? -1 : hk_mark_set(&p->done[k->slot], d, stream);
-    hk_device_leave(d, entered);
+    if (k->bytes) {
+        const int entered = hk_device_enter(d);
+        rc = entered < 0 ? -1 : hk_mark_set(&p->done[k->slot], d, stream);
+        hk_device_leave(d, entered);
+    }
     if (rc == 0) hk_c_post(p, (hk_c_packet){.kind = HK_C_DONE, .slot = k->slot});
     p->first++;
     p->taken = 0;
@@ -449,10 +447,10 @@ static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
 static int hk_c_peek(hk_channel *ch, hk_view *v, size_t want) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
-    const int rc = hk_c_front(p);
+    int rc = hk_c_front(p);
     if (rc != 1) return rc;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
-    if (want && k->bytes && hk_c_await(p, ch->stream) != 0) return hk_c_refused(e);
+    if (want && k->bytes && (rc = hk_c_await(p, ch->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
     v->tag = p->tag;
     v->length = p->length;
     v->data = hk_c_from(p, k) + p->taken;
@@ -474,7 +472,7 @@ static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
     if (rc != 1) return rc;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
     if (len > k->bytes - p->taken) len = k->bytes - p->taken;
-    if (hk_c_await(p, ch->stream) != 0) return hk_c_refused(e);
+    if ((rc = hk_c_await(p, ch->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
     const int entered = hk_device_enter(d);
     rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, dst, hk_c_from(p, k) + p->taken, len);
     hk_device_leave(d, entered);

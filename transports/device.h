@@ -55,4 +55,11 @@ static inline int hk_device_await(hk_device *d, void *stream, CUevent event) {
     return rc ? hk_device_refused(d, "waiting for an event", rc) : 0;
 }
 
+/* Has the latest record of `event` been carried out, which may be another process's?  1, 0 or -1. */
+static inline int hk_device_is_past(hk_device *d, CUevent event) {
+    const CUresult rc = d->cuda->cuEventQuery(event);
+    if (rc == CUDA_ERROR_NOT_READY) return 0;
+    return rc ? hk_device_refused(d, "asking for an event", rc) : 1;
+}
+
 #endif

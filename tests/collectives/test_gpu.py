@@ -288,9 +288,10 @@ def test_a_rank_is_killed(call: str, size: int, delay: int, count: int, built: P
     killed_in(KILLED.format(before="", **how), size, delay, built, tmp_path)
 
 
-def test_a_rank_is_killed_while_others_wait_for_events(built: Path, tmp_path: Path) -> None:
-    """Such waits nobody can end: the others say what happened, but to free their arrays would take for ever."""
-    source = KILLED.format(count=70_001, call=REPEATED["blocking"], before=BY_EVENTS, after="os._exit(0)", pause=0)
+@pytest.mark.parametrize("call", ["blocking", pytest.param("asynchronous", marks=pytest.mark.gpu)])
+def test_a_rank_is_killed_while_others_wait_for_events(call: str, built: Path, tmp_path: Path) -> None:
+    """No stream waits for those of a peer: what it has not done by then is not waited for."""
+    source = KILLED.format(count=70_001, call=REPEATED[call], before=BY_EVENTS, after=FREED, pause=0)
     killed_in(source, 3, 30_000, built, tmp_path)
 
 
@@ -428,10 +429,11 @@ AFTER_THE_BARRIER = """barrier = type(comm)._last_barrier
     type(comm)._last_barrier = lambda self, timeout: (barrier(self, timeout), os.kill(os.getpid(), 9))"""
 
 
+@pytest.mark.parametrize("before", ["", BY_EVENTS], ids=["words", "events"])
 @pytest.mark.parametrize("how", [pytest.param(KILL, marks=pytest.mark.gpu), AFTER_THE_BARRIER])
-def test_a_rank_is_killed_while_others_close(how: str, built: Path, tmp_path: Path) -> None:
+def test_a_rank_is_killed_while_others_close(how: str, before: str, built: Path, tmp_path: Path) -> None:
     """Their streams wait for what it has issued, and closing waits for them: that is ended as it is in calls."""
-    with gpu_ranks.job(built, 2, CLOSING.format(how=how), tmp_path, delay=10_000) as job:
+    with gpu_ranks.job(built, 2, before + CLOSING.format(how=how), tmp_path, delay=10_000) as job:
         assert faulty.facts(job.wait(20)[0])["done"]
 
 
@@ -613,7 +615,7 @@ REFUSING = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKern
 
 
 @pytest.mark.parametrize(
-    ("before", "functions"), [("", REFUSING), (BY_EVENTS, REFUSING[:4])], ids=["words", "events"]
+    ("before", "functions"), [("", REFUSING), (BY_EVENTS, (*REFUSING[:4], "cuEventQuery"))], ids=["words", "events"]
 )
 @pytest.mark.parametrize("size", [2, MORE])
 def test_a_driver_that_refuses(

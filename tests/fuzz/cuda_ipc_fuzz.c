@@ -33,7 +33,7 @@ static int within(CUdeviceptr at, size_t n, CUdeviceptr from, size_t size) {
 
 static int is_shared(CUdeviceptr at, size_t n) {
     if (within(at, n, theirs, window_size)) return 1;
-    for (uint64_t i = 0; i < HK_C_MEMORIES; i++)
+    for (uint64_t i = 0; i < HK_R_MOST; i++)
         if (within(at, n, mapped + (i << 32), memory_size)) return 1;
     return 0;
 }
@@ -61,7 +61,7 @@ static CUresult open_handle(CUdeviceptr *at, CUipcMemHandle handle, unsigned fla
     static uint64_t opened;
     (void)handle, (void)flags;
     if (roll(4) == 0) return CUDA_ERROR_MAP_FAILED;
-    *at = mapped + (opened++ % HK_C_MEMORIES << 32);
+    *at = mapped + (opened++ % HK_R_MOST << 32);
     return CUDA_SUCCESS;
 }
 
@@ -98,18 +98,18 @@ static hk_c_packet sensible(struct peer *peer) {
     const unsigned slot = (unsigned)roll(HK_C_ALL);
     if (roll(3) == 0 && p->busy >> slot & 1) return (hk_c_packet){.kind = HK_C_DONE, .slot = (uint16_t)slot};
     if (peer->half) return (hk_c_packet){.kind = HK_C_MEMORY, .memory = peer->memory++, .slot = (uint16_t)peer->half--};
-    if (roll(20) == 0 && peer->memory < HK_C_MEMORIES)
+    if (roll(20) == 0 && peer->memory < HK_R_MOST)
         return (hk_c_packet){.kind = HK_C_MEMORY, .memory = peer->memory, .slot = (uint16_t)(peer->half++)};
     for (uint32_t i = 0; i < 3; i++)
-        if (p->known[i] == HK_C_OFFERED && roll(2))
+        if (p->registered.knows[i] == HK_R_OFFERED && roll(2))
             return (hk_c_packet){.kind = HK_C_MAPPED, .memory = i, .slot = (uint16_t)roll(2)};
     if (p->came - p->first >= HK_C_SLOTS && roll(10)) return (hk_c_packet){.kind = HK_C_BYE};
     if (peer->left == 0) peer->length = peer->left = roll(4) ? roll(6 << 20) : 0;
     hk_c_packet k = {.tag = 1, .length = peer->length, .bytes = peer->left, .kind = HK_C_PIECE, .slot = (uint16_t)slot};
-    const uint32_t memory = (uint32_t)roll(HK_C_MEMORIES);
-    if (p->memory_size[memory]) k.kind = HK_C_DIRECT, k.memory = memory;
+    const uint32_t memory = (uint32_t)roll(HK_R_MOST);
+    if (p->registered.size[memory]) k.kind = HK_C_DIRECT, k.memory = memory;
     if (k.bytes > HK_C_SLOT_BYTES / 2) k.bytes = 1 + roll(HK_C_SLOT_BYTES / 2);
-    if (k.kind == HK_C_DIRECT) k.offset = roll(p->memory_size[memory] - k.bytes + 1);
+    if (k.kind == HK_C_DIRECT) k.offset = roll(p->registered.size[memory] - k.bytes + 1);
     peer->left -= k.bytes;
     return k;
 }
@@ -141,7 +141,7 @@ static void host_consume(hk_channel *ch, size_t n, int end) {
 
 static uint64_t game(const hk_device *d) {
     static const hk_channel_ops out_ops = {.send = host_send}, in_ops = {.peek = host_peek, .consume = host_consume};
-    static const size_t pieces[] = {0, 1, 70000, HK_C_DIRECT_FROM, HK_C_SLOT_BYTES + 5, 3 * HK_C_SLOT_BYTES};
+    static const size_t pieces[] = {0, 1, 70000, HK_R_FROM, HK_C_SLOT_BYTES + 5, 3 * HK_C_SLOT_BYTES};
     hk_channel out[MEMBERS] = {{.ops = &out_ops}, {.ops = &out_ops}, {.ops = &out_ops}};
     hk_c_lane *lane = calloc(1, sizeof *lane);
     hk_c_pair *pairs = calloc(MEMBERS, sizeof *pairs);
@@ -150,8 +150,8 @@ static uint64_t game(const hk_device *d) {
     uint64_t moves = 0;
     lane->device = &device, lane->size = MEMBERS, lane->window = (char *)(uintptr_t)window;
     lane->pair = calloc(MEMBERS, sizeof *lane->pair);
-    for (uint32_t i = 0; i < 3; i++) lane->memory[i] = (hk_c_memory){caller + (i << 25), 1 << 25, {{0}}};
-    lane->memories = (uint32_t)roll(4);
+    for (uint32_t i = 0; i < 3; i++) lane->registered.memory[i] = (hk_r_memory){caller + (i << 25), 1 << 25, {{0}}};
+    lane->registered.count = (uint32_t)roll(4);
     floods = roll(50) == 0;
     for (int p = 0; p < MEMBERS; p++) {
         if (p == OURS) continue;

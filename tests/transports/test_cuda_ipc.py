@@ -25,11 +25,11 @@ def test_a_peer_that_says_anything(tmp_path: Path) -> None:
 
 
 BROKEN = [
-    ("k->offset <= p->memory_size[k->memory]\n           && ", ""),
+    ("offset <= r->size[number] && ", ""),
     ("k->bytes <= HK_C_SLOT_BYTES;", "1;"),
     ("k->slot >= HK_C_ALL", "0"),
-    ("k->memory < HK_C_MEMORIES && ", ""),
-    (" || (k->kind == HK_C_MEMORY && p->heard >> k->memory & 1)", ""),
+    ("number < HK_R_MOST && ", ""),
+    (" || (k->kind == HK_C_MEMORY && r->heard >> k->memory & 1)", ""),
     ("p->came - p->first >= HK_C_ALL || ", ""),
     (" || k->bytes - p->taken > p->left", ""),
 ]
@@ -41,7 +41,8 @@ def test_the_fuzzer_notices(old: str, new: str, tmp_path: Path) -> None:
     (tmp_path / "transports").mkdir()
     for file in (ROOT / "transports").glob("*.h"):
         shutil.copy(file, tmp_path / "transports")
-    header = tmp_path / "transports" / "cuda_ipc.h"
-    assert header.read_text().count(old) == 1, "it has changed, and this mutant no longer applies"
-    header.write_text(header.read_text().replace(old, new))
+    headers = [tmp_path / "transports" / name for name in ("cuda_ipc.h", "registered.h")]
+    assert sum(each.read_text().count(old) for each in headers) == 1, "it has changed: this mutant no longer applies"
+    for each in headers:
+        each.write_text(each.read_text().replace(old, new))
     assert fuzzed(tmp_path / "fuzz", tmp_path, 4).returncode != 0
