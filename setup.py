@@ -17,6 +17,7 @@ EXTENSIONS = [
     "collectives.engine",
     "collectives.hot",
     "collectives.matching",
+    "collectives.meeting",
     "collectives.moves",
     "collectives.placed",
     "collectives.plan",

@@ -1,9 +1,10 @@
 """Which algorithm for which call: a decision table, as data, read from the top; the first row that fits wins.
 
 "shm" rows hold when all ranks share one host, "tcp" rows otherwise; "cuda" rows come before the "shm" ones for arrays
-on GPUs that map each other's memory.  This is what chooses where nothing has been measured (choose.py);
-`HOCKET_TUNING=off hocket tune --check` shows how far it is from the best.  Where the op does not commute, rows whose
-algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
+on GPUs that map each other's memory, and "cuda kernels" ones where each rank has a GPU of its own.  This is what
+chooses where nothing has been measured (choose.py); `HOCKET_TUNING=off hocket tune --check` shows how far it is from
+the best.  Where the op does not commute, rows whose algorithm does not keep rank order are passed over, so every
+table ends in one that keeps it.
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
     # (tests/collectives/test_gpu.py counts them), some microseconds each; one_shot moves more, which takes a few more
     # microseconds up to here.
     ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
+    # Not measured here.  Up to 1 MiB a kernel of each rank does all of it (meeting.pyx).  From these sizes on vLLM's
+    # takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
+    ("allreduce", "cuda kernels"): (
+        Row(2, 1024 * KB, "one_shot"),
+        Row(4, 512 * KB, "one_shot"),
+        Row(8, 256 * KB, "one_shot"),
+    ),
     ("allreduce", "tcp"): (
         Row(2, 64 * KB, "one_shot"),
         Row(8, 16 * KB, "one_shot"),
@@ -137,8 +145,8 @@ def select(
         return "hierarchical"
     measure = nbytes // size if collective == "alltoall" else nbytes
     rows = TABLE[collective, "tcp" if len(groups) > 1 else "shm"]
-    if len(groups) <= 1 and inside == "cuda":
-        rows = TABLE.get((collective, "cuda"), ()) + rows
+    if len(groups) <= 1 and inside.startswith("cuda"):
+        rows = TABLE.get((collective, inside), ()) + rows
     for row in rows:
         algorithm = get(collective, row.name)
         usable = algorithm.requires(size) is None and (algorithm.order == "rank" or not ordered)

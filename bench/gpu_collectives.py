@@ -96,9 +96,11 @@ def bits(comm: Any, options: Options) -> None:
         verdicts.tell(f"avg, max, async, the other collectives, {kind.name}")
         _streams(comm, kind)
     if comm.rank == 0:
-        say(Row("arrays go from GPU to GPU", "yes" if comm.why_staged == "" else "no", ok=comm.why_staged == "",
-                note=comm.why_staged or ""))  # fmt: skip
-        say(Row("streams wait for", "events" if comm.why_events else "words", note=comm.why_events))
+        gpus = comm.gpus
+        say(Row("arrays go from GPU to GPU", "yes" if gpus.why_staged == "" else "no", ok=gpus.why_staged == "",
+                note=gpus.why_staged or ""))  # fmt: skip
+        say(Row("streams wait for", "nothing" if gpus.why_events else "words", note=gpus.why_events))
+        say(Row("kernels meet", "no" if gpus.why_apart else "yes", note=gpus.why_apart))
         for name in options.arrays:
             if missing(name):
                 say(Row(f"arrays of {name}", "not checked", note=missing(name)))

@@ -11,14 +11,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from hocket.algorithms.registry import Algorithm, get
 from hocket.collectives.buffers import Buffer
+from hocket.collectives.calls import Call
 from hocket.collectives.device import Accelerated
+from hocket.collectives.gpu_trial import Found, Share, first, tried
+from hocket.collectives.meeting import KERNELS, LARGEST, ROOM, Meeting
+from hocket.collectives.ops import Resolved
 from hocket.errors import TransportError
 from hocket.transports import cuda, cuda_lane, pinned
-from hocket.transports.base import LOCAL
-from hocket.transports.cuda_ipc import Proof
 
 LAST_WORD = 1.0
 """Seconds that a lane waits at its end for its peers to let go."""
@@ -30,17 +33,6 @@ RELEASES, RELEASE_EVERY = 100, 0.1
 """How often waits are ended then, and how many seconds apart: a rank that lives may undo it by what it has issued."""
 
 
-class Found(NamedTuple):
-    """What was tried.  The same on all members."""
-
-    why_staged: str
-    """Why there can be no such queue; ""."""
-    mapped: list[list[str]]
-    """[a][b]: why the memories of a's GPU and b's cannot be mapped by each other, "" if they can."""
-    why_events: str
-    """Why streams cannot wait for words that other ranks' streams write, ""; see mark.h."""
-
-
 class Accelerator:
     """What a queue has of this rank's GPU: lanes to the peers, and what computes."""
 
@@ -50,7 +42,7 @@ class Accelerator:
         self.segment = pinned.SLOT if any(map(any, found.mapped)) else cuda_lane.SLOT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
         mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
-        self.road = "cuda" if all(mapped) else "cuda over memory"
+        self.road = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"
         """Inside hosts, for choosing algorithms: the same on all members."""
         self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
         self._opened: list[int] = []
@@ -63,12 +55,17 @@ class Accelerator:
         """Is a call of the queue under way in some thread?"""
         self.pinned = pinned.Pinned(self.device)
         self.accelerated = Accelerated(self.device)
+        self.meeting: Meeting | None = None
+        """Where kernels of this queue meet those of the other ranks."""
+        self._processors = 0 if found.why_apart else found.processors
+        self._rank, self._order = rank, [near.index(r) for r in sorted(near)]
         self.lane: cuda_lane.Lane | None = None
         self.offer: Any = None
         """What the peers need (JSON)."""
         try:
             if len(self._near) > 1:  # there is not only this rank itself
-                self.lane = cuda_lane.Lane(self.device, near.index(rank), len(near), not found.why_events)
+                room = ROOM if self._processors else 0
+                self.lane = cuda_lane.Lane(self.device, near.index(rank), len(near), not found.why_events, room)
                 self.offer = self.lane.offer()
         except BaseException:
             self._give_back(clean=True)
@@ -80,6 +77,21 @@ class Accelerator:
             return self.pinned.open(out, in_)
         self._opened.append(self._near[peer])
         return self.lane.open(self._near[peer], offer, out, in_)
+
+    def complete(self) -> None:
+        """All peers of this host are open."""
+        if self._processors and self.lane is not None:
+            rooms = [self.lane.room(place) for place in self._order]
+            self.meeting = Meeting(self.device, self._rank, rooms, self._processors)
+            self.accelerated.join(self.meeting)
+
+    def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
+        """Do kernels that meet carry out such calls alone?  The same on all members."""
+        if self.meeting is None or call.src is None or how.function is not None:
+            return False
+        ours = (call.collective, algorithm.name) in KERNELS and algorithm is get(call.collective, algorithm.name)
+        even = call.counts is None or len(set(call.counts)) == 1
+        return ours and even and 0 < call.src.nbytes <= LARGEST
 
     def register(self, buffer: Buffer) -> str:
         """Let peers of this host read the allocation that this is part of in place; why they cannot, or ""."""
@@ -116,6 +128,8 @@ class Accelerator:
         self._hurry.wait(GRACE)
         if self._closing.is_set():
             return
+        if self.meeting is not None:
+            self.meeting.abort()
         if self.lane is not None:
             for _ in range(RELEASES):  # so long no peer uses what is given back then
                 could = self.lane.release()
@@ -157,6 +171,8 @@ class Accelerator:
             self.device.settle()  # what uses the peers' memory is through
         self.accelerated.close()
         self.pinned.close()
+        if self.meeting is not None:
+            self.meeting.close()
         if self.lane is not None:
             self.lane.close(clean)
         if not clean:
@@ -179,13 +195,9 @@ def leave() -> None:
         each.leave()
 
 
-Share = Callable[[Any], list[Any]]
-"""Gives a JSON value, gets every member's; one step of all of them."""
-
-
 def build(comm: Any, ordinal: int, share: Share) -> tuple[Accelerator | None, Found]:
     """This rank's part of a queue on that GPU, if the members can have one."""
-    made, found = None, _try(comm, ordinal, share)
+    made, found = None, tried(comm, ordinal, share)
     if found.why_staged:
         return None, found
     why = ""
@@ -194,7 +206,7 @@ def build(comm: Any, ordinal: int, share: Share) -> tuple[Accelerator | None, Fo
     except TransportError as error:
         why = str(error)
     try:
-        why = _first(share, why)
+        why = first(share, why)
     except BaseException:
         if made is not None:
             made.close()
@@ -202,56 +214,3 @@ def build(comm: Any, ordinal: int, share: Share) -> tuple[Accelerator | None, Fo
     if why and made is not None:
         made.close()
     return (None, found._replace(why_staged=why)) if why else (made, found)
-
-
-def _try(comm: Any, ordinal: int, share: Share) -> Found:
-    proof, why = None, ""
-    try:
-        proof = Proof(cuda.device(ordinal), comm.rank, comm.size)
-    except TransportError as error:
-        why = str(error)
-    try:
-        return _found(comm, share, proof, why)
-    except BaseException:
-        if proof is not None:
-            proof.abandon()
-        raise
-
-
-def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
-    why = _first(share, why)
-    if why or proof is None:
-        if proof is not None:
-            proof.close()
-        return Found(why, [], "")
-    refused = proof.reach(share(proof.offer()))
-    tables = share([None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(refused)])
-    both = [[tables[a][b] or tables[b][a] or "" for b in range(comm.size)] for a in range(comm.size)]
-    peers = [r for r, why in enumerate(both[comm.rank]) if not why and r != comm.rank]
-    why_events = _no_words(comm, share, proof, peers)
-    proof.let_go()
-    share(None)  # now nobody has it mapped
-    proof.close()
-    return Found("", both, why_events)
-
-
-def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
-    why = _first(share, "HOCKET_GPU_SYNC asks for events" if comm.world.config.gpu_sync == "events" else "")
-    if why:
-        return why
-    why = _first(share, proof.wait(peers))
-    if not why:
-        why = _first(share, proof.tell(peers))
-    unheard = _first(share, proof.heard())  # ends the waits of those who could, too
-    return why or unheard
-
-
-def _first(share: Share, why: str) -> str:
-    """What the first rank says that refuses; ""."""
-    return next((f"rank {rank}: {said}" for rank, said in enumerate(share(why)) if said), "")
-
-
-def _host(comm: Any, rank: int) -> str | None:
-    """The host channel below must be memory: a packet of some bytes is all that it carries."""
-    road = None if rank == comm.rank else comm.world.road(comm.members[rank])
-    return None if road is None or road in LOCAL else f"the ranks' processes talk over {road}"

@@ -43,7 +43,7 @@ class CommunicatorBase(Messages):
             self._broken = ArgumentError(f"communicator {self.name!r} is closed")
             for queue in self._queues.values():
                 queue.close()
-            self._to_register.clear()
+            self.gpus.close()
         if self.name == "world":
             self.world.close()
 

@@ -253,7 +253,7 @@ class Communicator(CommunicatorBase):
         ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
         """
         self.usable()
-        self._register_array(describe(x))
+        self.gpus.register(self, describe(x))
 
     # --- about it
 

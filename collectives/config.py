@@ -106,7 +106,7 @@ def _gpu(text: str) -> str:
 
 
 def _gpu_sync(text: str) -> str:
-    if text not in ("auto", "events"):
+    if text not in ("auto", "words", "events"):
         raise ValueError
     return text
 
@@ -140,8 +140,9 @@ VARIABLES = (
              "RDMA port to use, instead of the first that is active"),
     Variable("HOCKET_GPU", _gpu, "auto, on or off", "auto",
              "whether this rank may have arrays on a GPU; if not, other ranks' go through host memory"),
-    Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto or events", "auto",
-             "what streams of ranks wait for: words in memory if a trial proves them, or always events"),
+    Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto, words or events", "auto",
+             "how GPUs of ranks meet: in kernels, else by words in memory, else by events, as far as trials prove; or "
+             "not in kernels; or only by events"),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ memcpy or a loop is put into the stream here.  So a run is done when all of it h
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
+from hocket.collectives.meeting cimport Meeting, gave_up, hk_pointers, next_call
 from hocket.collectives.placed cimport Placed
 from hocket.collectives.plan cimport SCRATCH
 from hocket.collectives.run cimport Accelerator, Run
@@ -16,18 +17,14 @@ from hocket.transports.cuda cimport (CUevent, CUfunction, CUresult, CUstream, De
 
 import ctypes
 
+from hocket.collectives.compiled import function
 from hocket.errors import ArgumentError, Error, TransportError
 from hocket.kernels import cuda as kernels
-from hocket.kernels import nvrtc
 from hocket.transports.cuda_lane import SLOT
 
 cdef enum:
     WAYS = 8                # operands of one launch (kernels/cuda.cuh)
     THREAD_BYTES = 16       # ... which a thread takes at a time
-
-
-cdef struct hk_pointers:    # kernels/cuda.cuh
-    uint64_t at[8]
 
 
 cdef int copy(Accelerator* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
@@ -70,29 +67,39 @@ cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint
         blocks = gpu.most
     parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
     whole.function, whole.blocks, whole.threads = <CUfunction>r.kernel, <unsigned int>blocks, gpu.block
-    whole.parameters = parameters
-    return issue(gpu.device, r.stream, &whole)
+    whole.parameters, whole.meet, whole.then = parameters, NULL, NULL
+    return issue(gpu.device, r.stream, &whole, 0)
 
 
-cdef int issue(hk_device* d, void* stream, Launch* l) noexcept nogil:
-    """Within the device's context."""
-    cdef CUresult rc = d.cuda.cuLaunchKernel(l.function, l.blocks, 1, 1, l.threads, 1, 1, 0, <CUstream>stream,
-                                             l.parameters, NULL)
-    return hk_device_refused(d, b"a kernel", rc) if rc else 0
+cdef int issue(hk_device* d, void* stream, Launch* l, uint64_t limit_ns) noexcept nogil:
+    """It, and what follows it, within the device's context.  `limit_ns`: of a kernel that waits for others; 0: none."""
+    cdef CUresult rc
+    while l != NULL:
+        if l.meet != NULL:
+            next_call(l.meet, limit_ns)
+        rc = d.cuda.cuLaunchKernel(l.function, l.blocks, 1, 1, l.threads, 1, 1, 0, <CUstream>stream, l.parameters, NULL)
+        if rc:
+            return hk_device_refused(d, b"a kernel", rc)
+        l = l.then
+    return 0
 
 
-# Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory.
+# Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory,
+# and kernels meet those of the other ranks in the order of the calls.
 
 cdef int begin(Accelerator* a, Run* r) noexcept nogil:
-    (<Gpu*>a).refusals = (<Gpu*>a).device.refusals
-    return in_turn(<Gpu*>a, r, hk_device_await)
+    cdef Gpu* gpu = <Gpu*>a
+    gpu.refusals = gpu.device.refusals
+    if gpu.meet != NULL and gave_up(gpu.meet, gpu.device.words, sizeof(gpu.device.words)):
+        return -1
+    return in_turn(gpu, r, hk_device_await)
 
 
 cdef int end(Accelerator* a, Run* r) noexcept nogil:
     cdef hk_device* d = (<Gpu*>a).device
     cdef int entered = hk_device_enter(d), rc = 0
     if r.last != NULL:
-        rc = -1 if entered < 0 else issue(d, r.stream, <Launch*>r.last)
+        rc = -1 if entered < 0 else issue(d, r.stream, <Launch*>r.last, r.limit)
     hk_device_leave(d, entered)
     if r.nsteps and d.refusals != (<Gpu*>a).refusals:   # a channel could not say so: `consume` returns nothing
         return -1
@@ -101,7 +108,7 @@ cdef int end(Accelerator* a, Run* r) noexcept nogil:
 
 cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
     cdef int entered, rc = -1
-    if r.base[SCRATCH] == NULL:
+    if r.base[SCRATCH] == NULL and (r.last == NULL or (<Launch*>r.last).meet == NULL):
         return 0
     entered = hk_device_enter(gpu.device)
     if entered >= 0:
@@ -128,38 +135,44 @@ cdef class Accelerated:
 
     def kernel_by(self, dtype, str expression) -> int:
         """... by this expression of the user's."""
-        try:
-            return self._function(kernels.reduce_by(dtype.name, expression))
-        except Error as why:
-            raise type(why)(f"expression({expression!r}): {why}") from None
+        return self._function(kernels.reduce_by(dtype.name, expression), expression)
+
+    def join(self, Meeting meeting) -> None:
+        """Kernels of this queue meet those of the other ranks there."""
+        self.meeting, self.gpu.meet = meeting, &meeting.meet
 
     def scale(self, dtype, uintptr_t out, uintptr_t source, size_t count, double factor, uintptr_t stream) -> None:
         """out = source * factor, in stream order; `out` may be `source`."""
         cdef Launch launch
         kept = self.scaling(&launch, dtype, out, source, count, factor)
         with self.device:
-            if issue(&self.device.d, <void*>stream, &launch) != 0:
+            if issue(&self.device.d, <void*>stream, &launch, 0) != 0:
                 raise TransportError(f"{self.device} refused {self.device.d.words.decode()}")
 
     cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor):
         """The launch that does so; what is returned must live until it has been issued."""
         kernel = kernels.scale(dtype.name)
-        cdef uintptr_t function = self._function(kernel)
-        launch.function = <CUfunction>function
+        cdef uintptr_t found = self._function(kernel)
+        launch.function = <CUfunction>found
         launch.blocks, launch.threads = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
-        values, kept = kernels.arguments(kernel, out, source, count, factor)
-        cdef uintptr_t parameters = ctypes.addressof(values)
+        launch.meet = launch.then = NULL
+        return self.arguments(launch, kernel, (out, source, count, factor))
+
+    cdef object arguments(self, Launch* launch, kernel, tuple values):
+        """Give the launch these; what is returned must live until it has been issued."""
+        where, kept = kernels.arguments(kernel, *values)
+        cdef uintptr_t parameters = ctypes.addressof(where)
         launch.parameters = <void**>parameters
-        return values, kept
+        return where, kept
 
-    def _function(self, kernel):
-        major, minor = self.device.capability
-
-        def load():
-            text, options = kernels.module_source(kernel.module)
-            return nvrtc.compile(text, options, 10 * major + minor, kernel.name)[0]
-
-        return self.device.function(kernel.module, kernel.name, load)
+    def _function(self, kernel, expression=None):
+        """`expression`: the user's that it is made of."""
+        try:
+            return function(self.device, kernel)
+        except Error as why:
+            if expression is None:
+                raise
+            raise type(why)(f"expression({expression!r}): {why}") from None
 
     def refuse_capture(self, uintptr_t stream) -> None:
         if self.device.is_capturing(stream):
@@ -204,12 +217,25 @@ cdef class OnStream(Placed):
 
     def __init__(self, Accelerated at, uintptr_t stream, uintptr_t kernel=0):
         self.at, self.device = at, &at.gpu.base
-        self.stream, self.kernel = stream, kernel
+        self.stream, self.kernel, self.kept = stream, kernel, []
+
+    def then_meet(self, kernel, size_t nbytes, uintptr_t x, uintptr_t out, size_t count, expression=None) -> None:
+        """Let this kernel carry out the call, of so many bytes, when the hosts have met; then comes what comes last."""
+        cdef Meeting meeting = self.at.meeting
+        cdef Launch* launch = &self.meets
+        cdef uintptr_t found = self.at._function(kernel, expression)
+        launch.function, launch.meet, launch.then = <CUfunction>found, &meeting.meet, <Launch*>self.last
+        launch.blocks, launch.threads = kernels.meeting_geometry(nbytes, meeting.multiprocessors)
+        there = [meeting.peers, meeting.windows]
+        if kernel.params[len(there)][0] == "scratch":
+            there.append(meeting.scratch)
+        self.kept.append(self.at.arguments(launch, kernel, (*there, x, out, count)))
+        self.last = launch
 
     def then_scale(self, dtype, uintptr_t address, size_t count, double factor) -> None:
         """Multiply this in place when all of the call has been issued, before anything of the next one."""
-        self.kept = self.at.scaling(&self.launch, dtype, address, address, count, factor)
-        self.last = &self.launch
+        self.kept.append(self.at.scaling(&self.scales, dtype, address, address, count, factor))
+        self.last = &self.scales
 
     cdef char* memory(self, size_t nbytes) except NULL:
         return self.at.memory(nbytes)

@@ -40,7 +40,7 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
             why = world.refusal(name, member)
             if name != road:
                 lines.append(f"    not {name}: {why or 'comes after ' + road}")
-    if comm.why_staged is not None:
+    if comm.gpus.why_staged is not None:
         lines += _gpu_arrays(comm)
     lines.append("algorithms (by bytes of the whole vector):")
     for name in (collective,) if collective else COLLECTIVES:
@@ -65,15 +65,20 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
 
 def _gpu_arrays(comm: CommunicatorBase) -> list[str]:
     """How they go, for each rank."""
-    if comm.why_staged:
-        return [f"GPU arrays: through host memory, whole: {comm.why_staged}"]
-    how = f"events, not words: {comm.why_events}" if comm.why_events else "words"
-    direct = f"from GPU to GPU (CUDA IPC; streams wait for {how})"
-    to_none = len(comm.why_pinned) == comm.size - 1 > 0
+    if comm.gpus.why_staged:
+        return [f"GPU arrays: through host memory, whole: {comm.gpus.why_staged}"]
+    from hocket.collectives.meeting import LARGEST  # only where there are such arrays
+
+    gpus = comm.gpus
+    how = f"hosts wait for events, not streams for words: {gpus.why_events}" if gpus.why_events else ""
+    direct = f"from GPU to GPU (CUDA IPC; {how or 'streams wait for words'})"
+    to_none = len(gpus.why_pinned) == comm.size - 1 > 0
+    together = f"up to {human(LARGEST)} in one kernel of each rank, which meet by flags"
     return [
         f"GPU arrays: {'in pieces through pinned host memory' if to_none else direct}",
-        *(f"  registered, and copied all the same: {n} ({why})" for why, n in comm.unregistered.items()),
-        *(f"  rank {peer}: through pinned host memory: {why}" for peer, why in comm.why_pinned.items()),
+        f"  no kernels that meet: {gpus.why_apart}" if gpus.why_apart else f"  {together}",
+        *(f"  registered, and copied all the same: {n} ({why})" for why, n in gpus.unregistered.items()),
+        *(f"  rank {peer}: through pinned host memory: {why}" for peer, why in gpus.why_pinned.items()),
     ]
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 
 from hocket.algorithms.tuning import Tuning
-from hocket.collectives.buffers import Buffer
 from hocket.collectives.calls import rank_in
+from hocket.collectives.gpus import Gpus
 from hocket.collectives.hot import HotPath
 from hocket.collectives.queue import Queue
 from hocket.collectives.world import World
-from hocket.errors import ArgumentError
 from hocket.transports.base import LOCAL
 
 Groups = tuple[tuple[int, ...], ...]
@@ -41,18 +39,7 @@ class Members(HotPath):
         self._stuck_at = -1
         self._halted = False
         self._nothing = numpy.empty(0, numpy.uint8)
-        self.why_staged: str | None = None
-        """Why GPU arrays go through host memory whole; "": they do not; None: there were none yet."""
-        self.why_pinned: dict[int, str] = {}
-        """If they do not: the ranks that are reached through pinned memory, and why; the others' GPUs are mapped."""
-        self.all_mapped = True
-        """Is there no such rank, for any of the members?"""
-        self.why_events = ""
-        """... and why streams wait for events, and not for words."""
-        self._gpu = -1
-        self._to_register: list[Buffer] = []
-        self.unregistered: dict[str, int] = {}
-        """Why memory that was to be registered is not: so many arrays each."""
+        self.gpus = Gpus()
         self.groups = tuple(
             tuple(self.members.index(r) for r in host if r in self.members)
             for host in world.groups if any(r in self.members for r in host)
@@ -67,67 +54,6 @@ class Members(HotPath):
         """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
         self.timeout = seconds
         self._hot_init(self._main.engine, seconds)
-
-    def _queue_on(self, gpu: int, timeout: float | None) -> Queue | None:
-        """The queue for arrays on this GPU; None if they must go through host memory.  The same on all members."""
-        if self.why_staged is None:  # the first call on GPU arrays
-            without = [r for r, member in enumerate(self.members) if not self.world.gpus[member]]
-            if without:
-                self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
-            else:
-                try:
-                    self._make_gpu_queue(gpu, functools.partial(self._share, timeout=timeout))
-                except BaseException as error:  # the others would wait for us in the next step
-                    self.give_up(error)  # type: ignore[attr-defined]
-                    raise
-        if self.why_staged:
-            return None
-        if gpu != self._gpu:
-            raise ArgumentError(
-                f"this communicator works on GPU {self._gpu}; the array is on GPU {gpu}: copy it there, "
-                "or use another communicator (comm.split)"
-            )
-        return self._queues["gpu", None]
-
-    def _make_gpu_queue(self, gpu: int, share: Callable[[Any], list[Any]]) -> None:
-        from hocket.collectives import accelerated  # only who has arrays on a GPU needs it
-
-        accelerator, found = accelerated.build(self, gpu, share)
-        if accelerator is not None:
-            try:
-                made = self._make_queue("gpu", None, accelerator)
-                made.accept(share(made.offer()))
-            except BaseException:
-                accelerator.abort()
-                raise
-            self._queues["gpu", None] = made
-            accelerator.is_driven = lambda: made.engine.driven
-            if self._halted:  # meanwhile, and that queue was not there to be told
-                made.engine.abort()
-                accelerator.abort()
-            made.engine.count_with(self._main.engine)
-            self.all_mapped = not any(map(any, found.mapped))
-            self.why_pinned = {r: why for r, why in enumerate(found.mapped[self.rank]) if why}
-            self._gpu = gpu
-            for buffer in self._to_register:
-                self._register(accelerator, buffer)
-            self._to_register.clear()
-        self.why_staged, self.why_events = found.why_staged, found.why_events
-
-    def _register_array(self, buffer: Buffer) -> None:
-        """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""
-        if buffer.device < 0:
-            raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
-        queue = self._queues.get(("gpu", None))
-        if queue is None:
-            self._to_register.append(buffer)
-        else:
-            self._register(queue.accelerator, buffer)
-
-    def _register(self, accelerator: Any, buffer: Buffer) -> None:
-        why = accelerator.register(buffer)
-        if why:
-            self.unregistered[why] = self.unregistered.get(why, 0) + 1
 
     def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]

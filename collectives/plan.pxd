@@ -43,6 +43,7 @@ cdef class Plan:
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
     cdef readonly bint small        # few bytes: over before another thread could use the GIL
+    cdef readonly bint meets        # these are the hosts, and then kernels do (meeting.pyx)
     cdef object library             # the capsule of what a CALL calls
     cdef hk_library* called
     cdef Step* steps

@@ -18,8 +18,10 @@ class Plan:
     small: bool
     traffic: int
     source: int | None
+    meets: bool
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
         fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
+        meets: bool = False,
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

@@ -75,9 +75,11 @@ class Running(Failing):
             plan = self._plan(queue, call, how, options)
             queue.keep(key, plan)
         apart = options.async_op or open_group() is not None
-        there = OnGpu(queue.accelerator, call, how, apart) if queue.accelerator is not None else None
+        there = OnGpu(queue.accelerator, call, how, plan, apart) if queue.accelerator is not None else None
         if how.before is not None:
             call = _premultiplied(call, how.before, there)
+        if there is not None and plan.meets:
+            there.meet(call, plan.algorithm, how)
         held = queue.pin(call.src, call.dst) if there is None else None
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         after = how.after if call.dst else 0.0
@@ -105,12 +107,13 @@ class Running(Failing):
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
         """The queue of this call.  What its GPU cannot do, or not with the others', is done in host memory."""
         gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
-        queue = self._queue_on(gpu, options.timeout) if gpu >= 0 and ours else None
+        queue = self.gpus.queue(self, gpu, options.timeout) if gpu >= 0 and ours else None
         # A library need not take pinned memory for an array of its GPU's.
-        if queue is not None and (self.all_mapped or how.function is None):
+        if queue is not None and (self.gpus.all_mapped or how.function is None):
             return queue
         if how.expression is not None:
-            why = "these arrays are in host memory" if gpu < 0 else self.why_staged or "this call asks for another road"
+            why = self.gpus.why_staged or "this call asks for another road"
+            why = "these arrays are in host memory" if gpu < 0 else why
             raise ArgumentError(f"an expression reduces on GPUs only, and {why}: pass a function as op")
         call.stage()
         return self._main if options.transport is None else self._queue("collectives", options.transport)
@@ -166,6 +169,8 @@ class Running(Failing):
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
+        if queue.accelerator is not None and queue.accelerator.carries(call, algorithm, how):
+            return self._met_plan(queue, call, how, options, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
         longest = max(layout.lengths, default=0)
         itemsize = call.model.dtype.itemsize
@@ -198,6 +203,14 @@ class Running(Failing):
 
     def _limit(self, options: Options) -> float:
         return self.timeout if options.timeout is None else options.timeout
+
+    def _met_plan(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> Plan:
+        """All ranks meet; then a kernel of each does the rest (meeting.pyx)."""
+        met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        about = self._about(queue, call, how, options, algorithm)
+        plan = Plan(met.steps, scratch=met.scratch, segment=0, meets=True, **about)
+        self._connect(queue, plan, self._limit(options))
+        return plan
 
     def _library_plan(
         self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 from gpu_arrays import GpuArray, empty, put
 
+import hocket
 from hocket.algorithms import registry
 from hocket.algorithms.contract import CONTRACTS
 from hocket.transports import cuda
@@ -23,6 +24,8 @@ KERNELS = {
     "int32": ("sum", "max"), "int64": ("sum", "prod"),
 }  # fmt: skip
 """What the ranks reduce; the floats' averages too."""
+MEETING = (("float32", "sum"), ("float32", "max"), ("bfloat16", "sum"), ("int64", "sum"))
+"""What kernels reduce that meet."""
 EXPRESSIONS = {"float32": "a + a - b", "bfloat16": "a > b ? a : b", "bool": "a + b"}
 """What users' ops are, in CUDA C++."""
 REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
@@ -168,7 +171,7 @@ def everything(comm: Any) -> None:
     for part in (every_way_out, with_counts, messages, by_every_algorithm, every_dtype_and_op, in_several_slots):
         part(comm)
         comm.barrier()
-    assert comm.why_staged == ""
+    assert comm.gpus.why_staged == ""
 
 
 def staged(comm: Any, function: Any) -> None:
@@ -201,7 +204,37 @@ def between_hosts(comm: Any) -> None:
             root = {"root": comm.size - 1} if collective == "broadcast" else {}
             check(comm, collective, of(comm, collective, length), **root)
     with_counts(comm)
-    assert comm.why_staged == ""
+    assert comm.gpus.why_staged == ""
+
+
+def by_kernels(comm: Any) -> None:
+    """What kernels that meet carry out, and what comes next to it: just too long, of uneven blocks, out of place."""
+    least = (1 << 18) + 1  # too many
+    for collective, name in (("allreduce", "one_shot"), ("allreduce", "direct"), ("reduce_scatter", "direct"),
+                             ("allgather", "direct")):  # fmt: skip
+        for count in (0, 1, 3, 1001, 70_003, least - 1, least):
+            length = count // comm.size if collective == "reduce_scatter" else count
+            check(comm, collective, of(comm, collective, length), algorithm=name)
+    for dtype, op in MEETING:
+        for collective in ("allreduce", "reduce_scatter"):
+            check(comm, collective, of(comm, collective, 4099, dtype), op=op, order="rank")
+    for dtype in ("float32", "bfloat16"):
+        check(comm, "allreduce", of(comm, "allreduce", 4099, dtype), op="avg", order="rank")
+    check(comm, "allreduce", of(comm, "allreduce", 501), op=hocket.premul_sum(2.5), order="rank")
+    x = put(values(comm.rank, 900, "float32"))
+    comm.allreduce(x, hocket.expression(EXPRESSIONS["float32"]))
+    total = values(0, 900, "float32")
+    for rank in range(1, comm.size):
+        total = total + total - values(rank, 900, "float32")
+    same(x, total, "an expression")
+    wide = put(np.concatenate([values(comm.rank, 1, "float32"), values(comm.rank, 1001, "float32")]))
+    comm.allreduce(wide.part(1, 1002))  # not aligned to 16 bytes
+    want = comm.allreduce(values(comm.rank, 1001, "float32"), algorithm="one_shot")
+    same(wide.part(1, 1002), want, "an odd address")
+    every_way_out(comm)
+    with_counts(comm)
+    check(comm, "allgather", of(comm, "allgather", 4099, "bfloat16"))
+    assert comm.gpus.why_staged == comm.gpus.why_apart == ""
 
 
 def on_devices(comm: Any) -> None:
@@ -216,4 +249,4 @@ def on_devices(comm: Any) -> None:
     out = GpuArray(5 * comm.size, np.float32, gpu)
     comm.allgather(put(np.full(5, comm.rank, np.float32), gpu), out=out)
     same(out, np.repeat(np.arange(comm.size, dtype=np.float32), 5), "allgather")
-    assert comm.why_staged == ""
+    assert comm.gpus.why_staged == ""

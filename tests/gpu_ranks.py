@@ -73,6 +73,8 @@ def build(folder: Path) -> Path:
     kernels = [cuda.reduce(dtype, op) for dtype, ops in gpu_oracle.KERNELS.items() for op in ops]
     kernels += [cuda.scale(dtype) for dtype in gpu_oracle.KERNELS]
     kernels += [cuda.reduce_by(*each) for each in gpu_oracle.EXPRESSIONS.items()]
+    kernels += [kernel for each in gpu_oracle.MEETING for kernel in cuda.shots(*each)]
+    kernels += [*cuda.shots_by("float32", gpu_oracle.EXPRESSIONS["float32"]), cuda.BARRIER]
     emulation.build(folder, emulation.modules_of(kernels), ("-O1",))
     return folder
 

@@ -131,4 +131,4 @@ def everything(comm: Any) -> None:
     averages(comm)
     met_late(comm)
     together(comm)
-    assert comm.why_staged == ""
+    assert comm.gpus.why_staged == ""

@@ -124,6 +124,20 @@ cdef class Device:
             rc = cuda.cuMemFree_v2(address)
         check(rc, "memory to give back")
 
+    def alloc_host(self, size_t nbytes) -> int:
+        """The address of so many bytes of host memory that GPUs reach too (pinned)."""
+        cdef void* made = NULL
+        cdef CUresult rc
+        with self, nogil:
+            rc = cuda.cuMemHostAlloc(&made, nbytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
+        check(rc, f"{nbytes} bytes of pinned memory")
+        return <uintptr_t>made
+
+    def free_host(self, uintptr_t address) -> None:
+        """Waits for the GPU, as `free` does."""
+        with self, nogil:
+            cuda.cuMemFreeHost(<void*>address)
+
     def stream(self, int priority=0) -> int:
         """A new stream, which waits for no other."""
         cdef CUstream made = NULL

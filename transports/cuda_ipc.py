@@ -27,13 +27,16 @@ WORD_WAIT = 1.0
 class Proof:
     """A few bytes of this GPU that the peers read, to prove that they can, and words that they write.
 
+    `room`: more bytes, that the proof has no use for.
+
     In this order, each step by all ranks before the next: `offer`, `reach`; `wait`, `tell`, `heard`; `let_go`, `close`.
     """
 
-    def __init__(self, device: cuda.Device, rank: int, size: int) -> None:
+    def __init__(self, device: cuda.Device, rank: int, size: int, room: int = 0) -> None:
         self.device, self.rank, self.size = device, rank, size
-        self.memory = cuda.Shared(device, TOKEN + 4 * size)
-        device.clear(self.memory.address, TOKEN + 4 * size)
+        self._own = -(-(TOKEN + 4 * size) // 256) * 256
+        self.memory = cuda.Shared(device, self._own + room)
+        device.clear(self.memory.address, self._own + room)
         self.token = numpy.frombuffer(secrets.token_bytes(TOKEN), numpy.uint8)
         self._copy(self.memory.address, self.token.ctypes.data)
         self._mapped: dict[int, cuda.Mapped] = {}
@@ -41,7 +44,8 @@ class Proof:
         self._stuck = False
 
     def offer(self) -> dict[str, Any]:
-        me = {"boot": boot_id(), "pid": os.getpid(), "gpu": repr(self.device), "token": self.token.tobytes().hex()}
+        me = {"boot": boot_id(), "pid": os.getpid(), "gpu": repr(self.device), "token": self.token.tobytes().hex(),
+              "uuid": self.device.uuid, "processors": self.device.multiprocessors}
         try:
             return me | {"handle": self.memory.handle}
         except TransportError as why:
@@ -69,6 +73,10 @@ class Proof:
     def _copy(self, to: int, source: int) -> None:
         self.device.copy(to, source, TOKEN, 0)
         self.device.synchronize(0)
+
+    def room(self, rank: int) -> int:
+        """Where the further bytes of `rank` begin, as mapped here; zeros at first."""
+        return (self.memory.address if rank == self.rank else self._mapped[rank].address) + self._own
 
     def wait(self, peers: Sequence[int]) -> str:
         """Let a stream wait for a word of each of these peers', and of our own; why it cannot, or ""."""

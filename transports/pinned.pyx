@@ -6,12 +6,10 @@ Control path only: what is done once for a pair of channels.
 import time
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from libc.stdint cimport uintptr_t
 
 from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
-from hocket.transports.cuda cimport (CU_EVENT_DISABLE_TIMING, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE,
-                                     CUevent, Device, hk_device, hk_device_refused)
-
-from hocket.errors import TransportError
+from hocket.transports.cuda cimport CUevent, Device, hk_device
 
 
 cdef extern from "transports/pinned.h" nogil:
@@ -39,35 +37,29 @@ PATIENCE = 1.0
 """Seconds that streams may take to be through with what a run has left."""
 
 
-cdef int refused(hk_device* d, const char* what, int code) except -1:
-    if code:
-        hk_device_refused(d, what, code)
-        raise TransportError(f"GPU {d.ordinal}: {d.words.decode()}")
-    return 0
-
-
-cdef int end_open(hk_p_end* e, const hk_channel_ops* ops, hk_device* d, channel) except -1:
-    """Within the device's context."""
+cdef int end_open(hk_p_end* e, const hk_channel_ops* ops, Device device, channel) except -1:
     cdef int i
-    cdef unsigned int how = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
-    hk_p_open(e, ops, d, <hk_channel*>PyCapsule_GetPointer(channel, HK_CAPSULE))
-    refused(d, "pinned memory", d.cuda.cuMemHostAlloc(<void**>&e.slots, HK_P_SLOTS * HK_P_SLOT_BYTES, how))
+    cdef uintptr_t made
+    hk_p_open(e, ops, &device.d, <hk_channel*>PyCapsule_GetPointer(channel, HK_CAPSULE))
+    made = device.alloc_host(HK_P_SLOTS * HK_P_SLOT_BYTES)
+    e.slots = <char*>made
     for i in range(HK_P_SLOTS):
-        refused(d, "an event", d.cuda.cuEventCreate(&e.event[i], CU_EVENT_DISABLE_TIMING))
+        made = device.event()
+        e.event[i] = <CUevent>made
     return 0
 
 
-cdef void end_close(hk_p_end* e) noexcept:
-    """Within the device's context; what it says is not heard."""
+cdef int end_close(hk_p_end* e, Device device) except -1:
     cdef int i
     for i in range(HK_P_SLOTS):
         if e.event[i] != NULL:
-            e.device.cuda.cuEventDestroy_v2(e.event[i])
+            with device:
+                e.device.cuda.cuEventDestroy_v2(e.event[i])     # what it says is not heard
             e.event[i] = NULL
     if e.slots != NULL:
-        with nogil:     # it waits for the GPU, and another thread may have to end a stream's wait
-            e.device.cuda.cuMemFreeHost(e.slots)
+        device.free_host(<uintptr_t>e.slots)
         e.slots = NULL
+    return 0
 
 
 cdef class Pair:
@@ -80,13 +72,12 @@ cdef class Pair:
 
     def __cinit__(self, Device device, out, in_):
         self.device, self.below = device, (out, in_)
-        with device:
-            try:
-                end_open(&self.tx.end, &hk_p_sender_ops, &device.d, out)
-                end_open(&self.rx.end, &hk_p_receiver_ops, &device.d, in_)
-            except BaseException:
-                self.free()
-                raise
+        try:
+            end_open(&self.tx.end, &hk_p_sender_ops, device, out)
+            end_open(&self.rx.end, &hk_p_receiver_ops, device, in_)
+        except BaseException:
+            self.free()
+            raise
 
     def capsules(self):
         return PyCapsule_New(&self.tx.end.base, HK_CAPSULE, NULL), PyCapsule_New(&self.rx.end.base, HK_CAPSULE, NULL)
@@ -96,9 +87,8 @@ cdef class Pair:
         return hk_p_sender_is_idle(&self.tx) and hk_p_receiver_is_idle(&self.rx)
 
     def free(self):
-        with self.device:
-            end_close(&self.tx.end)
-            end_close(&self.rx.end)
+        end_close(&self.tx.end, self.device)
+        end_close(&self.rx.end, self.device)
 
 
 cdef class Pinned:

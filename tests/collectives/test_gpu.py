@@ -149,8 +149,8 @@ MARKS = """
 {before}
 with alone() as comm:
     comm.allreduce(put(np.ones(3, np.float32)))
-    assert comm.why_staged == ""
-    say(why=comm.why_events, told=comm.explain())
+    assert comm.gpus.why_staged == ""
+    say(why=comm.gpus.why_events, told=comm.explain())
 """
 
 
@@ -159,7 +159,7 @@ with alone() as comm:
     [
         ("", {}, "", "streams wait for words)"),
         ("", {"ipc_events": 0}, "", "streams wait for words)"),
-        (BY_EVENTS, {}, "rank 0: HOCKET_GPU_SYNC asks for events", "streams wait for events, not words: rank"),
+        (BY_EVENTS, {}, "rank 0: HOCKET_GPU_SYNC asks for events", "hosts wait for events, not"),
         ("os.environ.update(HOCKET_GPU_SYNC='events' if os.environ['HOCKET_RANK'] == '1' else 'auto')", {},
          "rank 1: HOCKET_GPU_SYNC", "events"),
         ("", {"memops": 0}, "rank 0: waiting for a word: operation not supported", "events"),
@@ -443,10 +443,10 @@ pinned, mapped = (world.split(0 if world.rank in pair else None) for pair in ((0
 x, y = (put(np.ones(70_001, np.float32), world.rank % 2) for _ in range(2))
 if pinned is not None:
     pinned.allreduce(x)
-    assert pinned.why_pinned
+    assert pinned.gpus.why_pinned
 if mapped is not None:
     mapped.allreduce(y)
-    assert not mapped.why_pinned
+    assert not mapped.gpus.why_pinned
     if world.rank == 2:
         gpu_ranks.knob("delay", 300_000)
     for _ in range(3):
@@ -637,7 +637,7 @@ with alone() as comm:
     gpu_oracle.staged(comm, gpu_functions.by_host(np.maximum))
     if cuda.count() == 1:
         gpu_oracle.in_several_slots(comm)
-    say(why=comm.why_staged, pinned=comm.why_pinned, told=comm.explain())
+    say(why=comm.gpus.why_staged, pinned=comm.gpus.why_pinned, told=comm.explain())
 """
 
 
@@ -670,7 +670,7 @@ import gpu_functions
 {before}
 with alone() as comm:
     gpu_oracle.staged(comm, gpu_functions.by_host(np.maximum))
-    say(why=comm.why_staged)
+    say(why=comm.gpus.why_staged)
 """
 
 
@@ -685,7 +685,7 @@ with alone() as comm:
 def test_through_host_memory_where_it_must_be(
     before: str, knobs: dict[str, int], why: str, built: Path, tmp_path: Path
 ) -> None:
-    """On all ranks alike, with the same results; and comm.why_staged says why."""
+    """On all ranks alike, with the same results; and comm.gpus.why_staged says why."""
     found = gpu_ranks.run(built, 2, STAGED.format(before=before), tmp_path, delay=DELAY, **knobs)
     assert why in found[0]["why"] and found[0]["why"] == found[1]["why"], found
 
@@ -768,7 +768,7 @@ with hocket.init() as comm:
     loaded = [name for name in gpus if f"hocket.{name}" in sys.modules]
     with open("/proc/self/maps") as maps:
         loaded += [line for line in maps if "libcuda" in line]
-    say(loaded=loaded, why=comm.why_staged)
+    say(loaded=loaded, why=comm.gpus.why_staged)
 """
 
 

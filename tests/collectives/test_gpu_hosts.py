@@ -21,7 +21,7 @@ import gpu_streams
 with alone() as comm:
     gpu_oracle.between_hosts(comm)
     gpu_streams.everything(comm)
-    say(pinned=comm.why_pinned, told=comm.explain("allreduce", 1 << 24))
+    say(pinned=comm.gpus.why_pinned, told=comm.explain("allreduce", 1 << 24))
 """
 
 

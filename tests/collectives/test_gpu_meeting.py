@@ -1,0 +1,188 @@
+"""Ranks with a GPU each, whose kernels carry out calls together, over the stand-ins for the driver and the compiler."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import faulty
+import gpu_ranks
+import pytest
+
+DELAY = 60
+"""Microseconds at most by which a stream carries out each thing late."""
+MORE = pytest.param(4, marks=pytest.mark.gpu)
+"""Ranks: as good as two in the plain run of the tests."""
+APART = """
+os.environ["FAKE_CUDA"] = f"first_device={os.environ['HOCKET_RANK']}," + os.environ["FAKE_CUDA"]
+"""
+"""Each rank sees one GPU, which no other rank sees."""
+
+ORACLE = """
+import gpu_oracle
+with alone() as comm:
+    gpu_oracle.by_kernels(comm)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3, MORE, pytest.param(8, marks=pytest.mark.gpu)])
+def test_kernels_give_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, APART + ORACLE, tmp_path, delay=DELAY):
+        assert said["done"]
+
+
+STREAMS = """
+import gpu_streams
+with alone() as comm:
+    gpu_streams.everything(comm)
+    assert comm.gpus.why_apart == ""
+"""
+
+
+@pytest.mark.parametrize("size", [2, MORE])
+def test_streams_order_what_is_issued(size: int, built: Path, tmp_path: Path) -> None:
+    """Kernels of all sizes, and calls without, in one row."""
+    for said in gpu_ranks.run(built, size, APART + STREAMS, tmp_path, delay=5 * DELAY):
+        assert said["done"]
+
+
+ISSUED = """
+kinds = "launches", "copies", "value_waits", "value_writes"
+def issued(function, *args, **how):
+    before = [gpu_ranks.count(kind) for kind in kinds]
+    function(*args, **how)
+    return [gpu_ranks.count(kind) - was for kind, was in zip(kinds, before)]
+with alone() as comm:
+    x, out = put(np.ones(1 << 18, np.float32)), put(np.zeros(1 << 18, np.float32))
+    comm.allreduce(x)
+    for _ in range(20):
+        for algorithm in ("one_shot", "direct"):
+            assert issued(comm.allreduce, x.part(0, 2048), algorithm=algorithm) == [1, 0, 0, 0]
+        assert issued(comm.reduce_scatter, x, out=out.part(0, (1 << 18) // comm.size)) == [1, 0, 0, 0]
+        assert issued(comm.allgather, x.part(0, 8), out=out.part(0, 8 * comm.size)) == [1, 0, 0, 0]
+    assert issued(comm.allreduce, x, "avg") == [2, 0, 0, 0]
+    longer = put(np.ones((1 << 18) + 1, np.float32))
+    assert issued(comm.allreduce, longer)[1:] != [0, 0, 0]
+    assert issued(comm.broadcast, x)[1:] != [0, 0, 0]
+    assert issued(comm.allreduce, x, algorithm="ring")[1:] != [0, 0, 0]
+    told = comm.explain()
+    assert "up to 1 MiB in one kernel of each rank" in told, told
+    del x, out, longer
+"""
+
+
+def test_a_call_is_one_launch(built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, APART + ISSUED, tmp_path)
+
+
+WHY = """
+{before}
+with alone() as comm:
+    x = put(np.ones(1000, np.float32))
+    comm.allreduce(x)
+    assert comm.allreduce(x).get()[0] == comm.size ** 2 and comm.gpus.why_staged == ""
+    say(why=comm.gpus.why_apart, told=comm.explain(), events=comm.gpus.why_events)
+    del x
+"""
+ONE = "if os.environ['HOCKET_RANK'] == '1': "
+BESIDE = "os.environ['FAKE_CUDA'] = 'first_device=%d' % (int(os.environ['HOCKET_RANK']) // 2)"
+
+
+@pytest.mark.parametrize(
+    ("size", "before", "why"),
+    [
+        (3, BESIDE, "ranks 0 and 1 share a GPU"),
+        (2, APART + ONE + "os.environ['HOCKET_GPU_SYNC'] = 'words'", "rank 1: HOCKET_GPU_SYNC asks for words"),
+        (2, APART + ONE + "cuda.library(), gpu_ranks.refuse('cuLaunchKernel', 1, 700)", "rank 1: a kernel that meets"),
+        (2, APART + ONE + "cuda.library(), gpu_ranks.refuse('cuMemHostAlloc', 1, 2)", "rank 1: 8 bytes of pinned"),
+    ],
+)  # fmt: skip
+def test_why_kernels_do_not_meet(size: int, before: str, why: str, built: Path, tmp_path: Path) -> None:
+    """The same on all ranks, and said; calls go on as on one GPU."""
+    for said in gpu_ranks.run(built, size, WHY.format(before=before), tmp_path):
+        assert why in said["why"] and not said["events"], said
+        assert f"no kernels that meet: {said['why']}" in said["told"], said
+
+
+LATE = """
+with hocket.init() as comm:
+    x = put(np.ones(1000, np.float32))
+    comm.allreduce(x)
+    if comm.rank == 1:
+        gpu_ranks.knob("delay", 500_000)
+        host = np.ones(1000, np.float32)
+        for _ in range(10):
+            x.set_later(host)
+    comm.allreduce(x, timeout=0.2)
+    time.sleep(1)
+    with telling():
+        comm.allreduce(x)
+    gpu_ranks.knob("delay", 0)
+    del x
+"""
+
+
+def test_a_gpu_that_is_late(built: Path, tmp_path: Path) -> None:
+    """A kernel that waits for it gives up, and the next call says so, on all ranks."""
+    ends = gpu_ranks.run(built, 2, APART + LATE, tmp_path)
+    assert ends[0]["error"] == "TransportError" and ends[1]["error"] == "PeerLostError", ends
+    told = "the result of an earlier call: its kernel waited for that of rank 1, which did not come in time"
+    assert all(told in said["text"] for said in ends)
+
+
+KILLED = """
+comm = hocket.init()
+xs = [put(np.ones(1000, np.float32)) for _ in range(3)]
+comm.allreduce(xs[0])
+faulty.ready()
+with telling():
+    while True:
+        [work.wait() for work in [comm.allreduce(x, async_op=True) for x in xs]]
+        time.sleep(0.02)  # the streams shall be behind, but not by minutes
+{after}
+comm.close()
+del xs
+say(at_end=time.monotonic(), misuses=gpu_ranks.count("misuses"))
+"""
+
+
+@pytest.mark.parametrize(("size", "after"), [(2, ""), (3, "os._exit(0)")])
+def test_a_rank_is_killed(size: int, after: str, built: Path, tmp_path: Path) -> None:
+    """Kernels that wait for its own give up, long before their time is over."""
+    with gpu_ranks.job(built, size, APART + KILLED.format(after=after), tmp_path, delay=2000) as job:
+        faulty.all_ready(tmp_path, range(size))
+        time.sleep(0.2)
+        killed = time.monotonic()
+        job.signal(1, signal.SIGKILL)
+        ends = job.wait(20)
+    for rank in set(range(size)) - {1}:
+        said = faulty.facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at"] - killed < 2, said
+        assert after or (said["at_end"] - killed < 6 and not said["misuses"]), said
+
+
+DIFFERENT = """
+with hocket.init() as world:
+    for odd in (lambda comm, x: comm.allreduce(x, "max"), lambda comm, x: comm.allreduce(x.part(0, 999)),
+                lambda comm, x: comm.allreduce(x, algorithm="direct"), lambda comm, x: comm.reduce_scatter(x)):
+        comm = world.dup()
+        x = put(np.ones(1000, np.float32))
+        comm.allreduce(x)
+        try:
+            odd(comm, x) if comm.rank else comm.allreduce(x)
+            comm.barrier()
+            comm.barrier()
+        except hocket.MismatchError as error:
+            assert "float32[1000]" in str(error) or "float32[999]" in str(error), error
+        else:
+            raise AssertionError("calls that differ were carried out")
+        comm.close()
+    say(done=True)
+"""
+
+
+def test_calls_that_differ(built: Path, tmp_path: Path) -> None:
+    """No kernel is launched: the hosts do not meet."""
+    for said in gpu_ranks.run(built, 2, APART + DIFFERENT, tmp_path, delay=DELAY):
+        assert said["done"]
