@@ -227,6 +227,12 @@ def by_kernels(comm: Any) -> None:
     for rank in range(1, comm.size):
         total = total + total - values(rank, 900, "float32")
     same(x, total, "an expression")
+    backwards = comm.split(0, -comm.rank)
+    x.set(values(backwards.rank, 900, "float32"))  # rank order is that of the communicator, not of the world
+    backwards.allreduce(x, hocket.expression(EXPRESSIONS["float32"]))
+    assert backwards.gpus.why_apart == ""
+    same(x, total, "an expression, ranks in another order")
+    backwards.close()
     wide = put(np.concatenate([values(comm.rank, 1, "float32"), values(comm.rank, 1001, "float32")]))
     comm.allreduce(wide.part(1, 1002))  # not aligned to 16 bytes
     want = comm.allreduce(values(comm.rank, 1001, "float32"), algorithm="one_shot")
