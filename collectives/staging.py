@@ -46,7 +46,10 @@ def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool]:
     shape, strides, (address, read_only) = tuple(interface["shape"]), interface.get("strides"), interface["data"]
     if strides is not None and strides != _strides(shape, numpy.dtype(array.dtype).itemsize):
         raise ArgumentError(f"{what} is not C-contiguous (strides {strides}); pass a contiguous copy")
-    gpu = array.device.id if hasattr(array, "device") else cuda.device_of(address)
+    if hasattr(array, "device"):
+        gpu = array.device.id
+    else:  # no elements have no address
+        gpu = cuda.device_of(address) if address else cuda.current()
     return gpu, address, shape, not read_only
 
 

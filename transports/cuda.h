@@ -84,6 +84,7 @@ typedef void (*CUhostFn)(void *);
     X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
     X(cuCtxGetCurrent, (CUcontext *)) \
+    X(cuCtxGetDevice, (CUdevice *)) \
     X(cuCtxPushCurrent_v2, (CUcontext)) \
     X(cuCtxPopCurrent_v2, (CUcontext *)) \
     X(cuCtxSynchronize, (void)) \

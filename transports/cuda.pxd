@@ -46,6 +46,7 @@ cdef extern from "transports/mark.h" nogil:
         CUresult (*cuDeviceGetUuid_v2)(CUuuid*, CUdevice) noexcept nogil
         CUresult (*cuDeviceGetAttribute)(int*, int, CUdevice) noexcept nogil
         CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice) noexcept nogil
+        CUresult (*cuCtxGetDevice)(CUdevice*) noexcept nogil
         CUresult (*cuCtxPushCurrent_v2)(CUcontext) noexcept nogil
         CUresult (*cuCtxPopCurrent_v2)(CUcontext*) noexcept nogil
         CUresult (*cuCtxSynchronize)() noexcept nogil

@@ -73,6 +73,14 @@ def device_of(uintptr_t address) -> int:
     return ordinal
 
 
+def current() -> int:
+    """The GPU that this thread works on: the first, if it has not said; -1: there is no driver."""
+    cdef CUdevice found = 0
+    if library():
+        return -1
+    return found if cuda.cuCtxGetDevice(&found) == 0 else 0
+
+
 def device(int ordinal) -> Device:
     """This process's one object of the GPU."""
     with _lock:

@@ -125,6 +125,12 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
     return leave(CUDA_SUCCESS);
 }
 
+CUresult cuCtxGetDevice(CUdevice *device) {
+    ENTER(IN_CONTEXT);
+    *device = current()->device;
+    return leave(CUDA_SUCCESS);
+}
+
 static int is_context(CUcontext c) { return c >= contexts && c < contexts + DEVICES && c->alive; }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
