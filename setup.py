@@ -13,6 +13,7 @@ EXTENSIONS = [
     "bench.limits",
     "collectives.buffers",
     "collectives.device",
+    "collectives.dlpack",
     "collectives.drive",
     "collectives.engine",
     "collectives.hot",

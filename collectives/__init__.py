@@ -32,6 +32,7 @@ from hocket.collectives.handle import Work, group
 from hocket.collectives.memory import empty, zeros
 from hocket.collectives.ops import expression, premul_sum
 from hocket.collectives.start import from_mpi, init
+from hocket.collectives.streams import on_stream
 from hocket.collectives.threads import local_world
 from hocket.errors import (
     ArgumentError,
@@ -70,6 +71,7 @@ __all__ = [
     "group",
     "init",
     "local_world",
+    "on_stream",
     "premul_sum",
     "rank",
     "recv",

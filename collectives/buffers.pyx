@@ -1,7 +1,7 @@
 """From the caller's array to (pointer, bytes, dtype): the only place that looks at array types.
 
 torch tensors are asked for `data_ptr` and friends, so torch is never imported
-here; anything else comes in through the buffer protocol or `__array_interface__`.  Nothing is copied, except GPU
+here; anything else comes in through the buffer protocol, `__array_interface__` or DLPack.  Nothing is copied, except GPU
 arrays, which are staged in host memory (staging.py).
 """
 
@@ -11,7 +11,8 @@ cimport numpy as np
 import numpy
 from libc.stdint cimport uintptr_t
 
-from hocket.collectives import staging
+from hocket.collectives import dlpack, staging
+from hocket.collectives.streams import current_stream
 from hocket.errors import ArgumentError
 from hocket.kernels import dtypes
 
@@ -32,8 +33,9 @@ cdef class Buffer:
     cdef readonly object array      # what the caller gave us
     cdef readonly bint writable
     cdef public bint fresh          # made by us for the result
-    cdef object export              # of a buffer: what keeps its memory where it is
+    cdef object export              # of a buffer, or by DLPack: what keeps its memory where it is
     cdef readonly object host       # of a GPU array that is staged: its copy in host memory
+    cdef tuple there                # ... and its GPU and address
     cdef readonly int device        # the GPU that `address` is in; -1: it is in host memory
     cdef readonly bint foreign      # is the array in a GPU's memory, wherever `address` is?
 
@@ -43,14 +45,27 @@ cdef class Buffer:
     def stage(self):
         """If it lies on a GPU, work on a copy in host memory from now on; `restore` writes it back."""
         cdef Buffer copy
-        if self.foreign and self.host is None:
+        if not self.foreign or self.host is not None:
+            return
+        if staging.copies_itself(self.array):
             copy = describe(staging.to_host(self.array))
-            self.device, self.host, self.address = -1, copy.array, copy.address
+        elif self.device < 0:
+            raise ArgumentError(f"a {type(self.array).__name__} is on a GPU, and no CUDA driver can be opened here")
+        else:
+            copy = describe(numpy.empty(self.nbytes, numpy.uint8))
+            staging.copy(self.array, self.device, copy.address, self.address, self.nbytes)
+        self.there = self.device, self.address
+        self.device, self.host, self.address = -1, copy.array, copy.address
 
     def restore(self):
         """Write the result back to where the caller wants it, if that is in GPU memory."""
-        if self.host is not None:
+        if self.host is None:
+            return
+        if staging.copies_itself(self.array):
             staging.restore(self.array, self.host)
+        else:
+            gpu, address = self.there
+            staging.copy(self.array, gpu, address, self.address, self.nbytes)
 
     @property
     def rows(self):
@@ -99,8 +114,11 @@ def describe(array, str what="x"):
     try:
         view = numpy.asarray(array if hasattr(array, "__array_interface__") else memoryview(array))
     except TypeError:
+        if hasattr(array, "__dlpack_device__"):
+            return describe_dlpack(array, what)
         raise ArgumentError(
-            f"{what} is a {type(array).__name__}: pass a NumPy array, a torch tensor, or anything with the buffer protocol"
+            f"{what} is a {type(array).__name__}: pass a NumPy array, a torch tensor, or anything with the buffer protocol "
+            "or DLPack"
         ) from None
     b = describe(view, what)
     b.array, b.export = array, view     # as long as it is exported, a bytearray cannot be resized under us
@@ -120,6 +138,19 @@ cdef Buffer describe_device(object array, str what):
     b.nbytes = b.count * b.dtype.itemsize
     b.array = array
     return placed(b, gpu)
+
+
+cdef Buffer describe_dlpack(object array, str what):
+    """An array that says no more than DLPack does."""
+    cdef Buffer b = Buffer.__new__(Buffer)
+    b.export, gpu, b.address, b.shape, b.dtype, b.writable = dlpack.opened(
+        array, what, lambda gpu: current_stream(array, gpu))
+    b.count = 1
+    for n in b.shape:
+        b.count *= n
+    b.nbytes = b.count * b.dtype.itemsize
+    b.array = array
+    return placed(b, gpu) if gpu >= 0 else b
 
 
 cdef Buffer placed(Buffer b, int gpu):

@@ -1,6 +1,7 @@
-"""DLPack's C exchange API (dlpack.h, version 1): a tensor's memory in some 20 ns, without a call into Python.
+"""DLPack (dlpack.h, version 1): a tensor's memory as a C structure.
 
-A type that offers it has the attribute `__dlpack_c_exchange_api__`, a capsule; torch does since 2.10.
+From a capsule of `__dlpack__`; or by the C exchange API, in some 20 ns and without a call into Python: a type that offers
+that has the attribute `__dlpack_c_exchange_api__`, a capsule, as torch's has since 2.10.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -8,8 +9,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 cdef enum:
     DLPACK_MAJOR = 1
     DLPACK_CPU = 1
+    DLPACK_CUDA = 2
+    DLPACK_CUDA_HOST = 3            # pinned memory of the host
     DLPACK_FLOAT = 2                # of code; the rest as NumPy's kinds
     DLPACK_COMPLEX = 5
+    DLPACK_READ_ONLY = 1            # of flags
 
 ctypedef struct DLTensor:
     void* data
@@ -20,6 +24,13 @@ ctypedef struct DLTensor:
     int64_t* shape
     int64_t* strides                # in elements; NULL: row-major
     uint64_t byte_offset
+
+ctypedef struct DLManagedTensorVersioned:
+    uint32_t major, minor
+    void* context
+    void* deleter
+    uint64_t flags
+    DLTensor tensor
 
 ctypedef struct DLPackExchangeAPI:
     uint32_t major, minor

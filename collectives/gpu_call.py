@@ -10,7 +10,7 @@ from hocket.collectives.gpu_fold import GpuFold
 from hocket.collectives.lending import current
 from hocket.collectives.ops import Resolved
 from hocket.collectives.plan import Plan
-from hocket.collectives.staging import current_stream
+from hocket.collectives.streams import current_stream
 from hocket.kernels.ops import OPS
 
 if TYPE_CHECKING:

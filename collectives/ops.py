@@ -11,7 +11,8 @@ import numpy
 
 from hocket.collectives.buffers import Buffer
 from hocket.collectives.lending import current
-from hocket.collectives.staging import current_stream, to_gpu, to_host
+from hocket.collectives.staging import to_gpu, to_host
+from hocket.collectives.streams import current_stream
 from hocket.errors import ArgumentError
 from hocket.kernels import ops as kernel_ops
 
@@ -90,6 +91,11 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
     if callable(op):
         if x.dtype.itemsize > LARGEST_ELEMENT:
             raise ArgumentError(f"elements of {x.dtype.itemsize} bytes; a function op takes at most {LARGEST_ELEMENT}")
+        if x.foreign and not hasattr(x.array, "dtype"):
+            raise ArgumentError(
+                f"a function as op is called with arrays of x's kind, and of a {type(x.array).__name__} hocket knows "
+                "only the memory: use a built-in op or hocket.expression"
+            )
         return Resolved("user", -1, _reducer(op, x), function=op)
     raise ArgumentError(
         f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor), a function, "

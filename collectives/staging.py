@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy
 
+from hocket.collectives.streams import current_stream
 from hocket.errors import ArgumentError
-
-LEGACY = 1
-"""The CUDA stream that every other one waits for (CU_STREAM_LEGACY)."""
-
 
 DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
 """Where there is an NVIDIA GPU, in a container too, one of these is: of Linux, of WSL, of the Jetsons."""
@@ -40,31 +37,26 @@ def has_driver() -> bool:
 
 def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool]:
     """(GPU, address, shape, writable) of a contiguous array with `__cuda_array_interface__`; GPU -1: not known."""
-    from hocket.transports import cuda
-
     interface = array.__cuda_array_interface__
     shape, strides, (address, read_only) = tuple(interface["shape"]), interface.get("strides"), interface["data"]
     if strides is not None and strides != _strides(shape, numpy.dtype(array.dtype).itemsize):
         raise ArgumentError(f"{what} is not C-contiguous (strides {strides}); pass a contiguous copy")
-    if hasattr(array, "device"):
-        gpu = array.device.id
-    else:  # no elements have no address
-        gpu = cuda.device_of(address) if address else cuda.current()
-    return gpu, address, shape, not read_only
+    return array.device.id if hasattr(array, "device") else _gpu_of(address), address, shape, not read_only
+
+
+def _gpu_of(address: int) -> int:
+    from hocket.transports import cuda
+
+    return cuda.device_of(address) if address else cuda.current()  # no elements have no address
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def current_stream(array: Any, device: int) -> int:
-    """The stream that the caller works on, on this GPU: CuPy's or torch's current one, or what the array says."""
-    if hasattr(array, "data_ptr"):
-        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and isinstance(array, cupy.ndarray):
-        return int(cupy.cuda.get_current_stream(device).ptr)
-    return int(array.__cuda_array_interface__.get("stream") or LEGACY)
+def copies_itself(array: Any) -> bool:
+    """Has it functions for `to_host` and `restore`?"""
+    return hasattr(array, "get") or hasattr(array, "cpu")
 
 
 def to_host(array: Any) -> Any:
@@ -80,6 +72,16 @@ def restore(array: Any, host: Any) -> None:
         array.copy_(host)
 
 
+def copy(array: Any, gpu: int, to: int, source: int, nbytes: int) -> None:
+    """Between the host's memory and this GPU's, where `array` is: after what is in its stream; waits."""
+    from hocket.transports import cuda
+
+    if nbytes:
+        device, stream = cuda.device(gpu), current_stream(array, gpu)
+        device.copy(to, source, nbytes, stream)
+        device.synchronize(stream)
+
+
 def to_gpu(array: Any, host: Any) -> Any:
     """A copy of what is in host memory, as an array of the kind of `array`."""
     made = empty_like(array, host.shape)
@@ -91,4 +93,7 @@ def empty_like(array: Any, shape: tuple[int, ...]) -> Any:
     """A new array of the same kind on the same device."""
     if hasattr(array, "new_empty"):
         return array.new_empty(shape)
-    return sys.modules[type(array).__module__.partition(".")[0]].empty(shape, array.dtype)
+    library = sys.modules[type(array).__module__.partition(".")[0]]
+    if not hasattr(library, "empty") or not hasattr(array, "dtype"):
+        raise ArgumentError(f"hocket cannot make another {type(array).__name__} for the result: pass out=")
+    return library.empty(shape, array.dtype)

@@ -749,33 +749,6 @@ def test_what_cannot_be_is_refused(built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, 2, WRONG, tmp_path, devices=2)
 
 
-BARE = """
-class Bare:
-    "As little as an array may be: it does not say on which GPU it is."
-    def __init__(self, array):
-        self.array, self.shape, self.dtype = array, array.shape, array.dtype
-    @property
-    def __cuda_array_interface__(self):
-        told = self.array.__cuda_array_interface__
-        return told if self.array.nbytes else {**told, "data": (0, False)}
-with alone() as comm:
-    for gpu in range(cuda.count()):
-        within = comm.dup()
-        whole = GpuArray(5, np.float32, gpu)
-        mine = Bare(put(np.full(5 * comm.rank, 7, np.float32), gpu))
-        with cuda.device(gpu):
-            within.allgatherv(mine, [0, 5], out=Bare(whole))
-        assert (whole.get() == 7).all() and within.gpus.why_staged == ""
-        within.close()
-    del whole, mine
-"""
-
-
-def test_arrays_without_a_device_and_without_elements(built: Path, tmp_path: Path) -> None:
-    """They are on the GPU that the caller works on, as the others' are: not in host memory, alone."""
-    gpu_ranks.run(built, 2, BARE, tmp_path, devices=2)
-
-
 DEVICES = """
 with alone() as comm:
     gpu_oracle.on_devices(comm)

@@ -1,0 +1,60 @@
+"""In which CUDA stream a call on GPU arrays is ordered."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from hocket.errors import ArgumentError
+
+LEGACY = 1
+"""The CUDA stream that every other one waits for (CU_STREAM_LEGACY)."""
+_asked = threading.local()
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """As long as it lasts, calls of this thread on GPU arrays are ordered in this stream.
+
+    `stream`: anything with `__cuda_stream__` (CuPy's, torch's and cuda.core's are such), or its address; 0 is the
+    legacy one.  Without it that is CuPy's or torch's current stream for their arrays; for others what
+    `__cuda_array_interface__` says, or the legacy one.  Raises ArgumentError.
+
+    >>> import hocket
+    >>> with hocket.on_stream(0):
+    ...     pass
+    """
+    before = getattr(_asked, "stream", None)
+    _asked.stream = _address(stream)
+    try:
+        yield
+    finally:
+        _asked.stream = before
+
+
+def _address(stream: Any) -> int:
+    if hasattr(stream, "__cuda_stream__"):
+        version, stream = stream.__cuda_stream__()
+        if version != 0:
+            raise ArgumentError(f"on_stream: version {version} of __cuda_stream__ is not known here, 0 is")
+    if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
+        raise ArgumentError(f"on_stream: {stream!r} is no stream: pass what has __cuda_stream__, or an address")
+    return stream or LEGACY
+
+
+def current_stream(array: Any, device: int) -> int:
+    """The stream that the caller works on, on this GPU."""
+    asked: int | None = getattr(_asked, "stream", None)
+    if asked is not None:
+        return asked
+    if hasattr(array, "data_ptr"):
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return int(cupy.cuda.get_current_stream(device).ptr)
+    if not hasattr(array, "__cuda_array_interface__"):
+        return LEGACY
+    return int(array.__cuda_array_interface__.get("stream") or LEGACY)

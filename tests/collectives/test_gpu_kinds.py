@@ -1,0 +1,129 @@
+"""GPU arrays of kinds that say less than CuPy's and torch's, and streams that callers name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpu_ranks
+import numpy as np
+import pytest
+from dlpack_only import InMemory
+
+import hocket
+
+BARE = """
+class Bare:
+    "As little as an array may be: it does not say on which GPU it is."
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+    @property
+    def __cuda_array_interface__(self):
+        told = self.array.__cuda_array_interface__
+        return told if self.array.nbytes else {**told, "data": (0, False)}
+with alone() as comm:
+    for gpu in range(cuda.count()):
+        within = comm.dup()
+        whole = GpuArray(5, np.float32, gpu)
+        mine = Bare(put(np.full(5 * comm.rank, 7, np.float32), gpu))
+        with cuda.device(gpu):
+            within.allgatherv(mine, [0, 5], out=Bare(whole))
+        assert (whole.get() == 7).all() and within.gpus.why_staged == ""
+        within.close()
+    del whole, mine
+"""
+
+
+def test_arrays_without_a_device_and_without_elements(built: Path, tmp_path: Path) -> None:
+    """They are on the GPU that the caller works on, as the others' are: not in host memory, alone."""
+    gpu_ranks.run(built, 2, BARE, tmp_path, devices=2)
+
+
+DLPACK = """
+from dlpack_only import OnGpu
+from gpu_streams import Late
+def refused(what, call, *args):
+    try:
+        call(*args)
+    except hocket.ArgumentError as error:
+        assert what in str(error), error
+    else:
+        raise AssertionError(what)
+with alone() as comm:
+    stream = cuda.device(0).stream()
+    for version in (0, 1):
+        x = put(np.full((3, 500), comm.rank + 1, np.float32))
+        only = OnGpu(x, version)
+        assert comm.allreduce(only) is only and only.streams == [1]
+        assert (x.get() == 3).all()
+        out = put(np.zeros(3000, np.float32))
+        with hocket.on_stream(stream):
+            comm.allgather(only, out=OnGpu(out, version))
+        cuda.device(0).synchronize(stream)
+        assert only.streams == [1, stream] and (out.get() == 3).all()
+        y, into = OnGpu(put(np.ones(5, np.float32)), version), put(np.zeros(5, np.float32))
+        comm.sendrecv(y, 1 - comm.rank, OnGpu(into, version), 1 - comm.rank)  # through host memory
+        assert (into.get() == 1).all()
+    for what, odd in (("read-only", {"read_only": True}), ("DLPack 2, and hocket knows 1", {"version": 2}),
+                      ("2 lanes", {"lanes": 2}), ("device of DLPack's type 7", {"kind": 7}),
+                      ("not C-contiguous", {"strides": (1, 3)})):
+        refused(what, comm.allreduce, OnGpu(x, **odd))
+    comm.allreduce(OnGpu(x, strides=(500, 1)))
+    refused("pass out=", comm.allgather, only)
+    refused("knows only the memory", comm.allreduce, only, lambda a, b: a)
+    assert comm.gpus.why_staged == ""
+    cuda.device(0).end_stream(stream)
+    del x, y, into, out, only
+"""
+
+NAMED = """
+from gpu_streams import Late, right
+class Protocol:
+    def __init__(self, address, version=0):
+        self.told = version, address
+    def __cuda_stream__(self):
+        return self.told
+with alone() as comm:
+    device = cuda.device(0)
+    stream = device.stream()
+    for named in (stream, Protocol(stream)):
+        for apart in (False, True):
+            late = Late(np.full(3001, comm.rank + 1, np.float32), stream)
+            late.array.stream = 0  # the array does not say so
+            with hocket.on_stream(0), hocket.on_stream(named):
+                work = comm.allreduce(late.array, async_op=apart)
+                if apart:
+                    work.wait()
+            late.array.stream = stream
+            right(late.array, np.full(3001, 3, np.float32), f"{named}, {apart}")
+    for wrong in (-1, "s", True, Protocol(5, version=1), None):
+        try:
+            with hocket.on_stream(wrong):
+                raise AssertionError(wrong)
+        except hocket.ArgumentError:
+            pass
+    device.end_stream(stream)
+    del late, work
+"""
+
+
+def test_arrays_that_offer_dlpack_alone(built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, DLPACK, tmp_path, delay=60)
+
+
+def test_streams_that_are_named(built: Path, tmp_path: Path) -> None:
+    """Blocking calls and asynchronous ones, whose arrays do not say that their values come by that stream."""
+    gpu_ranks.run(built, 2, NAMED, tmp_path, delay=2000)
+
+
+def test_dlpack_of_host_memory() -> None:
+    def body(comm: hocket.Communicator) -> None:
+        for dtype in ("bool", "int8", "uint64", "float16", "float64", "complex64"):
+            x = np.ones((3, 5), dtype)
+            only = InMemory(x)
+            assert comm.broadcast(only) is only
+        comm.allreduce(only)
+        assert (x == 2).all()
+        with pytest.raises(hocket.ArgumentError, match="not C-contiguous"):
+            comm.broadcast(InMemory(x.T))
+
+    hocket.local_world(2).run(body)
