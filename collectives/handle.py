@@ -18,8 +18,11 @@ LOOK = 0.0005
 class Work:
     """What `async_op=True` returns.  Also awaitable: `y = await comm.allreduce(x, async_op=True)`."""
 
-    def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None]) -> None:
+    def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None], stream: int = 0) -> None:
         self._queued, self._result, self._fail = queued, result, fail
+        self.stream = stream
+        """Of a call on GPU arrays: the address of the CUDA stream that it is ordered in, where it has ended when it has
+        been issued.  0: it is on host arrays, or went through host memory."""
 
     def done(self) -> bool:
         """Has it ended (well or not)?  Never blocks."""

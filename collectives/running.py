@@ -151,7 +151,7 @@ class Running(Failing):
             if call is not None and call.dst is not None:
                 call.dst.restore()
 
-        work = Work(queued, call.result if call else None, check)
+        work = Work(queued, call.result if call else None, check, there.stream if there else 0)
         together = open_group()
         if together is None or options.async_op:
             return work

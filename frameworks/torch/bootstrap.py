@@ -42,7 +42,6 @@ def communicator(options: Any) -> Communicator:
         ranks = list(options.global_ranks_in_group) or list(range(parent.size))
         comm = parent.create_group(ranks, f"{options.group_id}", timeout=seconds)
     comm.set_timeout(seconds)
-    comm.gpus.why_staged = "torch's futures are completed by the host, not in the order of streams"
     return comm
 
 

@@ -79,7 +79,7 @@ class Calls:
                     if act is not None:
                         act()
                 return Work([], result) if self.always_work else None
-            work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after)
+            work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after, args)
         except hocket.Error as error:
             raise as_torch(error) from None
         if batch is not None:

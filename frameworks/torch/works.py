@@ -1,7 +1,8 @@
 """torch's Work and Future over hocket's Work.
 
 A future's callbacks run where it is completed, and may call collectives and wait for them; so futures are completed by
-threads of their own, never by the one that makes calls go forward.
+threads of their own, never by the one that makes calls go forward.  Of CUDA tensors that is when the call has been
+issued, and in the order of its stream (streams.py), as with NCCL.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import hocket
 from hocket.collectives.handle import Work as Handle
 from hocket.collectives.progress import end_after, nudge
 from hocket.torch.failing import as_torch
+from hocket.torch.streams import side_of
 from hocket.torch.tensors import After
 
 log = logging.getLogger("hocket")
@@ -34,11 +36,19 @@ _Base: Any = dist.Work  # torch's stubs do not tell the whole interface
 
 
 class Work(_Base):  # type: ignore[misc]
-    """One call, or several at once (`handles`).  `result`: the tensors it writes; `after`: what is left to do then."""
+    """One call, or several at once (`handles`).  `result`: the tensors it writes; `after`: what is left to do then.
 
-    def __init__(self, handles: Sequence[Handle], result: Any = None, after: Sequence[After | None] = ()) -> None:
+    `given`: the tensors that it uses.
+    """
+
+    def __init__(
+        self, handles: Sequence[Handle], result: Any = None, after: Sequence[After | None] = (), given: Any = ()
+    ) -> None:
         _Base.__init__(self)
         self._handles, self._result, self._after = handles, result, [each for each in after if each is not None]
+        self._side = side_of(handles, [given, result]) if handles else None
+        if self._side is not None:
+            self._side.keep([given, result])
         self._ended = False
         self._error: BaseException | None = None
         self._inner: Any = None
@@ -58,6 +68,8 @@ class Work(_Base):  # type: ignore[misc]
             if not over:
                 raise as_torch(hocket.TimeoutError(f"not ended after waiting for {timeout}; the call goes on"))
         self._finish()
+        if self._side is not None:
+            self._side.follow()
         return True
 
     def _finish(self) -> None:
@@ -66,11 +78,14 @@ class Work(_Base):  # type: ignore[misc]
             if self._ended:
                 return
             try:
-                for act in self._after:
-                    act()
+                with contextlib.nullcontext() if self._side is None else self._side.current():
+                    for act in self._after:
+                        act()
             except Exception as error:
                 self._error = error
                 raise
+            if self._side is not None:
+                self._side.mark()
             self._ended = True
 
     def over(self) -> bool:
@@ -85,10 +100,15 @@ class Work(_Base):  # type: ignore[misc]
     synchronize = wait
 
     def is_completed(self) -> bool:
+        """Of CUDA tensors: has the GPU done it?"""
         if not self._ended and self._error is None and self.over():
-            with contextlib.suppress(Exception):  # kept for `exception`
+            with contextlib.suppress(Exception), self._apart():  # kept for `exception`
                 self.wait()
-        return self._ended or self._error is not None
+        return self._error is not None or (self._ended and (self._side is None or self._side.is_past()))
+
+    def _apart(self) -> Any:
+        """A context in which to wait makes no other stream follow."""
+        return contextlib.nullcontext() if self._side is None else self._side.current()
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -112,7 +132,7 @@ class Work(_Base):  # type: ignore[misc]
         with _finishing:
             if self._future is not None:
                 return self._future
-            self._inner = Future()
+            self._inner = Future() if self._side is None else Future(devices=[self._side.device])
             # An exception set on a future is a value like others for C++ (DDP would look for tensors in it); one that
             # a callback raises is an error there too.
             self._future = self._inner.then(lambda done: done.value())
@@ -123,13 +143,14 @@ class Work(_Base):  # type: ignore[misc]
         return self._future
 
     def complete(self) -> None:
-        """Complete the future; its callbacks run here."""
-        try:
-            self.wait()
-        except Exception as error:
-            self._inner.set_exception(error)
-        else:
-            self._inner.set_result(self._result)
+        """Complete the future, in the order of the call's stream; its callbacks run here."""
+        with self._apart():
+            try:
+                self.wait()
+            except Exception as error:
+                self._inner.set_exception(error)
+            else:
+                self._inner.set_result(self._result)
 
 
 class Completer:

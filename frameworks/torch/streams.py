@@ -1,0 +1,60 @@
+"""CUDA tensors: what comes after a call is done in the stream that the call is ordered in (`Work.stream`).
+
+Such a call has ended when it has been issued there; whoever waits makes his own stream follow that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from hocket.collectives.handle import Work as Handle
+
+
+class Side:
+    """That stream, of the device of these tensors."""
+
+    def __init__(self, address: int, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.ExternalStream(address, device=device)  # type: ignore[no-untyped-call]
+        self._through: Any = None
+
+    def current(self) -> Any:
+        """A context in which it is the current one."""
+        return torch.cuda.stream(self.stream)
+
+    def keep(self, tensors: Any) -> None:
+        """Their memory is not given to others before what is now in the stream has been done."""
+        for each in flat(tensors):
+            each.record_stream(self.stream)
+
+    def follow(self) -> None:
+        """What the caller's stream is given from now on comes after what is now in this one."""
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    def mark(self) -> None:
+        """For `is_past`: here all has been issued."""
+        self._through = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._through.record(self.stream)
+
+    def is_past(self) -> bool:
+        """Has the GPU done all before the mark?"""
+        return self._through is not None and bool(self._through.query())
+
+
+def side_of(handles: Sequence[Handle], tensors: Any) -> Side | None:
+    """The stream of these calls on these tensors; None: they are ordered by the host."""
+    address = next((handle.stream for handle in handles if handle.stream), 0)
+    device = next((each.device for each in flat(tensors) if each.is_cuda), None) if address else None
+    return None if device is None else Side(address, device)
+
+
+def flat(tensors: Any) -> Iterable[torch.Tensor]:
+    """All tensors in lists of lists, and whatever else there is."""
+    if isinstance(tensors, torch.Tensor):
+        yield tensors
+    elif isinstance(tensors, list | tuple):
+        for each in tensors:
+            yield from flat(each)
