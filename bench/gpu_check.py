@@ -53,6 +53,7 @@ PARTS = (
     Part("times, 2 ranks", "hocket.bench.gpu_collectives:times_of_two", 60),
     Part("times, 4 ranks", "hocket.bench.gpu_collectives:times_of_four", 90),
     Part("a rank is killed", "hocket.bench.gpu_collectives:killed", 60),
+    Part("torch.distributed", "hocket.bench.gpu_torch:backend", 70),
     Part("NCCL", "hocket.bench.gpu_environment:nccl", 45),
     Part("memory of torch and CuPy", "hocket.bench.gpu_environment:memory", 60),
 )

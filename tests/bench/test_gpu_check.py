@@ -136,12 +136,13 @@ def test_without_a_gpu_it_says_so(folder: Path) -> None:
 
 
 def test_the_parts_that_need_no_peer(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
-    parts = "environment,kernels,bits_of_two,nccl,memory"
+    parts = "environment,kernels,bits_of_two,backend,nccl,memory"
     with stand_in_cuda.machine(folder / "libcuda.so.1", folder / "emulated.so") as env:
         done = run(env, "--quick", "--parts", parts, "--arrays", "plain,cupy", "--json", str(tmp_path / "found"))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = found(tmp_path / "found")
-    assert list(rows) == ["environment", "kernels", "collectives, 2 ranks", "NCCL", "memory of torch and CuPy"]
+    names = "environment", "kernels", "collectives, 2 ranks", "torch.distributed", "NCCL", "memory of torch and CuPy"
+    assert tuple(rows) == names
     assert all(part["the part"].ok for part in rows.values())
     assert rows["environment"]["GPU"].value == "Stand-in 0"
     assert rows["kernels"]["reduce: 6 kernels, 96 launches"].value == "0 wrong"
