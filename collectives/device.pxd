@@ -4,12 +4,12 @@ from libc.stdint cimport uint32_t, uintptr_t
 
 from hocket.collectives.meeting cimport Meet, Meeting
 from hocket.collectives.placed cimport Placed
-from hocket.collectives.run cimport Accelerator, Run
+from hocket.collectives.run cimport DeviceOps, Run
 from hocket.transports.cuda cimport CUevent, CUfunction, Device, hk_device
 
 
 cdef struct Gpu:
-    Accelerator base
+    DeviceOps base
     hk_device* device
     int most, block                 # blocks of a launch; threads of a block
     CUevent through                 # the last run that used the scratch memory

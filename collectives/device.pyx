@@ -10,7 +10,7 @@ from libc.string cimport memset
 from hocket.collectives.meeting cimport Meeting, gave_up, hk_pointers, next_call
 from hocket.collectives.placed cimport Placed
 from hocket.collectives.plan cimport SCRATCH
-from hocket.collectives.run cimport Accelerator, Run
+from hocket.collectives.run cimport DeviceOps, Run
 from hocket.transports.cuda cimport (CUevent, CUfunction, CUresult, CUstream, Device, hk_device, hk_device_await,
                                      hk_device_copy, hk_device_enter, hk_device_leave, hk_device_record,
                                      hk_device_refused)
@@ -27,7 +27,7 @@ cdef enum:
     THREAD_BYTES = 16       # ... which a thread takes at a time
 
 
-cdef int copy(Accelerator* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
+cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
     cdef hk_device* d = (<Gpu*>a).device
     cdef int entered = hk_device_enter(d)
     cdef int rc = -1 if entered < 0 else hk_device_copy(d, stream, to, source, n)
@@ -35,7 +35,7 @@ cdef int copy(Accelerator* a, void* stream, void* to, const void* source, size_t
     return rc
 
 
-cdef int reduce(Accelerator* a, Run* r, void* out, const void** ways, int k, size_t count) noexcept nogil:
+cdef int reduce(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_t count) noexcept nogil:
     """More than eight operands take several launches: 16- and 8-bit floats are then rounded after each."""
     cdef Gpu* gpu = <Gpu*>a
     cdef hk_pointers given
@@ -87,7 +87,7 @@ cdef int issue(hk_device* d, void* stream, Launch* l, uint64_t limit_ns) noexcep
 # Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory,
 # and kernels meet those of the other ranks in the order of the calls.
 
-cdef int begin(Accelerator* a, Run* r) noexcept nogil:
+cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
     cdef Gpu* gpu = <Gpu*>a
     gpu.refusals = gpu.device.refusals
     if gpu.meet != NULL and gave_up(gpu.meet, gpu.device.words, sizeof(gpu.device.words)):
@@ -95,7 +95,7 @@ cdef int begin(Accelerator* a, Run* r) noexcept nogil:
     return in_turn(gpu, r, hk_device_await)
 
 
-cdef int end(Accelerator* a, Run* r) noexcept nogil:
+cdef int end(DeviceOps* a, Run* r) noexcept nogil:
     cdef hk_device* d = (<Gpu*>a).device
     cdef int entered = hk_device_enter(d), rc = 0
     if r.last != NULL:

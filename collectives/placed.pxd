@@ -2,11 +2,11 @@
 
 from libc.stdint cimport uintptr_t
 
-from hocket.collectives.run cimport Accelerator, Run
+from hocket.collectives.run cimport DeviceOps, Run
 
 
 cdef class Placed:
-    cdef Accelerator* device
+    cdef DeviceOps* device
     cdef readonly uintptr_t stream, kernel
     cdef void* last
     cdef char* memory(self, size_t nbytes) except NULL

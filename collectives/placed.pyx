@@ -3,7 +3,7 @@
 from libc.stdint cimport uintptr_t
 
 from hocket.collectives.plan cimport SCRATCH
-from hocket.collectives.run cimport Accelerator, Run
+from hocket.collectives.run cimport DeviceOps, Run
 
 
 cdef class Placed:

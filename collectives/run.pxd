@@ -58,11 +58,11 @@ cdef struct State:          # of one instruction, while its step is in flight
 cdef struct Run
 
 
-cdef struct Accelerator:    # what computes on arrays that are not in host memory, in the order of a stream; see device.pyx
-    int (*copy)(Accelerator*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # 0, or -1 ...
-    int (*reduce)(Accelerator*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
-    int (*begin)(Accelerator*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
-    int (*end)(Accelerator*, Run*) noexcept nogil       # ... all of it has
+cdef struct DeviceOps:      # what computes on arrays that are not in host memory, in the order of a stream; see device.pyx
+    int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # 0, or -1 ...
+    int (*reduce)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
+    int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
+    int (*end)(DeviceOps*, Run*) noexcept nogil       # ... all of it has
     const char* words       # ... for this reason
     size_t piece            # bytes that its channels take at once
 
@@ -77,7 +77,7 @@ cdef struct Run:            # one execution of a plan
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead: see call_user in moves.pyx
     hk_library* library     # for CALL
-    Accelerator* device     # of the arrays' memory; NULL: it is the host's
+    DeviceOps* device       # of the arrays' memory; NULL: it is the host's
     void* stream            # ... and the order of what it does
     void* kernel            # ... which reduces
     void* last              # the device's own: what it does when all has been issued; or NULL
