@@ -62,7 +62,7 @@ cdef class Queued:
             if self.own_scratch == NULL:
                 raise MemoryError
             n.run.base[SCRATCH] = self.own_scratch
-        n.run.deadline = hk_now() + limit if limit else 0
+        n.run.limit, n.run.deadline = limit, hk_now() + limit if limit else 0     # the first: what a kernel is given
         n.core, n.status, n.scale = &engine.core, BLOCKED, NULL
         return 0
 

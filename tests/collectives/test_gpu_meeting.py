@@ -114,7 +114,9 @@ with hocket.init() as comm:
         host = np.ones(1000, np.float32)
         for _ in range(10):
             x.set_later(host)
-    comm.allreduce(x, timeout=0.2)
+    work = comm.allreduce(x, timeout=0.2, async_op={apart})
+    if {apart}:
+        work.wait()
     time.sleep(1)
     with telling():
         comm.allreduce(x)
@@ -123,9 +125,10 @@ with hocket.init() as comm:
 """
 
 
-def test_a_gpu_that_is_late(built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [False, True], ids=["blocking", "asynchronous"])
+def test_a_gpu_that_is_late(apart: bool, built: Path, tmp_path: Path) -> None:
     """A kernel that waits for it gives up, and the next call says so, on all ranks."""
-    ends = gpu_ranks.run(built, 2, APART + LATE, tmp_path)
+    ends = gpu_ranks.run(built, 2, APART + LATE.format(apart=apart), tmp_path)
     assert ends[0]["error"] == "TransportError" and ends[1]["error"] == "PeerLostError", ends
     told = "the result of an earlier call: its kernel waited for that of rank 1, which did not come in time"
     assert all(told in said["text"] for said in ends)
