@@ -78,6 +78,9 @@ class CommunicatorBase(Messages):
                 return
         with contextlib.suppress(TransportError):  # that GPU is lost
             gpu.accelerator.device.settle()
+        meeting = gpu.accelerator.meeting
+        if meeting is not None and meeting.given_up:  # and no call came that would have said so
+            log.error("at close: the result of an earlier call is wrong: %s", meeting.given_up)
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""

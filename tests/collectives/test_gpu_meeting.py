@@ -134,6 +134,28 @@ def test_a_gpu_that_is_late(apart: bool, built: Path, tmp_path: Path) -> None:
     assert all(told in said["text"] for said in ends)
 
 
+LATE_AT_LAST = """
+with hocket.init() as comm:
+    x = put(np.ones(1000, np.float32))
+    comm.allreduce(x)
+    if comm.rank == 1:
+        gpu_ranks.knob("delay", 500_000)
+        host = np.ones(1000, np.float32)
+        for _ in range(10):
+            x.set_later(host)
+    comm.allreduce(x, timeout=0.2)
+"""
+
+
+def test_a_gpu_that_is_late_in_the_last_call(built: Path, tmp_path: Path) -> None:
+    """Then closing says so, where the result is wrong."""
+    with gpu_ranks.job(built, 2, APART + LATE_AT_LAST, tmp_path) as job:
+        ends = job.wait(40)
+    assert [end.code for end in ends] == [0, 0], ends
+    assert "at close: the result of an earlier call is wrong: no sign in time from rank 1" in ends[0].err, ends
+    assert not ends[1].err, ends
+
+
 KILLED = """
 comm = hocket.init()
 xs = [put(np.ones(1000, np.float32)) for _ in range(3)]
