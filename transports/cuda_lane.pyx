@@ -214,13 +214,10 @@ cdef class Lane:
         cdef hk_c_pair* p = &self.pairs[peer]
         cdef int i
         with self.device:
-            if self.words:
-                with nogil:
-                    self.cuda.cuCtxSynchronize()
-            else:
+            with nogil:
+                self.cuda.cuCtxSynchronize()    # kernels may use its own bytes too
+            if not self.words:
                 for i in range(HK_C_ALL):
-                    with nogil:
-                        self.cuda.cuEventSynchronize(p.done[i].event)
                     self.cuda.cuEventDestroy_v2(p.peer_ready[i].event)
                     self.cuda.cuEventDestroy_v2(p.peer_done[i].event)
         self._unmap(peer)

@@ -156,6 +156,28 @@ def test_a_gpu_that_is_late_in_the_last_call(built: Path, tmp_path: Path) -> Non
     assert not ends[1].err, ends
 
 
+CLOSED = """
+with hocket.init() as comm:
+    x = put(np.ones(1000, np.float32))
+    comm.allreduce(x)
+    if comm.rank == 1:
+        gpu_ranks.knob("delay", 500_000)
+        host = np.ones(1000, np.float32)
+        for _ in range(10):
+            x.set_later(host)
+    comm.allreduce(x)
+    if comm.rank == 0:
+        comm.allreduce(x, async_op=True)
+        comm.close(timeout=0.2)
+"""
+
+
+@pytest.mark.parametrize("memops", [1, 0], ids=["words", "events"])
+def test_closing_in_a_hurry(memops: int, built: Path, tmp_path: Path) -> None:
+    """No peer's memory is let go of while a kernel may use it, whatever the marks are."""
+    gpu_ranks.run(built, 2, APART + CLOSED, tmp_path, memops=memops)
+
+
 KILLED = """
 comm = hocket.init()
 xs = [put(np.ones(1000, np.float32)) for _ in range(3)]

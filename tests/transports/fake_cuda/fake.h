@@ -111,6 +111,8 @@ struct range {
     uint64_t number; /* of its file */
     struct CUctx_st *context;
     CUipcMemHandle handle;
+    struct CUstream_st *user; /* where the latest kernel was launched that was given it ... */
+    uint64_t used;            /* ... and its number there */
 };
 extern struct range **ranges;
 extern size_t n_ranges;

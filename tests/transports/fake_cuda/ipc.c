@@ -96,8 +96,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, unsigned 
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr at) {
     ENTER(IN_CONTEXT);
-    settle(current());
     struct range *r = range_of(at);
+    if (r && !r->freed && r->opens == 1 && r->user && r->user->done < r->used)
+        misuse(&is.use_after_free, "memory is closed that a kernel may still use");
+    settle(current());
+    r = range_of(at);
     if (r == NULL || r->freed || r->kind != PEER || r->at != at || r->context != current()) {
         misuse(r && r->freed ? &is.double_free : &is.bad_handle, "what is closed was not opened");
         return leave(CUDA_ERROR_INVALID_VALUE);

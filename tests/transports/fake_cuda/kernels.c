@@ -122,12 +122,14 @@ static void run(struct op *o) {
 }
 
 /* Whether a parameter, or what lies in one at a multiple of eight bytes, is an address that this device may not use. */
-static CUresult fault_of(const char *bytes, size_t size, const struct CUctx_st *c) {
+static CUresult fault_of(const char *bytes, size_t size, struct CUstream_st *s) {
+    const struct CUctx_st *c = s->context;
     for (size_t i = 0; i + 8 <= size; i += 8) {
         CUdeviceptr word;
         memcpy(&word, bytes + i, 8);
-        const struct range *r = range_of(word);
+        struct range *r = range_of(word);
         if (r == NULL || r->kind == HOST) continue;
+        r->user = s, r->used = s->submitted;
         if (r->freed) {
             misuse(&is.use_after_free, "a kernel is given memory that was freed or closed");
             return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -140,14 +142,14 @@ static CUresult fault_of(const char *bytes, size_t size, const struct CUctx_st *
     return CUDA_SUCCESS;
 }
 
-static struct launch *copied(const struct CUfunc_st *f, void **parameters) {
+static struct launch *copied(const struct CUfunc_st *f, void **parameters, struct CUstream_st *s) {
     size_t room = 0;
     for (int i = 0; i < f->n; i++) room += (f->sizes[i] + 15) / 16 * 16;
     struct launch *l = calloc(1, sizeof *l + room + 16);
     char *at = (char *)(((uintptr_t)l->room + 15) / 16 * 16);
     for (int i = 0; i < f->n; i++) {
         memcpy(l->at[i] = at, parameters[i], f->sizes[i]);
-        const CUresult fault = fault_of(at, f->sizes[i], current());
+        const CUresult fault = fault_of(at, f->sizes[i], s);
         if (fault) l->fault = fault;
         at += (f->sizes[i] + 15) / 16 * 16;
     }
@@ -167,7 +169,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, u
     if (parameters == NULL && function->n) return leave(CUDA_ERROR_INVALID_VALUE);
     if (gy != 1 || gz != 1 || by != 1 || bz != 1 || extra) return leave(CUDA_ERROR_NOT_SUPPORTED); /* as emulators go */
     struct op *o = submit(s, run);
-    o->launch = copied(function, parameters);
+    o->launch = copied(function, parameters, s);
     o->launch->grid = gx, o->launch->block = bx;
     is.launches++;
     return leave(CUDA_SUCCESS);
