@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,20 +32,16 @@ class Gpus:
         self.unregistered: dict[str, int] = {}
         """Why memory that was to be registered by this rank is not: so many arrays each."""
         self._ordinal = -1
+        self._first = threading.Lock()
+        """Held by the first call on GPU arrays: threads may make several at once, and the steps are those of one."""
         self._to_register: list[Buffer] = []
 
     def queue(self, comm: Members, gpu: int, timeout: float | None) -> Queue | None:
         """The queue for arrays on this GPU; None if they must go through host memory."""
-        if self.why_staged is None:  # the first call on GPU arrays
-            without = [r for r, member in enumerate(comm.members) if not comm.world.gpus[member]]
-            if without:
-                self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
-            else:
-                try:
-                    self._make_queue(comm, gpu, functools.partial(comm._share, timeout=timeout))
-                except BaseException as error:  # the others would wait for us in the next step
-                    comm.give_up(error)  # type: ignore[attr-defined]
-                    raise
+        if self.why_staged is None:
+            with self._first:
+                if self.why_staged is None:
+                    self._begin(comm, gpu, timeout)
         if self.why_staged:
             return None
         if gpu != self._ordinal:
@@ -53,6 +50,17 @@ class Gpus:
                 "or use another communicator (comm.split)"
             )
         return comm._queues["gpu", None]
+
+    def _begin(self, comm: Members, gpu: int, timeout: float | None) -> None:
+        without = [r for r, member in enumerate(comm.members) if not comm.world.gpus[member]]
+        if without:
+            self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
+            return
+        try:
+            self._make_queue(comm, gpu, functools.partial(comm._share, timeout=timeout))
+        except BaseException as error:  # the others would wait for us in the next step
+            comm.give_up(error)  # type: ignore[attr-defined]
+            raise
 
     def _make_queue(self, comm: Members, gpu: int, share: Callable[[Any], list[Any]]) -> None:
         from hocket.collectives import accelerated  # only who has arrays on a GPU needs it
@@ -78,7 +86,8 @@ class Gpus:
             for buffer in self._to_register:
                 self._register(accelerator, buffer)
             self._to_register.clear()
-        self.why_staged, self.why_events, self.why_apart = found.why_staged, found.why_events, found.why_apart
+        self.why_events, self.why_apart = found.why_events, found.why_apart
+        self.why_staged = found.why_staged  # the last: other threads look at it
 
     def register(self, comm: Members, buffer: Buffer) -> None:
         """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""

@@ -145,6 +145,30 @@ def test_what_a_call_issues(size: int, built: Path, tmp_path: Path) -> None:
         assert 8 * size - 6 <= said["direct"] <= 10 * size - 8, said
 
 
+THREADS = """
+import threading
+with alone() as comm:
+    wrong = []
+    def calls():
+        try:
+            for _ in range(5):
+                assert comm.allreduce(put(np.ones(1000, np.float32))).get()[0] == comm.size
+        except BaseException as error:
+            wrong.append(repr(error))
+    threads = [threading.Thread(target=calls) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong, wrong
+"""
+
+
+def test_threads_make_the_first_calls_at_once(built: Path, tmp_path: Path) -> None:
+    """They are alike, so it is all the same whose comes first."""
+    gpu_ranks.run(built, 2, THREADS, tmp_path)
+
+
 MARKS = """
 {before}
 with alone() as comm:
