@@ -233,7 +233,10 @@ cdef class Lane:
                     p.registered.at[i] = 0
 
     def close(self, bint clean) -> None:
-        """Give everything back; the window only if no peer has it mapped any more (`clean`)."""
+        """Give everything back; the window only if no peer has it mapped any more (`clean`).
+
+        But not events of peers who have not said goodbye: CUDA wants nobody to touch those when they are gone.
+        """
         if self.lane.pair == NULL:
             return
         with self.device:
