@@ -1,6 +1,6 @@
 /* How a grid shares out a range: tiles of 16 bytes per thread, tile t to block t % gridDim.
  *
- * Which block owns a byte depends on neither the alignment nor the code path, so that in allreduce.cuh block b of
+ * Which block owns a byte depends on neither the alignment nor the code path, so that in shots.cuh block b of
  * every rank reads just what block b of its peers wrote, and waits for nobody else. */
 #ifndef HOCKET_KERNELS_TILES_CUH
 #define HOCKET_KERNELS_TILES_CUH

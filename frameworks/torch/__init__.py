@@ -12,6 +12,7 @@ Importing torch makes the name known (the entry point `torch.backends`); where t
     tensors.py       tensors as hocket takes them: plain, contiguous, one behind the other
     ops.py           torch's ReduceOp in hocket's words
     works.py         torch's Work and Future over hocket's Work
+    streams.py       CUDA tensors: what comes after a call, in its stream
     failing.py       hocket's errors, of classes that torch's users catch
     functional.py    a functional collective that torch's C++ keeps from groups made in Python
     dynamo.py        torch.compile does not look into these files

@@ -28,7 +28,8 @@ class Side:
     def keep(self, tensors: Any) -> None:
         """Their memory is not given to others before what is now in the stream has been done."""
         for each in flat(tensors):
-            each.record_stream(self.stream)
+            if each.is_cuda:  # others may be among them, in coalesced calls
+                each.record_stream(self.stream)
 
     def follow(self) -> None:
         """What the caller's stream is given from now on comes after what is now in this one."""
