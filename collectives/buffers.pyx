@@ -1,8 +1,8 @@
 """From the caller's array to (pointer, bytes, dtype): the only place that looks at array types.
 
-torch tensors are asked for `data_ptr` and friends, so torch is never imported
-here; anything else comes in through the buffer protocol, `__array_interface__` or DLPack.  Nothing is copied, except GPU
-arrays, which are staged in host memory (staging.py).
+torch tensors are asked for `data_ptr` and friends, so torch is never imported here; anything else comes in through the
+buffer protocol, `__array_interface__`, `__cuda_array_interface__` or DLPack.  Nothing is copied, except GPU arrays where
+a call must go through host memory (staging.py).
 """
 
 import sys

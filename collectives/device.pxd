@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uintptr_t
 
 from hocket.collectives.meeting cimport Meet, Meeting
 from hocket.collectives.placed cimport Placed
-from hocket.collectives.run cimport DeviceOps, Run
+from hocket.collectives.run cimport DeviceOps
 from hocket.transports.cuda cimport CUevent, CUfunction, Device, hk_device
 
 

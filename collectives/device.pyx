@@ -90,7 +90,8 @@ cdef int issue(hk_device* d, void* stream, Launch* l, uint64_t limit_ns) noexcep
 cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
     cdef Gpu* gpu = <Gpu*>a
     gpu.refusals = gpu.device.refusals
-    if gpu.meet != NULL and gave_up(gpu.meet, gpu.device.words, sizeof(gpu.device.words)):
+    if gpu.meet != NULL and gave_up(gpu.meet, b"the result of an earlier call: ", gpu.device.words,
+                                    sizeof(gpu.device.words)):
         return -1
     return in_turn(gpu, r, hk_device_await)
 
@@ -184,7 +185,7 @@ cdef class Accelerated:
     def own_stream(self) -> int:
         """The stream of asynchronous calls."""
         if not self.side:
-            self.side = self.device.stream()
+            self.side = self.device.take_stream()
         return self.side
 
     cdef char* memory(self, size_t nbytes) except NULL:
@@ -206,7 +207,7 @@ cdef class Accelerated:
         for address in self.blocks:
             self.device.free(address)       # waits for the GPU
         if self.side:
-            self.device.end_stream(self.side)
+            self.device.give_stream(self.side)
         if self.gpu.through != NULL:
             self.device.end_event(<uintptr_t>self.gpu.through)
         self.blocks, self.side, self.gpu.through = [], 0, NULL

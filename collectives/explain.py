@@ -73,7 +73,7 @@ def _gpu_arrays(comm: CommunicatorBase) -> list[str]:
     how = f"hosts wait for events, not streams for words: {gpus.why_events}" if gpus.why_events else ""
     direct = f"from GPU to GPU (CUDA IPC; {how or 'streams wait for words'})"
     to_none = len(gpus.why_pinned) == comm.size - 1 > 0
-    together = f"up to {human(LARGEST)} in one kernel of each rank, which meet by flags"
+    together = f"up to {human(LARGEST)} of each rank's x in one kernel of each, which meet by flags"
     return [
         f"GPU arrays: {'in pieces through pinned host memory' if to_none else direct}",
         f"  no kernels that meet: {gpus.why_apart}" if gpus.why_apart else f"  {together}",

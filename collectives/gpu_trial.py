@@ -21,14 +21,14 @@ class Found(NamedTuple):
     """What came of it.  The same on all members."""
 
     why_staged: str
-    """Why there can be no such queue; ""."""
+    """Why arrays must go through host memory whole; ""."""
     mapped: list[list[str]]
     """[a][b]: why the memories of a's GPU and b's cannot be mapped by each other, "" if they can."""
     why_events: str
     """Why streams cannot wait for words that other ranks' streams write, ""; see mark.h."""
     why_apart: str
     """Why kernels of all ranks cannot meet (meeting.pyx), ""."""
-    processors: int = 0
+    processors: int
     """Multiprocessors of the smallest GPU."""
 
 
@@ -59,7 +59,7 @@ def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
     both = [[tables[a][b] or tables[b][a] or "" for b in range(comm.size)] for a in range(comm.size)]
     peers = [r for r, why in enumerate(both[comm.rank]) if not why and r != comm.rank]
     why_events = _no_words(comm, share, proof, peers)
-    why_apart = _unfit(comm, both, [offer["uuid"] for offer in offers])
+    why_apart = "a stream waits here for ever" if proof.stuck else _unfit(comm, both, [o["uuid"] for o in offers])
     processors = min(offer["processors"] for offer in offers)
     why_apart = first(share, why_apart) or _no_meeting(comm, share, proof, processors)
     proof.let_go()
@@ -105,6 +105,7 @@ def _no_meeting(comm: Any, share: Share, proof: Proof, processors: int) -> str:
             made.callback(device.end_stream, stream)
             meeting = Meeting(device, comm.rank, [proof.room(r) for r in range(comm.size)], processors)
             made.callback(meeting.close)
+            made.callback(_refusal, device.synchronize, stream)  # the kernel looks at what is given back then
             meeting.prepare()
         except Error as error:  # the compiler's too
             why = str(error)

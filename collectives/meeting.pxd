@@ -1,6 +1,6 @@
 """Calls that one kernel of each rank carries out."""
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from hocket.transports.cuda cimport Device
 
@@ -27,7 +27,7 @@ cdef struct Meet:
 
 
 cdef void next_call(Meet* m, uint64_t limit_ns) noexcept nogil
-cdef int gave_up(Meet* m, char* words, size_t room) noexcept nogil
+cdef int gave_up(Meet* m, const char* which, char* words, size_t room) noexcept nogil
 
 
 cdef class Meeting:

@@ -31,6 +31,10 @@ KERNELS = {
 """Which kernel does what (collective, algorithm) does: the same steps, in the same order of operands."""
 
 
+cdef enum:
+    TIMED_OUT = 1           # kernels/flags.cuh
+
+
 cdef void next_call(Meet* m, uint64_t limit_ns) noexcept nogil:
     """What the kernel that is launched next is given; 0: no limit."""
     m.peers.epoch += 1
@@ -38,12 +42,12 @@ cdef void next_call(Meet* m, uint64_t limit_ns) noexcept nogil:
     m.windows[0] = m.both[m.peers.epoch % 2]
 
 
-cdef int gave_up(Meet* m, char* words, size_t room) noexcept nogil:
-    """Has a kernel given up?  Then why, for people."""
-    cdef uint32_t status = hk_load32(m.host + 1)
+cdef int gave_up(Meet* m, const char* which, char* words, size_t room) noexcept nogil:
+    """Has a kernel given up?  Then why, for people, after `which`."""
+    cdef uint32_t status = hk_load32(m.host + 1) if m.host != NULL else 0
     if status:
-        snprintf(words, room, b"the result of an earlier call: its kernel waited for that of rank %u, %s", status & 255,
-                 b"which did not come in time" if status >> 16 == 1 else b"until it was aborted")
+        snprintf(words, room, b"%sits kernel waited for that of rank %u, %s", which, status & 255,
+                 b"which did not come in time" if status >> 16 == TIMED_OUT else b"until it was aborted")
     return status != 0
 
 
@@ -89,11 +93,13 @@ cdef class Meeting:
 
     @property
     def given_up(self) -> str:
-        """What a kernel has waited for in vain; ""."""
-        return kernels.explain_status(hk_load32(self.meet.host + 1)) if self.meet.host != NULL else ""
+        """As `gave_up` says; ""."""
+        cdef char words[160]
+        return words.decode() if gave_up(&self.meet, b"", words, sizeof(words)) else ""
 
     def close(self) -> None:
         """When no kernel waits any more."""
-        if self.meet.host != NULL:
-            self.device.free_host(<uintptr_t>self.meet.host)
-            self.meet.host = NULL
+        cdef uint32_t* host = self.meet.host
+        self.meet.host = NULL
+        if host != NULL:
+            self.device.free_host(<uintptr_t>host)

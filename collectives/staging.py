@@ -1,7 +1,7 @@
-"""Arrays in GPU memory, the plain way: through a copy in host memory.
+"""Arrays in GPU memory: where they are, and the plain way for those that cannot go from GPU to GPU.
 
-CuPy arrays and torch CUDA tensors are accepted everywhere; each call copies in, runs, and copies the result back,
-ordered by the array's current stream.  No GPU library is imported here: the array brings its own.
+Such a call copies in, runs in host memory, and copies the result back, ordered by the array's current stream.  No GPU
+library is imported here: the array brings its own.
 """
 
 from __future__ import annotations

@@ -141,12 +141,12 @@ class Shots(NamedTuple):
 
 def shots(dtype: str, op: str) -> Shots:
     """Those of a built-in op."""
-    return _shots(_fold(dtype, op, "allreduce.cuh"), _pair(dtype, op))
+    return _shots(_fold(dtype, op, "meetings.cuh"), _pair(dtype, op))
 
 
 def shots_by(dtype: str, expression: str) -> Shots:
     """Those of a user's expression; see `reduce_by`."""
-    name, module = _by(dtype, expression, "allreduce.cuh")
+    name, module = _by(dtype, expression, "meetings.cuh")
     return _shots(module, name)
 
 

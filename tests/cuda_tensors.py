@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_arrays import GpuArray
+from torch._jit_internal import _extract_tensors
 
 from hocket.torch import works
 from hocket.transports import cuda
@@ -113,6 +114,12 @@ def read(tensor: torch.Tensor, address: int) -> Any:
     return host
 
 
+def free() -> None:
+    """As the allocator does with memory that is given back: ask the streams that it was used in, whenever that is."""
+    for _, address in _recorded:
+        Event().record(Stream(address))
+
+
 def kept_for(tensor: torch.Tensor) -> set[int]:
     """The streams that the allocator was told of."""
     return {stream for at, stream in _recorded if at == tensor.data_ptr()}
@@ -127,13 +134,12 @@ class Future:
         self.stream: Stream | None = None
 
     def set_result(self, value: Any) -> None:
+        if not isinstance(value, BaseException):  # what a callback raised
+            _extract_tensors(value)  # as torch does, by pickling
         self._value, self.stream = value, current_stream()
         self._set.set()
         for call in self._calls:
             call()
-
-    def set_exception(self, error: BaseException) -> None:
-        self.set_result(error)
 
     def value(self) -> Any:
         if isinstance(self._value, BaseException):
@@ -156,7 +162,7 @@ class Future:
                 try:
                     made.set_result(function(self))
                 except Exception as error:
-                    made.set_exception(error)
+                    made.set_result(error)
 
         self._calls.append(call)
         if self._set.is_set():

@@ -103,7 +103,6 @@ typedef void (*CUhostFn)(void *);
     X(cuEventDestroy_v2, (CUevent)) \
     X(cuEventRecord, (CUevent, CUstream)) \
     X(cuEventQuery, (CUevent)) \
-    X(cuEventSynchronize, (CUevent)) \
     X(cuStreamCreateWithPriority, (CUstream *, unsigned int, int)) \
     X(cuStreamDestroy_v2, (CUstream)) \
     X(cuStreamQuery, (CUstream)) \
@@ -123,6 +122,7 @@ typedef void (*CUhostFn)(void *);
     X(cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice)) \
     X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
     X(cuCtxEnablePeerAccess, (CUcontext, unsigned int)) \
+    X(cuEventSynchronize, (CUevent)) \
     X(cuStreamCreate, (CUstream *, unsigned int)) \
     X(cuModuleUnload, (CUmodule)) \
     X(cuLaunchHostFunc, (CUstream, CUhostFn, void *)) \

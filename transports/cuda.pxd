@@ -65,7 +65,6 @@ cdef extern from "transports/mark.h" nogil:
         CUresult (*cuEventCreate)(CUevent*, unsigned int) noexcept nogil
         CUresult (*cuEventDestroy_v2)(CUevent) noexcept nogil
         CUresult (*cuEventRecord)(CUevent, CUstream) noexcept nogil
-        CUresult (*cuEventSynchronize)(CUevent) noexcept nogil
         CUresult (*cuStreamCreateWithPriority)(CUstream*, unsigned int, int) noexcept nogil
         CUresult (*cuStreamDestroy_v2)(CUstream) noexcept nogil
         CUresult (*cuStreamQuery)(CUstream) noexcept nogil
@@ -109,7 +108,7 @@ cdef class Device:
     cdef readonly str name, uuid
     cdef readonly tuple capability
     cdef dict functions, modules
-    cdef object __weakref__
+    cdef readonly list spare        # streams, for `take_stream`
     cdef int _word(self, uint64_t address, uint32_t value, uintptr_t stream, bint wait) except -1
 
 

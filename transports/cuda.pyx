@@ -114,7 +114,7 @@ cdef class Device:
                                   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)):
             check(cuda.cuDeviceGetAttribute(&value[i], what, self.handle), f"an attribute of GPU {ordinal}")
         self.capability, self.multiprocessors = (value[0], value[1]), value[2]
-        self.functions, self.modules = {}, {}
+        self.functions, self.modules, self.spare = {}, {}, []
 
     def alloc(self, size_t nbytes) -> int:
         """The address of so many bytes of the GPU's memory (cuMemAlloc: other processes may map it)."""
@@ -138,7 +138,7 @@ cdef class Device:
         cdef CUresult rc
         with self, nogil:
             rc = cuda.cuMemHostAlloc(&made, nbytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
-        check(rc, f"{nbytes} bytes of pinned memory")
+        check(rc, f"{nbytes} bytes of pinned memory for GPU {self.ordinal}")
         return <uintptr_t>made
 
     def free_host(self, uintptr_t address) -> None:
@@ -157,11 +157,20 @@ cdef class Device:
         with self:
             check(cuda.cuStreamDestroy_v2(<CUstream>stream), "a stream to give back")
 
+    def take_stream(self) -> int:
+        """A stream for somebody whose caller may keep its address: to be given back by `give_stream`."""
+        return self.spare.pop() if self.spare else self.stream()
+
+    def give_stream(self, uintptr_t stream) -> None:
+        """All in it is done.  It is never ended: torch's allocator asks for the streams that memory was used in when that is
+        freed, however long after."""
+        self.spare.append(stream)
+
     def event(self) -> int:
         """A new event of this process alone."""
         cdef CUevent made = NULL
         with self:
-            check(cuda.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), "an event")
+            check(cuda.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), f"an event of GPU {self.ordinal}")
         return <uintptr_t>made
 
     def end_event(self, uintptr_t event) -> None:

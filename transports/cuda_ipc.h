@@ -6,7 +6,7 @@
  * with.  The writer waits for that mark before the slot is used again.  It is the streams that wait, if marks are words.
  *
  * So the host channel carries what hosts must agree on (which message, how long, which slot), with its own waiting and
- * its own signs of a lost peer, and streams wait only for work that has been issued already: no kernel ever waits, and
+ * its own signs of a lost peer, and streams wait only for work that has been issued already: no kernel waits here, and
  * ranks may share one GPU.  A packet is sent after the mark that it tells of has been issued, and a mark is set again
  * only after its waiter has issued the wait: that is what a slot's turn is.  Nothing sets marks for an empty piece.
  *
@@ -90,6 +90,7 @@ struct hk_c_pair {
     uint32_t empty;                  /* ... whose piece has no bytes, and so no marks */
     uint32_t next;
 
+    hk_r_peer registered;            /* what it knows of ours, and its own */
     const char *theirs, *their_shared; /* to read: the peer's slots for us, as mapped here */
     hk_mark peer_ready[HK_C_ALL];
     hk_mark done[HK_C_ALL];
@@ -98,7 +99,6 @@ struct hk_c_pair {
     int open;                        /* a message is under way ... */
     uint64_t tag, length, left;      /* ... this one */
     size_t taken;                    /* bytes of the piece in front */
-    hk_r_peer registered;            /* what it knows of ours, and its own */
     int awaited;                     /* ... is there, or the stream waits for it */
     int bye;
 };

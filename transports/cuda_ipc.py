@@ -41,7 +41,8 @@ class Proof:
         self._copy(self.memory.address, self.token.ctypes.data)
         self._mapped: dict[int, cuda.Mapped] = {}
         self._streams: list[int] = []
-        self._stuck = False
+        self.stuck = False
+        """Is there a stream whose wait cannot be ended?"""
 
     def offer(self) -> dict[str, Any]:
         me = {"boot": boot_id(), "pid": os.getpid(), "gpu": repr(self.device), "token": self.token.tobytes().hex(),
@@ -105,10 +106,10 @@ class Proof:
             if not self._streams or self._seen():
                 return ""
             self._release(range(self.size))
-            self._stuck = not self._seen()
+            self.stuck = not self._seen()
         except TransportError as error:
-            why, self._stuck = str(error), True
-        return f"waits for words cannot be ended ({why})" if self._stuck else why
+            why, self.stuck = str(error), True
+        return f"waits for words cannot be ended ({why})" if self.stuck else why
 
     def _seen(self) -> bool:
         end = time.monotonic() + WORD_WAIT
@@ -129,18 +130,18 @@ class Proof:
         for stream in self._streams:
             self.device.end_stream(stream)
         for mapped in self._mapped.values():
-            if not self._stuck:  # it would wait for that stream, as freeing would
+            if not self.stuck:  # it would wait for that stream, as freeing would
                 mapped.close()
 
     def close(self) -> None:
-        if not self._stuck:
+        if not self.stuck:
             self.memory.close()
 
     def abandon(self) -> None:
         """A step has failed: end our waits, which nobody else may.  Our memory stays: a peer may have it mapped."""
-        self._stuck = bool(self._streams)
+        self.stuck = bool(self._streams)
         with contextlib.suppress(TransportError):
             self._release(range(self.size) if self._streams else ())
         with contextlib.suppress(TransportError):
-            self._stuck = self._stuck and not self._seen()
+            self.stuck = self.stuck and not self._seen()
             self.let_go()

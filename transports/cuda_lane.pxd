@@ -63,7 +63,6 @@ cdef class Lane:
     cdef CUstream escape    # ends waits for words
     cdef hk_c_lane lane
     cdef hk_c_pair* pairs
-    cdef object __weakref__
     cdef list _handles(self, hk_mark* marks, int n, int peer)
     cdef int _make_events(self) except -1
     cdef uint64_t _word(self, uint64_t window, int of)

@@ -88,11 +88,10 @@ static inline int hk_p_ended(hk_p_end *e, int why) {
 static inline int hk_p_is_through(hk_p_end *e, uint32_t n) {
     hk_device *d = e->device;
     const int entered = hk_device_enter(d);
-    const CUresult rc = entered < 0 ? CUDA_SUCCESS : d->cuda->cuEventQuery(e->event[n % HK_P_SLOTS]);
+    const int past = entered < 0 ? -1 : hk_device_is_past(d, e->event[n % HK_P_SLOTS]);
     hk_device_leave(d, entered);
-    if (rc == CUDA_ERROR_NOT_READY) return hk_p_wait_for_gpu(e);
-    if (rc) hk_device_refused(d, "an event", rc);
-    return entered < 0 || rc ? hk_p_refused(e) : 1;
+    if (past == 0) return hk_p_wait_for_gpu(e);
+    return past < 0 ? hk_p_refused(e) : 1;
 }
 
 /* ------------------------------------------------------------------------------------------- sending */

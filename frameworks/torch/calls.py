@@ -326,4 +326,5 @@ def merged(works: Sequence[Work]) -> Work:
     """One that ends with the last of them."""
     handles = [handle for work in works for handle in work._handles]
     after = [act for work in works for act in work._after]
-    return Work(handles, [work._result for work in works], after)
+    side = next((work._side for work in works if work._side is not None), None)
+    return Work(handles, [work._result for work in works], after, side=side)

@@ -14,11 +14,10 @@ from hocket.collectives.handle import Work as Handle
 
 
 class Side:
-    """That stream, of the device of these tensors."""
+    """That stream, of this device."""
 
-    def __init__(self, address: int, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.ExternalStream(address, device=device)  # type: ignore[no-untyped-call]
+    def __init__(self, stream: Any, device: torch.device) -> None:
+        self.stream, self.device = stream, device
         self._through: Any = None
 
     def current(self) -> Any:
@@ -46,10 +45,21 @@ class Side:
 
 
 def side_of(handles: Sequence[Handle], tensors: Any) -> Side | None:
-    """The stream of these calls on these tensors; None: they are ordered by the host."""
+    """The stream of these calls on these tensors; None: they are ordered by the host.
+
+    No handles: they were issued to the caller's stream, and all is done there that is to be done.
+    """
     address = next((handle.stream for handle in handles if handle.stream), 0)
-    device = next((each.device for each in flat(tensors) if each.is_cuda), None) if address else None
-    return None if device is None else Side(address, device)
+    if handles and not address:
+        return None
+    device = next((each.device for each in flat(tensors) if each.is_cuda), None)
+    if device is None:
+        return None
+    if handles:
+        return Side(torch.cuda.ExternalStream(address, device=device), device)  # type: ignore[no-untyped-call]
+    made = Side(torch.cuda.current_stream(device), device)
+    made.mark()
+    return made
 
 
 def flat(tensors: Any) -> Iterable[torch.Tensor]:

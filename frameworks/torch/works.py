@@ -23,7 +23,7 @@ import hocket
 from hocket.collectives.handle import Work as Handle
 from hocket.collectives.progress import end_after, nudge
 from hocket.torch.failing import as_torch
-from hocket.torch.streams import side_of
+from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After
 
 log = logging.getLogger("hocket")
@@ -42,12 +42,13 @@ class Work(_Base):  # type: ignore[misc]
     """
 
     def __init__(
-        self, handles: Sequence[Handle], result: Any = None, after: Sequence[After | None] = (), given: Any = ()
-    ) -> None:
+        self, handles: Sequence[Handle], result: Any = None, after: Sequence[After | None] = (), given: Any = (),
+        side: Side | None = None,
+    ) -> None:  # fmt: skip
         _Base.__init__(self)
         self._handles, self._result, self._after = handles, result, [each for each in after if each is not None]
-        self._side = side_of(handles, [given, result]) if handles else None
-        if self._side is not None:
+        self._side = side or side_of(handles, [given, result])
+        if self._side is not None and handles:
             self._side.keep([given, result])
         self._ended = False
         self._error: BaseException | None = None
@@ -135,7 +136,7 @@ class Work(_Base):  # type: ignore[misc]
             self._inner = Future() if self._side is None else Future(devices=[self._side.device])
             # An exception set on a future is a value like others for C++ (DDP would look for tensors in it); one that
             # a callback raises is an error there too.
-            self._future = self._inner.then(lambda done: done.value())
+            self._future = self._inner.then(_unpacked)
         if self.over():
             self.complete()
         else:
@@ -148,9 +149,26 @@ class Work(_Base):  # type: ignore[misc]
             try:
                 self.wait()
             except Exception as error:
-                self._inner.set_exception(error)
+                self._inner.set_result(Failed(error))
             else:
                 self._inner.set_result(self._result)
+
+
+class Failed:
+    """An error as the value of a future, which torch may pickle, to look for tensors in it; not every error can be."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return str, (str(self.error),)
+
+
+def _unpacked(done: Any) -> Any:
+    value = done.value()
+    if isinstance(value, Failed):
+        raise value.error
+    return value
 
 
 class Completer:

@@ -23,7 +23,7 @@ with alone() as comm:
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, MORE])
 def test_every_collective_gives_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
     for said in gpu_ranks.run(built, size, ORACLE, tmp_path, delay=DELAY):
         assert said["done"]
@@ -455,7 +455,11 @@ AFTER_THE_BARRIER = """barrier = type(comm)._last_barrier
 
 @pytest.mark.parametrize(
     ("how", "before"),
-    [pytest.param(KILL, "", marks=pytest.mark.gpu), (AFTER_THE_BARRIER, ""), (AFTER_THE_BARRIER, BY_EVENTS)],
+    [
+        pytest.param(KILL, "", marks=pytest.mark.gpu),
+        (AFTER_THE_BARRIER, ""),
+        pytest.param(AFTER_THE_BARRIER, BY_EVENTS, marks=pytest.mark.gpu),
+    ],
     ids=["killed", "words", "events"],
 )
 def test_a_rank_is_killed_while_others_close(how: str, before: str, built: Path, tmp_path: Path) -> None:
@@ -645,7 +649,9 @@ REFUSING = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKern
 
 
 @pytest.mark.parametrize(
-    ("before", "functions"), [("", REFUSING), (BY_EVENTS, (*REFUSING[:4], "cuEventQuery"))], ids=["words", "events"]
+    ("before", "functions"),
+    [("", REFUSING), pytest.param(BY_EVENTS, (*REFUSING[:4], "cuEventQuery"), marks=pytest.mark.gpu)],
+    ids=["words", "events"],
 )
 @pytest.mark.parametrize("size", [2, MORE])
 def test_a_driver_that_refuses(

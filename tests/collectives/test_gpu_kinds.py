@@ -40,7 +40,6 @@ def test_arrays_without_a_device_and_without_elements(built: Path, tmp_path: Pat
 
 DLPACK = """
 from dlpack_only import OnGpu
-from gpu_streams import Late
 def refused(what, call, *args):
     try:
         call(*args)

@@ -128,13 +128,45 @@ for what in (work.wait, future.wait, work.wait):
         raise AssertionError(what)
 assert work.is_completed() and not work.is_success()
 """
+ALWAYS = """
+pg.always_work = True
+with T.stream(T.Stream(one)):
+    x = T.late(mine(70_001), one)
+    work = all_reduce(x)
+    assert not work.is_completed()
+    future = work.get_future()
+with T.stream(T.Stream(two)):
+    future.wait()
+same(x, two, total(70_001))
+pg.always_work = False
+
+x = [T.late(mine(70_001, turn), one) for turn in range(3)]
+with T.stream(T.Stream(one)):
+    work = call("AllreduceCoalescedOptions", pg.allreduce_coalesced, x, later=True)
+    whole = [T.empty(70_001) for _ in range(size)]
+    rooted = pg.start_coalescing()
+    call("GatherOptions", pg.gather, [whole] if rank == 0 else [], [x[0]], later=True)
+    rooted = pg.end_coalescing()
+for each in (work, rooted):
+    with T.stream(T.Stream(two)):
+        each.wait()
+    with T.stream(T.Stream(three)):
+        each.wait()
+    assert each._side is not None
+for turn in range(3):
+    same(x[turn], three, total(70_001, turn))
+if rank == 0:
+    for r, part in enumerate(whole):
+        same(part, three, total(70_001))
+"""
 END = """
 dist.destroy_process_group()
+T.free()
 say(misuses=gpu_ranks.count("misuses"))
 """
 
 
-@pytest.mark.parametrize("program", [ORDER, LISTS, FAILS], ids=["order", "lists", "fails"])
+@pytest.mark.parametrize("program", [ORDER, LISTS, FAILS, ALWAYS], ids=["order", "lists", "fails", "always"])
 def test_calls_are_ordered_in_streams(program: str, built: Path, tmp_path: Path) -> None:
     for said in gpu_ranks.run(built, 2, HEAD + program + END, tmp_path, delay=300):
         assert said["misuses"] == 0

@@ -17,7 +17,7 @@
 #define HK_NUMBER u32
 #define HK_COMBINE sum_u32
 #define HK_PARTS 1
-#include "kernels/allreduce.cuh"
+#include "kernels/meetings.cuh"
 #include "kernels/bytes.cuh"
 
 namespace {
