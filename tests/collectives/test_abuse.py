@@ -170,14 +170,21 @@ class Tap:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.server.accept()
-                try:
-                    far = socket.create_connection(("127.0.0.1", self.to), timeout=2)
-                except OSError:
+                if (far := self._far()) is None:
                     near.close()
                     continue
                 far.settimeout(None)
                 threading.Thread(target=self._pass, args=(near, far, True), daemon=True).start()
                 threading.Thread(target=self._pass, args=(far, near, False), daemon=True).start()
+
+    def _far(self) -> socket.socket | None:
+        """The hub, who may not be there yet: the rank must not find the other way to it meanwhile."""
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                return socket.create_connection(("127.0.0.1", self.to), timeout=2)
+            time.sleep(0.01)
+        return None
 
     def _pass(self, source: Any, target: Any, keep: bool) -> None:
         with contextlib.suppress(OSError):

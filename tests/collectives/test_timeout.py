@@ -166,7 +166,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize(("victim", "transport"), [(0, "shm"), (1, "tcp")])
+@pytest.mark.parametrize(("victim", "transport"), [(0, "shm"), pytest.param(1, "tcp", marks=pytest.mark.more)])
 def test_interrupt(name: str, victim: int, transport: str, tmp_path: pathlib.Path) -> None:
     """Ctrl-C on one rank while it and another wait in a call: KeyboardInterrupt there, PeerLostError elsewhere."""
     warm, call = CALLS[name]

@@ -69,7 +69,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name", ["all_reduce", "DDP", *(pytest.param(each, marks=pytest.mark.more) for each in ("async", "future", "recv"))]
+)
 def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
     with job(3, KILLED.format(call=CALLS[name]), tmp_path) as run:
         line = run.processes[1].stdout.readline()  # type: ignore[union-attr]
