@@ -132,12 +132,8 @@ cdef Buffer describe_device(object array, str what):
     cdef Buffer b = Buffer.__new__(Buffer)
     gpu, b.address, b.shape, b.writable = staging.place(array, what)
     b.dtype = numpy_dtype(numpy.dtype(array.dtype))
-    b.count = 1
-    for n in b.shape:
-        b.count *= n
-    b.nbytes = b.count * b.dtype.itemsize
     b.array = array
-    return placed(b, gpu)
+    return placed(sized(b), gpu)
 
 
 cdef Buffer describe_dlpack(object array, str what):
@@ -145,12 +141,17 @@ cdef Buffer describe_dlpack(object array, str what):
     cdef Buffer b = Buffer.__new__(Buffer)
     b.export, gpu, b.address, b.shape, b.dtype, b.writable = dlpack.opened(
         array, what, lambda gpu: current_stream(array, gpu))
+    b.array = array
+    return placed(sized(b), gpu) if gpu >= 0 else sized(b)
+
+
+cdef Buffer sized(Buffer b):
+    """`b` with the elements and bytes that its shape and dtype give."""
     b.count = 1
     for n in b.shape:
         b.count *= n
     b.nbytes = b.count * b.dtype.itemsize
-    b.array = array
-    return placed(b, gpu) if gpu >= 0 else b
+    return b
 
 
 cdef Buffer placed(Buffer b, int gpu):

@@ -1,9 +1,7 @@
 """Where a call's arrays lie, if not in host memory: what the engine asks for, without knowing any GPU (device.pyx does)."""
 
-from libc.stdint cimport uintptr_t
-
 from hocket.collectives.plan cimport SCRATCH
-from hocket.collectives.run cimport DeviceOps, Run
+from hocket.collectives.run cimport Run
 
 
 cdef class Placed:

@@ -105,7 +105,7 @@ def test_why_kernels_do_not_meet(size: int, before: str, why: str, built: Path, 
         assert f"no kernels that meet: {said['why']}" in said["told"], said
 
 
-LATE = """
+ONE_IS_LATE = """
 with hocket.init() as comm:
     x = put(np.ones(1000, np.float32))
     comm.allreduce(x)
@@ -114,6 +114,9 @@ with hocket.init() as comm:
         host = np.ones(1000, np.float32)
         for _ in range(10):
             x.set_later(host)
+"""
+"""Rank 1's GPU has much to do before the next call."""
+LATE = """
     work = comm.allreduce(x, timeout=0.2, async_op={apart})
     if {apart}:
         work.wait()
@@ -128,21 +131,13 @@ with hocket.init() as comm:
 @pytest.mark.parametrize("apart", [pytest.param(False, marks=pytest.mark.gpu), True], ids=["blocking", "asynchronous"])
 def test_a_gpu_that_is_late(apart: bool, built: Path, tmp_path: Path) -> None:
     """A kernel that waits for it gives up, and the next call says so, on all ranks."""
-    ends = gpu_ranks.run(built, 2, APART + LATE.format(apart=apart), tmp_path)
+    ends = gpu_ranks.run(built, 2, APART + ONE_IS_LATE + LATE.format(apart=apart), tmp_path)
     assert ends[0]["error"] == "TransportError" and ends[1]["error"] == "PeerLostError", ends
     told = "the result of an earlier call: its kernel waited for that of rank 1, which did not come in time"
     assert all(told in said["text"] for said in ends)
 
 
 LATE_AT_LAST = """
-with hocket.init() as comm:
-    x = put(np.ones(1000, np.float32))
-    comm.allreduce(x)
-    if comm.rank == 1:
-        gpu_ranks.knob("delay", 500_000)
-        host = np.ones(1000, np.float32)
-        for _ in range(10):
-            x.set_later(host)
     comm.allreduce(x, timeout=0.2)
 """
 
@@ -150,7 +145,7 @@ with hocket.init() as comm:
 @pytest.mark.gpu
 def test_a_gpu_that_is_late_in_the_last_call(built: Path, tmp_path: Path) -> None:
     """Then closing says so, where the result is wrong."""
-    with gpu_ranks.job(built, 2, APART + LATE_AT_LAST, tmp_path) as job:
+    with gpu_ranks.job(built, 2, APART + ONE_IS_LATE + LATE_AT_LAST, tmp_path) as job:
         ends = job.wait(40)
     assert [end.code for end in ends] == [0, 0], ends
     assert "at close: the result of an earlier call is wrong: its kernel waited for that of rank 1" in ends[0].err, ends
