@@ -9,7 +9,7 @@ holds its channel, and what comes behind it waits.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -18,6 +18,7 @@ from hocket.collectives.moves cimport call, copy, device_failed, recv, reduce, s
 from hocket.collectives.plan cimport CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
+from hocket.kernels.reduce cimport find_scale
 from hocket.transports.channel cimport hk_channel, hk_view
 
 
@@ -35,7 +36,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
-    r.last = NULL
+    r.last, r.first.scale = NULL, NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -46,6 +47,14 @@ cdef int run_init(Run* r, Plan plan) except -1:
         if r.states == NULL or r.active == NULL:
             r.capacity = 0
             raise MemoryError
+    return 0
+
+
+cdef int scale_first(Run* r, Plan plan, tuple how) except -1:
+    """Let the run multiply `count` elements at `source` by `factor`, into `to`, before anything else."""
+    cdef uintptr_t to = how[0], source = how[1]
+    r.first.to, r.first.source, r.first.count, r.first.factor = <char*>to, <const char*>source, how[2], how[3]
+    r.first.scale = find_scale(plan.dtype)
     return 0
 
 
@@ -98,8 +107,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     while r.remaining == 0:
         if r.t >= r.nsteps + r.nsegments - 1:
             return done(e, r)
-        if r.t == 0 and r.device != NULL and r.device.begin(r.device, r) < 0:
-            return device_failed(e, r)
+        if r.t == 0 and begin(e, r) < 0:
+            return RAISED
         if open_step(e, r) < 0:
             return RAISED
         r.t += 1
@@ -143,6 +152,13 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     return moved
 
 
+cdef inline int begin(Core* e, Run* r) noexcept nogil:
+    """What comes before the first step.  Not when a run is queued: earlier calls may be at work on its arrays."""
+    if r.first.scale != NULL:
+        r.first.scale(r.first.to, r.first.source, r.first.count, r.first.factor)
+    return device_failed(e, r) if r.device != NULL and r.device.begin(r.device, r) < 0 else 0
+
+
 cdef inline int done(Core* e, Run* r) noexcept nogil:
     return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
 
@@ -174,7 +190,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
         if rc == MOVED:
             if w.polls:
                 hk_wait_reset(&w, &e.ladder, e.bell)
-                checked = 0
+                checked = r.deadline = 0
             continue
         waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
         if polls and w.polls >= <uint32_t>polls:
@@ -219,7 +235,7 @@ cdef int failed_before(Core* e, Run* r) noexcept nogil:
 
 
 cdef int overdue(Run* r, uint64_t waited) noexcept nogil:
-    """Is the time limit over?  Starts counting when the first long wait began."""
+    """Is the time limit over?  It counts from the beginning of this wait: while data moves, it is not over."""
     cdef uint64_t now
     if r.limit == 0:
         return BLOCKED
@@ -235,8 +251,9 @@ cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
         engine = <object>e.self
         try:
             PyErr_CheckSignals()
-            if engine.owner is not None:
-                engine.owner.on_wait(engine, waited * 1e-9)
+            owner = engine.owner
+            if owner is not None:
+                owner.on_wait(engine, waited * 1e-9)
             return 0
         except BaseException as error:
             engine.error = error

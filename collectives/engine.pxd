@@ -22,7 +22,7 @@ cdef class Engine:
     cdef list recent            # plans of the latest RECENT calls, by number
     cdef readonly uint32_t foreign
     cdef readonly size_t came
-    cdef public object owner    # told of long waits: owner.on_wait(engine, seconds)
+    cdef object owner_ref
     cdef public object error
     cdef list keep
     cdef readonly dict plans

@@ -5,17 +5,18 @@ what makes them go forward in progress.pyx.
 """
 
 import os
+import weakref
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from hocket.collectives.drive cimport drive, run_free, run_init
-from hocket.collectives.matching cimport stash_free
+from hocket.collectives.drive cimport drive, run_free, run_init, scale_first
+from hocket.collectives.matching cimport aside_free
 from hocket.collectives.placed cimport Placed
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
-from hocket.collectives.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, PyObject, Run, Stash,
-                                     hk_load32, hk_now, hk_store32, may_drive, stopped)
+from hocket.collectives.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
+                                     hk_load32, hk_now, hk_store32, may_drive, nanoseconds, stopped)
 from hocket.kernels.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel
 
@@ -41,9 +42,9 @@ cdef class Engine:
         self.core.rx = <hk_channel**>calloc(size, sizeof(hk_channel*))
         self.core.tx_mark = <uint32_t*>calloc(size, sizeof(uint32_t))
         self.core.rx_mark = <uint32_t*>calloc(size, sizeof(uint32_t))
-        self.core.stash = <Stash**>calloc(size, sizeof(Stash*))
+        self.core.aside = <Aside**>calloc(size, sizeof(Aside*))
         self.core.rx_owner = <Run**>calloc(size, sizeof(Run*))
-        if not (self.core.tx and self.core.rx and self.core.tx_mark and self.core.rx_mark and self.core.stash and self.core.rx_owner):
+        if not (self.core.tx and self.core.rx and self.core.tx_mark and self.core.rx_mark and self.core.aside and self.core.rx_owner):
             raise MemoryError
         self.core.ladder.spins = self.core.ladder.spins_now = spins
         self.core.ladder.yield_ns = 2000000
@@ -78,6 +79,15 @@ cdef class Engine:
             self.core.aborted_at, self.core.aborted_from = hk_now(), first
         self.core.aborted_from = min(first, self.core.aborted_from)
         hk_store32(&self.core.aborted, 1)
+
+    @property
+    def owner(self):
+        """Told of long waits: owner.on_wait(engine, seconds).  None when it has gone; it is not kept alive."""
+        return self.owner_ref() if self.owner_ref is not None else None
+
+    @owner.setter
+    def owner(self, value):
+        self.owner_ref = None if value is None else weakref.ref(value)
 
     @property
     def spares_next(self):
@@ -209,11 +219,12 @@ cdef class Engine:
         self.opening -= self.tag is None
 
     def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,
-                Placed placed=None):
+                Placed placed=None, first=None):
         """Run `plan` now, in this thread.  Returns DONE or an error code (CODES); `culprit` names the peer.
 
         BUSY: nothing was done, as another thread is at it, or calls are queued; this one must queue too.
         `placed`: where the arrays are, if not in host memory; then DONE means that all has been issued.
+        `first`: (to, source, count, factor), a scaling that comes before all.
         """
         cdef Run* r = &self.run
         if not self.claim():
@@ -222,6 +233,8 @@ cdef class Engine:
             self.prepare(r, plan, src, dst, op, user)
             if placed is not None:
                 placed.place(r, plan.scratch)
+            if first is not None:
+                scale_first(r, plan, first)
         except BaseException:
             self.release()
             raise
@@ -230,7 +243,7 @@ cdef class Engine:
         else:
             r.tag, r.matched = tag, True
         self.tag = tag
-        r.limit = <uint64_t>(timeout * 1e9)
+        r.limit = nanoseconds(timeout)
         return self.perform(r, plan)
 
     def hold(self, object arrays):
@@ -252,14 +265,14 @@ cdef class Engine:
 
     def __dealloc__(self):
         cdef int i
-        if self.core.stash != NULL:
+        if self.core.aside != NULL:
             for i in range(self.core.size):
-                stash_free(self.core.stash[i])
+                aside_free(self.core.aside[i])
         free(self.core.tx)
         free(self.core.rx)
         free(self.core.tx_mark)
         free(self.core.rx_mark)
-        free(self.core.stash)
+        free(self.core.aside)
         free(self.core.rx_owner)
         free(self.scratch)
         run_free(&self.run)

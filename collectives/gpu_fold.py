@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.collectives import lending
 from hocket.collectives.buffers import Buffer, describe
-from hocket.collectives.ops import Function
+from hocket.collectives.functions import Function, inside
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class GpuFold:
         with self.device, lending.current(self._array, *self._where):
             total, at = self._lent(operands[0], nbytes), operands[0]
             for address in operands[1:]:
-                total = self.function(total, self._lent(address, nbytes))
+                with inside():
+                    total = self.function(total, self._lent(address, nbytes))
                 at = self._checked(total, nbytes // self._dtype.itemsize).address
             if at != out:
                 self.device.copy(out, at, nbytes, self._where[1])

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
+from hocket.collectives.completer import completer
 from hocket.collectives.hot import group_opened
 from hocket.collectives.work import Queued
 
@@ -61,9 +62,32 @@ class Work:
         if self._queued.needs_callers:  # perhaps only this thread's calls
             while not self._queued.wait(0.0):
                 yield from asyncio.sleep(LOOK).__await__()
-        else:
-            yield from loop.run_in_executor(None, self._queued.wait).__await__()
+        elif not self.done():
+            told: asyncio.Future[None] = loop.create_future()
+            completer.add(_Coroutine(self._queued, told))
+            yield from told.__await__()
         return self.result()
+
+
+class _Coroutine:
+    """One that awaits a work.  (No thread waits for it: many may await works that only end together.)"""
+
+    def __init__(self, queued: Queued, told: Any) -> None:
+        self._queued, self._told = queued, told
+
+    def over(self) -> bool:
+        return self._queued.status != 0 or self._told.done()  # cancelled, if it was not told
+
+    def complete(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._told.get_loop().call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        if not self._told.done():
+            self._told.set_result(None)
+
+    def look(self, seconds: float) -> None:
+        self._queued.look(seconds)
 
 
 @contextlib.contextmanager

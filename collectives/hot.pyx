@@ -14,7 +14,7 @@ from hocket.collectives.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT
 from hocket.collectives.drive cimport run_init
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.plan cimport IN, OUT, Plan
-from hocket.collectives.run cimport DONE, Run, may_drive, stopped
+from hocket.collectives.run cimport DONE, Run, may_drive, nanoseconds, stopped
 from hocket.collectives.work cimport Queued, queue_run, reap_ended
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
@@ -24,7 +24,8 @@ np.import_array()
 
 cdef enum:
     ENTRIES = 64
-    USER_DEFINED = 256          # NPY_USERDEF: ml_dtypes and the like, whose arrays are made the general way
+    NUMBERS = 17                # NPY_OBJECT: below are bool, integers, floats, complex, whose type number tells all ...
+    HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
 cdef int _groups_open = 0
@@ -91,7 +92,8 @@ cdef bint learn(object x) except -1:
     cdef const DLPackExchangeAPI* api
     if np.PyArray_CheckExact(x):
         a = <np.ndarray>x
-        return np.PyArray_TYPE(a) < USER_DEFINED and np.PyArray_ISNOTSWAPPED(a) and np.PyArray_TYPE(a) != np.NPY_VOID
+        # Not of strings, dates and records: their size or unit is not in the number, by which results are made.
+        return np.PyArray_ISNOTSWAPPED(a) and (np.PyArray_TYPE(a) < NUMBERS or np.PyArray_TYPE(a) == HALF)
     if _tensor_type == NULL and type(x).__name__ == "Tensor" and hasattr(type(x), "__dlpack_c_exchange_api__"):
         api = <const DLPackExchangeAPI*>PyCapsule_GetPointer(type(x).__dlpack_c_exchange_api__, "dlpack_exchange_api")
         if api.major == DLPACK_MAJOR:
@@ -113,7 +115,7 @@ cdef class HotPath:
     def _hot_init(self, Engine engine, double timeout):
         self.engine = engine
         self.entries = [None] * ENTRIES
-        self.limit = <uint64_t>(timeout * 1e9)
+        self.limit = nanoseconds(timeout)
 
     def _forget(self):
         """Let every call take the general way once more."""

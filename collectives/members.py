@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import threading
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,14 @@ from hocket.collectives.world import World
 from hocket.transports.base import LOCAL
 
 Groups = tuple[tuple[int, ...], ...]
+
+
+def lane_name(what: str) -> str:
+    """10 letters and digits, 50 bits: two of 1,000 communicators share one in 1 of 2,000,000,000 jobs.
+
+    Such a job fails with a MismatchError, as messages carry what their communicator is called (running.py).
+    """
+    return base64.b32encode(hashlib.blake2b(what.encode(), digest_size=7).digest()).decode()[:10].lower()
 
 
 class Members(HotPath):
@@ -57,7 +66,7 @@ class Members(HotPath):
 
     def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]
-        name = f"{zlib.crc32(f'{self.name}|{kind}|{forced}'.encode()):08x}"
+        name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(roads) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.members) for t in used}
         near = forced is None or forced in LOCAL

@@ -12,6 +12,7 @@ import numpy
 from hocket.collectives.buffers import Buffer, describe
 from hocket.collectives.calls import Call, writable
 from hocket.collectives.engine import CODES
+from hocket.collectives.functions import refuse_inside
 from hocket.collectives.handle import open_group
 from hocket.collectives.lower import IN, OUT
 from hocket.collectives.options import Options
@@ -35,6 +36,7 @@ class Messages(Running):
     ) -> Any:
         if self._broken is not None:
             self._refuse()
+        refuse_inside()
         check_timeout(options.timeout)
         src = describe(x) if dest is not None else None
         dst = writable(describe(out, "out"), "out") if source is not None else None

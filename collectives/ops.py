@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy
+from typing import NamedTuple
 
 from hocket.collectives.buffers import Buffer
-from hocket.collectives.lending import current
-from hocket.collectives.staging import to_gpu, to_host
-from hocket.collectives.streams import current_stream
+from hocket.collectives.functions import Fold, Function, folded, told_apart
 from hocket.errors import ArgumentError
 from hocket.kernels import ops as kernel_ops
-
-Function = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class Resolved(NamedTuple):
 
     name: str
     code: int
-    user: Callable[[Sequence[memoryview], memoryview], None] | None = None
+    user: Fold | None = None
     before: float | None = None
     """Factor on this rank's input."""
     after: float = 0.0
@@ -96,7 +88,7 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
                 f"a function as op is called with arrays of x's kind, and of a {type(x.array).__name__} hocket knows "
                 "only the memory: use a built-in op or hocket.expression"
             )
-        return Resolved("user", -1, _reducer(op, x), function=op)
+        return Resolved(told_apart(op), -1, folded(op, x), function=op)
     raise ArgumentError(
         f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor), a function, "
         "or expression(text)"
@@ -107,39 +99,3 @@ def _summable(name: str, x: Buffer) -> int:
     if x.dtype.name == "bool":
         raise ArgumentError(f"op {name!r} needs numbers, got bool")
     return kernel_ops.lookup("sum", x.dtype)
-
-
-def _on_copies(function: Function, x: Buffer) -> Function:
-    """`function` for what is staged: it gets arrays of x's kind on its GPU, as from GPU to GPU, but copies."""
-    gpu = x.device
-    stream = current_stream(x.array, gpu) if gpu >= 0 else 0
-
-    def call(a: Any, b: Any) -> Any:
-        with current(x.array, gpu, stream) if gpu >= 0 else contextlib.nullcontext():
-            return to_host(function(to_gpu(x.array, a), to_gpu(x.array, b)))
-
-    return call
-
-
-def _reducer(function: Function, x: Buffer) -> Callable[[Sequence[memoryview], memoryview], None]:
-    """`function(a, b) -> array` folded over the operands the engine hands out, in rank order."""
-    if x.foreign:
-        function = _on_copies(function, x)
-    model = x.array
-    is_torch = hasattr(model, "data_ptr")
-    dtype: Any = model.dtype if hasattr(model, "dtype") else numpy.dtype(x.dtype.numpy)
-
-    def view(memory: memoryview) -> Any:
-        if is_torch:
-            import torch
-
-            return torch.frombuffer(memory, dtype=dtype)
-        return numpy.frombuffer(memory, dtype)
-
-    def fold(operands: Sequence[memoryview], out: memoryview) -> None:
-        total = view(operands[0])
-        for operand in operands[1:]:
-            total = function(total, view(operand))
-        view(out)[:] = total
-
-    return fold

@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from hocket.collectives.drive cimport advance, failed_before, has_failed
 from hocket.collectives.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, hk_ladder, hk_load32, hk_now,
-                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, run_stopped)
+                                     Run, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, run_stopped)
 
 
 cdef extern from "transports/atomics.h" nogil:
@@ -111,17 +111,20 @@ cdef int others(Core* e) noexcept nogil:
 cdef int advance_queued(Core* e) noexcept nogil:
     """Try the queued runs once; drop those that ended."""
     cdef Node** link = <Node**>&e.head
+    cdef Node* before = NULL
     cdef Node* n
     cdef int rc, moved = BLOCKED
     while link[0] != NULL:
         n = link[0]
         rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
-        if rc == BLOCKED and n.run.deadline and hk_now() > n.run.deadline:
-            rc = TIMED_OUT
+        if n.run.limit and rc >= 0:
+            rc = counted(&n.run, rc)
         if rc < 0:
             has_failed(e, &n.run, rc)
         if rc == DONE or rc < 0:
             link[0] = n.next
+            if n.next == NULL:
+                e.tail = before
             if e.head == NULL:      # whoever sees the last run ended may drop the engine: not touched after that
                 unlist(e)
                 hk_store32(&e.pending, 0)
@@ -131,8 +134,20 @@ cdef int advance_queued(Core* e) noexcept nogil:
         moved |= rc
         if not e.concurrent:
             break
-        link = &n.next
+        before, link = n, &n.next
     return moved
+
+
+cdef inline int counted(Run* r, int rc) noexcept nogil:
+    """Is the time limit over?  It counts while nothing moves, and not before the run's turn has come."""
+    cdef uint64_t now
+    if rc != BLOCKED:
+        r.deadline = 0
+        return rc
+    now = hk_now()
+    if r.deadline == 0:
+        r.deadline = now + r.limit
+    return TIMED_OUT if now > r.deadline else rc
 
 
 cdef int progress(bint caller) noexcept nogil:
@@ -168,10 +183,11 @@ cdef bint has_room(Core* e) noexcept nogil:
 
 
 cdef void submit(Node* n) noexcept nogil:
-    cdef Node** link = <Node**>&n.core.head
-    while link[0] != NULL:
-        link = &link[0].next
-    link[0] = n
+    if n.core.head == NULL:
+        n.core.head = n
+    else:
+        (<Node*>n.core.tail).next = n
+    n.core.tail = n
     n.core.others = others
     hk_store32(&n.core.pending, 1)
     if not n.core.listed:

@@ -4,7 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plan cimport Instr, Piece, Step
-from hocket.kernels.reduce cimport reduce_fn
+from hocket.kernels.reduce cimport reduce_fn, scale_fn
 from hocket.transports.channel cimport hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -27,6 +27,14 @@ cdef extern from "transports/wait.h" nogil:
     uint64_t hk_now()
     uint64_t hk_wait_step(hk_wait*, const hk_ladder*, uint32_t* bell, pollfd*, int)
     void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
+
+
+cdef enum: LONGEST = 1000000000     # seconds, 31 years: more is for ever
+
+
+cdef inline uint64_t nanoseconds(double seconds) noexcept nogil:
+    """A time limit; 0, for ever, of none, of infinity and of more than LONGEST."""
+    return <uint64_t>(seconds * 1e9) if 0 < seconds < LONGEST else 0
 
 
 cdef enum: GRACE_NS = 1000000000   # for calls before the one that the ranks parted at
@@ -67,6 +75,14 @@ cdef struct DeviceOps:      # what computes on arrays that are not in host memor
     size_t piece            # bytes that its channels take at once
 
 
+cdef struct Scaling:        # so many elements of `source` times a factor, into `to`; scale NULL: none
+    scale_fn scale
+    char* to
+    const char* source
+    size_t count
+    double factor
+
+
 cdef struct Run:            # one execution of a plan
     Step* steps
     Instr* instrs
@@ -91,8 +107,12 @@ cdef struct Run:            # one execution of a plan
     int culprit             # the peer behind an error
     uint32_t foreign        # of a message that was not ours: its call number; of one matched by tag, its dtype
     size_t came             # ... and its bytes
-    uint64_t limit          # ns that the run may take, 0: any; counted once it has waited long enough to be looked at
-    uint64_t deadline       # ns, 0: not counted yet
+    uint64_t limit          # ns in which something must move, 0: any; counted once it has waited long enough to be looked at
+    uint64_t deadline       # ns, 0: not counted now
+    Scaling first           # before anything else
+
+
+cdef enum: TAG_SLOTS = 256  # of the messages set aside from one peer
 
 
 cdef struct Stash:          # a message that came before its recv
@@ -102,6 +122,12 @@ cdef struct Stash:          # a message that came before its recv
     Stash* next
 
 
+cdef struct Aside:          # the messages set aside from one peer, in lists by tag, each in the order of arrival
+    Stash* first[TAG_SLOTS]
+    Stash* last[TAG_SLOTS]
+    Stash* coming           # the one still on its way in, or NULL: the latest
+
+
 cdef struct Core:           # what runs need of an engine, without Python
     int rank, size
     hk_channel** tx
@@ -109,7 +135,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint32_t* tx_mark       # in which pass the channel was last held by an unfinished message
     uint32_t* rx_mark       # ... or, of recvs by tag, in which pass one has looked
     uint32_t pass_number
-    Stash** stash
+    Aside** aside           # NULL until a message of that peer's comes before its recv
     Run** rx_owner          # send/recv: the run that is in the middle of a message
     uint32_t aborted
     uint32_t aborted_from   # the first call that ends by it, 0: all
@@ -119,7 +145,8 @@ cdef struct Core:           # what runs need of an engine, without Python
     hk_ladder ladder
     uint32_t* bell
     PyObject* self          # the Engine (borrowed)
-    void* head              # queued asynchronous runs (work.Node)
+    void* head              # queued asynchronous runs (work.Node), the first
+    void* tail              # ... and the last
     uint32_t pending        # are there any?  0 is a release: whoever queued or drove them is through
     uint32_t busy           # a blocking call drives this engine: nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)

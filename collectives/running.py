@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import zlib
 from typing import Any
@@ -17,6 +18,7 @@ from hocket.collectives.buffers import describe, empty_like
 from hocket.collectives.calls import Call, resolve_call
 from hocket.collectives.engine import CODES
 from hocket.collectives.failing import Failing
+from hocket.collectives.functions import refuse_inside
 from hocket.collectives.gpu_call import OnGpu
 from hocket.collectives.handle import Work, open_group
 from hocket.collectives.library import library_call, offered, refusal
@@ -33,6 +35,8 @@ DONE, BUSY = CODES["done"], CODES["busy"]
 NO_OP = Resolved("", -1)
 EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """Of a meeting: nothing, which every rank has and wants."""
+Scaling = tuple[int, int, int, float]
+"""To which address, from which, how many elements, times what: what a run does before anything else."""
 TRAFFIC = {"allgather": "moved", "alltoall": "moved", "allreduce": "reduced", "reduce_scatter": "reduced"}
 """What channels may know of a call: in others some ranks only send, others only receive."""
 
@@ -60,10 +64,13 @@ class Running(Failing):
 
     def _run(self, call: Call, options: Options, op: Op | None = None) -> Any:
         self.usable()
+        refuse_inside()
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
         check_timeout(options.timeout)
         how = resolve(op, call.model, self.size) if call.collective in REDUCING else NO_OP
+        if how.before is not None and call.collective == "exscan":
+            call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
         queue = self._queue_for(call, how, options)
         queue.check_thread()
         key = (
@@ -76,8 +83,9 @@ class Running(Failing):
             queue.keep(key, plan)
         apart = options.async_op or open_group() is not None
         there = OnGpu(queue.accelerator, call, how, plan, apart) if queue.accelerator is not None else None
+        given, first = call, None
         if how.before is not None:
-            call = _premultiplied(call, how.before, there)
+            call, first = _premultiplied(call, how.before, there)
         if there is not None and plan.meets:
             there.meet(call, plan.algorithm, how)
         held = queue.pin(call.src, call.dst) if there is None else None
@@ -85,15 +93,17 @@ class Running(Failing):
         after = how.after if call.dst else 0.0
         if apart:
             self._shorten(call, options, op, how, plan)
-            return self._start(queue, plan, src, dst, how, options, None, (call, held), after, call, there)
+            keep = call, given, held
+            return self._start(queue, plan, src, dst, how, options, None, keep, after, call, there, first)
         engine = queue.engine
         timeout = self._limit(options)
         placed, user = (there.placed, there.user) if there else (None, how.user)
-        code = engine.execute(plan, src, dst, how.code, user, timeout, placed=placed)
+        code = engine.execute(plan, src, dst, how.code, user, timeout, placed=placed, first=first)
         if code == BUSY:
-            return self._start(queue, plan, src, dst, how, options, None, (call, held), after, call, there).result()
+            keep = call, given, held
+            return self._start(queue, plan, src, dst, how, options, None, keep, after, call, there, first).result()
         if code != DONE:
-            engine.hold((call, held))
+            engine.hold((call, given, held))
             self._fail(engine, code, engine.culprit, timeout)
         if there is not None:
             there.finish()
@@ -135,13 +145,14 @@ class Running(Failing):
     def _start(
         self, queue: Queue, plan: Plan, src: int, dst: int, how: Resolved, options: Options, tag: int | None,
         keep: Any, factor: float = 0.0, call: Call | None = None, there: OnGpu | None = None,
+        first: Scaling | None = None,
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result."""
         engine = queue.engine
         timeout = self._limit(options)
         count = call.dst.count if call is not None and call.dst is not None else 0
         placed, user, host_factor = (there.placed, there.user, 0.0) if there else (None, how.user, factor)
-        queued = Queued(engine, plan, src, dst, how.code, user, timeout, tag, keep, host_factor, count, placed)
+        queued = Queued(engine, plan, src, dst, how.code, user, timeout, tag, keep, host_factor, count, placed, first)
 
         def check(ended: Queued) -> None:
             if ended.status != DONE:
@@ -192,7 +203,7 @@ class Running(Failing):
 
     def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
-        agreed = f"{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}"
+        agreed = f"{self.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}"
         where = "" if queue.accelerator is None else " on a GPU"
         special = options.algorithm or asked(self.world.config.algorithm, call.contract)
         return {
@@ -299,17 +310,17 @@ class _Ended(Exception):
         self.code = code
 
 
-def _premultiplied(call: Call, factor: float, there: OnGpu | None) -> Call:
-    """The call on factor * x: in place if it is in place, else on a copy."""
+def _premultiplied(call: Call, factor: float, there: OnGpu | None) -> tuple[Call, Scaling | None]:
+    """The call on factor * x: in place if it is in place, else on a copy.
+
+    On a GPU the scaling has been issued, in stream order; else it is what the run does first, when its turn has come.
+    """
     assert call.src is not None
-    target = call.src
+    target, first = call.src, None
     if not call.in_place:
         target = describe(there.empty_like(call.src) if there else empty_like(call.src, call.src.shape))
     if there is not None:
         there.scale(target, call.src, factor)
     else:
-        scale_bytes(call.src.dtype.code, target.address, call.src.address, call.src.count, factor)
-    return Call(
-        call.collective, target, target if call.in_place else call.dst, call.count, call.root, call.counts,
-        call.in_place, call.private, call.result,
-    )  # fmt: skip
+        first = target.address, call.src.address, call.src.count, factor
+    return dataclasses.replace(call, src=target, dst=target if call.in_place else call.dst), first

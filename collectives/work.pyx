@@ -6,13 +6,13 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from hocket.collectives cimport progress
-from hocket.collectives.drive cimport CHECK_NS, run_free, run_init, slow_check
+from hocket.collectives.drive cimport CHECK_NS, run_free, run_init, scale_first, slow_check
 from hocket.collectives.engine cimport Engine
 from hocket.collectives.placed cimport Placed
 from hocket.collectives.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.progress cimport Node
-from hocket.collectives.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, RAISED, hk_ladder, hk_load32, hk_now,
-                                     hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive)
+from hocket.collectives.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, hk_ladder, hk_load32,
+                                     hk_now, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, nanoseconds)
 from hocket.kernels.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
 
 from hocket.collectives.progress import stop
@@ -33,10 +33,10 @@ cdef class Queued:
     """
 
     def __init__(self, Engine engine, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None,
-                 double timeout=0, tag=None, keep=None, double factor=0, size_t count=0, Placed placed=None):
+                 double timeout=0, tag=None, keep=None, double factor=0, size_t count=0, Placed placed=None,
+                 first=None):
         cdef Node* n = &self.node
-        self.ready(engine, plan, <char*>src, <char*>dst, <uint64_t>(timeout * 1e9) if timeout > 0 else 0,
-                   (keep, placed), placed is None)
+        self.ready(engine, plan, <char*>src, <char*>dst, nanoseconds(timeout), (keep, placed), placed is None)
         if placed is not None:
             placed.place(&n.run, plan.scratch)
         engine.tag = tag
@@ -48,6 +48,8 @@ cdef class Queued:
             n.run.tag, n.run.matched = tag, True
         if factor:
             self.scaled(find_scale(plan.dtype), factor, count)
+        if first is not None:
+            scale_first(&n.run, plan, first)
         self.enqueue(tag is None)
 
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
@@ -62,7 +64,7 @@ cdef class Queued:
             if self.own_scratch == NULL:
                 raise MemoryError
             n.run.base[SCRATCH] = self.own_scratch
-        n.run.limit, n.run.deadline = limit, hk_now() + limit if limit else 0     # the first: what a kernel is given
+        n.run.limit = limit
         n.core, n.status, n.scale = &engine.core, BLOCKED, NULL
         return 0
 
@@ -128,7 +130,7 @@ cdef class Queued:
             raise ArgumentError(
                 "this work goes over MPI, which was started so that only one thread may call it: wait in that thread, or "
                 "start MPI with MPI_THREAD_MULTIPLE")
-        if timeout >= 0:
+        if 0 <= timeout < LONGEST:
             until = hk_now() + <uint64_t>(timeout * 1e9)
         if ended(&self.node) == BLOCKED:
             with nogil:

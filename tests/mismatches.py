@@ -42,6 +42,9 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "op of a reduce": (
         lambda c, x: c.reduce(x, 0, "sum"),
         lambda c, x: c.reduce(x, 0, "prod")),
+    "functions": (
+        lambda c, x: c.allreduce(x, lambda a, b: a + b),
+        lambda c, x: c.allreduce(x, lambda a, b: a * b)),
     "sum and avg": (
         lambda c, x: c.allreduce(x, "sum"),
         lambda c, x: c.allreduce(x, "avg")),

@@ -120,7 +120,8 @@ class Transport(Protocol):
     def lane(self, name: str, index: int, members: Sequence[int]) -> Lane:
         """A new lane for a communicator of these world ranks, in which this rank is member `index`.
 
-        `name` (8 hex digits) is the same on all members.  Those reached by other transports are never opened.
+        `name` (10 letters and digits) is the same on all members, and of no other lane.  Members
+        reached by other transports are never opened.
         """
 
     def close(self) -> None:

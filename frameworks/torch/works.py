@@ -8,8 +8,6 @@ issued, and in the order of its stream (streams.py), as with NCCL.
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -20,16 +18,13 @@ import torch.distributed as dist
 from torch.futures import Future
 
 import hocket
+from hocket.collectives.completer import completer
 from hocket.collectives.handle import Work as Handle
-from hocket.collectives.progress import end_after, nudge
 from hocket.torch.failing import as_torch
 from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After
 
-log = logging.getLogger("hocket")
 _finishing = threading.RLock()
-LOOK = 0.5
-"""Seconds between two looks at a call that does not end."""
 
 
 _Base: Any = dist.Work  # torch's stubs do not tell the whole interface
@@ -140,7 +135,7 @@ class Work(_Base):  # type: ignore[misc]
         if self.over():
             self.complete()
         else:
-            _completer.add(self)
+            completer.add(self)
         return self._future
 
     def complete(self) -> None:
@@ -169,74 +164,3 @@ def _unpacked(done: Any) -> Any:
     if isinstance(value, Failed):
         raise value.error
     return value
-
-
-class Completer:
-    """The threads that complete futures: one that sleeps until a call ends, and one for each that is in a callback.
-
-    A callback may wait for another future; so while one runs, another thread looks after the rest.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[Work, float]] = []
-        """With the time since when."""
-        self._free = 0  # threads that are not in a callback
-        self._filled = threading.Condition()
-
-    def add(self, work: Work) -> None:
-        with self._filled:
-            self._waiting.append((work, time.monotonic()))
-            self._have_one()
-            self._filled.notify()
-        nudge()  # it may have ended just before it came here
-
-    def _have_one(self) -> None:
-        """Under the lock: some thread looks after what waits."""
-        if self._free == 0:
-            self._free = 1
-            threading.Thread(target=self._serve, name="hocket-futures", daemon=True).start()
-
-    def _serve(self) -> None:
-        seen = 1
-        while seen:  # 0: the last communicator has gone
-            work = self._ended()
-            if work is None:
-                seen = end_after(seen, LOOK)
-                self._look()
-                continue
-            try:
-                work.complete()
-            except Exception:
-                log.exception("a future of %s could not be completed", work)
-            del work  # or it, and its tensors, would live while this thread sleeps
-            with self._filled:
-                if self._free:  # another has come meanwhile
-                    return
-                self._free = 1
-        with self._filled:
-            self._free -= 1
-
-    def _ended(self) -> Work | None:
-        """One that has ended, for this thread to complete; None if none of those that wait has."""
-        with self._filled:
-            while not self._waiting:
-                self._filled.wait()
-            for i, (work, _) in enumerate(self._waiting):
-                if work.over():
-                    del self._waiting[i]
-                    self._free -= 1
-                    if self._waiting:
-                        self._have_one()
-                    return work
-        return None
-
-    def _look(self) -> None:
-        """As threads do that wait: is somebody gone, or stuck in another call?"""
-        with self._filled:
-            oldest = self._waiting[:1]
-        for work, since in oldest:
-            work.look(time.monotonic() - since)
-
-
-_completer = Completer()
-os.register_at_fork(after_in_child=lambda: _completer.__init__())  # type: ignore[misc]

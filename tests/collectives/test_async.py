@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -182,6 +183,88 @@ def awaited(comm: Communicator) -> None:
     comm.barrier()
 
 
+def awaited_in_other_orders(comm: Communicator) -> None:
+    """More coroutines than asyncio has threads, each with two calls, in opposite orders on the ranks."""
+    comms = [comm.dup() for _ in range(12)]
+
+    async def two(c: Communicator) -> None:
+        await c.barrier(async_op=True, timeout=20)
+        await c.barrier(async_op=True, timeout=20)
+
+    async def main() -> None:
+        if comm.rank == 0:
+            await asyncio.gather(*[two(c) for c in comms])
+        else:
+            for c in reversed(comms):
+                await two(c)
+
+    asyncio.run(main())
+    for c in comms:
+        c.close()
+
+
+def given_up(comm: Communicator) -> None:
+    """A coroutine that no longer waits holds up nothing: its loop ends at once, and the call goes on."""
+    peer, began = comm.rank ^ 1, time.monotonic()
+    if peer >= comm.size:
+        return
+    out = np.zeros(1)
+    work = comm.recv(out, peer, async_op=True)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.ensure_future(one()), 0.1)
+
+    async def one() -> None:
+        await work
+
+    asyncio.run(main())
+    assert time.monotonic() - began < 5
+    comm.sendrecv(np.ones(1), peer, np.empty(1), peer, tag=1)  # both have given up
+    comm.send(np.ones(1), peer)
+    work.wait()
+    assert out[0] == 1
+
+
+def wait_for_ever(comm: Communicator) -> None:
+    """Limits beyond what a clock can tell are none."""
+    for limit in (math.inf, 1e300, 2e10):
+        if comm.rank == 0:
+            time.sleep(0.05)
+        work = comm.allreduce(np.ones(3), async_op=True, timeout=limit)
+        assert work.wait(limit), f"wait({limit})"
+        assert comm.allreduce(np.ones(3), timeout=limit)[0] == comm.size
+
+
+def premultiplied_in_turn(comm: Communicator) -> None:
+    """x is scaled when the call's turn has come, not while an earlier call is at work on it."""
+    p = comm.size
+    for _ in range(20):
+        x, y = np.ones(50_000), np.empty(50_000)
+        if comm.rank == 0:
+            time.sleep(0.002)
+        works = [
+            comm.broadcast(x, 0, async_op=True),
+            comm.allreduce(x, async_op=True),
+            comm.allreduce(x, hocket.premul_sum(2.0), async_op=True),
+            comm.allreduce(x, hocket.premul_sum(0.5), y, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        assert (x == 2 * p * p).all() and (y == p**3).all(), (x[0], y[0])
+
+
+def limit_counts_own_turn(comm: Communicator) -> None:
+    """The limit of a queued call counts from its turn, and while nothing moves."""
+    works = [comm.allreduce(np.ones(5), async_op=True, timeout=1.0) for _ in range(4)] if comm.rank == 0 else []
+    if comm.rank:
+        for _ in range(4):
+            time.sleep(0.5)
+            comm.allreduce(np.ones(5))
+    for work in works:
+        work.wait()
+
+
 def while_computing(comm: Communicator) -> None:
     """Progress without anybody waiting: the result is there after some computing that lets the GIL go."""
     x = vector(comm.rank, 0, 500_000)
@@ -218,7 +301,8 @@ def wrong_arguments(comm: Communicator) -> None:
 
 CHECKS: tuple[Callable[[Communicator], None], ...] = (
     in_flight, mixed, every_collective, other_order_elsewhere, wait_with_limit, dropped, dropped_and_closed, grouped,
-    awaited, while_computing, done_without_wait, wrong_arguments,
+    awaited, awaited_in_other_orders, given_up, wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
+    while_computing, done_without_wait, wrong_arguments,
 )  # fmt: skip
 
 

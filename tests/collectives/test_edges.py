@@ -59,6 +59,17 @@ def test_a_buffer_in_use_cannot_be_resized() -> None:
     hocket.local_world(2).run(rank)
 
 
+def test_premul_sum_of_an_exscan_leaves_rank_0_alone() -> None:
+    def call(comm: Communicator) -> tuple[float, float, float]:
+        x, y = np.ones(3), np.full(3, 7.0)
+        comm.exscan(x, hocket.premul_sum(4.0), y)
+        comm.exscan(x, hocket.premul_sum(4.0))
+        return x[0], y[0], comm.exscan(np.ones(3), hocket.premul_sum(4.0), async_op=True).result()[0]
+
+    with hocket.local_world(3) as world:
+        assert world.run(call) == [(1, 7, 1), (4, 4, 4), (8, 8, 8)]
+
+
 def test_premul_sum_by_zero_leaves_a_rank_out() -> None:
     def rank(comm: Communicator) -> Any:
         return comm.allreduce(np.ones(3), hocket.premul_sum(float(comm.rank))).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from worlds import PATH, THREADS, in_threads, same, spread
 
 import hocket
 from hocket.collectives.communicator import Communicator
+from hocket.collectives.members import lane_name
 from hocket.errors import ArgumentError
 
 
@@ -194,3 +196,11 @@ def test_names_and_groups() -> None:
     with hocket.local_world(4) as world:
         texts = world.run(call)
     assert len(set(texts)) == 4 and all("of 2" in text for text in texts)
+
+
+def test_names_of_lanes_differ_where_checksums_do_not() -> None:
+    """Of 200,000 communicators some share a CRC-32; their lanes must not share a name, or streams would cross."""
+    names = [f"world/{i % 97}.{i}/{i * i % 1009}.{i * 7 % 31}|collectives|None" for i in range(200_000)]
+    assert len({zlib.crc32(name.encode()) for name in names}) < len(names)
+    made = [lane_name(name) for name in names]
+    assert len(set(made)) == len(made) and {len(name) for name in made} == {10}
