@@ -16,6 +16,7 @@ EXTENSIONS = [
     "collectives.dlpack",
     "collectives.drive",
     "collectives.engine",
+    "collectives.exit_code",
     "collectives.hot",
     "collectives.matching",
     "collectives.meeting",

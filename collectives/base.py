@@ -14,6 +14,7 @@ import logging
 import time
 from typing import Any
 
+from hocket.collectives import verdicts
 from hocket.collectives.calls import resolve_call
 from hocket.collectives.engine import CODES
 from hocket.collectives.messages import Messages
@@ -21,38 +22,46 @@ from hocket.collectives.options import Options
 from hocket.collectives.queue import Queue
 from hocket.collectives.running import NO_OP
 from hocket.collectives.work import Queued, oldest
-from hocket.errors import ArgumentError, PeerLostError, TransportError
+from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
 
 log = logging.getLogger("hocket")
 DONE, BUSY = CODES["done"], CODES["busy"]
+SETTLE = 1.0
+"""Seconds that the end of the job gives messages under way to arrive."""
 
 
 class CommunicatorBase(Messages):
     """Everything but the public methods."""
 
     def close(self, timeout: float = 5.0) -> None:
-        """Leave: waits (bounded) until all members have come to it, then frees what it holds.  Never raises.
+        """Leave: waits (bounded) until all members have come to it, then frees what it holds.
 
+        Raises MismatchError, on all ranks, if their last calls differ.  To close the communicator of `hocket.init` is
+        to end the job: calls that only some ranks have made on others made of it, and recvs that nobody has sent to,
+        are told too.  Raises nothing on a communicator that failed before, nor where a rank is gone or does not come.
         A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
         """
         if self._closed:
             return
         self._closed = True
+        wrong = None
         if self._broken is None:
-            self._last_barrier(timeout)
-            self._broken = ArgumentError(f"communicator {self.name!r} is closed")
+            wrong = self._last_barrier(timeout)
+            self._broken = wrong or ArgumentError(f"communicator {self.name!r} is closed")
             for queue in self._queues.values():
                 queue.close()
             self.gpus.close()
+        self._gone = True
         if self.name == "world":
             self.world.close()
+        if wrong is not None:
+            raise wrong
 
-    def _last_barrier(self, timeout: float) -> None:
-        """Wait, bounded, until no member can still need what this rank has written."""
+    def _last_barrier(self, timeout: float) -> Error | None:
+        """Wait, bounded, until no member can still need what this rank has written.  What is wrong, if anything."""
         engine = self._main.engine
         try:
             call = resolve_call("close", self._nothing, None, 0, None, self.rank, self.size)
-            engine.owner = None
             gpu = self._queues.get(("gpu", None))
             if gpu is not None:
                 self._settle(gpu, time.monotonic() + timeout)
@@ -63,10 +72,38 @@ class CommunicatorBase(Messages):
                 code = last.status if last.wait(timeout + 1) else CODES["timeout"]
             if code not in (DONE, CODES["timeout"]):
                 self._fail(engine, code, engine.culprit, timeout)
+            if code == DONE and self.name == "world" and self.size > 1:
+                return self._left_open(timeout)
         except PeerLostError as error:
             log.info("at close: %s", error)
-        except Exception as error:  # leaving must not fail, but a mismatch found here must not be silent either
+        except Error as error:
+            return error
+        except Exception as error:  # leaving must not fail
             log.error("at close: %s", error)
+        return None
+
+    def _left_open(self, timeout: float) -> Error | None:
+        """All ranks have come to the end of the job: is anything of its communicators not finished, on any?"""
+        there = [comm for comm in self.world.present() if comm._broken is None and (comm is self or not comm._closed)]
+        deadline = time.monotonic() + SETTLE
+        calls: dict[str, list[Any]] = {}
+        left_open: list[str] = []
+        for comm in there:
+            for (kind, road), queue in comm._queues.items():
+                engine = queue.engine
+                while (first := oldest(engine)) is not None and first.status == 0:
+                    if not first.wait(max(0.0, deadline - time.monotonic())):
+                        break
+                if first is not None:
+                    left_open.append(f"{first.words} at {first.site}")
+                if kind != "messages" and comm is not self:
+                    name, number = f"communicator {comm.name!r}" + (f" over {road}" if road else ""), engine.sequence
+                    calls[name] = [number, engine.plan.fingerprint if engine.plan else 0, engine.call(number)]
+        try:
+            return verdicts.unfinished(self.world.session.exchange({"calls": calls, "open": left_open}, timeout))
+        except (PeerLostError, TimeoutError) as error:  # a rank did not wait for us
+            log.info("at close: %s", error)
+            return None
 
     def _settle(self, gpu: Queue, deadline: float) -> None:
         """Calls on GPU arrays that nobody waited for end before the barrier, as others do; so does the GPU's own part.
@@ -96,7 +133,7 @@ class CommunicatorBase(Messages):
 
     def __exit__(self, *exc: object) -> None:
         if isinstance(exc[1], BaseException):
-            self.give_up(exc[1])
+            self.give_up(exc[1])  # after which close raises nothing
         self.close()
 
     def __repr__(self) -> str:

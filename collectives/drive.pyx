@@ -105,10 +105,10 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     cdef State* s
     cdef bint held, by_tag
     while r.remaining == 0:
-        if r.t >= r.nsteps + r.nsegments - 1:
-            return done(e, r)
         if r.t == 0 and begin(e, r) < 0:
             return RAISED
+        if r.t >= r.nsteps + r.nsegments - 1:
+            return done(e, r)
         if open_step(e, r) < 0:
             return RAISED
         r.t += 1

@@ -108,7 +108,9 @@ cdef class Engine:
         if not 0 < number <= self.seq or self.seq - number >= RECENT:
             return ""
         plan = self.recent[number % RECENT]
-        return plan.text if plan is not None else ""
+        if plan is None:
+            return ""
+        return f"{plan.text}, first made at {plan.site}" if plan.site not in ("", "?") else plan.text
 
     @property
     def words(self):

@@ -52,9 +52,13 @@ class Failing(Members):
         if code == CODES["raised"]:
             error = engine.error or Error("unknown")
             engine.error = None
-            kind = "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
-            self._report(kind, f"{type(error).__name__}: {error}", account)
-            self._abort(PeerLostError(f"this communicator failed at {here}: {type(error).__name__}: {error}"))
+            told = f"{type(error).__name__}: {error}"
+            if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
+                self._report("op", told, account)  # this rank goes on; what failed is a function given as op
+                self._abort(Error(f"this communicator failed at {here}: {told}"))
+            else:
+                self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", told, account)
+                self._abort(PeerLostError(f"this communicator failed at {here}: {told}"))
             raise error
         if code == CODES["mismatch"]:
             odd = ended.foreign if ended is not None else engine.foreign
@@ -82,7 +86,7 @@ class Failing(Members):
             }  # fmt: skip
             if kind == "timeout":
                 verdict["accounts"].setdefault(self.members[0], {"state": "no answer"})
-        error = verdicts.build(verdict, self.members, self.rank, call)
+        error = verdicts.build(verdict, self.members, self.rank, call, self._closed)
         self._abort(error)
         raise error
 
@@ -127,13 +131,13 @@ class Failing(Members):
             mine = verdict["comm"] == self.name
         if not mine or self._verdict is not None:
             return
-        if self._closed:
+        if self._gone:
             self._end_waits()  # of streams, which closing may wait for
             return
         self._verdict = verdict
         self._heard.set()
         call = self._main.engine.words if self._main.engine.busy else ""
-        self._abort(verdicts.build(verdict, self.members, self.rank, call), verdict.get("first") or 0)
+        self._abort(verdicts.build(verdict, self.members, self.rank, call, self._closed), verdict.get("first") or 0)
 
     def account(self, seq: int = 0) -> dict[str, Any]:
         """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
@@ -166,7 +170,7 @@ class Failing(Members):
                 "account": _account(engine),
             })  # fmt: skip
         gone = self.world.left & set(self.members)
-        if gone and seconds > LEFT_GRACE:
+        if gone and seconds > LEFT_GRACE and not self._closed:
             left = sorted(self.members.index(r) for r in gone)
             raise verdicts.lost(left, "it has left the job (closed its communicator or exited)", self.rank, call)
 

@@ -41,7 +41,7 @@ class Members(HotPath):
         self._queues: dict[tuple[str, str | None], Queue] = {}
         self._serial = 0
         self._only: tuple[str, str] | None = None
-        self._closed = False
+        self._closed = self._gone = False
         self._broken: BaseException | None = None
         self._verdict: dict[str, Any] | None = None
         self._heard = threading.Event()

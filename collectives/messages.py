@@ -55,7 +55,7 @@ class Messages(Running):
         assert model is not None
         timeout = self.timeout if options.timeout is None else options.timeout
         label = _label(model, tag)
-        key = dest, source, model.dtype.code, model.shape, dst and dst.nbytes
+        key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
             plan = _message_plan(dest, source, src, dst)

@@ -14,6 +14,7 @@ class Plan:
     collective: str
     algorithm: str
     text: str
+    site: str
     peers: frozenset[int]
     small: bool
     traffic: int
@@ -22,6 +23,6 @@ class Plan:
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
         fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
-        meets: bool = False,
+        meets: bool = False, site: str = "",
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

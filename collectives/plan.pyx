@@ -13,12 +13,12 @@ KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "call": CAL
 cdef class Plan:
     """`steps`: for each step a list of (kind, peers, own, after_sends, src, dst), src and dst lists of
     (space, offset, length) in bytes.  `segment`: run in segments of so many bytes of every piece (0: whole).
-    `library`: what a "call" calls (transports/library.h).  `meets`: when it is over a kernel of each rank does the rest.
+    `site`: where the user's code first made such a call.  `library`: what a "call" calls (transports/library.h).  `meets`: when it is over a kernel of each rank does the rest.
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
                   uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
-                  library=None, bint meets=False):
+                  library=None, bint meets=False, str site=""):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
@@ -33,7 +33,7 @@ cdef class Plan:
         self.itemsize, self.dtype, self.scratch, self.segment = itemsize, dtype, scratch, segment
         self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
-        self.library, self.meets = library, meets
+        self.library, self.meets, self.site = library, meets, site
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)

@@ -27,6 +27,7 @@ from hocket.collectives.ops import Op, Resolved, resolve
 from hocket.collectives.options import PLAIN, PLAIN_IN_ORDER, Options
 from hocket.collectives.plan import Plan
 from hocket.collectives.queue import WHOLE_BELOW, WHOLE_FROM, Queue
+from hocket.collectives.verdicts import caller_site
 from hocket.collectives.work import Queued
 from hocket.errors import ArgumentError, TransportError
 from hocket.kernels.reduce import scale_bytes
@@ -209,7 +210,7 @@ class Running(Failing):
         return {
             "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
-            "text": call.words(how.name, algorithm.name if special else None) + where,
+            "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
         }  # fmt: skip
 
     def _limit(self, options: Options) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import secrets
@@ -12,13 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hocket.collectives import asked, default, tuning_file, work
+from hocket.collectives import asked, default, exit_code, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect, meeting_path, mpi_place, own_address
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
-from hocket.errors import ArgumentError, TransportError
+from hocket.errors import ArgumentError, Error, TransportError
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
 from hocket.transports.reactor import Reactor
@@ -256,10 +255,15 @@ def _leave() -> None:
     """At exit: say goodbye, or what this rank died of."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for comm in _worlds:
-        with contextlib.suppress(Exception):
+        try:
             if isinstance(error, BaseException):
                 comm.give_up(error)
             comm.close()
+        except Error as wrong:
+            log.error("%s", wrong)
+            exit_code.at_least(1)
+        except Exception:
+            log.debug("at exit", exc_info=True)
     work.stop()
     job = sys.modules.get("hocket.transports.mpi_job")
     if job is not None:

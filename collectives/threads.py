@@ -6,6 +6,7 @@ is replaced by a lock.  Kernels and waits run without the GIL; Python code betwe
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.world import World
-from hocket.errors import ArgumentError, TimeoutError
+from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport
 from hocket.transports.reference import Exchange, ReferenceTransport
 from hocket.transports.shm import ThreadTransport
@@ -132,7 +133,8 @@ class LocalWorld:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        with contextlib.suppress(*[Error] if exc[1] is not None else []):  # what is being raised says more
+            self.close()
 
 
 def _maker(size: int, transport: str) -> Callable[[int], Transport]:

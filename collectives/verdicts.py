@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -77,16 +78,19 @@ def describe_account(account: dict[str, Any] | None) -> str:
     if account.get("then"):
         now = f"in {account['call']}" if account.get("state") == "in call" else "in no call"
         site, number = account.get("site", "?"), account["seq"]
-        return f"called {account['then']}, and is now {now} at {site} (its call number {number})"
+        now = "at the end of its program" if site == "?" else f"{now} at {site} (its call number {number})"
+        return f"called {account['then']}, and is now {now}"
     if account.get("state") == "idle":
         last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
         return f"is not in a call on this communicator, it is at {account.get('site', '?')}{last}"
     call, site, seq = (account.get(key, "?") for key in ("call", "site", "seq"))
+    if call == CLOSE and site == "?":
+        return f"has come to the end of its program (its call number {seq})"
     return f"called {call} at {site}" + (f" (its call number {seq})" if "waits_for" not in account else "")
 
 
-def build(verdict: dict[str, Any], members: list[int], me: int, call: str) -> errors.Error:
-    """The exception that rank `me` (of the communicator) raises for `verdict`."""
+def build(verdict: dict[str, Any], members: list[int], me: int, call: str, closing: bool = False) -> errors.Error:
+    """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too."""
     kind = verdict["kind"]
     if kind == "lost":
         return lost([members.index(r) for r in verdict["lost"] if r in members], verdict.get("how", ""), me, call)
@@ -95,9 +99,9 @@ def build(verdict: dict[str, Any], members: list[int], me: int, call: str) -> er
     where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
     by = verdict.get("by")
     who = f"rank {members.index(by)}" if by in members else "a rank"
-    leaving = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE]
-    if kind == "mismatch" and leaving and me not in leaving:
-        return lost(leaving, "it has left (closed this communicator, or exited)", me, call)
+    early = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE and "then" not in a]  # made no other call
+    if kind == "mismatch" and early and not closing:
+        return lost(early, "it has left (closed this communicator, or exited)", me, call)
     if kind == "mismatch" and by in members and "waits_for" in accounts.get(members.index(by), {}):
         calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
         return errors.MismatchError(
@@ -114,10 +118,37 @@ def build(verdict: dict[str, Any], members: list[int], me: int, call: str) -> er
         return errors.TimeoutError(
             f"{verdict.get('text', '')} ({where}, seen by {who}): waiting for {names}:{lines}\n"
             "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
+    if kind == "op":
+        return errors.Error(
+            f"the call of {who} failed: {verdict.get('text', '')} ({where}). This communicator cannot be used any more."
+        )
     if kind == "interrupt":
         return errors.PeerLostError(f"{who} was interrupted ({where})", [members.index(by)] if by in members else [])
     return errors.PeerLostError(
         f"{who} failed: {verdict.get('text', '')} ({where})", [members.index(by)] if by in members else [])  # fmt: skip
+
+
+def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
+    """The error of a job whose ranks have all come to its end, if one of them has left something open.
+
+    A state is what a rank says: {"calls": {queue: [number, fingerprint, the last call]}, "open": [call, ...]}.
+    """
+    told: dict[int, list[str]] = {}
+    for queue in sorted(set().union(*(state["calls"] for state in states))):
+        made = {r: state["calls"][queue] for r, state in enumerate(states) if queue in state["calls"]}
+        if len({tuple(each[:2]) for each in made.values()}) > 1:
+            for r, (number, _, last) in made.items():
+                made_last = f", the last {last}" if last else ""
+                told.setdefault(r, []).append(f"made {number} calls on {queue}{made_last}")
+    for r, state in enumerate(states):
+        told.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"])
+    calls = {r: "; ".join(texts) for r, texts in sorted(told.items()) if texts}
+    if not calls:
+        return None
+    lines = "".join(f"\n  rank {r} {text}" for r, text in calls.items())
+    return errors.MismatchError(
+        f"the ranks have come to the end of the job, and not all is finished:{lines}\nAll ranks must make the same "
+        "calls in the same order, and each recv needs its send.", calls)  # fmt: skip
 
 
 def arrived(account: dict[str, Any], seq: int) -> bool:

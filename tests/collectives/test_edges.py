@@ -70,6 +70,15 @@ def test_premul_sum_of_an_exscan_leaves_rank_0_alone() -> None:
         assert world.run(call) == [(1, 7, 1), (4, 4, 4), (8, 8, 8)]
 
 
+def test_premul_sum_of_one_rank() -> None:
+    """Some schedules have no step then."""
+    for name in ("ring", "double_binary_tree", "direct"):
+        x = np.ones(3)
+        with hocket.local_world(1) as world:
+            world.run(lambda comm, x=x, name=name: comm.allreduce(x, hocket.premul_sum(0.5), algorithm=name))
+        assert (x == 0.5).all(), name
+
+
 def test_premul_sum_by_zero_leaves_a_rank_out() -> None:
     def rank(comm: Communicator) -> Any:
         return comm.allreduce(np.ones(3), hocket.premul_sum(float(comm.rank))).tolist()

@@ -272,3 +272,20 @@ def test_any_array_is_a_message() -> None:
 
     with hocket.local_world(2) as world:
         world.run(call)
+
+
+def test_items_of_several_sizes_and_one_shape() -> None:
+    """What has no dtype of its own is bytes, of any length."""
+
+    def program(comm: Communicator) -> None:
+        for dtype in ("V15", "m8[ms]", "S3", "V15"):
+            x = np.arange(2 * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
+            if comm.rank == 0:
+                comm.send(x, 1)
+            else:
+                out = np.zeros(2, dtype)
+                comm.recv(out, 0)
+                assert out.tobytes() == x.tobytes(), dtype
+
+    with hocket.local_world(2) as world:
+        world.run(program)

@@ -1,0 +1,111 @@
+"""The end of a job hides nothing: what the ranks' last calls disagree on is an error on all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import Job
+
+import hocket
+
+START = """
+import os, sys, time
+import hocket, numpy as np
+comm = hocket.init(timeout=20)
+rank, x = comm.rank, np.ones(3)
+"""
+
+DIFFER = {
+    "a broadcast of the root alone": (
+        "if rank == 0: comm.broadcast(x)", "rank 0 called broadcast(float64[3], root=0), first made at rank.py:6"),
+    "a reduce of another rank alone": (
+        "if rank == 1: comm.reduce(x)", "rank 1 called reduce(float64[3], op='sum', root=0), first made at rank.py:6"),
+    "an asynchronous call that nobody waits for": (
+        "if rank == 1: comm.allreduce(x, async_op=True)", "rank 1 called allreduce(float64[3], op='sum') at rank.py:6"),
+    "a broadcast that one waits for asynchronously": (
+        "if rank == 1: comm.broadcast(x, async_op=True)", "rank 1 called broadcast(float64[3], root=0) at rank.py:6"),
+    "different roots": ("comm.broadcast(x, rank)", "rank 1 called broadcast(float64[3], root=1)"),
+    "a recv that nobody sends to": (
+        "work = comm.recv(x, 0, async_op=True) if rank else None", "rank 1 leaves open recv(float64[3], source=0"),
+    "another communicator": (
+        "inner = comm.dup(); rank == 0 and inner.broadcast(x)", "rank 0 made 1 calls on communicator"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFER)
+def test_a_process_that_ends_so_fails(name: str) -> None:
+    """Nothing is closed; the interpreter just ends.  All ranks say the same, and none ends with 0."""
+    line, text = DIFFER[name]
+    with Job(2, START + line) as job:
+        ends = job.wait(30)
+    for end in ends:
+        assert end.code == 1 and text in end.err, (end.code, end.err)
+        assert end.err.count(text) == 1 and "Traceback" not in end.err, end.err
+
+
+WAYS = {
+    "with": "with comm:\n    comm.broadcast(x, rank)\n",
+    "close": "comm.broadcast(x, rank)\ncomm.close()\n",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_closing_raises_it(way: str) -> None:
+    source = START + WAYS[way].replace("\n", "\n    ").join(["try:\n    ", ""]).rstrip() + """
+except hocket.MismatchError as error:
+    assert "in close() at rank.py:" in str(error), error
+    print("raised")
+"""
+    with Job(2, source) as job:
+        ends = job.wait(30)
+    assert [(end.code, end.out) for end in ends] == [(0, "raised\n")] * 2, ends
+
+
+def test_what_is_raised_comes_first() -> None:
+    source = START + "with comm:\n    comm.broadcast(x, rank)\n    raise ZeroDivisionError('mine')\n"
+    with Job(2, source) as job:
+        ends = job.wait(30)
+    for end in ends:
+        assert end.code == 1 and "ZeroDivisionError: mine" in end.err and "MismatchError" not in end.err, end.err
+
+
+def test_the_code_that_the_program_chose_stays() -> None:
+    with Job(2, START + "if rank == 0: comm.broadcast(x)\nsys.exit(3)") as job:
+        assert [end.code for end in job.wait(30)] == [3, 3]
+
+
+def test_a_good_end_is_silent() -> None:
+    source = START + """
+inner, half = comm.dup(), comm.split(rank)
+inner.allreduce(x)
+half.allreduce(x)
+late = comm.recv(np.empty(3), 1 - rank, 5, async_op=True)
+comm.send(x, 1 - rank, 5)
+comm.allreduce(x, async_op=True)
+time.sleep(0.3 * rank)
+"""
+    with Job(2, source) as job:
+        ends = job.wait(30)
+    assert [(end.code, end.err) for end in ends] == [(0, "")] * 2, ends
+
+
+def test_a_peer_that_died_ends_the_wait() -> None:
+    """Its goodbye is not waited for."""
+    source = START + """
+comm.barrier()
+if rank == 1:
+    os._exit(0)
+time.sleep(0.5)
+began = time.monotonic()
+comm.close()
+print(time.monotonic() - began)
+"""
+    with Job(3, source) as job:
+        ends = job.wait(30)
+    for rank in (0, 2):
+        assert ends[rank].code == 0 and float(ends[rank].out) < 1.5, ends[rank]
+
+
+def test_threads_are_told_too() -> None:
+    with pytest.raises(hocket.MismatchError, match="different things"), hocket.local_world(2) as world:
+        world.run(lambda comm: comm.broadcast(np.ones(3), comm.rank))
