@@ -26,8 +26,8 @@ from hocket.bench.table import micro
 from hocket.bench.targets import TARGETS, Target
 from hocket.bench.team import Started, Team
 from hocket.bench.worker import Order
+from hocket.collectives.cores import usable_cores
 from hocket.collectives.explain import human
-from hocket.collectives.queue import usable_cores
 from hocket.errors import ArgumentError, Error
 
 PEERS = "gloo,openmpi,openmpi-single,mpich,mpich-single"

@@ -20,7 +20,7 @@ import numpy as np
 from hocket.bench.gpu_driver import Gpu
 from hocket.bench.gpu_rows import Options, Row
 from hocket.bench.kernels import numpy_dtype
-from hocket.collectives.queue import usable_cores
+from hocket.collectives.cores import usable_cores
 from hocket.errors import Error
 from hocket.kernels import cuda, nvrtc, ops, reduce
 from hocket.kernels.cuda import Kernel, Module

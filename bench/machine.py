@@ -13,7 +13,7 @@ import numpy
 
 import hocket
 from hocket.bench.table import Row
-from hocket.collectives.queue import usable_cores
+from hocket.collectives.cores import usable_cores
 from hocket.collectives.tuning_file import processor
 from hocket.kernels.reduce import features
 

@@ -18,7 +18,7 @@ from hocket.algorithms.library import LIBRARIES
 from hocket.algorithms.tuning import Point, Tuning, candidates
 from hocket.bench.cases import COLLECTIVES, case
 from hocket.bench.ours import call_of
-from hocket.collectives.queue import usable_cores
+from hocket.collectives.cores import usable_cores
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:

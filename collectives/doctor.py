@@ -82,7 +82,7 @@ def _versions() -> Iterator[str]:
 
 
 def _processor() -> Iterator[str]:
-    from hocket.collectives.queue import usable_cores
+    from hocket.collectives.cores import usable_cores
     from hocket.kernels.reduce import features
 
     yield f"kernels: {features()}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import threading
 import time
@@ -201,16 +200,3 @@ def _owner(array: Any) -> Any:
     while isinstance(array, numpy.ndarray) and isinstance(array.base, numpy.ndarray):
         array = array.base
     return array if isinstance(array, numpy.ndarray) and array.flags.owndata else None
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its affinity, cut by the cgroup's quota."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no cgroup v2, or not limited
-    return cores

@@ -11,7 +11,7 @@ import zlib
 
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
-from hocket.collectives.queue import usable_cores
+from hocket.collectives.cores import usable_cores
 from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
-from hocket.collectives.queue import usable_cores
+from hocket.collectives.cores import usable_cores
 from hocket.collectives.staging import may_have_gpu
 from hocket.errors import TransportError
 from hocket.transports.base import LOCAL, Transport
