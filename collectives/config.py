@@ -175,8 +175,9 @@ class Config:
         return cls(secret=secret or from_file, **settings)
 
 
-PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS")
-"""What `hocket run` leaves for its ranks; read by launch.py."""
+PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
+         "HOCKET_LAST_WORDS")  # fmt: skip
+"""What `hocket run` leaves for its ranks; read by launch.py, the last by last_words.py."""
 
 
 def _warn_of_unknown(environ: Iterable[str]) -> None:

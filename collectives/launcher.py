@@ -1,6 +1,8 @@
 """`hocket run -n 4 script.py ...`: starts the ranks of a job on this machine and ends them together.
 
 The first rank that fails ends the job: the others get a moment to report it themselves, then SIGTERM, then SIGKILL.
+It is named, and its exit code counts; ranks that only followed it (last_words.py) may have ended before.  Ctrl-C, or a
+signal to the launcher, goes to the ranks first, and they have a grace to save what they have; then SIGTERM, SIGKILL.
 Every rank is its own session, so that Ctrl-C reaches the launcher alone, and dies with the launcher, however it dies.
 The secret goes by environment, never on a command line.  Imports nothing of the ranks' side.
 """
@@ -10,22 +12,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import math
 import os
 import secrets
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 
+from hocket.collectives import last_words
 from hocket.collectives.prefix import Screen, Source
 
-GRACE = 3.0  # seconds in which the others report a failure themselves
-TERM = 2.0  # seconds between SIGTERM and SIGKILL after a failure
-INTERRUPTED = 1.0  # the same after Ctrl-C
+GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
+REPORT = 3.0  # seconds in which the others report a failure themselves
+TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
+JUDGE = 2.0  # seconds until a failure is told although all that failed followed a rank that is not even ending
+LOOK = 0.05  # seconds between looks for what that rank says
+SAME = 0.3  # seconds in which a second Ctrl-C is the first: what started us passes on what the terminal sent us too
 DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
@@ -49,8 +57,10 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
     parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
-    grace = "seconds for the others after a rank failed (default: 3)"
-    parser.add_argument("--timeout-grace", type=float, default=GRACE, metavar="S", help=grace)
+    grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
+    parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
+    report = f"seconds for the others after a rank failed (default: {REPORT:g})"
+    parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")
     options = parser.parse_args(argv)
     if options.command[:1] == ["--"]:
@@ -68,13 +78,33 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return found
+
+
 class Rank:
     """One process and its output."""
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str) -> None:
         self.number, self.process = number, process
         self.sources: list[Source] = []
         self.code: int | None = None
+        self._words = words
+
+    def said(self) -> last_words.Words | None:
+        """What it said that it died of, if it has."""
+        return last_words.heard(self._words)
+
+    def ending(self) -> bool:
+        """Is it at its exit, and not because of another rank?"""
+        said = self.said()
+        return said is not None and not said.followed
 
     def signal(self, number: int) -> None:
         """To the rank and all it started, as long as it has not been reaped."""
@@ -99,6 +129,9 @@ class Job:
         self.ranks: list[Rank] = []
         self.exit_code = 0
         self.signalled: list[int] = []
+        self.failed: list[Rank] = []  # as they ended
+        self.failed_at: float | None = None  # when the first did, as long as none has been named
+        self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
         self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to those who live
         self.selector = selectors.DefaultSelector()
         self.broken = False  # nobody reads our output any more
@@ -118,27 +151,32 @@ class Job:
     # --- starting ---
 
     def _start(self) -> None:
-        secret = secrets.token_hex(32)
+        secret, port = secrets.token_hex(32), str(_free_port())
         for number in range(self.options.n):
             if self.signalled:  # the loop ends those that were started
                 return
             try:
-                self._start_rank(number, secret)
+                self._start_rank(number, secret, port)
             except OSError as why:
                 self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
                 self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
                 self.plan = [(0.0, signal.SIGKILL)]
                 return
 
-    def _start_rank(self, number: int, secret: str) -> None:
-        size = str(self.options.n)
+    def _start_rank(self, number: int, secret: str, port: str) -> None:
+        size, words = str(self.options.n), os.path.join(self.directory, f"words-{number}")
         env = {
             **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
             "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
-            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secret,
+            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secret, last_words.PLACE: words,
+            # What torchrun sets, for programs of torch alone.
+            "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         }  # fmt: skip
         env.pop("HOCKET_SECRET_FILE", None)
         env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
+        if self.options.n > 1:
+            env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
         output = None if self.options.no_prefix else subprocess.PIPE
         process = subprocess.Popen(
             self.options.command,
@@ -149,7 +187,7 @@ class Job:
             start_new_session=True,
             preexec_fn=die_with(os.getpid()),
         )
-        rank = Rank(number, process)
+        rank = Rank(number, process, words)
         self.ranks.append(rank)
         for target, pipe in ((1, process.stdout), (2, process.stderr)):
             if pipe is not None:
@@ -173,13 +211,16 @@ class Job:
                 self._interrupted(self.signalled.pop(0))
             for rank in self.ranks:
                 if rank.ended():
-                    self._ended(rank)
+                    self._ended(rank, now)
+            if self.failed_at is not None:
+                self._judge(self.failed_at, now)
             while self.plan and self.plan[0][0] <= now:
                 self._signal_all(self.plan.pop(0)[1])
         self._drain()
 
     def _sleep(self) -> float | None:
-        times = [when for when, _ in self.plan]
+        times = [when for when, _ in self.plan[:1]]
+        times += [] if self.failed_at is None else [time.monotonic() + LOOK]
         times += [due for source in self._sources() if (due := source.due()) is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
@@ -207,28 +248,66 @@ class Job:
 
     # --- ending ---
 
-    def _ended(self, rank: Rank) -> None:
-        """The first failure decides; what follows from it does not count."""
-        assert rank.code is not None
+    def _ended(self, rank: Rank, now: float) -> None:
+        """The first failure ends the job, whichever rank is named for it."""
         if rank.code == 0 or self.exit_code:
             return
-        self.exit_code = rank.code if rank.code > 0 else 128 - rank.code
-        how = f"ended with exit code {rank.code}" if rank.code > 0 else f"was killed by {_name(-rank.code)}"
-        self._say(f"rank {rank.number} (pid {rank.process.pid}) {how}; ending the job")
-        grace = time.monotonic() + self.options.timeout_grace
-        self.plan = [(grace, signal.SIGTERM), (grace + TERM, signal.SIGKILL)]
+        self.failed.append(rank)
+        if self.failed_at is None:
+            self.failed_at, report = now, self.options.timeout_grace
+            self.plan = [(now + report, signal.SIGTERM), (now + report + TERM, signal.SIGKILL)]
+
+    def _judge(self, since: float, now: float) -> None:
+        """Name the rank that began; its exit code counts.
+
+        One that followed another is named only if that one ends well, says nothing for a while, or followed too.
+        `since`: when the first failed.
+        """
+        began = next((rank for rank in self.failed if (said := rank.said()) is None or not said.followed), None)
+        if began is None:
+            living = [rank for rank in self.ranks if rank.code is None]
+            ending = [rank for rank in living if rank.ending()]
+            report = self.options.timeout_grace
+            if living and now < since + (report + TERM if ending else min(JUDGE, report)):
+                return
+            began = [*ending, *self.failed][0]
+        code, said = began.code, began.said()
+        self.failed_at = None
+        self.exit_code = 1 if code is None else code if code > 0 else 128 - code
+        how = f"was killed by {_name(-code)}" if code is not None and code < 0 else f"ended with exit code {code}"
+        how = "is ending" if code is None else how
+        why = f" ({said.text})" if said is not None and said.text else ""
+        self._say(f"rank {began.number} (pid {began.process.pid}) {how}{why}; ending the job")
 
     def _interrupted(self, number: int) -> None:
-        """Ctrl-C and the like: all ranks end now; a second time, at once."""
-        again = self.exit_code == 128 + number
+        """Ctrl-C and the like: the ranks get the same signal, and have a grace to end; a further one shortens it."""
+        now = time.monotonic()
+        before, self.heard = self.heard, (number, now)
+        if before[0] == number and now - before[1] < SAME:
+            return
+        if self.failed_at is not None:
+            self._judge(-math.inf, now)
+        if self.exit_code:  # it is ending: what is planned comes at once, and what follows that sooner
+            ahead = self.plan[0][0] - now if self.plan else 0.0
+            self.plan = [(when - ahead, what) for when, what in self.plan] or [(now, signal.SIGKILL)]
+            return
         self.exit_code = 128 + number
-        self._signal_all(signal.SIGKILL if again else signal.SIGTERM)
-        self.plan = [(time.monotonic() + INTERRUPTED, signal.SIGKILL)]
+        grace = self.options.grace
+        self.plan = [(now, number), (now + grace, signal.SIGTERM), (now + grace + TERM, signal.SIGKILL)]
+        if number == signal.SIGTERM:
+            del self.plan[1]
+            self.plan[-1] = (now + grace, signal.SIGKILL)
+        if number == signal.SIGINT:
+            self._say(f"interrupted; the ranks have {grace:g} s to end, Ctrl-C again shortens that")
+        else:
+            self._say(f"got {_name(number)}; the ranks have {grace:g} s to end")
 
     def _signal_all(self, number: int) -> None:
         for rank in self.ranks:
+            if number == signal.SIGTERM and self.failed_at is not None and rank.ending():
+                continue  # this one began, and its own exit code is wanted
             rank.signal(number)
-            if number == signal.SIGTERM:
+            if number != signal.SIGKILL:
                 rank.signal(signal.SIGCONT)  # a stopped rank would not hear it
 
     def _reap(self) -> None:
@@ -249,7 +328,9 @@ class Job:
                 data = data[os.write(target, data) :]
         except OSError:  # `hocket run ... | head` has read enough
             self.broken = True
-            self._interrupted(signal.SIGPIPE)
+            if not self.exit_code:
+                now, self.exit_code = time.monotonic(), 128 + signal.SIGPIPE
+                self.plan = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
 
     def _say(self, text: str) -> None:
         screen = self.screens[1]
@@ -288,6 +369,13 @@ def die_with(launcher: int) -> Callable[[], None]:
             os._exit(1)
 
     return before_exec
+
+
+def _free_port() -> int:
+    """For MASTER_PORT: nobody listens on it now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 def _name(number: int) -> str:

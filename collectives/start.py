@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hocket.collectives import asked, default, exit_code, tuning_file, work
+from hocket.collectives import asked, default, exit_code, last_words, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect, meeting_path, mpi_place, own_address
@@ -254,6 +254,8 @@ def _interface(session: Session, settings: Config) -> str:
 def _leave() -> None:
     """At exit: say goodbye, or what this rank died of."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    broken = [each._broken for comm in _worlds for each in comm.world.present() if each._broken is not None]
+    last_words.tell(os.environ, error if isinstance(error, BaseException) else None, broken)
     for comm in _worlds:
         try:
             if isinstance(error, BaseException):

@@ -21,7 +21,9 @@ SECRET = Config(secret=b"s" * 16)
 BIN = sysconfig.get_path("scripts")
 
 HOCKET = {"HOCKET_RANK": "1", "HOCKET_SIZE": "3", "HOCKET_LOCAL_RANK": "1", "HOCKET_LOCAL_SIZE": "3",
-          "HOCKET_RENDEZVOUS": "unix:/run/x/hub"}  # fmt: skip
+          "HOCKET_RENDEZVOUS": "unix:/run/x/hub",
+          "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1",
+          "MASTER_PORT": "29500"}  # fmt: skip
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "r1", "TORCHELASTIC_RESTART_COUNT": "0", "RANK": "5", "WORLD_SIZE": "8",
             "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "host-a", "MASTER_PORT": "29500"}  # fmt: skip
 TORCHRUN_HERE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "5", "MASTER_ADDR": "localhost"}

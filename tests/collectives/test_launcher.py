@@ -14,8 +14,11 @@ import time
 
 import pytest
 
+import hocket
+from hocket.collectives import last_words
 from hocket.collectives.prefix import Screen, Source
 
+TIMES = int(os.environ.get("LAUNCHER_TIMES", "1"))  # of each way to fail: races show in twenty
 RUN = [sys.executable, "-c", "import sys; from hocket.collectives.launcher import main; sys.exit(main(sys.argv[1:]))"]
 # Every rank says its pid on a line "pid N", so that the tests can look whether it is still there.
 START = "import os, sys, time, signal; rank = int(os.environ['HOCKET_RANK']); print('pid', os.getpid());"
@@ -49,13 +52,13 @@ def run(tmp_path):
         out, err = process.communicate(timeout=30)
         return process.returncode, out or "", err or ""
 
-    finished.start, finished.tmp = start, tmp
+    finished.start, finished.tmp, finished.env = start, tmp, env
     yield finished
     for process in started:
         if process.poll() is None:
             process.kill()
             process.wait()
-    left = os.listdir(tmp)
+    left = [name for name in os.listdir(tmp) if name != f"hocket-{os.geteuid()}"]  # where torch's ranks meet
     shutil.rmtree(tmp)
     assert left == []
 
@@ -78,6 +81,37 @@ sys.stdout.write(" ".join(os.environ["HOCKET_" + name] for name in sys.argv[1:])
     assert [line.split()[:5] for line in lines] == [[f"[{r}]", str(r), "3", str(r), "3"] for r in range(3)]
     assert len({tuple(line.split()[5:]) for line in lines}) == 1
     assert len(lines[0].split()[6]) == 64 and lines[0].split()[5].startswith("unix:")
+
+
+def test_the_variables_of_torchrun_are_there_too(run):
+    """For programs of torch alone; a number of threads that the user chose stays."""
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"
+    program = f"import os; print(*(os.environ.get(name) for name in {names.split()}))"
+    run.env.pop("OMP_NUM_THREADS", None)
+    out = run(2, program)[1]
+    found = sorted(line.split() for line in out.splitlines())
+    assert [line[:6] for line in found] == [[f"[{r}]", str(r), "2", str(r), "2", "127.0.0.1"] for r in range(2)]
+    assert found[0][6] == found[1][6] and 0 < int(found[0][6]) < 65536 and [line[7] for line in found] == ["1", "1"]
+    run.env["OMP_NUM_THREADS"] = "3"
+    assert run(2, program)[1].count(" 3\n") == 2
+    del run.env["OMP_NUM_THREADS"]
+    assert run(1, program)[1].endswith(" None\n"), "one rank may take all cores"
+
+
+def test_a_program_of_torch_alone(run):
+    """As under torchrun: it finds its place by env://."""
+    pytest.importorskip("torch")
+    code, out, err = run(2, """
+import os, torch, torch.distributed as dist
+for backend in ("gloo", "hocket"):
+    dist.init_process_group(backend)
+    x = torch.ones(3) + dist.get_rank()
+    dist.all_reduce(x)
+    print(backend, dist.get_world_size(), int(os.environ["LOCAL_RANK"]), x[0].item())
+    dist.destroy_process_group()
+""", env={**run.env, "GLOO_SOCKET_IFNAME": "lo"})
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [f"[{rank}] {b} 2 {rank} 3.0" for rank in range(2) for b in ("gloo", "hocket")]
 
 
 def test_ranks_meet(run):
@@ -146,6 +180,83 @@ time.sleep(60)
     assert len(pids(out)) == 3 and not any(map(alive, pids(out)))
 
 
+# Every rank computes with the others; rank 1 of three fails in its own way.  (Survivors raise, and may end before it.)
+FAILS = """
+import os, signal, sys, time
+import hocket, numpy as np
+comm = hocket.init()
+x = np.ones(1000)
+HOW
+for _ in range(100):
+    comm.allreduce(x)
+    time.sleep(0.01)
+"""
+WAYS = {
+    "raises": ("if comm.rank == 1: raise ValueError('bad\\nluck')", 1, r"ended with exit code 1 \(ValueError: bad\)"),
+    "slow to end": (
+        "import atexit\nif comm.rank == 1: atexit.register(time.sleep, 0.5); raise ValueError('bad')",
+        1, r"ended with exit code 1 \(ValueError: bad\)",
+    ),
+    "in with": ("if comm.rank == 1:\n  with comm: raise KeyError('k')", 1, r"exit code 1 \(KeyError: 'k'\)"),
+    "exits": ("if comm.rank == 1: sys.exit(7)", 7, "ended with exit code 7;"),
+    "leaves": ("if comm.rank == 1: os._exit(9)", 9, "ended with exit code 9;"),
+    "is killed": ("if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL;"),
+    "survivors catch": (
+        "import atexit\nif comm.rank == 1: atexit.register(time.sleep, 0.3); sys.exit(7)\n"
+        "try: comm.barrier(); comm.barrier()\nexcept hocket.PeerLostError: sys.exit(5)",
+        7, "ended with exit code 7;",
+    ),
+    "survivors raise their own": (
+        "if comm.rank == 1: os._exit(9)\n"
+        "try: comm.barrier()\nexcept hocket.PeerLostError as why: raise RuntimeError('no') from why",
+        9, "ended with exit code 9;",
+    ),
+}  # fmt: skip
+
+
+# Those that others show nearly as well.
+MORE = ("slow to end", "in with", "exits", "survivors raise their own")
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.more) if way in MORE else way for way in WAYS])
+def test_the_rank_that_began_is_named(run, way):
+    how, wanted, words = WAYS[way]
+    for _ in range(TIMES):
+        code, _, err = run(3, FAILS.replace("HOW", how), env=run.env)
+        said = [line for line in err.splitlines() if line.startswith("hocket run:")]
+        assert len(said) == 1 and re.match(rf"hocket run: rank 1 \(pid \d+\) .*{words}", said[0]), err
+        assert code == wanted, err
+
+
+def test_ranks_that_disagree_are_named_with_what_they_said(run):
+    """No rank is the one that began: the first, and its words."""
+    code, _, err = run(2, FAILS.replace("HOW", "comm.broadcast(x, root=comm.rank)"), env=run.env)
+    assert code == 1 and re.search(r"hocket run: rank [01] \(pid \d+\) .*\(MismatchError: the ranks called", err), err
+    assert err.count("hocket run:") == 1
+
+
+def test_words_of_ranks():
+    """Which errors follow from another rank, and what is told of them."""
+    said = {}
+    errors = [
+        ValueError("x\ny"), KeyboardInterrupt(), hocket.PeerLostError("rank 1 is gone", [1]), hocket.ArgumentError("a"),
+        hocket.TimeoutError("t"), RuntimeError("\x1b[2J" + "z" * 400),
+    ]  # fmt: skip
+    errors[-1].__context__ = errors[2]
+    with tempfile.TemporaryDirectory() as place:
+        for error in errors:
+            path = os.path.join(place, "words")
+            last_words.tell({last_words.PLACE: path}, error, [])
+            said[type(error).__name__] = last_words.heard(path)
+        last_words.tell({}, errors[0], [])
+        last_words.tell({last_words.PLACE: path + "/no/such"}, errors[0], [])
+        assert last_words.heard(path + "/no/such") is None
+    assert said["ValueError"] == (False, "ValueError: x") and said["KeyboardInterrupt"] == (False, "KeyboardInterrupt")
+    assert said["PeerLostError"] == (True, "PeerLostError: rank 1 is gone") and said["TimeoutError"].followed
+    assert not said["ArgumentError"].followed and said["RuntimeError"].followed
+    assert len(said["RuntimeError"].text) == last_words.LONGEST and "\x1b" not in said["RuntimeError"].text
+
+
 def test_the_others_have_time_to_report(run):
     code, _, err = run(2, START + """
 if rank == 1:
@@ -169,15 +280,94 @@ time.sleep(60)
     assert code == 1 and 2 < time.monotonic() - began < 6 and not any(map(alive, pids(out)))
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupting_the_launcher_ends_all_quietly(run, number, code):
+@pytest.mark.parametrize(
+    "number, code, words", [(signal.SIGINT, 130, "interrupted; the ranks have 10 s"), (signal.SIGTERM, 143, "SIGTERM")]
+)
+def test_interrupting_the_launcher_ends_all_and_says_so(run, number, code, words):
     process = run.start(3, START + "time.sleep(60)")
     out = until_lines(process, 3)
     began = time.monotonic()
     process.send_signal(number)
     _, err = process.communicate(timeout=10)
     assert process.returncode == code and time.monotonic() - began < 1.9, "it took a SIGKILL"
-    assert "Traceback" not in err and not any(map(alive, pids(out)))
+    assert err.count("hocket run:") == 1 and words in err and not any(map(alive, pids(out)))
+
+
+SAVES = START + """
+def stop(number, frame):
+    raise SystemExit(f"rank {rank} got {signal.Signals(number).name}")
+if NUMBER != signal.SIGINT:
+    signal.signal(NUMBER, stop)
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("except", rank, flush=True)
+    sys.exit(3)
+finally:
+    time.sleep(1.5)  # longer than it once had
+    print("saved", rank, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "number, code",
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.more)],
+)
+def test_ranks_save_what_they_have(run, number, code):
+    process = run.start(2, f"import signal; NUMBER = signal.{number.name}\n" + SAVES)
+    out = until_lines(process, 4)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == code
+    assert all(f"[{rank}] saved {rank}" in out for rank in range(2))
+    if number == signal.SIGINT:
+        assert all(f"[{rank}] except {rank}" in out for rank in range(2))
+    else:
+        assert all(f"[{rank}] rank {rank} got {number.name}" in err for rank in range(2))
+
+
+DEAF = START + """
+signal.signal(signal.SIGINT, lambda number, frame: print("SIGINT", rank, flush=True))
+signal.signal(signal.SIGTERM, lambda number, frame: print("SIGTERM", rank, flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_after_the_grace_sigterm_then_sigkill(run):
+    process = run.start(2, DEAF, "--grace", "0.5")
+    pid = until_lines(process, 4)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert process.returncode == 130 and 2.3 < time.monotonic() - began < 5 and not any(map(alive, pids(pid)))
+    for rank in range(2):
+        assert [line for line in out.splitlines() if f"[{rank}]" in line] == [
+            f"[{rank}] SIGINT {rank}", f"[{rank}] SIGTERM {rank}",
+        ]  # fmt: skip
+
+
+def test_a_second_ctrl_c_shortens_the_grace(run):
+    """The second is SIGTERM, the third SIGKILL; one that comes with the first counts with it."""
+    process = run.start(2, DEAF)
+    pid = until_lines(process, 4)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = until_lines(process, 2)
+    assert said.count("SIGINT") == 2
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    said = until_lines(process, 2)
+    assert said.count("SIGTERM") == 2
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and time.monotonic() - began < 3 and not any(map(alive, pids(pid)))
+    assert out == "" and err.count("interrupted") == 1
 
 
 def test_ctrl_c_in_a_terminal_reaches_only_the_launcher(run):
@@ -193,7 +383,8 @@ def test_ctrl_c_in_a_terminal_reaches_only_the_launcher(run):
         pass
     os.close(master)
     process.stdout.close()
-    assert b"Traceback" not in said and not any(map(alive, pids(out)))
+    assert said.count(b"KeyboardInterrupt") == 2, "the terminal's own reached the ranks too"
+    assert b"hocket run: interrupted" in said and not any(map(alive, pids(out)))
 
 
 def test_a_stopped_rank_and_grandchildren_end_too(run):

@@ -1,0 +1,75 @@
+"""What a rank died of, told to `hocket run`: so that it names the rank that began, not one that only followed.
+
+When a rank dies the others raise PeerLostError, and may end before it.  So at its exit a rank leaves a line of JSON in
+a file of the job's private directory, {"followed": bool, "text": "ValueError: ..."}; one that was killed leaves none,
+nor one that never came to hocket.  Neither followed anybody, nor did one whose text is empty: it just ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from hocket.errors import ArgumentError, Error, ScheduleError
+
+PLACE = "HOCKET_LAST_WORDS"
+"""The variable that names this rank's file."""
+LONGEST = 300  # characters of an error's first line
+OWN_FAULT = (ArgumentError, ScheduleError)
+"""Those of hocket's errors that no other rank can be the cause of."""
+
+
+class Words(NamedTuple):
+    """Why a rank ends; `followed`: because of another one, which knows more."""
+
+    followed: bool
+    text: str
+
+
+def tell(environ: Mapping[str, str], error: BaseException | None, broken: Iterable[BaseException]) -> None:
+    """Leave this rank's words, before it leaves the job.  `error`: what nobody caught, if anything.
+
+    `broken`: what ended its communicators, which counts where the program caught that and left by sys.exit.
+    Never raises.
+    """
+    path = environ.get(PLACE)
+    found = error or next(filter(_from_others, broken), None)
+    if path:
+        words = Words(False, "") if found is None else Words(_from_others(found), _line(found))
+        with contextlib.suppress(OSError):
+            with open(f"{path}.new", "w", encoding="utf-8", errors="replace") as file:
+                json.dump(words._asdict(), file)
+            os.replace(f"{path}.new", path)  # the launcher may be reading
+
+
+def heard(path: str) -> Words | None:
+    """The words that a rank left, if it left any."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            said = json.load(file)
+        return Words(bool(said["followed"]), str(said["text"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _from_others(error: BaseException) -> bool:
+    """Is this, or what it was raised from or while handling, an error that another rank may be the cause of?"""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        if isinstance(each, Error) and not isinstance(each, OWN_FAULT):
+            return True
+        seen.add(id(each))
+        each = each.__cause__ or each.__context__
+    return False
+
+
+def _line(error: BaseException) -> str:
+    """The error as the last line of a traceback shows it, on one line and printable."""
+    first = next(iter(str(error).splitlines()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
