@@ -257,6 +257,32 @@ class Communicator(CommunicatorBase):
 
     # --- about it
 
+    @property
+    def host(self) -> int:
+        """Which host this rank is on, of those that this communicator's ranks are on: 0, 1, ... by their first ranks.
+
+        Ranks are on one host if they share memory, or, where that is not used, say the same name of one kernel.
+        `comm.split(comm.host)` makes a communicator of each host.
+        """
+        return next(i for i, here in enumerate(self._by_host()) if self.rank in here)
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among those of this communicator on its host: 0 to local_size - 1, in their order.
+
+        Of one that `split` made only its own ranks count; which GPU is whose is told by that of `hocket.init`.
+        """
+        return self._by_host()[self.host].index(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """How many ranks of this communicator are on this rank's host."""
+        return len(self._by_host()[self.host])
+
+    def _by_host(self) -> list[list[int]]:
+        hosts = ([i for i, r in enumerate(self.members) if r in host] for host in self.world.hosts)
+        return sorted(here for here in hosts if here)
+
     def tune(
         self, collectives: Sequence[str] | None = None, sizes: Sequence[int] | None = None, seconds: float = 10.0
     ) -> Tuning:

@@ -70,8 +70,9 @@ class World:
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
         mine = {
-            "kernel": boot_id(), "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "tuning": tuning,
-            "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
+            "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
+            "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
+            "gpu": may_have_gpu(config.gpu),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         self.gpus = [bool(each["gpu"]) for each in met]
@@ -96,6 +97,9 @@ class World:
                 transport.close()
             raise
         self.groups = _hosts(size, self._share_a_host)
+        tried = any(name in self.tables for name in LOCAL)
+        self.hosts = self.groups if tried else _hosts(size, lambda a, b: _machine(met[a]) == _machine(met[b]))
+        """Ranks by the host that they are on: who shares memory, or, where nobody tried, who says that it is there."""
 
     def admit(self, comm: Communicator) -> None:
         """One more communicator, which the control plane tells what it hears."""
@@ -191,6 +195,11 @@ def _crowded(met: Sequence[dict[str, Any]]) -> bool:
         if len(here) > min([cores, *quotas]):
             return True
     return False
+
+
+def _machine(said: dict[str, Any]) -> tuple[str, str]:
+    """Containers of one kernel have names of their own."""
+    return said["kernel"], said["node"]
 
 
 def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:

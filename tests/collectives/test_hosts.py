@@ -31,6 +31,7 @@ ROADS = """
 comm = hocket.init({how})
 mine = {{p: comm.world.road(p) for p in range(4) if p != comm.rank}}
 say(groups=comm.groups, roads=mine, explain=comm.explain("allreduce", 8))
+say(place=(comm.host, comm.local_rank, comm.local_size))
 for name, call in faulty.CALLS.items():
     call(comm, np.arange(25200.0))
 for n in (1, 7, 3000, 400000):
@@ -71,7 +72,7 @@ def test_two_hosts(hosts: list[str], master: str, how: str, env: dict[str, str],
     assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
     for rank, end in enumerate(ends):
         said = facts(end)
-        assert said["groups"] == [[0, 1], [2, 3]], said
+        assert said["groups"] == [[0, 1], [2, 3]] and said["place"] == [rank // 2, rank % 2, 2], said
         mate = rank ^ 1
         assert said["roads"] == {str(p): "shm" if p == mate else "tcp" for p in range(4) if p != rank}, said
         assert said["done"] and said["ports"][0][1] == ((V6 if ":" in master else V4)[rank // 2]), said

@@ -137,8 +137,33 @@ def beside_the_parent(comm: Communicator) -> None:
     works(comm)
 
 
+def neighbours(comm: Communicator) -> None:
+    """All are on this host, whichever road is used; of a part its own ranks count."""
+    assert (comm.host, comm.local_rank, comm.local_size) == (0, comm.rank, comm.size)
+    half = comm.split(comm.rank % 2, key=-comm.rank)
+    assert half is not None
+    assert (half.host, half.local_rank, half.local_size) == (0, half.rank, half.size)
+    here = comm.split(comm.host)
+    assert here is not None and members(here) == list(range(comm.size))
+
+
+def test_neighbours_by_who_shares_a_host() -> None:
+    """Hosts are numbered by their first ranks in the communicator, whatever the order of the world's."""
+
+    def call(comm: Communicator) -> list[tuple[int, int, int]]:
+        comm.world.hosts = ((0, 3), (1, 4), (2,))
+        backwards = comm.subgroup([4, 2, 1, 0])
+        found = [(comm.host, comm.local_rank, comm.local_size)]
+        return found if backwards is None else [*found, (backwards.host, backwards.local_rank, backwards.local_size)]
+
+    with hocket.local_world(5) as world:
+        found = world.run(call)
+    assert [each[0] for each in found] == [(0, 0, 2), (1, 0, 2), (2, 0, 1), (0, 1, 2), (1, 1, 2)]
+    assert [each[1] for each in found if each[1:]] == [(2, 0, 1), (0, 1, 2), (1, 0, 1), (0, 0, 2)]
+
+
 CHECKS: tuple[Callable[[Communicator], None], ...] = (
-    colors, no_color, groups_of_ranks, made_by_members, nested, beside_the_parent,
+    colors, no_color, groups_of_ranks, made_by_members, nested, beside_the_parent, neighbours,
 )  # fmt: skip
 
 
