@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import numpy
 from hocket.bench.worker import Order, Subject, Worker
 from hocket.collectives.communicator import Communicator
 from hocket.errors import Error, PeerLostError
+from hocket.transports.shm import short_directory
 
 START = 120.0
 """Seconds for all ranks of a library to come: a cold import of torch takes many."""
@@ -51,7 +51,7 @@ class Started:
 
     def __init__(self, name: str, size: int, command: Any) -> None:
         self.name, self.size = name, size
-        self.directory = tempfile.mkdtemp(prefix="hocket-bench-")
+        self.directory = short_directory("hocket-bench-")
         self.processes: list[subprocess.Popen[bytes]] = []
         self.lines: list[Any] = []
         self.about = ""

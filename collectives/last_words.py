@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from hocket.errors import ArgumentError, Error, ScheduleError
+from hocket.errors import ArgumentError, Error, PeerLostError, ScheduleError
 
 PLACE = "HOCKET_LAST_WORDS"
 """The variable that names this rank's file."""
@@ -60,7 +60,8 @@ def _from_others(error: BaseException) -> bool:
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
-        if isinstance(each, Error) and not isinstance(each, OWN_FAULT):
+        own = isinstance(each, OWN_FAULT) or (isinstance(each, PeerLostError) and not each.ranks)
+        if isinstance(each, Error) and not own:  # a communicator that this rank broke itself has lost nobody
             return True
         seen.add(id(each))
         each = each.__cause__ or each.__context__

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     """Run the command line behind `hocket run`; returns the exit code: 0, or the first failing rank's."""
     options = _options(argv)
     # A long TMPDIR would not fit into a socket's path.
-    base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
+    base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) < 80 else "/tmp"
     directory = tempfile.mkdtemp(prefix="hocket-run-", dir=base)
     try:
         return Job(options, directory).run()

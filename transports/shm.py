@@ -24,16 +24,29 @@ from typing import Any
 from hocket.errors import TransportError
 from hocket.transports.base import Context
 from hocket.transports.handshake import Hello, connect
-from hocket.transports.listener import Listener
+from hocket.transports.listener import PATH_LIMIT, Listener
 from hocket.transports.window import NO_MEMORY, RingLane, Window, read_memory
 
 PURPOSE = "shm"
+ROOM = 32
+"""Bytes of a socket's path below TMPDIR."""
 
 
 def boot_id() -> str:
     """The same on two processes only if one kernel runs both."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
+
+
+def short_directory(prefix: str) -> str:
+    """A new folder that only this user can enter, for sockets, whose paths are short: in /tmp if TMPDIR is too long."""
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) > PATH_LIMIT - ROOM:
+        base = "/tmp"
+    try:
+        return tempfile.mkdtemp(prefix=prefix, dir=base)  # 0700
+    except OSError as why:
+        raise TransportError(f"no folder can be made in {base}: {why.strerror}; set TMPDIR to a short path") from None
 
 
 class ShmTransport:
@@ -50,7 +63,7 @@ class ShmTransport:
         """Of the processes whose memory this one may read, by rank."""
         self._arrived: dict[int, socket.socket] = {}
         self._changed = threading.Condition()
-        self._directory = tempfile.mkdtemp(prefix="hocket-")  # 0700
+        self._directory = short_directory("hocket-")
         path = os.path.join(self._directory, str(context.rank))
         self._listener = Listener(context.reactor, ("unix", path), context.key, self._on_peer)
 

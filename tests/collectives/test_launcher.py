@@ -114,6 +114,16 @@ for backend in ("gloo", "hocket"):
     assert sorted(out.splitlines()) == [f"[{rank}] {b} 2 {rank} 3.0" for rank in range(2) for b in ("gloo", "hocket")]
 
 
+def test_a_long_tmpdir_does_not_keep_ranks_from_shared_memory(run, tmp_path):
+    """Its sockets' paths would not fit."""
+    place = tmp_path / ("x" * 100) / ("y" * 100)
+    place.mkdir(parents=True)
+    program = "import hocket\nwith hocket.init() as comm: print(comm.world.road(1 - comm.rank))"
+    code, out, err = run(2, program, env={**run.env, "TMPDIR": str(place)})
+    assert (code, sorted(out.splitlines())) == (0, ["[0] shm", "[1] shm"]), err
+    assert os.listdir(place) == []
+
+
 def test_ranks_meet(run):
     code, out, err = run(3, """
 import os
@@ -235,12 +245,16 @@ def test_ranks_that_disagree_are_named_with_what_they_said(run):
     assert err.count("hocket run:") == 1
 
 
+class Broken(hocket.PeerLostError):
+    """What a communicator is broken by that this rank itself gave up."""
+
+
 def test_words_of_ranks():
     """Which errors follow from another rank, and what is told of them."""
     said = {}
     errors = [
         ValueError("x\ny"), KeyboardInterrupt(), hocket.PeerLostError("rank 1 is gone", [1]), hocket.ArgumentError("a"),
-        hocket.TimeoutError("t"), RuntimeError("\x1b[2J" + "z" * 400),
+        hocket.TimeoutError("t"), Broken("this rank failed earlier"), RuntimeError("\x1b[2J" + "z" * 400),
     ]  # fmt: skip
     errors[-1].__context__ = errors[2]
     with tempfile.TemporaryDirectory() as place:
@@ -253,7 +267,7 @@ def test_words_of_ranks():
         assert last_words.heard(path + "/no/such") is None
     assert said["ValueError"] == (False, "ValueError: x") and said["KeyboardInterrupt"] == (False, "KeyboardInterrupt")
     assert said["PeerLostError"] == (True, "PeerLostError: rank 1 is gone") and said["TimeoutError"].followed
-    assert not said["ArgumentError"].followed and said["RuntimeError"].followed
+    assert not said["ArgumentError"].followed and not said["Broken"].followed and said["RuntimeError"].followed
     assert len(said["RuntimeError"].text) == last_words.LONGEST and "\x1b" not in said["RuntimeError"].text
 
 
