@@ -153,7 +153,7 @@ class _Run:
 
     def _too_much(self, what: str) -> ArgumentError:
         return ArgumentError(
-            f"{self.algorithm.collective} {self.algorithm.name}, {self.size} ranks, {self.nbytes:g} bytes: more than"
+            f"{self.algorithm.collective} {self.algorithm.name}, {self.size} ranks, {self.nbytes:.0f} bytes: more than"
             f" {what} would have to be simulated; take fewer ranks or bytes, or a size that fills hosts and racks"
         )
 

@@ -35,13 +35,21 @@ def plot(path: str, rows: Sequence[Row]) -> None:
         rates.plot(sizes, [bandwidth(c, s) * c.kind.factor(c.size) for c, s in points], **style)
     case = rows[0].case
     figure.suptitle(f"{case.collective} of {case.dtype} on {case.size} ranks of one machine", fontsize=13)
-    _axis(times, "time of one call", "µs (lower is better)", len(names) > 1)
-    _axis(rates, "bus bandwidth", "GB/s (higher is better)", len(names) > 1)
+    _axis(times, "time of one call", "µs (lower is better)")
+    _axis(rates, "bus bandwidth", "GB/s (higher is better)")
+    if len(names) > 1:
+        _legend(figure, times, len(names))
     figure.savefig(path, format="png", dpi=130)
     pyplot.close(figure)
 
 
-def _axis(axis: Any, title: str, unit: str, legend: bool) -> None:
+def _legend(figure: Any, axis: Any, columns: int) -> None:
+    """Below the axes: a place inside that no curve crosses need not exist."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 4), frameon=False, fontsize=9)
+
+
+def _axis(axis: Any, title: str, unit: str) -> None:
     from matplotlib.ticker import FuncFormatter
 
     axis.set_title(title)
@@ -52,8 +60,6 @@ def _axis(axis: Any, title: str, unit: str, legend: bool) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(nbytes)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.grid(True, which="major", alpha=0.3)
-    if legend:
-        axis.legend(frameon=False)
 
 
 def short(nbytes: float) -> str:
@@ -81,7 +87,7 @@ def ratios(path: str, rows: Sequence[tuple[str, float, float | None]]) -> None:
     axis.set_yticks(list(at), [what for what, _, _ in rows], fontsize=7)
     axis.invert_yaxis()
     axis.set_xlabel("time of hocket / time of the fastest MPI (lower is better)")
-    axis.legend(fontsize=8)
+    _legend(figure, axis, 1)
     figure.savefig(path, format="png", dpi=130)
     pyplot.close(figure)
 
@@ -101,7 +107,8 @@ def plot_simulated(path: str, title: str, rows: Sequence[Prediction]) -> None:
         lines.setdefault(row.algorithm + fixed, []).append((row.size if over_ranks else row.nbytes, row.seconds * 1e6))
     for label, points in lines.items():
         axis.plot(*zip(*points, strict=True), marker="o", markersize=4.5, label=label)
-    _axis(axis, title, "µs (lower is better)", bool(lines))
+    _axis(axis, title, "µs (lower is better)")
+    _legend(figure, axis, len(lines))
     if over_ranks:
         axis.set_xlabel("ranks")
         axis.xaxis.set_major_formatter(lambda ranks, _: f"{ranks:g}")

@@ -12,11 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from typing import Any
 
 from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical, names, simulate, topology
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.registry import Algorithm
+from hocket.algorithms.select import select
 from hocket.bench.cases import COLLECTIVES, parse_size
 from hocket.bench.table import micro
 from hocket.collectives.explain import human
@@ -27,7 +29,7 @@ COLUMNS = (
     ("algorithm", "", 20), ("ranks", "", 7), ("bytes", "(B)", 12), ("time", "(us)", 11), ("algbw", "(GB/s)", 9),
     ("busbw", "(GB/s)", 9), ("messages", "", 11), ("sent", "(B, most)", 12),
 )  # fmt: skip
-"""(name, unit, width); then the busiest link."""
+"""(name, unit, width); then the busiest link, and whether it is the best, and what hocket takes unmeasured."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,14 +66,21 @@ def _report(options: argparse.Namespace) -> int:
     if options.plot and find_spec("matplotlib") is None:
         raise ArgumentError("--plot needs matplotlib (pip install matplotlib)")
     print(f"# {options.collective} on {options.topology}\n{header()}", flush=True)
-    rows = []
-    for algorithm, size, nbytes in cases:
+    rows: list[Prediction] = []
+    for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
         segment = SEGMENT_LOCAL if len(there.groups(size)) == 1 else SEGMENT_STREAM
-        try:
-            rows.append(simulate(algorithm, size, nbytes, there, options.root, segment))
-            print(line(rows[-1]), flush=True)
-        except ArgumentError as why:
-            print(f"# not simulated: {why}", file=sys.stderr)
+        found = []
+        for algorithm, _, _ in some:
+            try:
+                found.append(simulate(algorithm, size, nbytes, there, options.root, segment))
+            except ArgumentError as why:
+                print(f"# not simulated: {why}", file=sys.stderr)
+        found.sort(key=lambda row: row.seconds)
+        own = select(options.collective, size, nbytes, there.groups(size))
+        for row in found:
+            marks = [*(["best"] if row is found[0] else []), *(["hocket's choice"] if row.algorithm == own else [])]
+            print(line(row) + (f"  <- {', '.join(marks)}" if marks else ""), flush=True)
+        rows += found
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from hocket.algorithms.select import select
 from hocket.bench import simulate
 
 HOSTS = "hosts:2x4,inside=0.3us/10GB,link=20us/10Gbit"
@@ -18,15 +19,32 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[list[str]
     """The cells of the rows that a command line prints, and what it says on stderr."""
     assert simulate.main(words) == 0
     out, err = capsys.readouterr()
-    return [text.split() for text in out.splitlines() if not text.startswith("#")], err
+    return [text.partition("  <- ")[0].split() for text in out.splitlines() if not text.startswith("#")], err
 
 
 def test_every_algorithm_size_and_length(capsys: pytest.CaptureFixture[str]) -> None:
     rows, err = run(capsys, "allreduce", "--size", "4,8", "--bytes", "8,1M", "--topology", HOSTS)
-    assert [row[0] for row in rows[:7]] == [row[0] for row in rows[7:14]] and "ring" in rows[0:7][5]
+    assert sorted(row[0] for row in rows[:7]) == sorted(row[0] for row in rows[7:14])
+    assert "ring" in [row[0] for row in rows[:7]]
     assert [row[0] for row in rows].count("hierarchical") == 2, "of 8 ranks only: 4 are on one host"
     assert {(row[1], row[2]) for row in rows} == {(p, n) for p in ("4", "8") for n in ("8", "1048576")}
     assert err == ""
+
+
+def test_the_fastest_comes_first_and_the_own_choice_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate.main(["allreduce", "--size", "4,8", "--bytes", "8,1M", "--topology", HOSTS]) == 0
+    lines = [text for text in capsys.readouterr().out.splitlines() if not text.startswith("#")]
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for text in lines:
+        tables.setdefault(tuple(text.split()[1:3]), []).append(text)
+    assert len(tables) == 4
+    for (size, nbytes), table in tables.items():
+        times = [float(text.split()[3]) for text in table]
+        assert times == sorted(times)
+        assert "<- best" in table[0] and sum("best" in text for text in table) == 1
+        (own,) = [text.split()[0] for text in table if "hocket's choice" in text]
+        groups = [(0, 1, 2, 3)] if size == "4" else [(0, 1, 2, 3), (4, 5, 6, 7)]
+        assert own == select("allreduce", int(size), int(nbytes), groups)
 
 
 def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,12 +60,12 @@ def test_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Pat
     file, picture = tmp_path / "rows.json", tmp_path / "time.png"
     table = tmp_path / "table.md"
     rows, _ = run(capsys, "allreduce", "--size", "8", *words, "--json", str(file), "--markdown", str(table))
-    wanted = f"| ranks | 8 |\n|---|---|\n| ring | {rows[0][3]} |\n| hierarchical | {rows[1][3]} |\n"
+    wanted = f"| ranks | 8 |\n|---|---|\n| hierarchical | {rows[0][3]} |\n| ring | {rows[1][3]} |\n"
     assert f"\n1 MiB\n\n{wanted}" in table.read_text()
     assert " --size 8 --bytes 1M --algorithm ring,hierarchical --topology " + HOSTS in table.read_text()
     written = json.loads(file.read_text())
     assert written["topology"] == HOSTS
-    assert [row["algorithm"] for row in written["rows"]] == ["ring", "hierarchical"]
+    assert [row["algorithm"] for row in written["rows"]] == ["hierarchical", "ring"]
     for row, cells in zip(written["rows"], rows, strict=True):
         assert round(row["time_us"]) == int(cells[3]) and row["messages"] == int(cells[6]) and row["simulated"] == 4
     pytest.importorskip("matplotlib")
