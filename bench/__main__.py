@@ -25,6 +25,7 @@ from hocket.bench.ours import Ours
 from hocket.bench.table import Row, header, line
 from hocket.bench.team import Joined, Started, Team
 from hocket.bench.worker import Subject
+from hocket.collectives.asked import algorithms
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.ops import lookup
@@ -92,6 +93,10 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
         raise ArgumentError(f"--root {options.root} is none of the {size} ranks")
     if options.blocks < 1 or (options.iters is not None and options.iters < 1) or options.time <= 0:
         raise ArgumentError("--blocks, --iters and --time must be positive")
+    where = "allreduce" if options.collective == "barrier" else options.collective
+    if options.algorithm and options.algorithm not in algorithms(where):
+        known = ", ".join(algorithms(where))
+        raise ArgumentError(f"--algorithm {options.algorithm}: {where} has none of this name; known: {known}")
     if options.op != "avg" and options.collective in REDUCING:
         lookup(options.op, by_name(options.dtype))
     for file in filter(None, (options.json, options.plot)):
