@@ -55,6 +55,14 @@ def launched(ranks: int | None) -> int | None:
     return None if place.launcher == ALONE.name or (place.size == 1 and ranks) else place.size
 
 
+def is_first() -> bool:
+    """Is this process rank 0 of its launcher's, or alone?"""
+    from hocket.collectives.config import Config
+    from hocket.collectives.launch import detect
+
+    return detect(os.environ, Config(secret=b"not a secret: no one is met")).rank == 0
+
+
 def ours(size: int, settings: dict[str, str | None]) -> Callable[[str], Command]:
     """hocket's ranks, by hocket's launcher; `settings` are ours.Ours's arguments."""
 

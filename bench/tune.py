@@ -10,14 +10,15 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import hocket
 from hocket.algorithms.choose import choose
 from hocket.algorithms.tuning import Tuning, candidates
-from hocket.bench import tuner
+from hocket.bench import busy, tuner
 from hocket.bench.cases import parse_size
-from hocket.bench.launchers import launched
+from hocket.bench.launchers import is_first, launched
 from hocket.bench.table import micro
 from hocket.collectives import tuning_file
 from hocket.collectives.explain import human
@@ -28,6 +29,8 @@ RANKS = "2,4,8"
 BETWEEN = (32, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Sizes for --check: between those that are measured."""
 COLUMNS = ("collective", "bytes", "chosen", "us", "why", "best", "us", "chosen / best")
+LOOK = 0.5
+"""Seconds of looking how busy the machine is, before."""
 NEAR = 1.1
 """A choice is good if the best algorithm is not faster than by this."""
 
@@ -51,14 +54,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     options = made.parse_args(words)
     try:
-        if launched(None) is not None:
-            return _join(options)
+        among = launched(None) is not None
+        try:
+            collectives, sizes = _asked(options)
+        except ArgumentError:
+            if among and not is_first():
+                return 2  # rank 0 says it for all
+            raise
+        if among:
+            return _join(options, collectives, sizes)
         return max(_start(n, words) for n in _rank_counts(options.ranks or RANKS))
     except ArgumentError as why:
         made.error(str(why))
     except Error as why:
         print(f"hocket tune: {why}", file=sys.stderr)
         return 1
+
+
+def _asked(options: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
+    """The collectives and sizes of the command line; what makes no sense is refused before anything is started."""
+    collectives = options.collectives.split(",") if options.collectives else tuner.TUNED
+    usual = BETWEEN if options.check else tuner.SIZES
+    sizes = [parse_size(s) for s in options.sizes.split(",")] if options.sizes else usual
+    tuner.check(collectives, sizes, options.seconds)
+    return collectives, sizes
 
 
 def _rank_counts(text: str) -> list[int]:
@@ -74,14 +93,13 @@ def _start(ranks: int, words: list[str]) -> int:
     return subprocess.run(command, check=False, preexec_fn=die_with(os.getpid())).returncode
 
 
-def _join(options: argparse.Namespace) -> int:
+def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequence[int]) -> int:
     """This process is one of the ranks; rank 0 prints and writes."""
-    collectives = options.collectives.split(",") if options.collectives else tuner.TUNED
-    sizes = [parse_size(s) for s in options.sizes.split(",")] if options.sizes else None
     path = options.file or tuning_file.place()
     with hocket.init(transport=options.transport) as comm:
         if options.check:
-            return _check(comm, collectives, sizes or BETWEEN, options.seconds)
+            return _check(comm, collectives, sizes, options.seconds)
+        _quiet(comm)
         before = _kept(path) if comm.rank == 0 else Tuning()
         found = comm.tune(collectives, sizes, options.seconds)
         if comm.rank == 0:
@@ -89,6 +107,16 @@ def _join(options: argparse.Namespace) -> int:
             print(f"# {comm._main.layout.text}: {len(found.points)} points measured, kept in {path}")
             _changes(comm, found)
     return 0
+
+
+def _quiet(comm: hocket.Communicator) -> None:
+    """Say before anything is measured that the machine does other things."""
+    comm.barrier()
+    before = busy.look()
+    time.sleep(LOOK)
+    disturbed = busy.told(*busy.taken(comm, before))
+    if disturbed and comm.rank == 0:
+        print(f"# {disturbed} (load {os.getloadavg()[0]:.2f})", flush=True)
 
 
 def _kept(path: str) -> Tuning:
