@@ -59,6 +59,32 @@ def start(mpi: str, size: int, script: str, *words: str, options: list[str] | No
     return process.returncode, out
 
 
+@pytest.mark.parametrize(
+    ("options", "env"),
+    [
+        (["--allow-run-as-root", "--oversubscribe"], {}),
+        ([], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+              "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}),
+    ],
+    ids=["options", "environment"],
+)  # fmt: skip
+def test_what_the_docs_say_of_root_and_of_more_ranks_than_cores(options: list[str], env: dict[str, str]) -> None:
+    """Open MPI takes these; docs/mpi.md has no others."""
+    line, own = launchers.mpirun("openmpi", 1)
+    size = 3
+    code = "import hocket; comm = hocket.init(); print(f'<{comm.rank} {comm.size} {comm.local_size}>', flush=True)"
+    done = subprocess.run(
+        [line[0], "--personality", "ompi", "--host", "localhost:1", *options, "-n", str(size), sys.executable, "-c",
+         code],
+        env={**os.environ, "PYTHONPATH": worlds.PATH, "OMP_NUM_THREADS": "1", **own, **env},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert all(f"<{rank} {size} {size}>" in done.stdout for rank in range(size))
+    text = (Path(HERE).parents[1] / "docs" / "mpi.md").read_text()
+    assert all(each in text for each in (*options, *env))
+
+
 def fine(mpi: str, size: int, job: str, count: int | None = None, **how: str) -> str:
     code, out = start(mpi, size, "jobs.py", job, **how)
     assert out.count("fine") == (size if count is None else count), f"{job} under {mpi} ended with {code}:\n{out}"
