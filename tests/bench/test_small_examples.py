@@ -1,0 +1,41 @@
+"""The small examples: each ends well on one rank and on three, and finds the same there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, ranks: int) -> str:
+    launch = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
+    command = [*(launch if ranks > 1 else []), sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["kmeans", "halo", "logistic"])
+def test_it_is_short_and_finds_the_same_on_three_ranks(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60
+    alone, together = run(name, 1), run(name, 3)
+    assert "3 ranks" in together
+    # As printed; of differences that rounding makes only the order counts.
+    difference = r"largest difference [\d.e+-]+"
+    same = re.sub(difference, "", together.replace("3 ranks", "1 ranks"))
+    assert same == re.sub(difference, "", alone)
+
+
+def test_what_they_find() -> None:
+    centres = re.findall(r"\((-?[\d.]+), (-?[\d.]+)\)", run("kmeans", 2))
+    wanted = [(0, 6), (0, 0), (3, 12), (6, 0), (6, 6)]
+    assert all(abs(float(a) - b) < 0.15 for found, true in zip(centres, wanted, strict=True)
+               for a, b in zip(found, true, strict=True))  # fmt: skip
+    assert "2 ranks: the same bits as on one" in run("halo", 2)
+    found = run("logistic", 2)
+    losses = [float(each) for each in re.findall(r"loss ([\d.]+)", found)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.35
+    assert re.search(r"weights by 2 ranks: as by one \(largest difference \d+e-1[0-9]\)", found)
