@@ -31,6 +31,10 @@ from hocket.collectives.options import Options
 from hocket.errors import ArgumentError
 
 
+INHERITED = ("close", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning")
+"""What of the bases is for users too."""
+
+
 class Communicator(CommunicatorBase):
     """`rank` of `size` ranks.  Made by `hocket.init`, `split`, `dup`, `subgroup` or `hocket.local_world`."""
 
@@ -173,7 +177,7 @@ class Communicator(CommunicatorBase):
     ) -> Any:  # fmt: skip
         """Return when all ranks have called it: an allreduce of nothing."""
         work = self._call("barrier", self._nothing, None, None, 0, None, async_op, timeout, algorithm, transport, "any")
-        return work if async_op else None
+        return work.giving(None) if async_op else None
 
     # --- between two ranks
 
@@ -312,3 +316,8 @@ class Communicator(CommunicatorBase):
         communicator 'world': rank 0 of 1
         """
         return explain(self, collective, nbytes)
+
+    def __dir__(self) -> list[str]:
+        """What a user may call, for completion; not what the parts of the library call."""
+        own = [name for name in vars(Communicator) if not name.startswith("_")]
+        return [*own, *INHERITED, *(name for name in super().__dir__() if name.startswith("__"))]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hocket.collectives.communicator import Communicator
 from hocket.errors import ArgumentError
@@ -47,12 +49,15 @@ def current(comm: Communicator) -> Iterator[Communicator]:
 
 
 def _on_default(method: Callable[Concatenate[Communicator, P], R]) -> Callable[P, R]:
+    @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return method(_thread.comm or _process or communicator(), *args, **kwargs)
 
-    call.__name__ = call.__qualname__ = method.__name__
-    call.__doc__ = f"`Communicator.{method.__name__}` of the default communicator.\n\n    {method.__doc__}"
-    call.__module__ = "hocket"
+    made: Any = call
+    made.__module__, made.__qualname__ = "hocket", method.__name__
+    made.__doc__ = f"`Communicator.{method.__name__}` of the default communicator.\n\n    {method.__doc__}"
+    whole = inspect.signature(method)
+    made.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # without self
     return call
 
 
@@ -76,7 +81,13 @@ send = _on_default(Communicator.send)
 recv = _on_default(Communicator.recv)
 sendrecv = _on_default(Communicator.sendrecv)
 split = _on_default(Communicator.split)
+dup = _on_default(Communicator.dup)
 subgroup = _on_default(Communicator.subgroup)
+create_group = _on_default(Communicator.create_group)
+register = _on_default(Communicator.register)
+tune = _on_default(Communicator.tune)
+explain = _on_default(Communicator.explain)
+close = _on_default(Communicator.close)
 
 
 def rank() -> int:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from hocket.collectives.completer import completer
+from hocket.collectives.engine import CODES
 from hocket.collectives.hot import group_opened
 from hocket.collectives.work import Queued
 
+DONE = CODES["done"]
 _groups = threading.local()
 LOOK = 0.0005
 """Seconds between two looks of a coroutine at a work that only its own calls drive."""
@@ -44,6 +46,17 @@ class Work:
     def look(self, seconds: float) -> None:
         """What waiting threads do now and then, for one that sleeps and has done so for `seconds`."""
         self._queued.look(seconds)
+
+    def giving(self, result: Any) -> Work:
+        """The same call, of which this is the result."""
+        self._result = result
+        return self
+
+    def __repr__(self) -> str:
+        """The call, and how it stands, as far as is known without driving it."""
+        status = self._queued.status
+        state = "under way" if status == 0 else "done" if status == DONE else "failed"
+        return f"<Work {self._queued.words}: {state}>"
 
     @property
     def source(self) -> int | None:

@@ -95,6 +95,7 @@ class LocalWorld:
         if size < 1:
             raise ArgumentError(f"local_world({size}): at least one rank")
         make = _maker(size, transport)
+        self.transport = transport
         meeting = _Meeting(size)
         sessions = [ThreadSession(r, meeting) for r in range(size)]
         self.comms: list[Communicator] = []
@@ -125,6 +126,10 @@ class LocalWorld:
 
     def close(self) -> None:
         in_threads(lambda comm: comm.close(), self.comms)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if all(comm._closed for comm in self.comms) else ""
+        return f"<LocalWorld: {len(self.comms)} ranks as threads, over {self.transport!r}{closed}>"
 
     def __iter__(self) -> Iterator[Communicator]:
         return iter(self.comms)

@@ -1,6 +1,7 @@
 """Collective communication from Python."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,4 +25,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *importlib.import_module("hocket.collectives").__all__})
+    """What a user may want, for completion: the public names, and the folders that are there."""
+    on_top = [name for name in ("bench", "conformance", "torch") if f"hocket.{name}" in sys.modules]
+    dunder = [name for name in globals() if name.startswith("__")]
+    return sorted({*dunder, *on_top, *_FOLDERS, *importlib.import_module("hocket.collectives").__all__})
