@@ -12,6 +12,7 @@ from hocket.algorithms.choose import choose
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.library import LIBRARIES, MEETING, library
 from hocket.algorithms.registry import Algorithm
+from hocket.algorithms.relays import relays
 from hocket.algorithms.select import REDUCING
 from hocket.collectives.asked import asked
 from hocket.collectives.buffers import describe, empty_like
@@ -249,33 +250,52 @@ class Running(Failing):
 
     def _algorithm(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Algorithm:
         commutative = how.commutative and options.order == "any"
-        if isinstance(options.algorithm, Algorithm):
-            return options.algorithm
-        collective = call.contract
-        name = options.algorithm or asked(self.world.config.algorithm, collective)
-        if name is None and self._only is not None and self._only[0] == collective:
-            name = self._only[1]
-        if name in LIBRARIES and (self.size == 1 or call.collective == "close"):  # the end must not wait as MPI waits
-            name = None
-        if name is None:
-            if call.private:
-                return registry.get(collective, "direct" if self.size <= 16 else "pairwise")
-            nbytes = call.count * call.model.dtype.itemsize
-            name = choose(self.tuning, collective, nbytes, queue.layout, queue.groups, commutative,
-                          offered(self.world, call, how)).name
-        if name in LIBRARIES:
-            why = refusal(self.world, call, how)
-            if why:
-                raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
-            chosen = library(collective, name)
+        collective, wanted = call.contract, options.algorithm
+        if isinstance(wanted, Algorithm):
+            name, chosen = wanted.name, wanted
         else:
-            two_levels = name == "hierarchical"
-            chosen = hierarchical(collective, queue.groups) if two_levels else registry.get(collective, name)
+            setting = wanted or asked(self.world.config.algorithm, collective)
+            if setting is None and self._only is not None and self._only[0] == collective:
+                setting = self._only[1]
+            # The end must not wait as MPI waits.
+            if setting in LIBRARIES and (self.size == 1 or call.collective == "close"):
+                setting = None
+            name = setting or self._usual(queue, call, how, commutative)
+            chosen = self._named(queue, call, how, name)
+            if setting and not wanted and self._lacks_lengths(call, chosen):
+                return registry.get(collective, self._usual(queue, call, how, commutative))
+        if chosen.collective != collective:
+            raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
+        if self._lacks_lengths(call, chosen):
+            raise ArgumentError(
+                f"alltoallv cannot be carried out by {name!r}, where ranks pass on blocks of others: each knows the "
+                "lengths of its own only; ask for 'direct' or 'pairwise', or for none"
+            )
         if not commutative and chosen.order != "rank" and how.name:
             raise ArgumentError(
                 f"{call.collective} algorithm {name!r} does not keep rank order, which this op or order='rank' needs"
             )
         return chosen
+
+    def _usual(self, queue: Queue, call: Call, how: Resolved, commutative: bool) -> str:
+        """The choice where nobody asked for another."""
+        if call.private:
+            return "direct" if self.size <= 16 else "pairwise"
+        nbytes, libraries = call.count * call.model.dtype.itemsize, offered(self.world, call, how)
+        return choose(self.tuning, call.contract, nbytes, queue.layout, queue.groups, commutative, libraries).name
+
+    def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
+        if name not in LIBRARIES:
+            two_levels = name == "hierarchical"
+            return hierarchical(call.contract, queue.groups) if two_levels else registry.get(call.contract, name)
+        why = refusal(self.world, call, how)
+        if why:
+            raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
+        return library(call.contract, name)
+
+    def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
+        """Would `algorithm` need the lengths of blocks that this rank has not been told?"""
+        return call.private and not algorithm.library and relays(algorithm, self.size)
 
     def _connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
         """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""

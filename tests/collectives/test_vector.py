@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import same
+from worlds import same, spread
 
 import hocket
+from hocket.algorithms import registry
 from hocket.collectives.communicator import Communicator
 
 WORLDS = {p: hocket.local_world(p) for p in (1, 2, 3, 4)}
@@ -158,3 +160,35 @@ def test_more_dimensions_keep_their_shape() -> None:
         same(comm.reduce_scatter(x), 2 * x[2 * comm.rank : 2 * comm.rank + 2], "reduce_scatter")
 
     WORLDS[2].run(call)
+
+
+def exchange(comm: Communicator, algorithm: Any = None) -> None:
+    """An alltoallv of blocks that all differ in length."""
+    rank, size = comm.rank, comm.size
+    counts = [[1 + (s + 2 * d) % 3 for d in range(size)] for s in range(size)]
+    mine = np.concatenate([np.full(n, 10 * rank + d) for d, n in enumerate(counts[rank])])
+    got = comm.alltoallv(mine, counts[rank], [row[rank] for row in counts], algorithm=algorithm)
+    assert got.tolist() == [10 * s + rank for s, row in enumerate(counts) for _ in range(row[rank])]
+
+
+def test_alltoallv_by_an_algorithm_that_relays() -> None:
+    """Ranks know the lengths of their own blocks only.  Among three nobody passes anything on."""
+
+    def refused(comm: Communicator) -> None:
+        for algorithm in ("bruck", hocket.algorithms.get("alltoall", "bruck")):
+            with pytest.raises(hocket.ArgumentError, match="alltoallv cannot be carried out by 'bruck'.*'direct'"):
+                exchange(comm, algorithm)
+        for algorithm in registry.names("alltoall"):
+            assert comm.alltoall(np.arange(4), algorithm=algorithm)[0] == comm.rank
+        for algorithm in ("direct", "pairwise", None):
+            exchange(comm, algorithm)
+
+    with hocket.local_world(4) as world:
+        world.run(refused)
+    with hocket.local_world(3) as world:
+        world.run(lambda comm: exchange(comm, "bruck"))
+
+
+def test_alltoallv_where_the_environment_asks_for_one_that_relays() -> None:
+    """What is asked for is for alltoall; alltoallv does without."""
+    spread(exchange, 4, "shm", HOCKET_ALGORITHM="alltoall=bruck")
