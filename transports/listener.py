@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import random
+import shlex
 import socket
 import stat
 import time
@@ -148,14 +149,24 @@ class Listener:
 
 def private_directory(path: str) -> None:
     """Make `path` a directory that only this user can enter, or refuse.  A link or a foreign owner is an attack."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+    except OSError as why:
         raise TransportError(
-            f"{path} must be a directory of user {os.geteuid()} with mode 0700, not a link; it is of user "
-            f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}: remove it, or set TMPDIR to one of your own"
-        )
+            f"{path} cannot be made ({why.strerror}): set TMPDIR to a directory that you can write in"
+        ) from None
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if ours and not found.st_mode & 0o077:
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    what = "a directory" if stat.S_ISDIR(found.st_mode) else "a link" if stat.S_ISLNK(found.st_mode) else "a file"
+    mend = f"`chmod 700 {shlex.quote(path)}`" if ours else "remove it, or set TMPDIR to a directory of your own"
+    raise TransportError(
+        f"{path} must be a directory of user {os.geteuid()} with mode 0700, not a link; it is {what} of user "
+        f"{found.st_uid} with mode {mode:04o}: {mend}"
+    )
 
 
 def _listen(address: Place) -> tuple[socket.socket, Address]:

@@ -84,9 +84,22 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     private_directory(str(tmp_path / "real"))
-    for name in ("open", "link"):
-        with pytest.raises(TransportError, match="0700, not a link"):
+    (tmp_path / "file").touch(mode=0o600)
+    for name, mend in (("open", f"is a directory of.*mode 0755: `chmod 700 {tmp_path}/open`"),
+                       ("link", "is a link of user.*: remove it, or set TMPDIR"),
+                       ("file", "is a file of user.*: remove it, or set TMPDIR")):
+        with pytest.raises(TransportError, match=f"0700, not a link; it {mend}"):
             private_directory(str(tmp_path / name))
+    with pytest.raises(TransportError, match="nowhere/x cannot be made .*: set TMPDIR"):
+        private_directory(str(tmp_path / "nowhere" / "x"))
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with pytest.raises(TransportError, match=f"it is a directory of user {uid} .*: remove it, or set TMPDIR"):
+        private_directory(str(tmp_path / "theirs"))
 
 
 def test_another_user_is_refused(reactor, tmp_path, monkeypatch, caplog):
