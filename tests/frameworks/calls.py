@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -466,10 +467,12 @@ def _at(rank: int) -> Any:
 def sparse() -> None:
     p, rank = dist.get_world_size(), dist.get_rank()
     places = torch.tensor([[0, rank + 1, rank + 1]])
-    x = torch.sparse_coo_tensor(places, torch.ones(3, 2), (p + 2, 2))
+    x = torch.sparse_coo_tensor(places, torch.ones(3, 2), (p + 2, 2), check_invariants=True)
     wanted = x.to_dense()
     dist.all_reduce(wanted, group=gloo)
-    dist.all_reduce(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # each rank would print it
+        dist.all_reduce(x)
     equal(x.to_dense(), wanted, "sparse")
     with pytest.raises(RuntimeError, match="SUM or AVG"):
         dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX)
