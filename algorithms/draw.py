@@ -11,6 +11,7 @@ from hocket.algorithms.contract import CONTRACTS
 from hocket.algorithms.registry import Algorithm, get
 from hocket.algorithms.schedule import Copy, Recv, Send, Step, ids
 from hocket.algorithms.verify import verify
+from hocket.arguments import whole
 from hocket.errors import ArgumentError
 
 
@@ -65,6 +66,7 @@ class Drawing:
 def show(name: str | Algorithm, collective: str = "allreduce", size: int = 4, root: int = 0) -> Drawing:
     """Draw a registered algorithm by name, or any Algorithm."""
     algorithm = name if isinstance(name, Algorithm) else get(collective, name)
+    size, root = whole(size, "size"), whole(root, "root")
     if size < 1 or not 0 <= root < size:
         raise ArgumentError(f"cannot draw size={size}, root={root}; wanted is 0 <= root < size")
     if reason := algorithm.requires(size):

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from hocket.algorithms.contract import CONTRACTS, block_count
 from hocket.algorithms.schedule import Schedule
+from hocket.arguments import choices
 from hocket.errors import ArgumentError
 
 Order = Literal["rank", "any"]
@@ -117,9 +118,8 @@ def get(collective: str, name: str) -> Algorithm:
     _check_collective(collective)
     try:
         return _known[collective, name]
-    except KeyError:
-        known = ", ".join(names(collective)) or "none"
-        raise ArgumentError(f"no {collective} algorithm {name!r}; known: {known}") from None
+    except (KeyError, TypeError):  # TypeError: what cannot be a key
+        raise ArgumentError(f"no {collective} algorithm {name!r}; {choices(name, names(collective))}") from None
 
 
 def names(collective: str) -> tuple[str, ...]:
@@ -136,5 +136,5 @@ def _ignore_root(steps: Callable[..., Schedule]) -> Callable[[int, int, int], Sc
 
 
 def _check_collective(collective: Any) -> None:
-    if collective not in CONTRACTS:
-        raise ArgumentError(f"no collective {collective!r}; known: {', '.join(CONTRACTS)}")
+    if not isinstance(collective, str) or collective not in CONTRACTS:
+        raise ArgumentError(f"no collective {collective!r}; {choices(collective, CONTRACTS)}")

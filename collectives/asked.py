@@ -9,6 +9,7 @@ from hocket.algorithms import registry
 from hocket.algorithms.contract import CONTRACTS
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.library import LIBRARIES
+from hocket.arguments import choices
 from hocket.errors import ArgumentError
 
 
@@ -29,12 +30,12 @@ def check(setting: str | None) -> None:
     """Raise ArgumentError for a setting that names what does not exist."""
     for where, name in _items(setting):
         if where and where not in CONTRACTS:
-            raise ArgumentError(f"HOCKET_ALGORITHM: no collective is called {where!r}; known: {', '.join(CONTRACTS)}")
+            raise ArgumentError(f"HOCKET_ALGORITHM: no collective is called {where!r}; {choices(where, CONTRACTS)}")
         fitting = [where] if where else list(CONTRACTS)
         known = list(dict.fromkeys(each for collective in fitting for each in algorithms(collective)))
         if name not in known:
             of = f"{where} " if where else ""
-            raise ArgumentError(f"HOCKET_ALGORITHM: no {of}algorithm is called {name!r}; known: {', '.join(known)}")
+            raise ArgumentError(f"HOCKET_ALGORITHM: no {of}algorithm is called {name!r}; {choices(name, known)}")
 
 
 def _items(setting: str | None) -> list[tuple[str, str]]:

@@ -13,7 +13,8 @@ from libc.stdint cimport uintptr_t
 
 from hocket.collectives import dlpack, staging
 from hocket.collectives.streams import current_stream
-from hocket.errors import ArgumentError
+from hocket.arguments import kind
+from hocket.errors import ArgumentError, MemoryError as NoMemory
 from hocket.kernels import dtypes
 
 np.import_array()
@@ -76,14 +77,14 @@ cdef class Buffer:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
-cdef object numpy_dtype(object dtype):
+cdef object numpy_dtype(object dtype, str what):
     found = NUMPY_DTYPES.get(dtype)
     if found is None:
         try:
             found = dtypes.from_numpy(dtype)
         except ArgumentError:
             if dtype.hasobject:
-                raise
+                raise ArgumentError(f"{what} holds Python objects (dtype {dtype}), which have no bytes to send") from None
             name = f"bytes({dtype.itemsize})" if dtype.isnative else f"{dtype.str} (not in native byte order)"
             found = BYTES._replace(itemsize=dtype.itemsize, name=name)
         NUMPY_DTYPES[dtype] = found
@@ -103,7 +104,7 @@ def describe(array, str what="x"):
         b.nbytes = np.PyArray_NBYTES(a)
         b.count = np.PyArray_SIZE(a)
         b.shape = array.shape
-        b.dtype = numpy_dtype(array.dtype)
+        b.dtype = numpy_dtype(array.dtype, what)
         b.array = array
         b.writable = np.PyArray_ISWRITEABLE(a)
         return b
@@ -113,11 +114,12 @@ def describe(array, str what="x"):
         return describe_device(array, what)
     try:
         view = numpy.asarray(array if hasattr(array, "__array_interface__") else memoryview(array))
-    except TypeError:
+    except (TypeError, ValueError, BufferError) as why:
         if hasattr(array, "__dlpack_device__"):
             return describe_dlpack(array, what)
+        closed = "" if isinstance(why, TypeError) else f" that cannot be read ({why})"
         raise ArgumentError(
-            f"{what} is a {type(array).__name__}: pass a NumPy array, a torch tensor, or anything with the buffer protocol "
+            f"{what} is {kind(array)}{closed}: pass a NumPy array, a torch tensor, or anything with the buffer protocol "
             "or DLPack"
         ) from None
     b = describe(view, what)
@@ -131,7 +133,7 @@ cdef Buffer describe_device(object array, str what):
     """A GPU array, where it is; or its copy in host memory if no driver knows where that is."""
     cdef Buffer b = Buffer.__new__(Buffer)
     gpu, b.address, b.shape, b.writable = staging.place(array, what)
-    b.dtype = numpy_dtype(numpy.dtype(array.dtype))
+    b.dtype = numpy_dtype(numpy.dtype(array.dtype), what)
     b.array = array
     return placed(sized(b), gpu)
 
@@ -170,9 +172,8 @@ cdef object torch_dtype(object tensor):
 
 
 cdef Buffer describe_torch(object tensor, str what):
-    kind = type(tensor).__name__
-    if kind not in ("Tensor", "Parameter"):
-        raise TypeError(f"{what} is a {kind}, which has no memory of its own: pass a plain torch tensor")
+    if type(tensor).__name__ not in ("Tensor", "Parameter"):
+        raise ArgumentError(f"{what} is {kind(tensor)}, which has no memory of its own: pass a plain torch tensor")
     if tensor.layout.__str__() != "torch.strided":
         raise ArgumentError(f"{what} is a sparse tensor; pass {what}.to_dense() or its values")
     if not tensor.is_contiguous():
@@ -202,7 +203,10 @@ def empty_like(Buffer model, tuple shape):
     if hasattr(model.array, "new_empty"):
         return model.array.new_empty(shape)
     dtype = model.array.dtype if hasattr(model.array, "dtype") else numpy.dtype(model.dtype.numpy)
-    return numpy.empty(shape, dtype)
+    try:
+        return numpy.empty(shape, dtype)
+    except (MemoryError, OverflowError, ValueError) as why:     # ValueError: more bytes than there are addresses
+        raise NoMemory(f"the result has shape {shape}, and there is not so much memory ({why})") from None
 
 
 def overlap(Buffer a, Buffer b):

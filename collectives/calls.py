@@ -6,11 +6,16 @@ schedule lies.  This is the only place that knows shapes; the engine knows bytes
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
 from hocket.algorithms.registry import Algorithm
+from hocket.arguments import wholes
 from hocket.collectives.buffers import Buffer, describe, empty_like, overlap
 from hocket.collectives.lower import IN, OUT, Layout, cut, offsets
 from hocket.errors import ArgumentError
@@ -134,6 +139,9 @@ def writable(b: Buffer, what: str) -> Buffer:
                 f"{what} requires grad, and autograd cannot see the call; pass {what.split()[0]}.detach(), "
                 "or call under torch.no_grad()"
             )
+        if isinstance(b.array, numpy.generic):
+            name = type(b.array).__name__
+            raise ArgumentError(f"{what} is a NumPy scalar, whose value cannot change; pass numpy.array([x], '{name}')")
         raise ArgumentError(f"{what} is read-only; pass out= or a writable copy")
     return b
 
@@ -161,11 +169,15 @@ def _apart(x: Buffer, out: Buffer, what: str) -> None:
         raise ArgumentError(f"out overlaps x; {what} needs separate memory")
 
 
-def rank_in(size: int, value: int, what: str) -> int:
-    """`value` as a rank of a communicator of `size`."""
-    if not isinstance(value, int) or not 0 <= value < size:
-        raise ArgumentError(f"{what}={value!r} is not a rank of this communicator (0..{size - 1})")
-    return value
+def rank_in(size: int, value: Any, what: str) -> int:
+    """`value`, an integer of any kind, as a rank of a communicator of `size`."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = -1
+    if not 0 <= found < size:
+        raise ArgumentError(f"{what}={reprlib.repr(value)} is not a rank of this communicator (0..{size - 1})")
+    return found
 
 
 def _row(x: Buffer) -> int:
@@ -177,9 +189,9 @@ def _row(x: Buffer) -> int:
 
 
 def _counts(counts: Sequence[int], size: int, what: str) -> tuple[int, ...]:
-    given = tuple(int(n) for n in counts)
+    given = tuple(wholes(counts, what))
     if len(given) != size or any(n < 0 for n in given):
-        raise ArgumentError(f"{what}={list(counts)} must be {size} row counts, one per rank, none negative")
+        raise ArgumentError(f"{what}={shortened(given)} must be {size} row counts, one per rank, none negative")
     return given
 
 

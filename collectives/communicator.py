@@ -8,28 +8,35 @@ found and raised on all of them (MismatchError), at no extra round trip.  Every 
     algorithm=None    a name (`hocket.algorithms.names`) or an `Algorithm`, instead of the choice by size
     transport=None    "shm", "tcp", ...: use only this road
 
+`op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
+arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
+of that length and dtype: so it must work element by element, be associative, and write into neither of its arguments.
+
 Arrays are contiguous: NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol; results are of
 the caller's kind.  Rows are counted on axis 0.  Costs: n is the bytes of the longest array of a rank, p = size.
 
-Every call may raise ArgumentError (this rank's arrays or arguments), and on all ranks MismatchError, PeerLostError,
-TimeoutError or TransportError, after which the communicator refuses calls.  All are `hocket.Error`.
+Every call may raise ArgumentError (this rank's arrays or arguments) or MemoryError (no room for its result), and on all
+ranks MismatchError, PeerLostError, TimeoutError or TransportError, after which the communicator refuses calls.  All are
+`hocket.Error`.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
+from hocket import arguments
 from hocket.algorithms.registry import Algorithm
 from hocket.algorithms.tuning import Tuning
+from hocket.arguments import texts, whole, wholes
 from hocket.collectives.base import CommunicatorBase
 from hocket.collectives.buffers import describe
 from hocket.collectives.explain import explain
 from hocket.collectives.messages import ANY, user_tag
 from hocket.collectives.ops import Op
-from hocket.collectives.options import Options
+from hocket.collectives.options import Options, checked
 from hocket.errors import ArgumentError
-
 
 INHERITED = ("close", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning")
 """What of the bases is for users too."""
@@ -79,7 +86,8 @@ class Communicator(CommunicatorBase):
         order: str = "any",
     ) -> Any:  # fmt: skip
         """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
-        return self._call("reduce_scatter", x, out, op, 0, counts, async_op, timeout, algorithm, transport, order)
+        what = "reduce_scatter", x, out, op, 0, _given(counts)
+        return self._call(*what, async_op, timeout, algorithm, transport, order)
 
     def scan(
         self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
@@ -119,7 +127,7 @@ class Communicator(CommunicatorBase):
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
         """allgather with counts[r] rows from rank r; all ranks give the same counts."""
-        return self._call("allgather", x, out, None, 0, counts, async_op, timeout, algorithm, transport, "any")
+        return self._call("allgather", x, out, None, 0, _given(counts), async_op, timeout, algorithm, transport, "any")
 
     def gather(
         self, x: Any, root: int = 0, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
@@ -133,7 +141,7 @@ class Communicator(CommunicatorBase):
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
         """gather with counts[r] rows from rank r; all ranks give the same counts."""
-        return self._call("gather", x, out, None, root, counts, async_op, timeout, algorithm, transport, "any")
+        return self._call("gather", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any")
 
     def scatter(
         self, x: Any = None, root: int = 0, out: Any = None, *, async_op: bool = False,
@@ -150,7 +158,7 @@ class Communicator(CommunicatorBase):
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
         """scatter with counts[r] rows for rank r; all ranks give the same counts.  x may be None with `out`."""
-        return self._call("scatter", x, out, None, root, counts, async_op, timeout, algorithm, transport, "any")
+        return self._call("scatter", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any")
 
     def alltoall(
         self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
@@ -168,7 +176,7 @@ class Communicator(CommunicatorBase):
         transport: str | None = None,
     ) -> Any:  # fmt: skip
         """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
-        what = "alltoall", x, out, None, 0, (send_counts, recv_counts)
+        what = "alltoall", x, out, None, 0, (_given(send_counts, "send_counts"), _given(recv_counts, "recv_counts"))
         return self._call(*what, async_op, timeout, algorithm, transport, "any")
 
     def barrier(
@@ -186,8 +194,8 @@ class Communicator(CommunicatorBase):
         transport: str | None = None,
     ) -> Any:  # fmt: skip
         """Send x to `dest`.  Returns when x may be changed, which may be before it has been received."""
-        options = Options(async_op, timeout, None, transport)
-        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, user_tag(tag), options)
+        options = checked(Options(async_op, timeout, None, transport))
+        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, user_tag(whole(tag, "tag")), options)
 
     def recv(
         self, out: Any, source: int | None, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
@@ -197,23 +205,24 @@ class Communicator(CommunicatorBase):
 
         source=None: from whichever rank's comes first; with async_op=True `Work.source` then says whose it was.
         """
-        options = Options(async_op, timeout, None, transport)
+        options = checked(Options(async_op, timeout, None, transport))
         place = ANY if source is None else self._rank(source, "source")
-        return self._exchange_messages(None, None, out, place, user_tag(tag), options)
+        return self._exchange_messages(None, None, out, place, user_tag(whole(tag, "tag")), options)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int, tag: int = 0, *, async_op: bool = False,
         timeout: float | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
         """Send x to `dest` while receiving `out` from `source`: cannot deadlock, even in a ring."""
-        options = Options(async_op, timeout, None, transport)
+        options = checked(Options(async_op, timeout, None, transport))
         ends = self._rank(dest, "dest"), out, self._rank(source, "source")
-        return self._exchange_messages(x, *ends, user_tag(tag), options)
+        return self._exchange_messages(x, *ends, user_tag(whole(tag, "tag")), options)
 
     # --- communicators
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """One communicator for each color, ranks ordered by (key, old rank); color None: take no part."""
+        color, key = None if color is None else whole(color, "color"), whole(key, "key")
         rows = self._share([color, key])
         serial = self._next_serial()
         mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
@@ -230,7 +239,7 @@ class Communicator(CommunicatorBase):
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of these ranks, in this order.  All ranks of this one call it; others get None."""
-        ranks = [self._rank(r, "ranks") for r in ranks]
+        ranks = [self._rank(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks):
             raise ArgumentError(f"ranks={ranks} names a rank twice")
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
@@ -241,11 +250,14 @@ class Communicator(CommunicatorBase):
         `name`: the same on all of them, and of no other communicator made of this one.  If one of them does not come
         within `timeout` seconds, this communicator ends too.  MPI's Comm_create_group.
         """
-        ranks = [self._rank(r, "ranks") for r in ranks]
+        if not isinstance(name, str):
+            raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
+        options = checked(Options(timeout=timeout))
+        ranks = [self._rank(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks) or self.rank not in ranks:
             raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
         made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
-        made.wire(self._share_among(ranks, made.name, made.offer(), Options(timeout=timeout)))
+        made.wire(self._share_among(ranks, made.name, made.offer(), options))
         return made
 
     def register(self, x: Any) -> None:
@@ -304,7 +316,10 @@ class Communicator(CommunicatorBase):
         """
         from hocket.bench import tuner  # measuring is not needed before it is asked for
 
-        found = tuner.tune(self, collectives or tuner.TUNED, sizes or tuner.SIZES, seconds)
+        names = [] if collectives is None else texts(collectives, "collectives")
+        lengths = [] if sizes is None else wholes(sizes, "sizes")
+        limit = arguments.seconds(seconds, "seconds")
+        found = tuner.tune(self, names or tuner.TUNED, lengths or tuner.SIZES, limit)
         self.retune(self.tuning + found)
         return found
 
@@ -317,7 +332,20 @@ class Communicator(CommunicatorBase):
         """
         return explain(self, collective, nbytes)
 
+    def _general(
+        self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
+    ) -> Any:
+        """The short way knows its arguments; those of any other call are looked at first."""
+        return super()._general(collective, x, out, op, root, counts, checked(options))
+
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
         own = [name for name in vars(Communicator) if not name.startswith("_")]
         return [*own, *INHERITED, *(name for name in super().__dir__() if name.startswith("__"))]
+
+
+def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:
+    """Counts are what a v-variant is for: without them it would be the even call."""
+    if counts is None:
+        raise ArgumentError(f"{what}=None must be row counts, one per rank; the call without v has equal ones")
+    return counts

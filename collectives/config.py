@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
+from hocket.arguments import choices
 from hocket.errors import ArgumentError
 
 SHORTEST_SECRET = 16  # bytes
@@ -184,7 +185,7 @@ def _warn_of_unknown(environ: Iterable[str]) -> None:
     known = [*(each.name for each in VARIABLES), *PLACE]
     for name in sorted(environ):
         if name.startswith("HOCKET_") and name not in known:
-            log.warning("%s in the environment means nothing to hocket; known: %s", name, ", ".join(known))
+            log.warning("%s in the environment means nothing to hocket; %s", name, choices(name, known))
 
 
 def _value(variable: Variable, text: str) -> Any:

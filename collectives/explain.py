@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hocket.algorithms.choose import Choice, choose
 from hocket.algorithms.library import LIBRARIES
 from hocket.algorithms.tuning import candidates
+from hocket.arguments import whole
 from hocket.collectives.asked import asked
 from hocket.collectives.library import NO_JOB
 from hocket.errors import ArgumentError
@@ -23,8 +24,8 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce"
 def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
     """The text of `Communicator.explain`."""
     world = comm.world
-    if nbytes is not None and (not isinstance(nbytes, int) or nbytes < 0):
-        raise ArgumentError(f"explain: nbytes={nbytes!r} is not a number of bytes")
+    if nbytes is not None and whole(nbytes, "nbytes") < 0:
+        raise ArgumentError(f"nbytes={nbytes!r} is not a number of bytes")
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
     if world.why:
         lines.append(f"  found by: {world.why}")
@@ -43,7 +44,7 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
     if comm.gpus.why_staged is not None:
         lines += _gpu_arrays(comm)
     lines.append("algorithms (by bytes of the whole vector):")
-    for name in (collective,) if collective else COLLECTIVES:
+    for name in COLLECTIVES if collective is None else (collective,):
         setting = asked(world.config.algorithm, name)
         if setting:
             lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")

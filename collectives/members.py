@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 
+from hocket import arguments
 from hocket.algorithms.tuning import Tuning
 from hocket.collectives.calls import rank_in
 from hocket.collectives.gpus import Gpus
@@ -61,8 +62,8 @@ class Members(HotPath):
 
     def set_timeout(self, seconds: float) -> None:
         """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
-        self.timeout = seconds
-        self._hot_init(self._main.engine, seconds)
+        self.timeout = arguments.seconds(seconds, "seconds")
+        self._hot_init(self._main.engine, self.timeout)
 
     def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
         roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]
@@ -106,6 +107,8 @@ class Members(HotPath):
         """The queue for this kind of call over this transport; made, by all members together, at first use."""
         queue = self._queues.get((kind, forced))
         if queue is None:
+            if forced is not None:
+                self.world.check(forced)
             if forced is not None and not all(self._share(self._reaches_all(forced))):
                 self.world.add(forced, self._exchange_in_world)
             queue = self._make_queue(kind, forced)

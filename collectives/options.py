@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import NamedTuple
 
 from hocket.algorithms.registry import Algorithm
+from hocket.arguments import optional, seconds
+from hocket.errors import ArgumentError
 
 
 class Options(NamedTuple):
@@ -15,6 +18,17 @@ class Options(NamedTuple):
     algorithm: str | Algorithm | None = None
     transport: str | None = None
     order: str = "any"
+
+
+def checked(options: Options) -> Options:
+    """The same, if each is of a kind that it may be; which names there are is known to those who look them up."""
+    _, timeout, algorithm, transport, order = options
+    if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
+        raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
+    optional(transport, "transport")
+    if not isinstance(order, str):
+        raise ArgumentError(f"order={reprlib.repr(order)} is neither 'any' nor 'rank'")
+    return options if timeout is None else options._replace(timeout=seconds(timeout, "timeout", "HOCKET_TIMEOUT"))
 
 
 PLAIN = Options()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import asked, default, exit_code, last_words, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
@@ -72,7 +73,9 @@ def init(
     """
     settings = config()
     asked.check(settings.algorithm)
-    wait = timeout or min(START_TIMEOUT, settings.timeout)
+    rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
+    address, transport = optional(address, "address"), optional(transport, "transport")
+    wait = _wait(timeout, settings)
     told = any(each is not None for each in (store, rank, size, address))
     by_mpi = None if told else _by_mpi_launcher(settings, wait)
     if store is not None:
@@ -99,8 +102,15 @@ def from_mpi(
     from hocket.transports.mpi_job import MpiJob
 
     settings = config()
-    wait = timeout or min(START_TIMEOUT, settings.timeout)
+    transport, wait = optional(transport, "transport"), _wait(timeout, settings)
     return _communicator(_by_mpi(MpiJob(comm, wait), settings, wait), settings, transport, wait, make_default)
+
+
+def _wait(timeout: float | None, settings: Config) -> float:
+    """Seconds for all ranks to come."""
+    if timeout is None:
+        return min(START_TIMEOUT, settings.timeout)
+    return seconds(timeout, "timeout", f"{START_TIMEOUT:g}, or HOCKET_TIMEOUT if that is less")
 
 
 def _communicator(
@@ -108,7 +118,7 @@ def _communicator(
 ) -> Communicator:
     names = (transport or settings.transport or ",".join(registry.known())).split(",")
     log.info("%s", start.why)
-    world = _alone(settings) if start.size == 1 else _join(start, settings, names, wait)
+    world = _alone(settings, names) if start.size == 1 else _join(start, settings, names, wait)
     world.why = start.why
     try:
         comm = Communicator(world, "world", range(start.size))
@@ -192,8 +202,9 @@ def _by_mpi(job: Any, settings: Config, wait: float) -> Start:
     return Start(job.rank, job.size, why, meet, job)
 
 
-def _alone(settings: Config) -> World:
-    return World(0, 1, lone_session(), settings, [], lambda name: "alone")
+def _alone(settings: Config, names: list[str]) -> World:
+    check_transports(*names)
+    return World(0, 1, lone_session(), settings, [], lambda name: "alone", check=check_transports)
 
 
 def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
@@ -219,13 +230,8 @@ def _world(
     )  # fmt: skip
     known = registry.known()
 
-    def check(*wanted: str) -> None:
-        unknown = sorted(set(wanted) - set(known))
-        if unknown:
-            raise ArgumentError(f"transport {', '.join(map(repr, unknown))} is not known; there are {', '.join(known)}")
-
     def make(name: str) -> Transport | str:
-        check(name)
+        check_transports(name)
         kind = registry.find(known[name])  # not before it is needed: one host needs no more than shm
         if isinstance(kind, str):
             return kind
@@ -235,11 +241,19 @@ def _world(
             return str(why)
         return made
 
-    check(*names)
+    check_transports(*names)
     tuning = tuning_file.given(settings) if start.rank == 0 else ""
-    world = World(start.rank, start.size, session, settings, names, make, tuning, start.mpi)
+    world = World(start.rank, start.size, session, settings, names, make, tuning, start.mpi, check_transports)
     world.reactor = reactor
     return world
+
+
+def check_transports(*names: str) -> None:
+    """ArgumentError if no transport has one of these names."""
+    known = registry.known()
+    for name in names:
+        if name not in known:
+            raise ArgumentError(f"transport {name!r} is not known; {choices(name, known)}")
 
 
 def _interface(session: Session, settings: Config) -> str:

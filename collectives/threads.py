@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from hocket.arguments import choices, whole
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.world import World
@@ -92,6 +93,7 @@ class LocalWorld:
     """n communicators, one for each thread.  A context manager; iterating gives the communicators."""
 
     def __init__(self, size: int, transport: str = "threads") -> None:
+        size = whole(size, "size")
         if size < 1:
             raise ArgumentError(f"local_world({size}): at least one rank")
         make = _maker(size, transport)
@@ -101,7 +103,7 @@ class LocalWorld:
         self.comms: list[Communicator] = []
 
         def start(rank: int) -> Communicator:
-            world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank))
+            world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank), check=self._check)
             world.why = f"rank {rank} of {size}: a thread of local_world({size})"
             comm = Communicator(world, "world", range(size))
             comm.wire(sessions[rank].exchange(comm.offer(), 30.0))
@@ -127,6 +129,10 @@ class LocalWorld:
     def close(self) -> None:
         in_threads(lambda comm: comm.close(), self.comms)
 
+    def _check(self, name: str) -> None:
+        if name != self.transport:
+            raise ArgumentError(f"transport {name!r} is not known: this local_world has {self.transport!r} alone")
+
     def __repr__(self) -> str:
         closed = ", closed" if all(comm._closed for comm in self.comms) else ""
         return f"<LocalWorld: {len(self.comms)} ranks as threads, over {self.transport!r}{closed}>"
@@ -149,7 +155,7 @@ def _maker(size: int, transport: str) -> Callable[[int], Transport]:
     if transport == "reference":
         exchange = Exchange()
         return lambda rank: ReferenceTransport(rank, size, exchange)
-    raise ArgumentError(f"local_world has the transports 'threads' and 'reference', not {transport!r}")
+    raise ArgumentError(f"local_world: transport {transport!r}; {choices(transport, ('threads', 'reference'))}")
 
 
 def local_world(size: int, transport: str = "threads") -> LocalWorld:

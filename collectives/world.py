@@ -54,9 +54,12 @@ class World:
     def __init__(
         self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
         make: Callable[[str], Transport | str], tuning: str = "", mpi: Any = None,
+        check: Callable[[str], None] = lambda name: None,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         self.names, self._make = names, make
+        self.check = check
+        """Raises ArgumentError for a transport's name that nobody knows, before other ranks are asked about it."""
         self.transports: dict[str, Transport] = {}
         self.absent: dict[str, str] = {}
         self.tables: dict[str, list[list[str | None]]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.arguments import choices
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def by_name(name: str) -> DType:
     try:
         return _BY_NAME[name]
     except KeyError:
-        raise ArgumentError(f"no dtype is called {name!r}; known: {', '.join(_BY_NAME)}") from None
+        raise ArgumentError(f"no dtype is called {name!r}; {choices(name, _BY_NAME)}") from None
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:

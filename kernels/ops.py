@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hocket.arguments import choices
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType
 
@@ -47,6 +48,9 @@ OPS: tuple[Op, ...] = tuple(
 )
 
 _BY_NAME = {name: op for op in OPS for name in (op.name, *op.aliases)}
+_CALLED = [op.name for op in OPS[:4]] + ["avg"] + [op.name for op in OPS[4:]]
+"""What a caller may say, with `avg`, which whoever calls makes of a sum."""
+_SYNONYMS = {alias: op.name for op in OPS for alias in op.aliases} | {"mean": "avg", "average": "avg"}
 
 
 def by_name(name: str) -> Op:
@@ -54,7 +58,7 @@ def by_name(name: str) -> Op:
     try:
         return _BY_NAME[name.lower()]
     except KeyError:
-        raise ArgumentError(f"no op is called {name!r}; known: {', '.join(op.name for op in OPS)}") from None
+        raise ArgumentError(f"no op is called {name!r}; {choices(name, _CALLED, _SYNONYMS)}") from None
 
 
 def lookup(op: str, dtype: DType) -> int:

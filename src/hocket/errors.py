@@ -50,3 +50,7 @@ class TransportError(Error, ConnectionError):
 
 class ScheduleError(Error):
     """An algorithm is wrong: its schedule does not do what its collective promises, or would hang."""
+
+
+class MemoryError(Error, builtins.MemoryError):
+    """There is not so much memory here.  Raised on this rank; nothing was sent."""

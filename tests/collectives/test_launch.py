@@ -240,6 +240,7 @@ def test_unknown_settings_are_told(caplog):
     Config.from_env({"HOCKET_TIMOUT": "3", "HOCKET_RANK": "0", "HOME": "/"})
     (message,) = caplog.messages
     assert re.match("HOCKET_TIMOUT in the environment means nothing to hocket; known: .*HOCKET_TIMEOUT", message)
+    assert message.endswith("; did you mean 'HOCKET_TIMEOUT'?")
 
 
 ASKED = "ring,broadcast=chain,allreduce=tree"
@@ -257,6 +258,8 @@ def test_the_algorithm_asked_for():
 @pytest.mark.parametrize(
     "setting, reason",
     [("telepathy", "no algorithm is called 'telepathy'; known: .*ring"),
+     ("rings", "no algorithm is called 'rings'; known: .*; did you mean 'ring'"),
+     ("allreduc=ring", "no collective is called 'allreduc'; known: .*; did you mean 'allreduce'"),
      ("allreduce=chain", "no allreduce algorithm is called 'chain'; known: .*hierarchical"),
      ("allsum=ring", "no collective is called 'allsum'; known: allreduce")],
 )  # fmt: skip

@@ -82,8 +82,11 @@ def test_unknown_names_are_refused() -> None:
         dtypes.from_torch_name("torch.qint8")
     with pytest.raises(ArgumentError, match="'float128'; known: bool"):
         dtypes.by_name("float128")
-    with pytest.raises(ArgumentError, match="'mean'; known: sum"):
-        ops.by_name("mean")
+    for name, meant in {"mean": "avg", "average": "avg", "summ": "sum", "multipy": "prod", "argmx": "maxloc"}.items():
+        with pytest.raises(ArgumentError, match=f"'{name}'; known: sum, .*, avg, band.*; did you mean '{meant}'"):
+            ops.by_name(name)
+    with pytest.raises(ArgumentError, match="'bfloat_16'; known: .*; did you mean 'bfloat16'"):
+        dtypes.by_name("bfloat_16")
 
 
 def test_aliases_name_the_same_row() -> None:

@@ -1,0 +1,86 @@
+"""What arguments may be, and how an error about one reads: the same words in every folder.
+
+Part of the floor, like errors.py: imports nothing else of hocket, may be imported by all of it.
+"""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hocket.errors import ArgumentError
+
+LONGEST = 1e9
+"""Seconds, 30 years: a longer limit, or none (math.inf), means this, and can still be counted in nanoseconds."""
+
+
+def whole(value: Any, what: str) -> int:
+    """`value` as an int, if it is a whole number: NumPy's and torch's integers are, True is 1, and 1.0 is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{what}={reprlib.repr(value)} must be a whole number") from None
+
+
+def wholes(values: Any, what: str) -> list[int]:
+    """`values`, a sequence or an array of whole numbers, as ints."""
+    try:
+        return [operator.index(each) for each in values]
+    except TypeError:
+        raise ArgumentError(f"{what}={reprlib.repr(values)} must be a sequence of whole numbers") from None
+
+
+def texts(values: Any, what: str) -> list[str]:
+    """`values`, a sequence of names, and not one of them alone."""
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        given = list(values)
+        found = [each for each in given if isinstance(each, str)]
+        if len(found) == len(given):
+            return found
+    raise ArgumentError(f"{what}={reprlib.repr(values)} must be a sequence of names")
+
+
+def optional(value: Any, what: str) -> str | None:
+    """`value`, if it is a text or None."""
+    if not (value is None or isinstance(value, str)):
+        raise ArgumentError(f"{what}={reprlib.repr(value)} must be a text")
+    return value
+
+
+def seconds(value: Any, what: str, otherwise: str = "") -> float:
+    """`value` as a time, more than 0; `otherwise`: what None would mean, if it may be None."""
+    try:
+        found = min(float(value), LONGEST) if not isinstance(value, str) else 0.0
+    except (TypeError, ValueError, OverflowError):
+        found = 0.0
+    if not found > 0:
+        none = f" (None: {otherwise})" if otherwise else ""
+        raise ArgumentError(f"{what}={reprlib.repr(value)} must be seconds, more than 0{none}")
+    return found
+
+
+def kind(value: Any) -> str:
+    """What `value` is, for a text: "an int", "a list", "None"."""
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """How the error about a name that is none of `known` ends: with all of them, and the one that was probably meant.
+
+    `synonyms`: other words, which are not told, and what they mean among those known.
+
+    >>> choices("alreduce", ["allreduce", "reduce"])
+    "known: allreduce, reduce; did you mean 'allreduce'?"
+    """
+    from difflib import get_close_matches  # slow to import, and only errors need it
+
+    names = list(known)
+    spoken = {each.lower(): each for each in names} | dict(synonyms or {})
+    near = get_close_matches(str(name).lower(), spoken, 1)
+    meant = f"; did you mean {spoken[near[0]]!r}?" if near else ""
+    return f"known: {', '.join(names) or 'none'}{meant}"
