@@ -295,3 +295,32 @@ def test_groups_beside_a_default_group_of_gloo(tmp_path: pathlib.Path) -> None:
     """Each of them meets on its own then."""
     with job(3, BESIDE, tmp_path) as run:
         assert [facts(end)["x"] for end in run.wait(60)] == [[8.0, 8.0]] * 3
+
+
+DETAIL = """
+start()
+assert dist.get_debug_level() == dist.DebugLevel.DETAIL
+group = dist.new_group()
+for each in (None, group):
+    x = torch.ones(3)
+    dist.all_reduce(x, group=each)
+    assert x.tolist() == [size] * 3
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+try:
+    dist.all_reduce(torch.ones(3 + rank), group=group)
+except dist.DistBackendError as error:
+    tell(error)
+dist.destroy_process_group()
+"""
+
+
+def test_torchs_debug_mode_changes_nothing(tmp_path: pathlib.Path) -> None:
+    """torch wraps no group that is made in Python; what its wrapper would find out is told anyway."""
+    with job(2, DETAIL, tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL") as started:
+        for end in started.wait(40):
+            assert end.code == 0, end.err
+            told = facts(end)
+            assert "hocket.errors.MismatchError" in told["kinds"]
+            for rank in range(2):
+                assert f"rank {rank} called allreduce(float32[{3 + rank}], op='sum') at rank.py:" in told["text"]
