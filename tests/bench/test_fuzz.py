@@ -1,0 +1,237 @@
+"""The fuzzer: random programs are right, and whatever is wrong is found and told with what repeats it."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hocket.algorithms.contract import CONTRACTS
+from hocket.bench import fuzz, trial
+from hocket.bench.fuzz_program import Call, Calls, Drop, Make, Messages, Settle, program
+from hocket.bench.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
+
+SECONDS = 20
+
+
+def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Over every road that this machine has."""
+    code = fuzz.main(["--seconds", str(SECONDS), "--seed", "1000"])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert int(out.split()[0]) >= 3, out
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+FAULTY = """
+import os, sys, time
+import numpy as np
+import hocket
+from hocket.bench import fuzz_rank
+from hocket.collectives.communicator import Communicator
+
+def broken(name):
+    right = getattr(Communicator, name)
+    def call(self, *args, **how):
+        found = right(self, *args, **how)
+        return spoil(self, args, found) if self.world.rank == 1 and not how.get("async_op") else found
+    setattr(Communicator, name, call)
+
+{fault}
+sys.exit(fuzz_rank.main(sys.argv[1:]))
+"""
+FLIPPED = """
+def spoil(comm, args, found):
+    if isinstance(found, np.ndarray) and found.nbytes:
+        found.view(np.uint8).reshape(-1)[-1] ^= 1
+    return found
+broken("gather")
+"""
+OTHER_BITS = """
+def spoil(comm, args, found):
+    if isinstance(found, np.ndarray) and found.dtype.kind == "f":
+        found[found == 0] = -0.0
+    return found
+broken("allreduce")
+"""
+BESIDE = """
+def spoil(comm, args, found):
+    if isinstance(found, np.ndarray) and found.nbytes and found.base is not None:
+        memory = np.ndarray(found.nbytes + 1, np.uint8, found.base, 64)
+        memory[-1] = 0
+    return found
+broken("broadcast")
+"""
+INPUT = """
+def spoil(comm, args, found):
+    if found is None and args[0].nbytes:
+        args[0].view(np.uint8).reshape(-1)[0] ^= 1
+    return found
+broken("reduce")
+"""
+MESSAGE = """
+def spoil(comm, args, found):
+    if isinstance(found, np.ndarray) and found.nbytes:
+        found.view(np.uint8)[0] ^= 1
+    return found
+broken("recv")
+broken("sendrecv")
+"""
+CRASH = """
+def spoil(comm, args, found):
+    os.abort()
+broken("allreduce")
+"""
+HANG = """
+def spoil(comm, args, found):
+    time.sleep(60)
+broken("barrier")
+"""
+ODD_OP = """
+from hocket.bench import fuzz_calls
+right = fuzz_calls.FUNCTIONS["first"]
+def first(a, b):
+    return b if os.environ["HOCKET_RANK"] == "1" else right(a, b)
+fuzz_calls.FUNCTIONS = {**fuzz_calls.FUNCTIONS, "first": first}
+"""
+
+
+def failing(fault: str, where: pathlib.Path, capsys: pytest.CaptureFixture[str], seed: int) -> str:
+    """What the fuzzer says of two ranks that have this fault."""
+    script = where / "rank.py"
+    script.write_text(FAULTY.format(fault=fault))
+    words = [sys.executable, str(script)]
+    code = fuzz.main(["--ranks", "2", "--transport", "shm", "--count", "1", "--seed", str(seed)], words)
+    out = capsys.readouterr().out
+    assert code == 1, out
+    assert re.match(rf"seed {seed}, 2 ranks over shm:\n(ranks? [\[01]|round )", out), out
+    assert f"again: python -m hocket.bench.fuzz --seed {seed} --count 1 --ranks 2 --transport shm --rounds 60" in out
+    return out
+
+
+def seed_with(fits: Callable[[Call], bool]) -> int:
+    """A program of two ranks, over shm, in which all call such a thing and wait for it."""
+    for seed in itertools.count():
+        alone = [r.calls[0] for r in program(seed, 2, fuzz.ROUNDS, "shm") if isinstance(r, Calls) and not r.together]
+        if any(fits(call) and len(call.later) == 2 and not any(call.later) for call in alone):
+            return seed
+    raise AssertionError
+
+
+def result(name: str) -> Callable[[Call], bool]:
+    return lambda call: call.collective == name and bool(call.rows)
+
+
+def gathered(call: Call) -> bool:
+    """Hocket itself makes no use of it: what breaks is the caller's."""
+    return call.collective == "gather" and call.root == 1 and bool(call.rows)
+
+
+def with_zeros(call: Call) -> bool:
+    return call.collective == "allreduce" and call.dtype == "float64" and call.op == "land" and (call.rows or 0) > 9
+
+
+def odd_op(call: Call) -> bool:
+    return call.collective == "allreduce" and call.op == "first" and (call.rows or 0) > 9
+
+
+@pytest.mark.parametrize(
+    ("fault", "fits", "told"),
+    [
+        (FLIPPED, gathered, "elements are wrong"),
+        (BESIDE, result("broadcast"), "bytes beside an array were written"),
+        (INPUT, lambda call: call.collective == "reduce" and call.rows and call.root == 0, "x was changed"),
+        (MESSAGE, result("allreduce"), "in Messages("),
+        (CRASH, result("allreduce"), "ended with -6"),
+        (OTHER_BITS, with_zeros, "hold different bits after an allreduce"),
+        (ODD_OP, odd_op, "op='first'"),
+    ],
+    ids=["flipped", "beside", "input", "message", "crash", "bits", "op"],
+)
+def test_a_fault_is_found(
+    fault: str, fits: Callable[[Call], bool], told: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = failing(fault, tmp_path, capsys, seed_with(fits))
+    assert told in out, out
+
+
+def test_the_command_repeats_it(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = failing(FLIPPED, tmp_path, capsys, seed_with(gathered))
+    again = next(line for line in out.splitlines() if line.startswith("again: "))
+    words = [sys.executable, str(tmp_path / "rank.py")]
+    assert fuzz.main(shlex.split(again.removeprefix("again: python -m hocket.bench.fuzz")), words) == 1
+    said = capsys.readouterr().out.splitlines()
+    wrong = [line for line in out.splitlines() if "rank 1, round" in line]
+    assert wrong and wrong[0] in said
+
+
+def test_who_hangs_is_asked_where(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz, "TIMEOUT", 1.0)
+    out = failing(HANG, tmp_path, capsys, seed_with(result("barrier")))
+    assert "ranks [1] did not end" in out and "in spoil" in out and "TimeoutError" in out, out
+
+
+# ---------------------------------------------------------------------------------------------- programs
+
+
+def calls(count: int) -> list[Call]:
+    rounds = itertools.chain(*(program(seed, size, 60, "shm") for seed in range(count) for size in (2, 3, 5)))
+    return [call for each in rounds if isinstance(each, Calls) for call in each.calls]
+
+
+def test_a_seed_is_a_program() -> None:
+    one, same, other = (list(program(seed, 3, 60, "tcp")) for seed in (5, 5, 6))
+    assert one == same != other
+    assert len(one) == 61
+
+
+def test_everything_is_called() -> None:
+    found = calls(100)
+    assert {call.collective for call in found} == {*CONTRACTS, "barrier"}
+    assert {call.dtype for call in found} == set(ALL)
+    assert {(c.dtype, c.op) for c in found if c.op} == {(d, op) for d in ALL for op in ops_for(d)}
+    assert {call.way for call in found} == {"new", "given", "in place"}
+    kinds = {type(each) for seed in range(5) for each in program(seed, 3, 60, "shm")}
+    assert kinds == {Calls, Messages, Make, Drop, Settle}
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2"])
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_rounding_is_allowed_and_no_more(dtype: str, op: str) -> None:
+    xs = [values((1, r), dtype, 1000, op) for r in range(4)]
+    wanted = reduced(xs, dtype, op, (), False, 4)
+    fold: Callable[..., np.ndarray] = np.add if op == "sum" else np.multiply
+    rounded = fold(fold(xs[3], xs[2]), fold(xs[0], xs[1])).astype(ALL[dtype])
+    assert difference(rounded, wanted) == ""
+    missing = fold(fold(xs[0], xs[1]), xs[2]).astype(ALL[dtype])
+    assert "elements are wrong" in difference(missing, wanted)
+
+
+def test_what_differs_is_told() -> None:
+    one = np.arange(6, dtype=np.int32)
+    other = one.copy()
+    other[4] = 7
+    assert difference(one, Wanted(one.copy())) == ""
+    assert "1 of 6 elements are wrong, the first at [4]" in difference(one, Wanted(other))
+    assert "shape" in difference(one, Wanted(one.reshape(2, 3)))
+    assert "dtype" in difference(one, Wanted(one.view(np.uint32)))
+
+
+def test_roads_and_ranks_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    for bad in (["--ranks", "x"], ["--ranks", "3..2"], ["--ranks", "0"], ["--transport", "pigeon"]):
+        with pytest.raises(SystemExit):
+            fuzz.main(bad)
+    assert "there are shm, tcp, hosts" in capsys.readouterr().err
+    assert fuzz.ranks_of("2..5") == range(2, 6) and set(trial.ROADS) == {"shm", "tcp", "hosts"}
