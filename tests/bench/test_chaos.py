@@ -1,0 +1,165 @@
+"""The killer: deaths and pauses end as promised, and what does not is found and told with what repeats it."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+import signal
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hocket.bench import chaos
+from hocket.bench.chaos_judge import LIMIT, MET, TIMEOUT, VERDICT, Seen, judge
+from hocket.bench.chaos_rank import MEETING, PHASES
+
+SECONDS = 22
+
+
+def test_deaths(capsys: pytest.CaptureFixture[str]) -> None:
+    """In all phases, over every road that this machine has."""
+    code = chaos.main(["--seconds", str(SECONDS), "--seed", "1", "--slack", "3"])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert "| phase | how |" in out and out.count("| kill |") >= 2, out
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+FAULTY = """
+import os, pathlib, sys, time
+import hocket
+from hocket.bench import chaos_rank
+{fault}
+sys.exit(chaos_rank.main(sys.argv[1:]))
+"""
+LATE_AND_LITTER = """
+right = chaos_rank.failed
+def failed(life, error):
+    (pathlib.Path(os.environ["TMPDIR"]) / "litter").touch()
+    time.sleep(1.6)
+    right(life, error)
+chaos_rank.failed = failed
+"""
+ANOTHER_NAME = """
+right = chaos_rank.failed
+def failed(life, error):
+    right(life, hocket.errors.PeerLostError("it was someone else", [r for r in range(3) if r not in error.ranks]))
+chaos_rank.failed = failed
+"""
+OTHER_ERROR = """
+def small(life):
+    try:
+        while True:
+            life.world.barrier()
+    except hocket.Error:
+        raise ZeroDivisionError
+chaos_rank.PHASES["small"] = small
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (LATE_AND_LITTER, ["knew it after 1.", "left behind: tmp/litter"]),
+        (ANOTHER_NAME, ["did not name ["]),
+        (OTHER_ERROR, ["ended with 3: ", "ZeroDivisionError"]),
+    ],
+    ids=["late", "name", "crash"],
+)
+def test_a_fault_is_found(
+    fault: str, told: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(FAULTY.format(fault=fault))
+    first = "--seed 4 --count 1 --ranks 3 --transport shm --phase small --how kill"
+    assert chaos.main([*first.split(), "--slack", "0.5"], [sys.executable, str(script)]) == 1
+    out = capsys.readouterr().out
+    assert all(each in out for each in told), out
+    again = next(line for line in out.splitlines() if line.startswith("again: "))
+    assert again == f"again: python -m hocket.bench.chaos {first}"
+
+
+def test_a_seed_is_a_plan() -> None:
+    everything: tuple[Any, ...] = (range(2, 6), ["shm", "tcp"], list(PHASES), chaos.HOWS)
+    plans = [chaos.plan(seed, *everything) for seed in range(300)]
+    assert plans == [chaos.plan(seed, *everything) for seed in range(300)]
+    assert {p.phase for p in plans} == set(PHASES) and {p.how for p in plans} == set(chaos.HOWS)
+    assert all(p.late != p.victim and (p.late >= 0) == (p.phase == "meeting") for p in plans)
+    for p in plans[:50]:  # the command that repeats it is for the same plan
+        words = shlex.split(p.again)
+        given = dict(zip(words[3::2], words[4::2], strict=True))
+        names = [given["--transport"]], [given["--phase"]], [given["--how"]]
+        assert chaos.plan(int(given["--seed"]), [int(given["--ranks"])], *names) == p
+
+
+# ------------------------------------------------------------------------------------------------ the law
+
+AT = 100.0
+
+
+def lost(named: int, after: float = 0.05, error: str = "PeerLostError") -> dict[str, Any]:
+    return {"error": error, "named": [named], "text": "...", "at": AT + after}
+
+
+def seen(*of_rank_0: dict[str, Any], how: str = "kill", began: float = 1.0, victim: int = 1, turn: int = 0) -> Seen:
+    """A job of two ranks, both in calls, where rank 0 said this after rank 1 was hit."""
+    ready = [{"state": state, "turn": 0, "at": AT - began} for state in ("init", "ready")]
+    its = [{**each, "turn": turn} for each in ready]
+    said = [[*ready, *of_rank_0], its] if victim else [its, [*ready, *of_rank_0]]
+    codes = [0, -signal.SIGKILL] if victim else [-signal.SIGKILL, 0]
+    return Seen(victim, how, AT, AT, said, codes, ["", ""])
+
+
+CLOSED = {"closed": 0.1, "how": "", "left": []}
+
+
+def test_what_is_right() -> None:
+    for fine in (
+        seen(lost(1), {"second": "refused", "seconds": 0.0}, CLOSED),
+        seen(lost(1, TIMEOUT + 0.1, "TimeoutError"), CLOSED, how="stop"),
+        seen(lost(2, TIMEOUT + VERDICT, "TimeoutError"), CLOSED, how="stop", victim=0),
+        seen(lost(1, MEETING, "TimeoutError"), CLOSED, turn=1),  # it was not yet in the meeting that we are in
+    ):
+        assert judge(fine, 0.5).wrong == []
+    paused = replace(seen({"finished": True}, CLOSED, how="pause"), codes=[0, 0])
+    paused.said[1] += [{"finished": True}, CLOSED]
+    assert judge(paused, 0.5).wrong == [] and judge(paused, 0.5).outcomes == ["finished", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (seen(lost(1, LIMIT + 0.6)), "knew it after 1.60 s"),
+        (seen(lost(0)), "did not name [1]"),
+        (seen(lost(1, error="MismatchError")), "raised after 0.05 s MismatchError"),
+        (seen(lost(1, error="TimeoutError")), "raised after 0.05 s TimeoutError"),
+        (seen(), "raised nothing"),
+        (seen({"finished": True}), "raised nothing"),
+        (seen(lost(1), {"second": "no error"}), "second call without an error"),
+        (seen(lost(1), {"second": "refused", "seconds": 0.9}), "second call refused after"),
+        (seen(lost(1), {**CLOSED, "closed": 5.0}), "took 5.00 s to close"),
+        (seen(lost(1), {**CLOSED, "left": ["socket:[1]"]}), "still holds ['socket:[1]']"),
+        (seen(lost(1, 0.1), how="pause"), "though the rank went on"),
+        (seen(lost(1, 9.0, "TimeoutError"), how="stop"), "knew it after 9.00 s"),
+        (replace(seen(), codes=[None, -9]), "did not end"),
+        (replace(seen(lost(1)), codes=[-11, -9], cried=["Segmentation fault", ""]), "Segmentation fault"),
+        (replace(seen(lost(1)), left=["tmp/x"]), "left behind: tmp/x"),
+    ],
+)
+def test_what_is_wrong(what: Seen, told: str) -> None:
+    wrong = judge(what, 0.5).wrong
+    assert len(wrong) >= 1 and told in "; ".join(wrong), wrong
+
+
+def test_who_has_not_met_may_time_out() -> None:
+    """A rank that was killed within MET of its init may be taken for one that never came."""
+    for began, allowed in ((MET / 2, True), (MET * 2, False)):
+        meeting = seen(lost(1, 3.0, "TimeoutError"), began=began)
+        for said in meeting.said:
+            said[:] = [each for each in said if each.get("state") != "ready"]
+        assert (judge(meeting, 0.5).wrong == []) == allowed
+        stopped = replace(meeting, how="stop-kill", hit=AT - began + MET / 2)  # long before it was killed
+        assert judge(stopped, 0.5).wrong == []
