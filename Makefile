@@ -1,6 +1,6 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
-# make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.
+# make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
 # make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
 
-.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize compare clean
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -59,6 +59,13 @@ test-gpu: $(VENV)/test.stamp
 # The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
 sanitize: $(VENV)/test.stamp
 	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize.sh
+
+# Random programs against NumPy, then ranks killed and stopped at random moments: ten minutes each.  Each time other ones,
+# unless SEED is given; what fails is printed with the command that repeats it.  As root also over two hosts.
+SEED ?= $(shell date +%s)
+fuzz: $(VENV)/test.stamp
+	$(BIN)/python -m hocket.bench.fuzz --seconds 600 --seed $(SEED)
+	$(BIN)/python -m hocket.bench.chaos --seconds 600 --seed $(SEED)
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
 # machine itself, line by line with its targets; the table goes into README.md.  Ten minutes, on a machine that does nothing else.
