@@ -107,7 +107,7 @@ typedef struct hk_consumer {
     const char *window; /* the producer's, as mapped here */
     size_t window_bytes; /* as last seen: it grows */
     size_t window_reserved; /* the addresses kept for it */
-    int window_fd; /* whose size it is, or -1: plain memory, which does not grow */
+    const int *window_fd; /* whose size it is, or -1: plain memory, or left, so it does not grow */
     int pid;       /* of the producer, whose memory may be read; or HK_NO_MEMORY */
     uint32_t *peer_bell;
     uint32_t next;   /* packets finished */
@@ -257,11 +257,13 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint6
     return (long)len;
 }
 
-/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed). */
+/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed).  It is asked
+ * for its size only where a packet lies beyond what is known of it. */
 static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) {
     struct stat file;
     if (where <= c->window_bytes && len <= c->window_bytes - where) return 1;
-    if (c->window_fd < 0 || fstat(c->window_fd, &file) != 0) return 0;
+    const int fd = __atomic_load_n(c->window_fd, __ATOMIC_RELAXED); /* the window may be left meanwhile */
+    if (fd < 0 || fstat(fd, &file) != 0) return 0;
     c->window_bytes = (size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved;
     return where <= c->window_bytes && len <= c->window_bytes - where;
 }
@@ -278,7 +280,7 @@ static inline int hk_ring_open(hk_consumer *c) {
     uint32_t len = hk_relaxed32(&line->len); /* once: it may change between a check and a second look */
     const uint32_t flags = len & (HK_REF | HK_FAR);
     len &= ~(uint32_t)(HK_REF | HK_FAR);
-    c->tag = line->tag;
+    c->tag = hk_relaxed64(&line->tag);
     c->taken = c->fetched = c->staged = 0;
     c->remote = 0;
     c->packet = len;
@@ -289,7 +291,9 @@ static inline int hk_ring_open(hk_consumer *c) {
         return 1;
     }
     const uint64_t where = hk_relaxed64(&line->u.ref.where);
-    c->length = line->u.ref.length;
+    c->length = hk_relaxed64(&line->u.ref.length);
+    /* An empty packet would be progress for ever, without a byte. */
+    if (len == 0 || len > c->length) return hk_ring_fault(c);
     if (flags == HK_REF) {
         if (!hk_window_holds(c, where, len)) return hk_ring_fault(c);
         c->data = c->window + where;
@@ -358,7 +362,10 @@ static long hk_ring_recv(hk_channel *ch, void *dst, size_t len) {
     if (c->data == NULL) {
         int rc = hk_ring_open(c);
         if (rc != 1) return rc;
-        if (c->tag != tag) return hk_ring_fault(c); /* in the middle of a message there is no other */
+        if (c->tag != tag || c->packet == 0) { /* in the middle of a message there is no other, nor an empty one */
+            c->data = NULL;
+            return hk_ring_fault(c);
+        }
     }
     if (c->remote && c->taken == c->fetched && len > 0) {
         size_t left = c->packet - c->taken;

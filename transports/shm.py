@@ -5,7 +5,11 @@ socket (same uid, job key), they exchange the descriptors of their windows, and 
 the random token that came by the rendezvous.  Containers that cannot see each other's sockets fail the test and
 use another transport.
 
-Cost at start: one Unix connection for each pair of local ranks.
+A peer may be hostile, or merely wrong: what it writes can spoil results, but what it says to lie in its window is
+looked for within the window's real size.
+
+Cost at start: one Unix connection for each pair of local ranks; then one descriptor for each other local rank, whatever
+the number of communicators.
 """
 
 from __future__ import annotations
@@ -165,7 +169,9 @@ class ShmTransport:
 
     def close(self) -> None:
         self._shut_door()
-        self.window.leave()
+        for window in self.windows:
+            if window is not None:
+                window.leave()
 
 
 class ThreadTransport:
@@ -215,5 +221,7 @@ def _receive(link: socket.socket) -> int:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if len(fds) != 1:
+        for fd in fds:  # there is room for a second one
+            os.close(fd)
         raise TransportError("the peer closed the connection before it passed its memory on")
     return fds[0]

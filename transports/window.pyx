@@ -1,7 +1,8 @@
 """Shared memory: a rank's window, and the rings of one lane inside it.
 
 A window is an anonymous memfd that grows: no name is left behind, whatever is killed.  It is mapped once, into a
-range of addresses reserved far beyond its end, so that it can grow without being mapped again.
+range of addresses reserved far beyond its end, so that it can grow without being mapped again.  To touch an address
+beyond its end is SIGBUS, so whoever reads a peer's window keeps its descriptor, and asks that for the size.
 """
 
 import os
@@ -58,7 +59,7 @@ cdef extern from "transports/ring.h" nogil:
         const char* window
         size_t window_bytes
         size_t window_reserved
-        int window_fd
+        const int* window_fd
         int pid
         uint32_t* peer_bell
         char* stage
@@ -75,6 +76,14 @@ NO_MEMORY = HK_NO_MEMORY
 CLOSE_LOOKS = 200       # milliseconds that a closing lane waits for its readers
 RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where a limit (ulimit -v) forbids it
 
+
+cdef extern from "sys/vfs.h" nogil:
+    struct statfs_t "statfs":
+        long f_type
+    int fstatfs(int, statfs_t*)
+
+cdef extern from "linux/magic.h" nogil:
+    enum: TMPFS_MAGIC
 
 cdef extern from "sys/uio.h" nogil:
     struct iovec:
@@ -97,7 +106,8 @@ def read_memory(int pid, uintptr_t address, size_t nbytes):
 cdef class Window:
     """Memory of one rank that all ranks of the host have mapped.
 
-    `Window()` makes this process's own, `Window(fd)` maps a peer's (and takes the descriptor over).
+    `Window()` makes this process's own, `Window(fd)` maps a peer's (and takes the descriptor over, and keeps it: what
+    the peer says to lie in its window is looked for within the descriptor's size).
     `private=True`: plain memory, for ranks that are threads of one process.
     """
 
@@ -133,13 +143,19 @@ cdef class Window:
             self.token = secrets.token_bytes(TOKEN)
             memcpy(self.base, <char*>self.token, TOKEN)
         else:
-            import fcntl
-            # A window that could shrink under us would turn a read into SIGBUS.
-            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK or os.fstat(fd).st_size < FIRST:
-                raise TransportError("a peer offered shared memory that is not a sealed hocket window")
-            self.size = self.reserved
+            self.size = self._proven_size()
             self.token = self.base[:TOKEN]
-            self.leave()    # a mapping needs no descriptor; only the owner, who grows it, keeps one
+
+    cdef size_t _proven_size(self) except 0:
+        """How large a peer's window is.  TransportError: it could turn a read into SIGBUS, or is none."""
+        import fcntl
+        cdef statfs_t found
+        cdef size_t size = os.fstat(self.fd).st_size
+        # One that can shrink does so under us.  One of huge pages may have none left when it is touched.
+        sealed = fcntl.fcntl(self.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        if not sealed or size < FIRST or fstatfs(self.fd, &found) != 0 or found.f_type != TMPFS_MAGIC:
+            raise TransportError("a peer offered shared memory that is not a sealed hocket window")
+        return size
 
     def _grow(self, size_t size):
         import fcntl
@@ -177,9 +193,11 @@ cdef class Window:
 
     def leave(self):
         """Close the descriptor: no further growth.  What is mapped stays until the last array in it has gone."""
-        if self.fd >= 0:
-            close(self.fd)
-            self.fd = -1
+        cdef int fd = self.fd
+        if fd >= 0:
+            self.size = self.end()
+            self.fd = -1    # first: a channel may be about to ask it for the size
+            close(fd)
 
     def view(self, size_t offset, size_t nbytes):
         """These bytes, writable.  The caller keeps the window alive."""
@@ -190,7 +208,9 @@ cdef class Window:
 
     cdef size_t end(self) except 0:
         """Up to where there is memory: beyond, an access is SIGBUS.  A private window is all there."""
-        return min(self.reserved, <size_t>os.fstat(self.fd).st_size) if self.fd >= 0 else self.reserved
+        if self.private:
+            return self.reserved
+        return min(self.reserved, <size_t>os.fstat(self.fd).st_size) if self.fd >= 0 else self.size
 
     @property
     def address(self):
@@ -245,23 +265,27 @@ cdef class RingLane:
 
     def open(self, int peer, offer):
         """The channels (to, from) member `peer`."""
-        cdef size_t offset = offer["at"]
+        cdef size_t offset
         cdef hk_producer* p = &self.producers[peer]
         cdef hk_consumer* c = &self.consumers[peer]
         cdef Window theirs = self.windows[peer]
         cdef size_t end = theirs.end()
+        try:
+            offset, far = offer["at"], self.rank in offer["reads"]
+        except (KeyError, TypeError, OverflowError):
+            raise TransportError(f"rank {peer} does not say where its block is: {offer!r}") from None
         if offset % PAGE or offset < FIRST or offset > end or HK_LANE_BYTES(self.size) > end - offset:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
-        p.far, p.self = self.rank in offer["reads"], os.getpid()
+        p.far, p.self = far, os.getpid()
         p.ring = <hk_ring*>(self.own.base + self.offset + <size_t>peer * HK_RING_BYTES)
         p.slot = <char*>p.ring + sizeof(hk_ring)
         p.shared = &self.shared
         p.peer_bell = <uint32_t*>(theirs.base + BELL)
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1
-        c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, theirs.fd
+        c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, &theirs.fd
         c.pid = self.pids[peer]
         c.ring = <hk_ring*>(theirs.base + offset + <size_t>self.rank * HK_RING_BYTES)
         c.peer_bell = p.peer_bell

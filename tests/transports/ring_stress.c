@@ -5,12 +5,19 @@
  *   ring_stress marks 0 0              what was released long ago stays released, however far the counter went
  *   ring_stress hostile SEED COUNT     lines full of random bytes; the window is exactly as big as said
  *   ring_stress scribble SEED COUNT    a peer that changes the lines while they are read
+ *   ring_stress foreign SEED COUNT     another process does both, and more, in a window that grows, beyond whose end
+ *                                      there are addresses and no memory
  *
  * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for HK_STUCK_NS. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "transports/ring.h"
@@ -74,13 +81,15 @@ typedef struct place {
     int readers;
 } place;
 
-static place *build(uint32_t start, uint64_t count, int readers) {
+static const int PLAIN = -1; /* the descriptor of memory that has none */
+
+static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + REGION + 4095) / 4096 * 4096; }
+
+/* In this memory, which is zero, of window_size(). */
+static place *build_in(char *window, uint32_t start, uint64_t count, int readers) {
     place *w = calloc(1, sizeof *w);
     w->start = start, w->count = count, w->readers = readers;
-    w->window_bytes = HK_LANE_BYTES(READERS) + REGION;
-    w->window_bytes = (w->window_bytes + 127) / 128 * 128;
-    w->window = aligned_alloc(128, w->window_bytes);
-    memset(w->window, 0, w->window_bytes);
+    w->window = window, w->window_bytes = window_size();
     uint32_t *bells = calloc(4 * (READERS + 1), sizeof *bells);
     w->producer_bell = bells;
     w->shared.slot = w->window + READERS * HK_RING_BYTES;
@@ -99,13 +108,19 @@ static place *build(uint32_t start, uint64_t count, int readers) {
         p->slot = (char *)p->ring + sizeof(hk_ring);
         p->shared = &w->shared;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
-        c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = -1;
+        c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
         p->far = start % 2 == 0, p->self = c->pid = getpid();
         p->next = p->released = c->next = p->ring->released = start;
         for (uint32_t k = 0; k < HK_LINES; k++) /* as START packets would have left them */
             p->ring->line[(start - 1 - k) % HK_LINES].seq = start - k;
     }
     return w;
+}
+
+static place *build(uint32_t start, uint64_t count, int readers) {
+    char *window = aligned_alloc(4096, window_size());
+    memset(window, 0, window_size());
+    return build_in(window, start, count, readers);
 }
 
 /* --- waiting, as the engine does it */
@@ -251,15 +266,14 @@ static void marks(void) {
 
 /* --- hostile: random lines, in a window with nothing behind it */
 
-static void spoil(rng *r, const place *w, hk_line *line, uint32_t seq) {
-    const uint64_t end = w->window_bytes;
+static void spoil(rng *r, uint64_t end, hk_line *line, uint32_t seq) {
     const uint64_t EDGES[] = {0, 1, end - 1, end, end + 1, end - HK_SLOT_BYTES, UINT64_MAX, UINT64_MAX - 1000, 1ull << 63};
     const uint32_t LENGTHS[] = {0, 1, HK_INLINE, HK_INLINE + 1, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, 1u << 31, HK_PACKET_MAX};
     const uint32_t FLAGS[] = {0, HK_REF, HK_REF, HK_REF, HK_REF | HK_FAR, HK_FAR};
     line->tag = draw(r);
     line->len = draw(r) % 4 ? LENGTHS[draw(r) % 8] | FLAGS[draw(r) % 6] : (uint32_t)draw(r);
     line->u.ref.where = draw(r) % 4 ? EDGES[draw(r) % 9] : draw(r) % (2 * end);
-    line->u.ref.length = draw(r);
+    line->u.ref.length = draw(r) % 4 ? 1ull << 28 : draw(r) % 100000;
     hk_store32(&line->seq, draw(r) % 4 ? seq : (uint32_t)draw(r));
 }
 
@@ -272,10 +286,12 @@ static int taste(place *w, hk_consumer *c, rng *r) {
     if (rc == 1 && v.avail) {
         if (v.data < w->window || v.avail > w->window_bytes || v.data + v.avail > w->window + w->window_bytes)
             die(1, "peek names memory outside the window");
+        if (v.avail > v.length) die(1, "a packet is longer than its message");
         for (size_t i = 0; i < v.avail; i += 1 + v.avail / 64) sink ^= v.data[i];
         sink ^= v.data[v.avail - 1];
         hk_ring_consume(&c->base, draw(r) % (v.avail + 1), 0);
     } else if (rc == 1) {
+        if (v.length != 0) die(1, "an empty packet of a message that is not");
         hk_ring_consume(&c->base, 0, 1);
     } else if (rc != HK_AGAIN && rc != HK_FAULT) {
         die(1, "peek says neither data, again nor fault");
@@ -294,7 +310,7 @@ static void hostile(uint64_t seed, uint64_t count) {
     memset(source, 1, sizeof source);
     uint64_t faults = 0, reads = 0;
     for (uint64_t i = 0; i < count; i++) {
-        if (c->data == NULL) spoil(&r, w, &c->ring->line[c->next % HK_LINES], c->next + 1);
+        if (c->data == NULL) spoil(&r, w->window_bytes, &c->ring->line[c->next % HK_LINES], c->next + 1);
         int rc = taste(w, c, &r);
         faults += rc == HK_FAULT, reads += rc == 1;
         hk_producer *p = &w->producer[1]; /* and a reader that lies about what it has finished */
@@ -326,6 +342,7 @@ static void scribbled(uint64_t seed, uint64_t count) {
     hk_consumer *c = &w->consumer[0];
     c->pid = HK_NO_MEMORY;
     pthread_t thread;
+    for (int i = 0; i < HK_LINES; i++) c->ring->line[i].u.ref.length = 1ull << 30;
     pthread_create(&thread, NULL, scribble, w);
     for (uint64_t read = 0; read < count || hk_load32(&scribbles) < count;) {
         __atomic_store_n(&c->ring->line[c->next % HK_LINES].seq, c->next + 1, __ATOMIC_RELAXED);
@@ -333,6 +350,72 @@ static void scribbled(uint64_t seed, uint64_t count) {
     }
     hk_store32(&finished, 1);
     pthread_join(thread, NULL);
+}
+
+/* --- foreign: a process that shares the window, from a descriptor of its own, and does in it what it likes */
+
+enum { GROWTHS = 64 };
+#define RESERVED ((size_t)1 << 32)
+
+static char *map(int fd) {
+    char *at = mmap(NULL, RESERVED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED) die(1, "no addresses for a window");
+    return at;
+}
+
+/* `at`: the packet that its victim looks for. */
+static void misbehave(int fd, uint64_t seed, const uint32_t *at) {
+    char *window = map(fd);
+    hk_ring *ring = (hk_ring *)window, *other = (hk_ring *)(window + HK_RING_BYTES);
+    rng r = {seed};
+    struct stat file;
+    for (uint64_t i = 0;; i++) {
+        fstat(fd, &file);
+        const uint32_t next = hk_load32(at) + (uint32_t)(draw(&r) % 3);
+        spoil(&r, draw(&r) % 8 ? (uint64_t)file.st_size : RESERVED, &ring->line[next % HK_LINES], next + 1);
+        other->released = (uint32_t)draw(&r);
+        if (i % 64 == 0) memset(window + draw(&r) % (window_size() - 256) / 8 * 8, (int)draw(&r), 256);
+        if (i % 8192 == 8191 && i / 8192 < GROWTHS && ftruncate(fd, file.st_size + HK_SLOT_BYTES) != 0) _exit(1);
+    }
+}
+
+static void foreign(uint64_t seed, uint64_t count) {
+    const int fd = memfd_create("foreign", MFD_ALLOW_SEALING), theirs = dup(fd), size = (int)window_size();
+    if (fd < 0 || ftruncate(fd, size) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) die(1, "no window");
+    uint32_t *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        misbehave(theirs, seed, at);
+    }
+    place *w = build_in(map(fd), 0, count, 1);
+    rng r = {seed + 1};
+    hk_consumer *c = &w->consumer[0];
+    hk_producer *p = &w->producer[1];
+    c->window_fd = &fd, c->window_reserved = RESERVED, c->pid = child;
+    char *place = malloc(HK_SLOT_BYTES), source[HK_SLOT_BYTES] = {0};
+    uint64_t faults = 0, reads = 0, t0 = hk_now();
+    while (reads < count || faults < count) { /* the same bad line may be looked at many times */
+        hk_view v;
+        int rc = hk_ring_peek(&c->base, &v, draw(&r) % 2);
+        if (rc == 1 && draw(&r) % 2) { /* in place: what is shown is there */
+            for (size_t i = 0; i < v.avail; i += 1 + v.avail / 64) sink ^= v.data[i];
+            if (v.avail) sink ^= v.data[v.avail - 1];
+            hk_ring_consume(&c->base, v.avail, 1);
+        } else if (rc == 1) {
+            const size_t room = draw(&r) % 2 ? HK_SLOT_BYTES : 1 + draw(&r) % 100;
+            const long n = hk_ring_recv(&c->base, place, room);
+            if (n > (long)room) die(1, "more was received than there was room");
+            rc = n < 0 ? (int)n : 1;
+        }
+        if (rc == HK_FAULT && c->remote) c->packet = 0, hk_ring_consume(&c->base, 0, 1); /* it stays open: on to the next */
+        faults += rc == HK_FAULT, reads += rc == 1;
+        hk_store32(at, c->next);
+        (void)hk_ring_send(&p->base, 1, draw(&r) % 2 ? 8 : sizeof source, 0, source, draw(&r) % 2 ? 8 : sizeof source);
+        if (hk_now() - t0 > 4 * HK_STUCK_NS) die(2, "stuck");
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
 }
 
 int main(int argc, char **argv) {
@@ -343,6 +426,7 @@ int main(int argc, char **argv) {
     else if (strcmp(argv[1], "marks") == 0) marks();
     else if (strcmp(argv[1], "hostile") == 0) hostile(first, count);
     else if (strcmp(argv[1], "scribble") == 0) scribbled(first, count);
+    else if (strcmp(argv[1], "foreign") == 0) foreign(first, count);
     else return 64;
     puts("ok");
     return 0;

@@ -55,6 +55,7 @@ def test_memory_is_safe_from_honest_and_hostile_peers(compiler: str, tmp_path: P
     program = build(tmp_path, compiler, MEMORY)
     jobs = [("pair", 2**31 - 500, 2000), ("multicast", 2**32 - 500, 1000), ("marks", 0, 0)]
     jobs += [("hostile", seed, 20000) for seed in range(5)] + [("scribble", 1, 1000000)]
+    jobs += [("foreign", seed, 3000) for seed in range(3)]
     for job in jobs:
         assert run(program, *job) == (0, "ok\n"), job
 
@@ -92,6 +93,11 @@ FAULTS = [
      "c->packet - c->taken;\n    return 1;", ("multicast", 0, 1000)),
     ("the stage is taken for the packet's begin", "memcpy(dst, c->data + (c->taken - c->staged)",
      "memcpy(dst, c->data + (c->taken)", ("multicast", 0, 1000)),
+    ("the addresses are taken for the memory",
+     "(size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved", "c->window_reserved",
+     ("foreign", 1, 3000)),
+    ("a packet may be empty", "len == 0 || len > c->length", "len > c->length", ("hostile", 1, 20000)),
+    ("a packet may be longer than its message", "len == 0 || len > c->length", "len == 0", ("hostile", 1, 20000)),
     ("where is read twice", "c->data = c->window + where;", "for (int i = 0; i < 20; i++) hk_pause();\n"
      "c->data = c->window + hk_relaxed64(&line->u.ref.where);",
      ("scribble", 1, 1000000)),
