@@ -14,6 +14,7 @@ import logging
 import time
 from typing import Any
 
+from hocket.arguments import seconds
 from hocket.collectives import verdicts
 from hocket.collectives.calls import resolve_call
 from hocket.collectives.engine import CODES
@@ -41,6 +42,7 @@ class CommunicatorBase(Messages):
         are told too.  Raises nothing on a communicator that failed before, nor where a rank is gone or does not come.
         A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
         """
+        timeout = seconds(timeout, "timeout")
         if self._closed:
             return
         self._closed = True

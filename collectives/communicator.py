@@ -38,7 +38,7 @@ from hocket.collectives.ops import Op
 from hocket.collectives.options import Options, checked
 from hocket.errors import ArgumentError
 
-INHERITED = ("close", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning")
+INHERITED = ("close", "host", "local_rank", "local_size", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning")
 """What of the bases is for users too."""
 
 

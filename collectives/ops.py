@@ -31,7 +31,11 @@ Op = str | Function | PremulSum | Expression
 
 def premul_sum(factor: float) -> PremulSum:
     """The op that multiplies this rank's x by `factor` before it is summed (NCCL's PreMulSum)."""
-    return PremulSum(float(factor))
+    try:
+        found = float(factor)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"factor={factor!r} must be a number") from None
+    return PremulSum(found)
 
 
 def expression(text: str, commutative: bool = False) -> Expression:
@@ -41,6 +45,8 @@ def expression(text: str, commutative: bool = False) -> Expression:
     the result is converted to it; 16- and 8-bit floats are computed with in float32.  It must be associative; operands
     are combined in rank order, unless it is `commutative` too.  For bool, integers and floats, on GPUs only.
     """
+    if not isinstance(text, str):
+        raise ArgumentError(f"text={text!r} must be CUDA C++ over a and b")
     return Expression(text, commutative)
 
 
@@ -73,7 +79,7 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
     dtype = x.dtype
     if isinstance(op, str):
         if op != "avg":
-            return Resolved(op, kernel_ops.lookup(op, dtype))
+            return Resolved(kernel_ops.by_name(op).name, kernel_ops.lookup(op, dtype))
         return Resolved("avg", _summable(op, x), after=1.0 / size)
     if isinstance(op, PremulSum):
         return Resolved("premul_sum", _summable("premul_sum", x), before=op.factor)

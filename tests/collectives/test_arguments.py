@@ -100,6 +100,8 @@ METHODS: dict[str, tuple[Call, tuple[Any, ...], str]] = {
 
 ALONE: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], str]] = {
     "local_world": (hocket.local_world, (0, -1, "2", 1.5, None, [2], Odd()), "size|local_world"),
+    "premul_sum": (hocket.premul_sum, ("x", None, [2.0], Odd(), 1j), "factor"),
+    "expression": (hocket.expression, (None, 3, ["a"], Odd()), "text"),
     "local_world's transport": (lambda junk: hocket.local_world(2, junk), NAMES, "transport"),
     "show": (lambda junk: hocket.show(junk), (*NAMES, None), "algorithm"),
     "show's collective": (lambda junk: hocket.show("ring", junk), (*NAMES, None), "collective"),
