@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import pathlib
 import threading
 
 
@@ -24,3 +25,10 @@ def descriptors(pid: int | None = None) -> set[tuple[int, str]]:
 
 def threads() -> set[threading.Thread]:
     return set(threading.enumerate())
+
+
+def listening(pids: list[int]) -> list[int]:
+    """The TCP ports that these processes listen on."""
+    inodes = {what for pid in pids for _, what in descriptors(pid)}
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sorted({int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes})

@@ -10,10 +10,12 @@ docs/transports.md shows how, and `python -m hocket.conformance` tests it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from hocket.transports.handshake import Connection, Hello
+from hocket.transports.listener import Listener, Place
 from hocket.transports.reactor import Reactor
 
 LOCAL = ("shm", "threads")
@@ -26,7 +28,7 @@ class Context:
 
     rank: int
     size: int
-    key: bytes
+    key: bytes = field(repr=False)
     """The job's session key: every connection proves that it holds it."""
     job: str
     reactor: Reactor
@@ -39,6 +41,16 @@ class Context:
     """The MPI job (mpi_job.MpiJob) whose ranks these are, if they are one's."""
     rdma: str = ""
     """device[:port[:GID index]]; "": the first that is active."""
+    epoch: int = 0
+    """Tells this session from former ones of the job: in every hello."""
+
+    def hello(self, purpose: str, rank: int) -> Hello:
+        """What this process says to `rank`'s listener; `purpose`: at most 16 bytes."""
+        return Hello(self.rank, purpose, self.job, self.epoch, rank)
+
+    def listen(self, place: Place, on_peer: Callable[[Connection, Hello], object]) -> Listener:
+        """Take connections of the job's other ranks."""
+        return Listener(self.reactor, place, self.key, on_peer, self.rank, self.epoch)
 
 
 class PyChannel(Protocol):

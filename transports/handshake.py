@@ -1,13 +1,18 @@
 """Mutual proof of the job's key at the start of every connection, and how a client gets such a connection.
 
-    client -> server   hello (magic, version, epoch, rank, purpose, job) and 32 random bytes     128 bytes
+    client -> server   hello (magic, version, epoch, rank; whom and where it dialled; purpose, job), 32 random bytes,
+                       HMAC(key, "hello" | all that)                                             182 bytes
     server -> client   32 random bytes, HMAC(key, "server" | transcript)                          64 bytes
     client -> server   HMAC(key, "client" | transcript)                                           32 bytes
 
-The transcript is everything sent before the proofs, so neither rank, purpose, job nor epoch can be altered or
-replayed; the role labels stop reflection; the server proves itself first, so a client never talks on to a stranger.
+The transcript is everything sent before, so nothing of a hello can be altered or replayed; the role labels stop
+reflection.  The hello's own HMAC lets a server drop strangers without keeping anything of them, and tell them nothing
+that a secret could be guessed by.  The hello says which rank (or the hub) was dialled at which numeric address and
+port; a server that is another one, or sees itself elsewhere, refuses and says so: whoever relays a handshake from a
+port of his own to the true server's gets nobody in.  So does address translation: connections go straight.
+Both ends derive the connection's own key, HMAC(key, "connection" | transcript).
 Frames have a fixed size: nothing of a stranger's is parsed beyond fixed offsets.  `Client` and `Server` do no I/O.
-Cost: 1.5 round trips, two HMACs a side.
+Cost: 1.5 round trips, four HMACs a side.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import dataclasses
 import errno
 import hashlib
 import hmac
+import ipaddress
 import os
 import secrets
 import socket
@@ -26,13 +32,28 @@ from collections.abc import Callable
 from hocket.errors import ArgumentError, TransportError
 
 Address = tuple[str, str] | tuple[str, str, int]  # ("unix", path) or ("tcp", host, port)
+Where = tuple[bytes, int]  # a numeric address in 16 bytes, and a port
 
 MAGIC = b"hocket"
-VERSION = 1
-HELLO = struct.Struct("!6sHII16s64s32s")  # magic, version, epoch, rank, purpose, job, nonce
+VERSION = 2
+BEGIN = struct.Struct("!6sH")  # magic, version
+HELLO = struct.Struct("!6sHIII16sH16s64s32s")  # magic, version, epoch, rank, target, address, port, purpose, job, nonce
 NONCE, PROOF = 32, 32
+START = HELLO.size + PROOF
+HUB = 0xFFFFFFFF  # the target that is no rank, but where the ranks meet
+NOWHERE: Where = (bytes(16), 0)  # of a Unix socket: the kernel says who serves it
 ATTEMPT = 2.0  # seconds that one handshake may take; a listener closes at the same age
+ANSWER = 0.25  # seconds for a system to take a connection, before it is asked anew; doubled each time
 REFUSED = (errno.ECONNREFUSED, errno.ENOENT)  # the server is not up yet
+REFUSALS = {
+    b"elsewhere": "the server listens at another address or port than this one: somebody relays connections to it, or "
+    "they go through address translation (NAT, a forwarded port), which is refused: use an address of rank 0's own",
+    b"another": "the server is another rank than was asked for",
+    b"epoch": "the server is in another session of this job: a process of a former start that still runs?",
+}
+"""What a server that holds the key says to one that holds it too: the label of its HMAC."""
+STRANGER = b"hocket: a hello of another key".ljust(NONCE + PROOF, b"\0")
+"""What a server says to others; a rank whose secret differs learns it at once."""
 HINTS = {
     errno.ECONNREFUSED: "nothing listens there (yet): is that rank running?",
     errno.ENOENT: "nothing listens there (yet): is that rank running, on this machine?",
@@ -47,17 +68,24 @@ HINTS = {
 
 
 class AuthError(TransportError):
-    """The other side did not prove that it holds this job's key."""
+    """The other side did not prove that it holds this job's key.  `reply`: what may still be said to it."""
+
+    reply = b""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """What a client says it is; trusted only once the handshake is done.  A long job name is replaced by its hash."""
+    """What a client says it is, and whom it means; trusted only once the handshake is done.
+
+    `epoch` tells a session from a former one of the same job (0: it has none yet).  A long job name is replaced by its
+    hash.
+    """
 
     rank: int
     purpose: str
     job: str
     epoch: int = 0
+    target: int = HUB
 
     def __post_init__(self) -> None:
         if len(self.purpose.encode()) > 16:
@@ -65,32 +93,53 @@ class Hello:
         if len(self.job.encode()) > 64:
             object.__setattr__(self, "job", hashlib.sha256(self.job.encode()).hexdigest())
 
-    def pack(self, nonce: bytes) -> bytes:
-        return HELLO.pack(MAGIC, VERSION, self.epoch, self.rank, self.purpose.encode(), self.job.encode(), nonce)
+    def pack(self, nonce: bytes, where: Where = NOWHERE) -> bytes:
+        names = self.purpose.encode(), self.job.encode()
+        return HELLO.pack(MAGIC, VERSION, self.epoch, self.rank, self.target, *where, *names, nonce)
 
 
-def unpack(frame: bytes) -> Hello:
-    magic, version, epoch, rank, purpose, job, _ = HELLO.unpack(frame)
+def check(frame: bytes) -> None:
+    """Is this a hello of our version?"""
+    magic, version = BEGIN.unpack_from(frame)
     if magic != MAGIC:
         raise AuthError("not a hocket connection")
     if version != VERSION:
         raise AuthError(f"the other side speaks handshake version {version}, this one {VERSION}: install one hocket")
+
+
+def unpack(frame: bytes) -> tuple[Hello, Where, bytes]:
+    """The hello, where it was sent to, and its nonce."""
+    _, _, epoch, rank, target, address, port, purpose, job, nonce = HELLO.unpack(frame)
     try:
-        return Hello(rank, purpose.rstrip(b"\0").decode(), job.rstrip(b"\0").decode(), epoch)
+        hello = Hello(rank, purpose.rstrip(b"\0").decode(), job.rstrip(b"\0").decode(), epoch, target)
     except UnicodeDecodeError:
         raise AuthError("not a hocket connection") from None
+    return hello, (address, port), nonce
 
 
-def prove(key: bytes, role: bytes, transcript: bytes) -> bytes:
-    return hmac.digest(key, role + transcript, "sha256")
+def prove(key: bytes, label: bytes, transcript: bytes) -> bytes:
+    return hmac.digest(key, label + transcript, "sha256")
+
+
+def where(name: object) -> Where:
+    """A socket's name, as both ends of a connection see it."""
+    if not isinstance(name, tuple):
+        return NOWHERE
+    found = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    packed = found.packed if found.version == 6 else ipaddress.ip_address(f"::ffff:{found}").packed
+    return packed, int(name[1])
 
 
 class _Side:
-    """Collects bytes to whole frames; `missing` says how many to read, so that nobody reads past the handshake."""
+    """Collects bytes to whole frames; `missing` says how many to read, so that nobody reads past the handshake.
+
+    Once `done`, `session` is the connection's own key; empty where the key is, and the user id was the proof.
+    """
 
     def __init__(self, key: bytes, frame: int) -> None:
         self.done = False
         self.hello: Hello | None = None
+        self.session = b""
         self._key, self._frame, self._buffer = key, frame, b""
 
     @property
@@ -110,41 +159,92 @@ class _Side:
     def _frame_in(self, frame: bytes) -> bytes:
         raise NotImplementedError
 
+    def _finish(self, transcript: bytes) -> None:
+        self.done = True
+        if self._key:
+            self.session = prove(self._key, b"connection", transcript)
+
 
 class Client(_Side):
-    """The side that connects.  Send `start` first."""
+    """The side that connects to a server at `place`.  Send `start` first."""
 
-    def __init__(self, key: bytes, hello: Hello) -> None:
+    def __init__(self, key: bytes, hello: Hello, place: Where = NOWHERE) -> None:
         super().__init__(key, NONCE + PROOF)
         self.hello = hello
-        self.start = hello.pack(secrets.token_bytes(NONCE))
+        said = hello.pack(secrets.token_bytes(NONCE), place)
+        self.start = said + prove(key, b"hello", said)
 
     def _frame_in(self, frame: bytes) -> bytes:
-        transcript = self.start + frame[:NONCE]
-        if not hmac.compare_digest(frame[NONCE:], prove(self._key, b"server", transcript)):
+        transcript, proof = self.start + frame[:NONCE], frame[NONCE:]
+        if not hmac.compare_digest(proof, prove(self._key, b"server", transcript)):
+            for label, text in REFUSALS.items():
+                if hmac.compare_digest(proof, prove(self._key, label, transcript)):
+                    raise AuthError(text)
             raise AuthError("the server does not hold this job's key: another job's, or HOCKET_SECRET differs")
-        self.done = True
+        self._finish(transcript)
         return prove(self._key, b"client", transcript)
 
 
 class Server(_Side):
-    """The side that was connected to.  `hello` is set once `done`."""
+    """The side that was connected to: `target` in session `epoch`, at `place`.
 
-    def __init__(self, key: bytes) -> None:
-        super().__init__(key, HELLO.size)
-        self._claim: Hello | None = None
+    `claim` is the client's hello once that was made with the key, and `nonce` what is new in it; `hello` is set once
+    `done`.
+    """
+
+    def __init__(self, key: bytes, target: int = HUB, epoch: int = 0, place: Where = NOWHERE) -> None:
+        super().__init__(key, START)
+        self.claim: Hello | None = None
+        self.nonce = b""
+        self._me = target, epoch, place
         self._transcript = b""
 
     def _frame_in(self, frame: bytes) -> bytes:
-        if self._claim is None:
-            self._claim = unpack(frame)
-            nonce = secrets.token_bytes(NONCE)
-            self._transcript, self._frame = frame + nonce, PROOF
-            return nonce + prove(self._key, b"server", self._transcript)
+        if self.claim is None:
+            return self._greeted(frame)
         if not hmac.compare_digest(frame, prove(self._key, b"client", self._transcript)):
             raise AuthError("the client does not hold this job's key")
-        self.hello, self.done = self._claim, True
+        self.hello = self.claim
+        self._finish(self._transcript)
         return b""
+
+    def _greeted(self, frame: bytes) -> bytes:
+        said, proof = frame[: HELLO.size], frame[HELLO.size :]
+        check(said)
+        if not hmac.compare_digest(proof, prove(self._key, b"hello", said)):
+            stranger = AuthError("the client does not hold this job's key")
+            stranger.reply = STRANGER
+            raise stranger
+        claim, place, self.nonce = unpack(said)
+        nonce = secrets.token_bytes(NONCE)
+        transcript = frame + nonce
+        target, epoch, here = self._me
+        label = b"elsewhere" if place != here else b"another" if claim.target != target else b"epoch"
+        if (claim.target, claim.epoch, place) != (target, epoch, here):
+            refused = AuthError(f"rank {claim.rank} was refused: {REFUSALS[label]}")
+            refused.reply = nonce + prove(self._key, label, transcript)
+            raise refused
+        self.claim, self._transcript, self._frame = claim, transcript, PROOF
+        return nonce + prove(self._key, b"server", transcript)
+
+
+class Connection(socket.socket):
+    """A socket whose ends have proven themselves, with its own `key` (_Side.session), which only they know."""
+
+    hello: Hello
+    key: bytes
+    dialled: bool
+    """Is this the client's end?"""
+
+    @classmethod
+    def of(cls, sock: socket.socket, side: _Side) -> Connection:
+        """Takes the descriptor over from `sock`."""
+        assert side.hello is not None
+        timeout = sock.gettimeout()
+        made = cls(sock.family, sock.type, sock.proto, sock.detach())
+        made.settimeout(timeout)
+        made.hello, made.key, made.dialled = side.hello, side.session, isinstance(side, Client)
+        return made
 
 
 # --- the client's connection ---------------------------------------------------------------------------------------
@@ -158,7 +258,7 @@ def show(address: Address) -> str:
 
 def connect(
     address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None
-) -> socket.socket:
+) -> Connection:
     """A blocking, authenticated connection to the server at `address`, waiting for a server that is not up yet.
 
     An AuthError is raised at once; a refused or dropped connection is tried again until `timeout` seconds are over.
@@ -179,15 +279,17 @@ def connect(
         pause = min(2 * pause, 0.1)
 
 
-def dial(address: Address, key: bytes | None, hello: Hello, timeout: float) -> socket.socket:
+def dial(address: Address, key: bytes | None, hello: Hello, timeout: float) -> Connection:
     """One attempt to connect and prove, in `timeout` seconds."""
     deadline = time.monotonic() + timeout
     sock = _open(address, deadline)
     try:
         if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
             raise AuthError(f"{show(address)} is served by another user (uid {peer_uid(sock)})")
-        _introduce(sock, Client(key or b"", hello), deadline)
+        client = Client(key or b"", hello, where(sock.getpeername()))
+        _introduce(sock, client, deadline)
         sock.settimeout(None)
+        return Connection.of(sock, client)
     except AuthError as why:
         text = f"{_ends(sock, address)}: {why}"
         sock.close()
@@ -199,7 +301,6 @@ def dial(address: Address, key: bytes | None, hello: Hello, timeout: float) -> s
     except BaseException:
         sock.close()
         raise
-    return sock
 
 
 def failure(ends: str, why: OSError, what: str) -> TransportError:
@@ -209,7 +310,9 @@ def failure(ends: str, why: OSError, what: str) -> TransportError:
     number = why.errno or 0
     name = errno.errorcode.get(number, type(why).__name__)
     hint = f"; {HINTS[number]}" if number in HINTS else ""
-    return TransportError(f"{ends}: {what}: {why.strerror or why} ({name}){hint}")
+    found = TransportError(f"{ends}: {what}: {why.strerror or why} ({name}){hint}")
+    found.errno = number
+    return found
 
 
 def peer_uid(sock: socket.socket) -> int:
@@ -227,6 +330,20 @@ def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str,
 
 
 def _open(address: Address, deadline: float) -> socket.socket:
+    """Connected.  A system too busy to take a connection drops it without a word, and the kernel asks again only after
+    a second: so we do, sooner."""
+    patience = ANSWER
+    while True:
+        until = min(deadline, time.monotonic() + patience)
+        try:
+            return _open_once(address, until)
+        except TransportError as why:
+            if until == deadline or why.errno != errno.ETIMEDOUT:
+                raise
+        patience *= 2
+
+
+def _open_once(address: Address, deadline: float) -> socket.socket:
     if len(address) == 2:
         targets: list[tuple[socket.AddressFamily, object]] = [(socket.AF_UNIX, address[1])]
     else:

@@ -32,6 +32,7 @@ class Reactor:
     def __init__(self) -> None:
         self.dead = False  # closed, or the copy in a forked child: every method does nothing
         self._selector = selectors.DefaultSelector()
+        self._watched: set[socket.socket] = set()  # a selector that lacks one writes its name down for the KeyError
         self._asked: collections.deque[Thunk] = collections.deque()
         self._timers: list[tuple[float, int, Thunk]] = []
         self._count = itertools.count()
@@ -87,14 +88,17 @@ class Reactor:
 
     def _add(self, sock: socket.socket, readable: Thunk, writable: Thunk | None) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
-        try:
+        if sock in self._watched:
             self._selector.modify(sock, events, (readable, writable))
-        except KeyError:
+        else:
             self._selector.register(sock, events, (readable, writable))
+            self._watched.add(sock)
 
     def _remove(self, sock: socket.socket, close: bool) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(sock)
+        if sock in self._watched:
+            self._watched.discard(sock)
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(sock)
         if close:
             sock.close()
 

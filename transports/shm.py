@@ -28,7 +28,7 @@ from typing import Any
 from hocket.errors import TransportError
 from hocket.transports.base import Context
 from hocket.transports.handshake import Hello, connect
-from hocket.transports.listener import PATH_LIMIT, Listener
+from hocket.transports.listener import PATH_LIMIT
 from hocket.transports.window import NO_MEMORY, RingLane, Window, read_memory
 
 PURPOSE = "shm"
@@ -69,7 +69,7 @@ class ShmTransport:
         self._changed = threading.Condition()
         self._directory = short_directory("hocket-")
         path = os.path.join(self._directory, str(context.rank))
-        self._listener = Listener(context.reactor, ("unix", path), context.key, self._on_peer)
+        self._listener = context.listen(("unix", path), self._on_peer)
 
     @staticmethod
     def available() -> str | None:
@@ -91,7 +91,7 @@ class ShmTransport:
         for r in open_to:
             try:
                 if r < me:
-                    links[r] = self._dial(offers[r]["path"])
+                    links[r] = self._dial(r, offers[r]["path"])
             except TransportError as error:
                 refusals[r] = str(error)
         deadline = time.monotonic() + self.context.timeout
@@ -122,9 +122,8 @@ class ShmTransport:
             return f"same kernel, but its socket {offer['path']} is not visible here (another mount namespace)"
         return None
 
-    def _dial(self, path: str) -> socket.socket:
-        hello = Hello(self.context.rank, PURPOSE, self.context.job)
-        link = connect(("unix", path), self.context.key, hello, self.context.timeout)
+    def _dial(self, rank: int, path: str) -> socket.socket:
+        link = connect(("unix", path), self.context.key, self.context.hello(PURPOSE, rank), self.context.timeout)
         link.settimeout(self.context.timeout)
         return link
 

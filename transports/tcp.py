@@ -18,7 +18,6 @@ from typing import Any
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
 from hocket.transports.handshake import Hello, connect
-from hocket.transports.listener import Listener
 from hocket.transports.shm import boot_id
 from hocket.transports.stream import SocketChannels
 
@@ -40,7 +39,7 @@ class TcpTransport:
         self._too_late: set[tuple[int, str]] = set()
         """Streams still on their way to lanes that have been closed."""
         place: Any = ("tcp", context.host, context.ports or 0)
-        self._listener = Listener(context.reactor, place, context.key, self._on_peer)
+        self._listener = context.listen(place, self._on_peer)
         self._addresses: dict[int, tuple[str, int]] = {}
         self.lanes: list[TcpLane] = []
 
@@ -84,7 +83,7 @@ class TcpTransport:
         attempts, and raises if there is no more use in trying.
         """
         me = self.context
-        hello = Hello(me.rank, PURPOSE + lane, me.job)
+        hello = me.hello(PURPOSE + lane, rank)
         link = connect(("tcp", *self._addresses[rank]), me.key, hello, me.timeout, look)
         channels = SocketChannels(tuned(link), receive=False)
         key = rank, PURPOSE + lane

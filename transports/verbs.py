@@ -25,7 +25,6 @@ from hocket.transports import rdma
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
 from hocket.transports.handshake import Hello, connect
-from hocket.transports.listener import Listener
 from hocket.transports.messages import Link, Message
 
 PURPOSE = "verbs:"
@@ -142,7 +141,7 @@ class VerbsTransport:
         self._readers: dict[tuple[int, str], Incoming] = {}
         self._probes: weakref.WeakSet[Incoming] = weakref.WeakSet()
         place: Any = ("tcp", context.host, context.ports or 0)
-        self._listener = Listener(context.reactor, place, context.key, self._on_peer)
+        self._listener = context.listen(place, self._on_peer)
 
     @staticmethod
     def available() -> str | None:
@@ -294,8 +293,8 @@ class Outgoing:
         me, theirs = transport.context, transport.address_of(rank)
         deadline = time.monotonic() + me.timeout
         path = transport.port.path(theirs)
-        hello = Hello(me.rank, PURPOSE + lane, me.job)
-        sock = connect(("tcp", theirs["host"], theirs["port"]), me.key, hello, me.timeout, look)
+        place: Any = ("tcp", theirs["host"], theirs["port"])
+        sock = connect(place, me.key, me.hello(PURPOSE + lane, rank), me.timeout, look)
         self._changed = threading.Event()
         self._said: Message | None = None
         self._ended_how = ""

@@ -10,10 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.errors import ArgumentError, TransportError
-from hocket.transports.handshake import HELLO, AuthError, Client, Hello, Server, connect, dial
+from hocket.transports.handshake import (
+    NONCE,
+    START,
+    AuthError,
+    Client,
+    Connection,
+    Hello,
+    Server,
+    connect,
+    dial,
+    prove,
+    where,
+)
 
 KEY = b"k" * 32
-ME = Hello(3, "data", "job-1", 7)
+ME = Hello(3, "data", "job-1", 7, 5)
+HERE = where(("10.0.0.1", 29500))
+
+
+def client_of(key: bytes = KEY, hello: Hello = ME, place=HERE) -> Client:
+    return Client(key, hello, place)
+
+
+def server_of(key: bytes = KEY, target: int = 5, epoch: int = 7, place=HERE) -> Server:
+    return Server(key, target, epoch, place)
 
 
 def talk(client: Client, server: Server, meddle=lambda turn, data: data) -> None:
@@ -24,14 +45,14 @@ def talk(client: Client, server: Server, meddle=lambda turn, data: data) -> None
 
 
 def test_both_prove_and_the_server_learns_who():
-    client, server = Client(KEY, ME), Server(KEY)
+    client, server = client_of(), server_of()
     talk(client, server)
     assert client.done and server.done and server.hello == ME
     assert client.missing == server.missing == 0
 
 
 def test_arrives_byte_by_byte():
-    client, server = Client(KEY, ME), Server(KEY)
+    client, server = client_of(), server_of()
     reply = b"".join(server.feed(client.start[i : i + 1]) for i in range(len(client.start)))
     proof = b"".join(client.feed(reply[i : i + 1]) for i in range(len(reply)))
     for i in range(len(proof)):
@@ -41,12 +62,65 @@ def test_arrives_byte_by_byte():
 
 
 def test_client_refuses_a_server_with_another_key():
+    """One that answers as if the hello had been right, and one that says that it was not."""
+    client = client_of()
+    nonce = bytes(NONCE)
     with pytest.raises(AuthError, match="HOCKET_SECRET"):
-        talk(Client(KEY, ME), Server(b"x" * 32))
+        client.feed(nonce + prove(b"x" * 32, b"server", client.start + nonce))
+    with pytest.raises(AuthError, match="does not hold this job's key") as caught:
+        server_of(b"x" * 32).feed(client.start)
+    with pytest.raises(AuthError, match="HOCKET_SECRET differs"):
+        client_of().feed(caught.value.reply)
+
+
+def test_a_stranger_learns_nothing_to_guess_the_key_by():
+    """Two servers with other keys answer the same to a hello that was not made with theirs."""
+    replies = set()
+    for key in (KEY, b"x" * 32):
+        with pytest.raises(AuthError) as caught:
+            server_of(key).feed(client_of(b"guess").start)
+        replies.add(caught.value.reply)
+    assert len(replies) == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        (server_of(place=where(("10.0.0.1", 29501))), "relays connections to it"),
+        (server_of(place=where(("10.0.0.2", 29500))), "address translation"),
+        (server_of(target=6), "another rank"),
+        (server_of(epoch=8), "another session"),
+    ],
+)
+def test_a_server_that_was_not_meant_refuses_and_says_so(server, text):
+    """A relay carries the handshake to a server that the client did not dial."""
+    client = client_of()
+    with pytest.raises(AuthError, match="rank 3 was refused") as caught:
+        server.feed(client.start)
+    assert not server.done and len(caught.value.reply) == client.missing
+    with pytest.raises(AuthError, match=text):
+        client.feed(caught.value.reply)
+
+
+def test_each_connection_has_a_key_of_its_own():
+    keys = set()
+    for _ in range(3):
+        client, server = client_of(), server_of()
+        talk(client, server)
+        assert client.session == server.session and len(client.session) == 32
+        keys.add(client.session)
+    assert len(keys) == 3 and KEY not in keys
+    assert server_of(b"").session == b""
+
+
+def test_both_ends_see_one_address():
+    assert where(("10.0.0.1", 80)) == where(("::ffff:10.0.0.1", 80, 0, 0)) != where(("10.0.0.1", 81))
+    assert where(("fe80::1%eth0", 80, 0, 2)) == where(("fe80::1", 80, 0, 3))
+    assert where("/a/path") == where("")
 
 
 def test_server_refuses_a_client_with_another_key():
-    client, server = Client(KEY, ME), Server(KEY)
+    client, server = client_of(), server_of()
     server.feed(client.start)
     with pytest.raises(AuthError):
         server.feed(bytes(32))
@@ -54,7 +128,7 @@ def test_server_refuses_a_client_with_another_key():
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, HELLO.size * 8 - 1))
+@given(st.integers(0, START * 8 - 1))
 def test_every_changed_bit_of_the_hello_is_noticed(bit):
     def flip(turn, data):
         if turn:
@@ -64,21 +138,21 @@ def test_every_changed_bit_of_the_hello_is_noticed(bit):
         return bytes(changed)
 
     with pytest.raises(AuthError):
-        talk(Client(KEY, ME), Server(KEY), flip)
+        talk(client_of(), server_of(), flip)
 
 
 def test_a_replayed_conversation_is_refused():
-    client, server, sent = Client(KEY, ME), Server(KEY), []
+    client, server, sent = client_of(), server_of(), []
     talk(client, server, lambda turn, data: sent.append(data) or data)
-    again = Server(KEY)
+    again = server_of()
     again.feed(sent[0])
     with pytest.raises(AuthError):
         again.feed(sent[2])
 
 
 def test_the_servers_own_proof_cannot_be_reflected():
-    server = Server(KEY)
-    reply = server.feed(Client(KEY, ME).start)
+    server = server_of()
+    reply = server.feed(client_of().start)
     with pytest.raises(AuthError):
         server.feed(reply[32:])
 
@@ -86,9 +160,9 @@ def test_the_servers_own_proof_cannot_be_reflected():
 @settings(max_examples=100, deadline=None)
 @given(st.binary(min_size=1, max_size=400))
 def test_junk_never_gets_in(junk):
-    server = Server(KEY)
+    server = server_of()
     with pytest.raises(AuthError):
-        server.feed(junk[: server.missing].ljust(HELLO.size, b"!"))
+        server.feed(junk[: server.missing].ljust(START, b"!"))
         server.feed(bytes(32))
     assert not server.done
 
@@ -106,15 +180,19 @@ def serve(sock: socket.socket, key: bytes, seen: list, conversations: int = 1) -
     def run():
         for _ in range(conversations):
             conn, _ = sock.accept()
-            server = Server(key)
+            server = server_of(key, place=where(conn.getsockname()))
             while not server.done:
                 data = conn.recv(server.missing)
                 if not data:
                     break
-                reply = server.feed(data)
+                try:
+                    reply = server.feed(data)
+                except AuthError as why:
+                    conn.sendall(why.reply)
+                    break
                 if reply:
                     conn.sendall(reply)
-            seen.append((conn, server.hello))
+            seen.append((conn, server.hello, server.session))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -131,6 +209,8 @@ def test_connect_over_tcp(host):
         got = connect(("tcp", host, sock.getsockname()[1]), KEY, ME, 5)
         thread.join(5)
         assert seen[0][1] == ME
+        assert isinstance(got, Connection) and got.dialled and got.hello == ME
+        assert got.key == seen[0][2] != b"" and got.key.hex() not in repr(got)
         assert got.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and got.gettimeout() is None
         got.sendall(b"hi")
         assert seen[0][0].recv(2) == b"hi"

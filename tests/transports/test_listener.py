@@ -1,5 +1,6 @@
 """The listener and its reactor: strangers disturb nobody, cost nothing for long, and nothing is left behind."""
 
+import contextlib
 import logging
 import os
 import resource
@@ -16,11 +17,12 @@ from holding import descriptors
 from worlds import in_threads
 
 from hocket.errors import ArgumentError, TransportError
-from hocket.transports.handshake import Hello, connect
-from hocket.transports.listener import HALF_OPEN, Listener, private_directory
+from hocket.transports.handshake import AuthError, Client, Hello, connect, where
+from hocket.transports.listener import ANSWERS, HALF_OPEN, SWEEP, Listener, private_directory
 from hocket.transports.reactor import Reactor
 
 KEY = b"k" * 32
+EVERYWHERE = ("0.0.0.0", "0", "::", "::ffff:0.0.0.0", "::ffff:0:0", "0::0")
 
 
 def until(true, seconds=5.0):
@@ -53,7 +55,7 @@ def tcp(reactor, got):
 
 
 def hello(rank=1):
-    return Hello(rank, "data", "job")
+    return Hello(rank, "data", "job")  # to a hub, as the listeners here are
 
 
 def test_unix_path_is_private_and_removed(reactor, got, tmp_path):
@@ -102,6 +104,15 @@ def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
         private_directory(str(tmp_path / "theirs"))
 
 
+def test_an_ipv4_address_in_ipv6s_clothes_is_that_one(reactor, got):
+    listener = Listener(reactor, ("tcp", "::ffff:127.0.0.1", 0), KEY, lambda *peer: got.append(peer))
+    assert listener.address[1] == "127.0.0.1"
+    connect(listener.address, KEY, hello(), 5).close()
+    connect(("tcp", "::ffff:127.0.0.1", listener.address[2]), KEY, hello(), 5).close()
+    until(lambda: len(got) == 2)
+    listener.close()
+
+
 def test_another_user_is_refused(reactor, tmp_path, monkeypatch, caplog):
     os.chmod(tmp_path, 0o700)
     listener = Listener(reactor, ("unix", str(tmp_path / "s")), None, lambda sock, hello: None)
@@ -119,7 +130,7 @@ def test_another_user_is_refused(reactor, tmp_path, monkeypatch, caplog):
 
 def test_what_cannot_be_bound_says_why(reactor, tmp_path):
     for address, key, error, text in [
-        (("tcp", "0.0.0.0", 0), KEY, ArgumentError, "never all"),
+        *((("tcp", host, 0), KEY, ArgumentError, "never all") for host in EVERYWHERE),
         (("tcp", "127.0.0.1", 0), None, ArgumentError, "HOCKET_SECRET"),
         (("tcp", "198.51.100.7", 0), KEY, TransportError, "EADDRNOTAVAIL.*HOCKET_IFACE"),
         (("unix", str(tmp_path / "d" / ("x" * 120))), None, TransportError, "107 bytes"),
@@ -162,17 +173,75 @@ def test_junk_is_closed_and_a_member_gets_in(tcp, got, caplog):
 def test_idle_connections_are_limited_and_expire(tcp, got):
     before = descriptors()
     idle = [socket.create_connection(tcp.address[1:]) for _ in range(200)]
-    until(lambda: len(tcp._waiting) == HALF_OPEN)
+    until(lambda: len(tcp._silent) == HALF_OPEN)
     assert len(descriptors() - before) <= 200 + HALF_OPEN + 1  # one may be on its way in, and an older one not yet out
     start = time.monotonic()
     connect(tcp.address, KEY, hello(), 5).close()
     assert time.monotonic() - start < 1.8, "it waited until the idle ones were too old"
-    until(lambda: not tcp._waiting)
+    until(lambda: not tcp._silent)
     assert time.monotonic() - start < 5
     for sock in idle:
         sock.settimeout(1)
         assert sock.recv(1) == b""
         sock.close()
+
+
+def greeting(tcp):
+    """A connection that has said its hello and no more."""
+    sock = socket.create_connection(tcp.address[1:])
+    client = Client(KEY, hello(), where(sock.getpeername()))
+    sock.sendall(client.start)
+    return sock, client
+
+
+def test_many_ranks_at_once_are_no_strangers(reactor, tcp, got, caplog):
+    """More than may be half open, while the reactor is busy: all get in, and nothing is logged."""
+    reactor.soon(lambda: time.sleep(0.3))
+    clients = [greeting(tcp) for _ in range(2 * HALF_OPEN + 50)]
+    for sock, client in clients:
+        sock.sendall(client.feed(sock.recv(client.missing)))
+        sock.close()
+    until(lambda: len(got) == len(clients))
+    assert not caplog.records
+
+
+def test_who_has_said_a_hello_gives_way_to_no_stranger(tcp, got):
+    sock, client = greeting(tcp)
+    answer = sock.recv(client.missing)
+    idle = [socket.create_connection(tcp.address[1:]) for _ in range(3 * HALF_OPEN)]
+    until(lambda: len(tcp._silent) == HALF_OPEN)
+    sock.sendall(client.feed(answer))
+    until(lambda: got)
+    for each in [sock, *idle]:
+        each.close()
+
+
+def test_a_hello_that_was_overheard_takes_no_second_place(tcp, got):
+    sock, client = greeting(tcp)
+    answer = sock.recv(client.missing)
+    for _ in range(20):
+        with socket.create_connection(tcp.address[1:]) as again:
+            again.settimeout(5)
+            again.sendall(client.start)
+            assert again.recv(1) == b""
+    assert len(tcp._proving) == 1
+    sock.sendall(client.feed(answer))
+    until(lambda: got)
+    sock.close()
+
+
+def test_refusals_are_told_but_not_to_a_flood(tcp):
+    """A rank with another secret learns it; thousands of strangers cost no answer each."""
+    told = 0
+    for _ in range(3 * ANSWERS):
+        with socket.create_connection(tcp.address[1:]) as sock:
+            sock.sendall(Client(b"x" * 32, hello(), where(sock.getpeername())).start)
+            with contextlib.suppress(ConnectionResetError):
+                told += bool(sock.recv(64))
+    assert told >= ANSWERS
+    time.sleep(2 * SWEEP)
+    with pytest.raises(AuthError, match="HOCKET_SECRET differs"):
+        connect(tcp.address, b"x" * 32, hello(), 5)
 
 
 def test_slow_loris_is_cut_after_two_seconds(tcp):
