@@ -50,7 +50,7 @@ def job(name: str, size: int, work: Callable[[Any, Options], object], options: O
     with tempfile.TemporaryDirectory(prefix="hocket-gpu-") as place:
         base = {
             "HOCKET_SIZE": str(size), "HOCKET_LOCAL_SIZE": str(size), "HOCKET_RENDEZVOUS": f"unix:{place}/hub",
-            "HOCKET_SECRET": secrets.token_hex(16), "PLACE": place, "GLOO_SOCKET_IFNAME": "lo", **environment,
+            "HOCKET_SECRET": secrets.token_hex(32), "PLACE": place, "GLOO_SOCKET_IFNAME": "lo", **environment,
         }  # fmt: skip
         ranks = [{**base, "HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)} for rank in range(size)]
         yield from together(name, [partial(_rank, env, work, options) for env in ranks], seconds, ends)

@@ -14,15 +14,14 @@ import logging
 import os
 import re
 import socket
-import stat
 import struct
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 from hocket.arguments import choices
+from hocket.collectives import secret
 from hocket.errors import ArgumentError
 
-SHORTEST_SECRET = 16  # bytes
 log = logging.getLogger("hocket")
 LEVELS = ("warning", "info", "debug")
 
@@ -71,29 +70,6 @@ def _ports(text: str) -> range:
     return found
 
 
-def _secret(text: str) -> bytes:
-    found = os.fsencode(text)
-    if len(found) < SHORTEST_SECRET:
-        raise ValueError
-    return found
-
-
-def _secret_file(path: str) -> bytes:
-    """The content of a file that nobody else can read, and that is no link to one."""
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as why:
-        raise ValueError(f"cannot be opened ({why.strerror})") from None
-    with open(number, "rb") as file:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise ValueError(f"has mode {stat.S_IMODE(found.st_mode):04o} and belongs to user {found.st_uid}")
-        secret = file.read(65536).strip()
-    if len(secret) < SHORTEST_SECRET:
-        raise ValueError(f"holds {len(secret)} bytes")
-    return secret
-
-
 def _rdma(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+(:[1-9]\d*(:\d+)?)?", text):
         raise ValueError
@@ -131,8 +107,10 @@ VARIABLES = (
              "what algorithms are chosen by: what `hocket tune` measured, the built-in table, a second at the start"),
     Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0", "300", "how long a call may wait for other ranks"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
-    Variable("HOCKET_SECRET", _secret, "at least 16 bytes", "", "the job's secret, the same on every rank"),
-    Variable("HOCKET_SECRET_FILE", _secret_file, "a file of your own with mode 0600, not a link, at least 16 bytes",
+    Variable("HOCKET_SECRET", secret.read_text, "at least 16 bytes that are not easily guessed", "",
+             "the job's secret, the same on every rank"),
+    Variable("HOCKET_SECRET_FILE", secret.read_file,
+             "a file of your own with mode 0600, not a link, or one of a read-only volume of root's; at least 16 bytes",
              "", "file that holds the job's secret"),
     Variable("HOCKET_IFACE", interface_address, "an interface's name (eth0) or address",
              "", "interface that TCP listens on"),
@@ -149,7 +127,7 @@ VARIABLES = (
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The settings of this process.  `secret` is never shown."""
+    """The settings of this process.  `secret`: the key made of it (secret.key), never shown."""
 
     transport: str | None = None
     algorithm: str | None = None
@@ -165,15 +143,19 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:
-        """Read VARIABLES (empty means unset).  Removes HOCKET_SECRET, so that this process's children lack it."""
+        """Read VARIABLES (empty means unset).
+
+        Removes HOCKET_SECRET, so that this process's children and /proc lack it.
+        """
         env = os.environ if environ is None else environ
         _warn_of_unknown(env)
         found = {each.name: _value(each, env[each.name]) for each in VARIABLES if env.get(each.name)}
-        env.pop("HOCKET_SECRET", None)
-        secret = found.pop("HOCKET_SECRET", None)
+        if env.pop("HOCKET_SECRET", None) and env is os.environ:
+            secret.forget("HOCKET_SECRET")
+        given = found.pop("HOCKET_SECRET", None)
         from_file = found.pop("HOCKET_SECRET_FILE", None)
         settings = {name.removeprefix("HOCKET_").lower(): value for name, value in found.items()}
-        return cls(secret=secret or from_file, **settings)
+        return cls(secret=given or from_file, **settings)
 
 
 PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
@@ -192,7 +174,8 @@ def _value(variable: Variable, text: str) -> Any:
     try:
         return variable.parse(text)
     except ValueError as why:
-        shown = f"{len(os.fsencode(text))} bytes long" if variable.name == "HOCKET_SECRET" else repr(text)
+        if variable.name == "HOCKET_SECRET":  # which is not shown
+            raise ArgumentError(f"HOCKET_SECRET {why}; accepted: {variable.accepted}") from None
         # Python's own complaints about numbers add nothing.
-        detail = f", which {why}" if variable.parse in (_secret_file, interface_address) else ""
-        raise ArgumentError(f"{variable.name} is {shown}{detail}; accepted: {variable.accepted}") from None
+        detail = f", which {why}" if variable.parse in (secret.read_file, interface_address) else ""
+        raise ArgumentError(f"{variable.name} is {text!r}{detail}; accepted: {variable.accepted}") from None

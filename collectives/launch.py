@@ -18,9 +18,10 @@ import socket
 from collections.abc import Mapping
 
 from hocket.collectives.config import Config
+from hocket.collectives.secret import MAKE_ONE
 from hocket.errors import ArgumentError
 from hocket.transports.handshake import show
-from hocket.transports.listener import PATH_LIMIT
+from hocket.transports.listener import PATH_LIMIT, is_private
 from hocket.transports.rendezvous import Meeting
 
 log = logging.getLogger("hocket.collectives")
@@ -245,8 +246,16 @@ def ancestor(names: tuple[str, ...], pid: int) -> str:
 
 
 def meeting_path(environ: Environ, job: str) -> str:
-    """A unix path in this user's private directory.  (The listener checks that it is private.)"""
+    """A unix path in this user's private directory.  (The listener checks that it is private.)
+
+    XDG_RUNTIME_DIR, where it is the user's own, beats TMPDIR: nobody else can have made a directory in there before.
+    """
     name = f"hocket-{os.geteuid()}/{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if is_private(runtime):
+        path = os.path.join(runtime, name)
+        if len(os.fsencode(path)) <= PATH_LIMIT:
+            return path
     path = os.path.join(environ.get("TMPDIR") or "/tmp", name)
     return path if len(os.fsencode(path)) <= PATH_LIMIT else f"/tmp/{name}"
 
@@ -296,8 +305,8 @@ def _no_secret(me: Claim, where: str, auth: str) -> bytes:
         return OPEN_KEY
     raise ArgumentError(
         f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks meet over TCP ({where}), so they need a "
-        "secret: set HOCKET_SECRET (at least 16 bytes) or HOCKET_SECRET_FILE (mode 0600) to the same on every rank, or "
-        'call init(auth="none") if everybody on this network may join'
+        f"secret: set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}, or HOCKET_SECRET_FILE (mode 0600), "
+        'or call init(auth="none") if everybody on this network may join'
     )
 
 

@@ -13,7 +13,7 @@ from faulty import job
 
 from hocket.bench.hosts import V4, on
 
-SECRET = secrets.token_hex(16)
+SECRET = secrets.token_hex(32)
 UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"]
 
 

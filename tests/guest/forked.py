@@ -49,7 +49,7 @@ class Job:
         self.size, self.function, self.where = size, function, where
         self.env, self.hosts, self.nets = env or [{}] * size, hosts, nets
         self.codes: dict[int, int] = {}
-        secret = {"HOCKET_SECRET": secrets.token_hex(16)}
+        secret = {"HOCKET_SECRET": secrets.token_hex(32)}
         if hosts:
             self.common = {**secret, "MASTER_ADDR": master, "MASTER_PORT": "29500", "WORLD_SIZE": str(size)}
         else:
