@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -16,6 +18,7 @@ from hocket.collectives import asked, default, exit_code, last_words, tuning_fil
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
 from hocket.collectives.launch import Place, detect, meeting_path, mpi_place, own_address
+from hocket.collectives.secret import MAKE_ONE
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
 from hocket.errors import ArgumentError, Error, TransportError
@@ -32,6 +35,10 @@ _config: Config | None = None
 _worlds: list[Communicator] = []
 START_TIMEOUT = 60.0
 """Seconds for all ranks to come; HOCKET_TIMEOUT or timeout= if that is shorter."""
+OPEN_STORE = (
+    "the ranks meet through a store, and there is no HOCKET_SECRET: whoever reaches the store can join this job, read "
+    f"its data and alter it, as with auth='none'. Set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}"
+)
 CALIBRATION = (8, 4 << 10, 64 << 10, 1 << 20)
 """Sizes measured for HOCKET_TUNING=measure: about a second with a core for each rank."""
 
@@ -161,8 +168,16 @@ def _at_store(
     if not 0 <= rank < size:
         raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
 
+    if settings.secret is None and rank == 0 and size > 1:
+        _warn_of_open_store()
     why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
     return Start(rank, size, why, _meet_at(store, rank, size, settings, wait))
+
+
+@functools.cache
+def _warn_of_open_store() -> None:
+    """Once in a process, however often it starts."""
+    log.warning(OPEN_STORE)
 
 
 def _meet_at(
@@ -226,7 +241,7 @@ def _world(
 ) -> World:
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
-        start.mpi, settings.rdma,
+        start.mpi, settings.rdma, session.epoch,
     )  # fmt: skip
     known = registry.known()
 

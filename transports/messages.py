@@ -1,22 +1,31 @@
-"""A control connection: JSON objects, each behind its length in 4 bytes, on the reactor.
+"""A control connection: JSON objects on the reactor, each behind its length in 4 bytes and its proof in 16.
 
+The proof is HMAC(the direction's key, number of the message | SHA-256 of its body), cut to 16 bytes; both keys come
+from the connection's own (handshake.Connection).  It is compared before anything is parsed, so who sits in between can
+end the connection but neither alter, repeat, swap, leave out nor turn round a message.  A Unix socket for which the
+user id was the proof, and a pair of sockets inside a process, have no key and no proofs.
 Used after the handshake only; a message is at most 16 MiB.  Knows nothing of what the messages mean.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import hmac
 import json
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.errors import ArgumentError
+from hocket.transports.handshake import Connection, prove
 from hocket.transports.reactor import Reactor
 
 LIMIT = 16 << 20
 LENGTH = struct.Struct("!I")
+NUMBER = struct.Struct("!Q")
+PROOF = 16
 Message = dict[str, Any]
 
 # A vanished host is noticed in about 5 s.  TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given; with
@@ -31,16 +40,50 @@ ALIVE = (
 )
 GONE = {errno.ETIMEDOUT: "its host does not answer (control connection timed out)"}
 ENDED = "its process ended (control connection closed)"
+NONSENSE = "it sent what is not a control message"
+ALTERED = "a control message without its proof came: somebody between the ranks alters what they say"
 
 
-def encode(message: Message) -> bytes:
+class Altered(Exception):
+    """A message came with another proof than its place in this connection needs."""
+
+
+class Packed(NamedTuple):
+    """A message as it travels; the digest once for all whom it is sent to."""
+
+    body: bytes
+    digest: bytes
+
+
+class Seal:
+    """Proves the messages of one direction, each in its place."""
+
+    def __init__(self, key: bytes, label: bytes) -> None:
+        self._key, self._number = prove(key, label, b""), 0
+
+    def next(self, digest: bytes) -> bytes:
+        """The proof of the next message."""
+        proof = hmac.digest(self._key, NUMBER.pack(self._number) + digest, "sha256")[:PROOF]
+        self._number += 1
+        return proof
+
+
+def encode(message: Message) -> Packed:
     try:
         body = json.dumps(message, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as why:
         raise ArgumentError(f"a control message must be JSON: {why}") from None
     if len(body) > LIMIT:
         raise ArgumentError(f"a control message of {len(body)} bytes: at most {LIMIT} are allowed")
-    return LENGTH.pack(len(body)) + body
+    return Packed(body, hashlib.sha256(body).digest())
+
+
+def seals(sock: socket.socket) -> tuple[Seal | None, Seal | None]:
+    """Of what we send and of what we get."""
+    if not isinstance(sock, Connection) or not sock.key:
+        return None, None
+    client, server = Seal(sock.key, b"from the client"), Seal(sock.key, b"from the server")
+    return (client, server) if sock.dialled else (server, client)
 
 
 class Link:
@@ -54,6 +97,7 @@ class Link:
         self.on_end: Callable[[str], object] = lambda how: None
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
+        self._ours, self._theirs = seals(sock)
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             for level, option, value in ALIVE:
@@ -70,9 +114,9 @@ class Link:
     def send(self, message: Message) -> None:
         self.post(encode(message))
 
-    def post(self, data: bytes) -> None:
+    def post(self, packed: Packed) -> None:
         """Send what `encode` made."""
-        self._reactor.soon(lambda: self._push(data))
+        self._reactor.soon(lambda: self._push(packed))
 
     def close(self) -> None:
         """Close when what was sent before has reached the system, or in a second if the peer does not read."""
@@ -85,9 +129,10 @@ class Link:
         else:
             self._reactor.remove(self._sock, close=True)
 
-    def _push(self, data: bytes) -> None:
+    def _push(self, packed: Packed) -> None:
         if self._open:
-            self._out += data
+            proof = self._ours.next(packed.digest) if self._ours else b""
+            self._out += LENGTH.pack(len(packed.body)) + proof + packed.body
             self._writable()
 
     def _writable(self) -> None:
@@ -119,18 +164,24 @@ class Link:
         self._in += data
         try:
             self._parse()
+        except Altered:
+            self._end(ALTERED)
         except (ValueError, RecursionError):
-            self._end("it sent what is not a control message")
+            self._end(NONSENSE)
 
     def _parse(self) -> None:
+        head = LENGTH.size + (PROOF if self._theirs else 0)
         while self._open and len(self._in) >= LENGTH.size:
             (size,) = LENGTH.unpack_from(self._in)
             if size > LIMIT:
                 raise ValueError(size)
-            if len(self._in) < LENGTH.size + size:
+            if len(self._in) < head + size:
                 return
-            message = json.loads(self._in[LENGTH.size : LENGTH.size + size])
-            del self._in[: LENGTH.size + size]
+            proof, body = bytes(self._in[LENGTH.size : head]), bytes(self._in[head : head + size])
+            del self._in[: head + size]
+            if self._theirs and not hmac.compare_digest(proof, self._theirs.next(hashlib.sha256(body).digest())):
+                raise Altered
+            message = json.loads(body)
             if not isinstance(message, dict):
                 raise ValueError(message)
             self._reactor.guard(lambda m=message: self.on_message(m))  # type: ignore[misc]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
+from hocket.transports.handshake import AuthError, prove
 from hocket.transports.hub import JOIN, Hub
 from hocket.transports.messages import Link, Message
 from hocket.transports.reactor import Reactor
@@ -38,6 +39,7 @@ class Session:
 
     def __init__(self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None) -> None:
         self.rank, self.size, self.key, self.reactor = rank, size, key or b"", reactor
+        self.epoch = 0  # tells this session from others of the job; from the key, once that is known
         self.lost: dict[int, str] = {}
         self.left: set[int] = set()
         self.on_stop: Callable[[Message], Message] = lambda fault: {}
@@ -144,11 +146,21 @@ class Session:
         return PeerLostError(f"rank {self.rank}: {what} cannot complete: {'; '.join(how) or 'rank 0 is gone'}", gone)
 
     def _admit(self, welcome: Message) -> None:
-        """Take the session's key: drawn by the hub, or derived from the job's, so that a former session's is void."""
-        if "key" in welcome:
-            self.key = bytes.fromhex(welcome["key"])
-        else:
-            self.key = hmac.digest(self.key, b"session" + bytes.fromhex(welcome["salt"]), "sha256")
+        """Take the session's key, so that a former session's is void.
+
+        It is derived from the job's key and the hub's salt.  Only where there is no key (a Unix socket, where the user
+        id is the proof) does the hub draw it: a rank that has one takes none from anybody.
+        """
+        wanted = "salt" if self.key else "key"
+        try:
+            drawn = bytes.fromhex(welcome[wanted])
+        except (KeyError, TypeError, ValueError):
+            raise AuthError(
+                f"rank {self.rank}: the hub's welcome holds no {wanted}, but {', '.join(map(str, welcome))}: it has "
+                f"{'no secret, and this rank has one' if self.key else 'a secret, and this rank has none'}"
+            ) from None
+        self.key = hmac.digest(self.key, b"session" + drawn, "sha256") if self.key else drawn
+        self.epoch = int.from_bytes(prove(self.key, b"epoch", b"")[:4], "big")
 
     # --- the reactor's side ---
 

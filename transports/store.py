@@ -1,27 +1,34 @@
 """Meeting through a store: rank 0 opens the hub where it likes and writes down where, the others read that and come.
 
-A store is somebody's key-value service (torch's TCPStore, say), which all ranks reach and all who reach it may read.
-It may also be old: what a rank reads can be the note of a job that is over, whose ranks a launcher started again.  So
-nothing but the note is taken from it; whether it is this job's shows when the hub proves that it wrote it, and a rank
-that is refused reads again.  Cost: one write, and a read and one connection a rank.
+A store is somebody's key-value service (torch's TCPStore, say), which all ranks reach and all who reach it may read
+and write.  It may also be old: what a rank reads can be the note of a job that is over, whose ranks a launcher started
+again.  So nothing but the note is taken from it; whether it is this job's shows when the hub proves that it wrote it,
+and a rank that is refused reads again.  A rank that was given a key takes none from a note; only without one is
+whoever writes the store believed.  Cost: one write, and a read and one connection a rank.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from hocket.transports.handshake import Address
+from hocket.transports.handshake import Address, AuthError
 from hocket.transports.hub import Hub
 from hocket.transports.listener import Listener
 from hocket.transports.reactor import Reactor
-from hocket.transports.rendezvous import Meet
+from hocket.transports.rendezvous import WRONG_KEY, Meet
 from hocket.transports.session import Session
 
 NOTE = "hocket"
 """The key that rank 0 writes."""
+STRANGE_KEY = (
+    "the store's note carries a key, and this rank has a secret (HOCKET_SECRET), so the note is refused: either rank 0 "
+    "has no secret, so set the same on every rank, or somebody else has written it"
+)
+NO_KEY = "rank 0 has a secret (HOCKET_SECRET) and this rank has none: set the same on every rank"
 
 
 class Store(Protocol):
@@ -47,13 +54,15 @@ class MeetAtStore(Meet):
         self, rank: int, size: int, store: Store, key: bytes | None, timeout: float, reactor: Reactor,
         *, path: str, host: str, ports: Iterable[int] | None,
     ) -> None:  # fmt: skip
-        super().__init__(rank, size, [], key, secrets.token_hex(16), timeout, reactor)
+        own = secrets.token_bytes(32) if rank == 0 else None
+        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor)
         self.store, self.given = store, key
+        self.doubted = 0.0  # since when the note has not fitted to what this rank was given; 0: it fits
         self.places: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
         self.host = host
 
     def listen(self, hub: Hub) -> list[Listener]:
-        self.key = self.given or secrets.token_bytes(32)
+        assert self.key is not None
         found = [Listener(self.reactor, place, self.key, hub.take) for place in self.places]
         shown = None if self.given else self.key.hex()
         note = {"job": self.job, "key": shown, "addresses": [each.address for each in found]}
@@ -64,12 +73,23 @@ class MeetAtStore(Meet):
         """What the store says now."""
         try:
             note = json.loads(self.store.get(NOTE) or "{}")
-            self.job, self.key = str(note["job"]), bytes.fromhex(note["key"]) if note["key"] else self.given
+            job, drawn = str(note["job"]), bytes.fromhex(note["key"] or "")
             found = [_address(*each) for each in note["addresses"]]
         except (ValueError, KeyError, TypeError):
             return []
+        if bool(drawn) == (self.given is not None):
+            self._doubt()
+            return []
+        self.doubted = 0.0
+        self.job, self.key = job, self.given or drawn
         self.host = next((each[1] for each in found if each[0] == "tcp"), self.host)
-        return found if self.key else []
+        return found
+
+    def _doubt(self) -> None:
+        """A key beside a secret is refused, and none where no secret is; after a while, as the note may be old."""
+        self.doubted = self.doubted or time.monotonic()
+        if time.monotonic() - self.doubted > min(WRONG_KEY, self.timeout / 2):
+            raise AuthError(f"rank {self.rank}: " + (STRANGE_KEY if self.given else NO_KEY))
 
     def nobody(self, addresses: list[Address]) -> str:
         if not addresses:

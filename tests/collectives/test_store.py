@@ -83,3 +83,50 @@ def test_who_does_not_come_is_named() -> None:
         hocket.init(store=Nothing())
     with pytest.raises(ArgumentError, match="ranks are 0 to"):
         hocket.init(2, 2, store=Nothing())
+
+
+WRITER = """
+import json, os, pathlib, socket, sys
+import numpy as np, hocket
+place = pathlib.Path(os.environ["PLACE"])
+class Files:
+    def set(self, key, value):
+        (place / f"new{os.getpid()}").write_text(value)
+        (place / f"new{os.getpid()}").rename(place / key)
+    def get(self, key):
+        return (place / key).read_text() if (place / key).exists() else None
+role = os.environ["HOCKET_RANK"]
+if role == "0":  # without the secret, but it can write the store: the hub and the key are its own
+    os.environ.pop("HOCKET_SECRET")
+try:
+    comm = hocket.init(int(role), 2, store=Files(), timeout=3)
+    comm.send(np.ones(4), 1 - comm.rank)
+    print("joined")
+except hocket.Error as why:
+    print(type(why).__name__, why)
+"""
+
+
+def test_a_note_with_a_key_is_refused_by_who_has_a_secret(tmp_path: pathlib.Path) -> None:
+    path = os.path.dirname(os.path.realpath(harness.__file__))
+    with harness.Job(2, WRITER, env={"PLACE": str(tmp_path), "PYTHONPATH": path}) as job:
+        writer, rank = job.wait(30)
+    assert "joined" not in rank.out, rank
+    assert "the store's note carries a key, and this rank has a secret" in rank.out, rank
+    assert "TimeoutError" in writer.out and "HOCKET_SECRET" in writer.err, writer
+
+
+def test_who_has_no_secret_is_told_that_rank_0_has_one(tmp_path: pathlib.Path) -> None:
+    source = WRITER.replace('role == "0"', 'role == "1"')
+    path = os.path.dirname(os.path.realpath(harness.__file__))
+    with harness.Job(2, source, env={"PLACE": str(tmp_path), "PYTHONPATH": path}) as job:
+        _, rank = job.wait(30)
+    assert "rank 0 has a secret (HOCKET_SECRET) and this rank has none" in rank.out, rank
+
+
+@pytest.mark.parametrize("secret", ["", "of this job, long enough"])
+def test_a_store_without_a_secret_is_told_once(secret: str, tmp_path: pathlib.Path) -> None:
+    env = {**dict.fromkeys(("HOCKET_SIZE", "HOCKET_RENDEZVOUS"), ""), "HOCKET_SECRET": secret, "TURNS": "2"}
+    with harness.Job(3, RANK, env={"PLACE": str(tmp_path), **env}) as job:
+        told = [end.err.count("as with auth='none'") for end in job.wait(60)]
+    assert told == [0 if secret else 1, 0, 0]
