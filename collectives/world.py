@@ -17,7 +17,7 @@ from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
 from hocket.collectives.cores import usable_cores
 from hocket.collectives.staging import may_have_gpu
-from hocket.errors import TransportError
+from hocket.errors import MismatchError, TransportError
 from hocket.transports.base import LOCAL, Transport
 from hocket.transports.reactor import Reactor
 from hocket.transports.shm import boot_id
@@ -75,9 +75,10 @@ class World:
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
             "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
-            "gpu": may_have_gpu(config.gpu),
+            "gpu": may_have_gpu(config.gpu), "names": list(names),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
+        _agree([each["names"] for each in met])
         self.gpus = [bool(each["gpu"]) for each in met]
         """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
         self.mpi = mpi if all(each["mpi"] for each in met) else None
@@ -187,6 +188,20 @@ class World:
             self.mpi.close(clean=not self.lost)
         if self.reactor is not None:
             self.reactor.close()
+
+
+def _agree(names: Sequence[Sequence[str]]) -> None:
+    """All ranks open the same transports in the same order, or they would take each other's addresses for their own."""
+    other = next((r for r, each in enumerate(names) if each != names[0]), None)
+    if other is None:
+        return
+    told = {r: f"transports {', '.join(each) or 'none'}" for r, each in enumerate(names)}
+    raise MismatchError(
+        f"the ranks would use different transports: rank 0 {', '.join(names[0])}, rank {other} "
+        f"{', '.join(names[other])}: HOCKET_TRANSPORT, init(transport=) and the installed packages with "
+        "transports must be the same on every rank",
+        told,
+    )
 
 
 def _crowded(met: Sequence[dict[str, Any]]) -> bool:

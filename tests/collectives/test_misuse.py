@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import harness
 import numpy as np
 import pytest
 
@@ -143,3 +144,20 @@ def test_after_giving_up() -> None:
 def test_no_default_communicator() -> None:
     with pytest.raises(hocket.ArgumentError, match="call hocket.init"):
         hocket.allreduce(np.ones(3))
+
+
+APART = """
+import os, hocket
+try:
+    hocket.init(transport=os.environ["ROADS"].split(";")[int(os.environ["HOCKET_RANK"])], timeout=20)
+except hocket.MismatchError as why:
+    print(sorted(why.calls.items()), why)
+"""
+
+
+@pytest.mark.parametrize("roads", ["shm;tcp", "tcp,shm;shm,tcp", "shm;shm,tcp"])
+def test_ranks_that_name_different_transports(roads: str) -> None:
+    one, other = (each.replace(",", ", ") for each in roads.split(";"))
+    for told in harness.run(2, APART, ROADS=roads):
+        assert f"rank 0 {one}, rank 1 {other}: HOCKET_TRANSPORT, init(transport=)" in told
+        assert str([(0, f"transports {one}"), (1, f"transports {other}")]) in told
