@@ -71,3 +71,14 @@ def test_the_transport_of_the_page_runs_a_job(datagrams: pathlib.Path) -> None:
     """
     path = os.pathsep.join([str(datagrams), *sys.path])
     assert harness.run(3, source, HOCKET_TRANSPORT="datagrams", PYTHONPATH=path) == ["True True\n"] * 3
+
+
+def test_every_promise_has_its_test() -> None:
+    """docs/security.md names tests; a name without a file is of the file named before it."""
+    root = pathlib.Path(__file__).parent.parent
+    page, file, found = (root / "docs" / "security.md").read_text(), "", 0
+    for path, name in re.findall(r"`(?:(tests/\S+\.py)::)?(test_\w+)`", page):
+        file = path or file
+        assert f"def {name}(" in (root / file).read_text(), f"{file} has no {name}"
+        found += 1
+    assert found > 12
