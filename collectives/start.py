@@ -242,6 +242,7 @@ def _world(
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         start.mpi, settings.rdma, session.epoch,
+        session.look,
     )  # fmt: skip
     known = registry.known()
 

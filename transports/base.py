@@ -44,6 +44,9 @@ class Context:
     epoch: int = 0
     """Tells this session from former ones of the job: in every hello."""
 
+    look: Callable[[], object] = lambda: None
+    """Called now and then by who waits for a peer in `reach`: raises PeerLostError once a rank was lost."""
+
     def hello(self, purpose: str, rank: int) -> Hello:
         """What this process says to `rank`'s listener; `purpose`: at most 16 bytes."""
         return Hello(self.rank, purpose, self.job, self.epoch, rank)

@@ -26,6 +26,7 @@ from hocket.transports.reactor import Reactor
 log = logging.getLogger("hocket.transports")
 JOIN = "join"  # the "exchange" that everybody takes part in first
 PURPOSE = "rendezvous"
+AGAIN = 0.4  # seconds in which a rank whose connection ended before all were here may come again
 
 
 class Hub:
@@ -41,6 +42,7 @@ class Hub:
         self.absent: dict[int, str] = {}  # rank: "lost" or "left"
         self._links: dict[int, Link] = {}
         self._who: dict[int, str] = {}  # rank: "process 123 on host x"
+        self._how: dict[int, str] = {}  # rank: how it was lost
         self._gave_up: set[int] = set()  # came, and said goodbye before all were here
         self._strangers: set[Link] = set()  # proven, but have not joined
         self._rounds: dict[Any, dict[int, Any]] = {JOIN: {}}
@@ -76,8 +78,9 @@ class Hub:
             self._forget(link)
             return
         refusal = self._objection(hello, claim)
-        if refusal:
-            link.send({"refused": refusal, "foreign": hello.job != self.job or hello.purpose != PURPOSE})
+        if refusal or self.absent:  # who comes when another was lost learns that
+            foreign = hello.job != self.job or hello.purpose != PURPOSE
+            link.send({"refused": refusal, "foreign": foreign} if refusal else self._verdict(min(self.absent)))
             self.reactor.soon(lambda: self._forget(link))
             return
         rank = hello.rank
@@ -102,7 +105,7 @@ class Hub:
             return f"rank {rank} ({_process(claim)}) came with size {size}, but rank 0 with size {self.size}"
         if claim.get("rank") != rank or not 0 <= rank < self.size:
             return f"rank {rank} is outside of 0..{self.size - 1}"
-        if rank in self._links or rank in self.absent:
+        if rank in self._links or (self.formed and rank in self.absent):
             return (
                 f"rank {rank} is taken by {self._who[rank]}, and {_process(claim)} came as rank {rank} too: "
                 "every process needs its own rank"
@@ -167,11 +170,25 @@ class Hub:
     def _ended(self, rank: int, how: str) -> None:
         del self._links[rank]
         if not self.formed:
-            del self._rounds[JOIN][rank]  # its rank may come again
+            del self._rounds[JOIN][rank]
+            self.reactor.later(AGAIN, lambda: self._died(rank, how))
             return
+        self._lose(rank, how)
+
+    def _died(self, rank: int, how: str) -> None:
+        """While the ranks meet: a connection may be cut, a process that has died does not come again."""
+        if not self.formed and rank not in self._links and rank not in self.absent:
+            self._lose(rank, how)
+
+    def _lose(self, rank: int, how: str) -> None:
         self.absent[rank] = "lost"
+        self._how[rank] = how
+        self._tell_absence(rank, self._verdict(rank))
+
+    def _verdict(self, rank: int) -> Message:
+        """That `rank` was lost."""
         lost = sorted(each for each, state in self.absent.items() if state == "lost")
-        self._tell_absence(rank, {"verdict": {"kind": "lost", "lost": lost, "new": [rank], "how": how}})
+        return {"verdict": {"kind": "lost", "lost": lost, "new": [rank], "how": self._how[rank]}}
 
     def _tell_absence(self, rank: int, message: Message) -> None:
         for each in list(self._links):

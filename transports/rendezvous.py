@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from hocket.errors import ArgumentError, TimeoutError, TransportError
+from hocket.errors import ArgumentError, PeerLostError, TimeoutError, TransportError
 from hocket.transports.handshake import Address, AuthError, Hello, dial, show
 from hocket.transports.hub import JOIN, PURPOSE, Hub
 from hocket.transports.listener import Listener
@@ -24,6 +24,11 @@ Meeting = tuple[str, str] | tuple[str, str, int | Sequence[int]]
 KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
 AGAIN = 0.05  # seconds between two rounds over the candidates
+RETURN = 0.5  # seconds in which a hub that was there and has gone may come again
+
+
+class HubLost(TransportError):
+    """The hub took this rank in, and went before all were there."""
 
 
 def join(
@@ -122,7 +127,7 @@ class Meet:
     # --- the others ---
 
     def find(self) -> Session:
-        started, last, stranger = time.monotonic(), "not tried", ""
+        started, last, stranger, gone = time.monotonic(), "not tried", "", 0.0
         addresses: list[Address] = []
         while time.monotonic() < self.deadline:
             strangers, addresses = 0, self.addresses()
@@ -134,6 +139,9 @@ class Meet:
                     strangers += 1
                 except TransportError as why:
                     last = str(why)
+                    gone = gone or (time.monotonic() if isinstance(why, HubLost) else 0.0)
+            if gone and time.monotonic() - gone > RETURN:
+                raise PeerLostError(f"rank {self.rank}: rank 0 was lost while the ranks met: {last}", [0])
             if addresses and strangers == len(addresses) and time.monotonic() - started > self.patience:
                 raise AuthError(last)
             # Ranks of one host start together: soon after the first look rank 0 is there.
@@ -170,10 +178,12 @@ class Meet:
 
     def _welcome(self, session: Session) -> dict[str, str]:
         answer = session._wait("welcome", "refused", ("who", JOIN), seconds=self.deadline - time.monotonic())
+        if answer is None or "missing" in answer:
+            session.look()
         if answer is None and not session._ended_how:
             answer = {"missing": session._ask(JOIN)}
         if answer is None:
-            raise TransportError("the hub closed the connection before the job was complete")
+            raise HubLost("the hub closed the connection before the job was complete")
         if "refused" in answer:
             raise (TransportError if answer["foreign"] else ArgumentError)(f"rank {self.rank}: {answer['refused']}")
         if "missing" in answer:

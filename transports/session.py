@@ -142,8 +142,13 @@ class Session:
     def _loss(self, what: str) -> PeerLostError:
         how = [f"rank {rank} was lost: {how}" for rank, how in sorted(self.lost.items())]
         how += [f"rank {rank} left" for rank in sorted(self.left)]
-        gone = sorted({*self.lost, *self.left}) or [0]
+        gone = sorted(self.lost or self.left) or [0]  # those who left because others were lost are not to blame
         return PeerLostError(f"rank {self.rank}: {what} cannot complete: {'; '.join(how) or 'rank 0 is gone'}", gone)
+
+    def look(self) -> None:
+        """Raise PeerLostError if a rank was lost: for those who wait for another one while the ranks meet."""
+        if self.lost:
+            raise self._loss("the meeting of the ranks")
 
     def _admit(self, welcome: Message) -> None:
         """Take the session's key, so that a former session's is void.

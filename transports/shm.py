@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hocket.errors import TransportError
+from hocket.errors import PeerLostError, TransportError
 from hocket.transports.base import Context
 from hocket.transports.handshake import Hello, connect
 from hocket.transports.listener import PATH_LIMIT
@@ -34,6 +34,7 @@ from hocket.transports.window import NO_MEMORY, RingLane, Window, read_memory
 PURPOSE = "shm"
 ROOM = 32
 """Bytes of a socket's path below TMPDIR."""
+LOOK = 0.1  # seconds between two looks whether the one waited for still lives
 
 
 def boot_id() -> str:
@@ -92,7 +93,7 @@ class ShmTransport:
             try:
                 if r < me:
                     links[r] = self._dial(r, offers[r]["path"])
-            except TransportError as error:
+            except (PeerLostError, TransportError) as error:
                 refusals[r] = str(error)
         deadline = time.monotonic() + self.context.timeout
         for r in open_to:
@@ -123,8 +124,9 @@ class ShmTransport:
         return None
 
     def _dial(self, rank: int, path: str) -> socket.socket:
-        link = connect(("unix", path), self.context.key, self.context.hello(PURPOSE, rank), self.context.timeout)
-        link.settimeout(self.context.timeout)
+        me = self.context
+        link = connect(("unix", path), me.key, me.hello(PURPOSE, rank), me.timeout, me.look)
+        link.settimeout(me.timeout)
         return link
 
     def _on_peer(self, link: socket.socket, hello: Hello) -> None:
@@ -139,8 +141,10 @@ class ShmTransport:
 
     def _accepted(self, rank: int, deadline: float) -> socket.socket:
         with self._changed:
-            if not self._changed.wait_for(lambda: rank in self._arrived, max(0.0, deadline - time.monotonic())):
-                raise TransportError(f"rank {rank} did not connect to {self._listener.address[1]} in time")
+            while not self._changed.wait_for(lambda: rank in self._arrived, LOOK):
+                self.context.look()
+                if time.monotonic() > deadline:
+                    raise TransportError(f"rank {rank} did not connect to {self._listener.address[1]} in time")
             return self._arrived[rank]
 
     def _take(self, link: socket.socket, rank: int, token: str) -> str | None:

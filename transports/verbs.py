@@ -179,7 +179,7 @@ class VerbsTransport:
             elif rank != self.context.rank:
                 self._addresses[rank] = offer
                 try:
-                    outgoing = Outgoing(self, rank, PROBE)
+                    outgoing = Outgoing(self, rank, PROBE, self.context.look)
                     if not outgoing.writer.close():
                         refusals[rank] = f"connected to it from {self.port.text}, but no message came across"
                     outgoing.close()

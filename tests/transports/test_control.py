@@ -180,6 +180,16 @@ def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
         rank._link.close()
 
 
+def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
+    with hub_of(reactor, 3) as (hub, listener):
+        first = member(reactor, listener, 1, 3)
+        until(lambda: 1 in hub._links)
+        first._link.close()
+        until(lambda: hub.absent)
+        late = member(reactor, listener, 2, 3)
+        assert late._wait("welcome", seconds=3) is None and list(late.lost) == [1]
+
+
 # --- any bytes
 
 def seeds(reactor: Reactor) -> tuple[Client, Server, list[bytes]]:

@@ -12,7 +12,7 @@ from controlled import KEY, exchanged
 
 from hocket.errors import ArgumentError
 from hocket.errors import TimeoutError as HocketTimeout
-from hocket.transports import rendezvous
+from hocket.transports import hub, rendezvous
 from hocket.transports.messages import ALIVE
 
 
@@ -64,14 +64,57 @@ def test_a_member_whose_time_is_over_first_names_them_too(start, unix):
     assert hub.hear("error")["gone"] == [1], "rank 2 had come"
 
 
-def test_a_rank_that_gave_up_or_died_may_come_again(start, unix):
+def test_a_rank_that_gave_up_may_come_again(start, unix):
     first = start.one(0, 3, unix)
     start.one(2, 3, unix, timeout=0.5).hear("error")
-    dies = start.one(1, 3, unix)
-    time.sleep(0.5)
-    dies.process.kill()
     for rank in [first, start.one(1, 3, unix), start.one(2, 3, unix)]:
         rank.hear("joined")
+
+
+def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
+    """It is there again before it counts as dead."""
+    monkeypatch.setattr(hub, "AGAIN", 2.0)
+    sessions, cut = {}, []
+
+    def member(rank):
+        sessions[rank] = rendezvous.join(rank, 3, unix, None, "j", 8)
+
+    class Cut(rendezvous.Session):
+        """The first one of rank 1 loses its connection when it has said that it is there."""
+
+        def __init__(self, reactor, sock, rank, *rest):
+            super().__init__(reactor, sock, rank, *rest)
+            if rank == 1 and not cut:
+                cut.append(self)
+                reactor.later(0.2, lambda: sock.shutdown(socket.SHUT_RDWR))
+
+    monkeypatch.setattr(rendezvous, "Session", Cut)
+    ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
+    for rank in ranks[:2]:
+        rank.start()
+    time.sleep(0.6)
+    ranks[2].start()
+    for rank in ranks:
+        rank.join()
+    assert cut and sorted(sessions) == [0, 1, 2]
+    for rank in (2, 1, 0):
+        sessions[rank].close()
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, ports, transport, dead):
+    """By all who are here, long before their time to meet is over."""
+    address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
+    ranks = [start.one(rank, 4, address, key=key, timeout=20.0) for rank in range(3)]
+    time.sleep(1.0)
+    ranks[dead].process.kill()
+    began = time.monotonic()
+    for rank in ranks:
+        if rank.rank != dead:
+            told = rank.hear("error")
+            assert told["error"] == "PeerLostError" and told["gone"] == [dead], told
+    assert time.monotonic() - began < 1.5  # on a busy machine; 0.4 to 0.6 s are waited
 
 
 def test_no_rank_0_at_all(start, unix):
