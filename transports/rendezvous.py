@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import socket
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from hocket.transports.listener import Listener
 from hocket.transports.reactor import Reactor
 from hocket.transports.session import Session
 
+log = logging.getLogger("hocket.transports")
 Meeting = tuple[str, str] | tuple[str, str, int | Sequence[int]]
 KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
@@ -102,7 +104,10 @@ class Meet:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
-                return [Listener(self.reactor, address, self.key, hub.take)]
+                found = Listener(self.reactor, address, self.key, hub.take)
+                if address != self.candidates[0]:
+                    log.info("%s is taken, so the ranks meet at %s", show(self.candidates[0]), show(address))
+                return [found]
             except TransportError as why:
                 self._look_for_double(address, why)
                 if why.errno != errno.EADDRINUSE or time.monotonic() > self.deadline:
