@@ -38,7 +38,9 @@ from hocket.collectives.ops import Op
 from hocket.collectives.options import Options, checked
 from hocket.errors import ArgumentError
 
-INHERITED = ("close", "host", "local_rank", "local_size", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning")
+INHERITED = (
+    "close", "host", "local_rank", "local_size", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning",
+)  # fmt: skip
 """What of the bases is for users too."""
 
 

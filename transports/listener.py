@@ -224,7 +224,8 @@ def private_directory(path: str) -> None:
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     mode = stat.S_IMODE(found.st_mode)
     what = "a directory" if stat.S_ISDIR(found.st_mode) else "a link" if stat.S_ISLNK(found.st_mode) else "a file"
-    mend = f"`chmod 700 {shlex.quote(path)}`" if ours else "remove it, or set TMPDIR (or XDG_RUNTIME_DIR) to a directory of your own"
+    remove = "remove it, or set TMPDIR (or XDG_RUNTIME_DIR) to a directory of your own"
+    mend = f"`chmod 700 {shlex.quote(path)}`" if ours else remove
     raise TransportError(
         f"{path} must be a directory of user {os.geteuid()} with mode 0700, not a link; it is {what} of user "
         f"{found.st_uid} with mode {mode:04o}: {mend}"
