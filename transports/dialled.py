@@ -9,7 +9,8 @@ from typing import Any, Protocol
 class Dialler(Protocol):
     """A transport that knows which lanes it must close."""
 
-    lanes: list[Any]
+    lanes: Any
+    """A set; a weak one where lanes that nobody holds any more close themselves."""
 
 
 class DialledLane:
@@ -21,11 +22,10 @@ class DialledLane:
     def __init__(self, transport: Dialler, name: str, members: Sequence[int]) -> None:
         self.name, self.members = name, members
         self._lanes = transport.lanes
-        self._lanes.append(self)
+        self._lanes.add(self)
 
     def offer(self) -> None:
         """The peers know the transport's address already."""
 
     def close(self) -> None:
-        if self in self._lanes:
-            self._lanes.remove(self)
+        self._lanes.discard(self)

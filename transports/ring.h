@@ -11,7 +11,9 @@
  *   released
  *
  * Slots: each ring has its own (HK_SLOTS of HK_SLOT_BYTES) so that a slow reader holds up nobody else; the
- * multicast slots of a lane are shared by all its rings: written once, named in one line per reader.
+ * multicast slots of a lane are shared by all its rings: written once, named in one line per reader.  Both are taken
+ * from the window when they are first needed: most ranks of a large job never talk to each other.
+ * End: who will not read a ring any more says so in it (`gone`); a block all of whose readers are gone is free.
  * Bytes that already lie in the window (hocket.empty) are named where they are and not copied at all; so are long
  * ones in the producer's own memory, if the consumer may read that (process_vm_readv).  Not between threads: a call
  * that fails lets go of memory which a thread may be copying from; the system's copy would just end.
@@ -65,19 +67,22 @@ typedef struct hk_line {
 /* In the producer's window, one per reader. */
 typedef struct hk_ring {
     hk_line line[HK_LINES];
-    uint32_t released __attribute__((aligned(128))); /* written by the consumer only */
-    char pad[124];
+    uint32_t released __attribute__((aligned(128))); /* written by the consumer only ... */
+    uint32_t gone;                                   /* ... which sets this last */
+    char pad[120];
 } hk_ring;
 
-#define HK_RING_BYTES (sizeof(hk_ring) + (size_t)HK_SLOTS * HK_SLOT_BYTES)
-/* A lane's block in the window: a ring with its slots for each rank, then the multicast slots. */
-#define HK_LANE_BYTES(size) ((size_t)(size) * HK_RING_BYTES + (size_t)HK_SHARED_SLOTS * HK_SLOT_BYTES)
+/* A lane's block in the window: a ring for each rank. */
+#define HK_LANE_BYTES(size) ((size_t)(size) * sizeof(hk_ring))
 
 typedef struct hk_producer hk_producer;
 
+/* Memory of the window for a lane, as long as that lives.  NULL: there is none. */
+typedef char *hk_take(void *lane, size_t nbytes);
+
 /* The multicast slots of a lane, private to its rank. */
 typedef struct hk_shared_slots {
-    char *slot; /* HK_SHARED_SLOTS of HK_SLOT_BYTES */
+    char *slot; /* HK_SHARED_SLOTS of HK_SLOT_BYTES, or NULL: not needed yet */
     uint32_t next;
     int readers[HK_SHARED_SLOTS];               /* how many rings named the slot last time */
     hk_producer **reader[HK_SHARED_SLOTS];      /* which ... */
@@ -91,8 +96,10 @@ struct hk_producer {
     size_t window_bytes;
     int far;    /* the consumer may read this process's memory */
     int self;   /* the pid of this process */
-    char *slot; /* HK_SLOTS of HK_SLOT_BYTES, behind the ring */
+    char *slot; /* HK_SLOTS of HK_SLOT_BYTES, or NULL: not needed yet */
     hk_shared_slots *shared;
+    hk_take *take;
+    void *lane; /* what it takes memory for */
     uint32_t *peer_bell;
     uint32_t next;                /* packets written */
     uint32_t released;            /* as last seen */
@@ -186,6 +193,13 @@ static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t len
     return hk_can_be_read(p, c, len);
 }
 
+/* The first message that needs a slot takes them.  0: there is no memory. */
+static inline int hk_take_slots(hk_producer *p, char **slot, size_t count) {
+    *slot = p->take(p->lane, count * HK_SLOT_BYTES);
+    if (*slot == NULL) p->base.error = ENOMEM;
+    return *slot != NULL;
+}
+
 static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_producer *p = (hk_producer *)ch;
     (void)done;
@@ -202,6 +216,7 @@ static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t
     uint32_t s = p->slot_next % HK_SLOTS;
     if (!hk_is_released(p, p->slot_free[s])) return HK_AGAIN;
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
+    if (p->slot == NULL && !hk_take_slots(p, &p->slot, HK_SLOTS)) return HK_FAULT;
     char *slot = p->slot + (size_t)s * HK_SLOT_BYTES;
     memcpy(slot, src, len);
     hk_publish_ref(p, tag, length, slot, (uint32_t)len);
@@ -244,6 +259,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint6
     uint32_t s = m->next % HK_SHARED_SLOTS;
     if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
+    if (m->slot == NULL && !hk_take_slots(first, &m->slot, HK_SHARED_SLOTS)) return HK_FAULT;
     char *slot = m->slot + (size_t)s * HK_SLOT_BYTES;
     memcpy(slot, src, len);
     for (int i = 0; i < n; i++) {

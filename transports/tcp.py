@@ -12,6 +12,7 @@ import ipaddress
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from hocket.transports.shm import boot_id
 from hocket.transports.stream import SocketChannels
 
 PURPOSE = "tcp:"
+TOO_LATE = 10_000
+"""Streams that are remembered as too late; one that comes after so many others is kept until the end."""
 LOCAL_CONGESTION = b"cubic"
 """For connections inside a host: bbr, some systems' default, paces what has no need of it."""
 
@@ -33,15 +36,15 @@ class TcpTransport:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a lane that is dropped closes itself, also in the middle of what holds it
         self._arrived: dict[tuple[int, str], socket.socket] = {}
         self._waiting: dict[tuple[int, str], SocketChannels] = {}
-        self._too_late: set[tuple[int, str]] = set()
-        """Streams still on their way to lanes that have been closed."""
+        self._too_late: dict[tuple[int, str], None] = {}
+        """Streams that may still be on their way to lanes that have been closed, the oldest first."""
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = context.listen(place, self._on_peer)
         self._addresses: dict[int, tuple[str, int]] = {}
-        self.lanes: list[TcpLane] = []
+        self.lanes: weakref.WeakSet[TcpLane] = weakref.WeakSet()
 
     @staticmethod
     def available() -> str | None:
@@ -73,7 +76,7 @@ class TcpTransport:
             elif hello.purpose.startswith(PURPOSE) and key not in self._arrived and key not in self._too_late:
                 self._arrived[key] = link
             else:
-                self._too_late.discard(key)
+                self._too_late.pop(key, None)
                 link.close()
 
     def open(self, rank: int, lane: str, look: Callable[[], object]) -> SocketChannels:
@@ -94,13 +97,18 @@ class TcpTransport:
                 self._waiting[key] = channels
         return channels
 
-    def forget(self, channels: Sequence[SocketChannels]) -> None:
-        """Nobody waits for these any more."""
+    def forget(self, lane: TcpLane) -> None:
+        """Nobody waits for its streams any more: those that come are closed."""
         with self._lock:
-            keys = {key for key, waiting in self._waiting.items() if waiting in channels}
-            self._too_late |= keys
-            for key in keys:
-                del self._waiting[key]
+            for rank in lane.members:
+                key = rank, PURPOSE + lane.name
+                arrived = self._arrived.pop(key, None)
+                if arrived is not None:
+                    arrived.close()
+                elif rank != self.context.rank and (self._waiting.pop(key, None) or rank not in lane.opened):
+                    self._too_late[key] = None
+            while len(self._too_late) > TOO_LATE:
+                self._too_late.pop(next(iter(self._too_late)))
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> TcpLane:
         return TcpLane(self, name, members)
@@ -122,18 +130,26 @@ class TcpLane(DialledLane):
         super().__init__(transport, name, members)
         self.transport = transport
         self.channels: list[SocketChannels] = []
+        self.opened: set[int] = set()
+        """Members, by world rank."""
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         channels = self.transport.open(self.members[peer], self.name, self.look)
+        self.opened.add(self.members[peer])
         self.channels.append(channels)
         return channels.send, channels.recv
 
     def close(self) -> None:
-        self.transport.forget(self.channels)
+        self.transport.forget(self)
         for channels in self.channels:
             channels.close()
         self.channels.clear()
         super().close()
+
+    def __del__(self) -> None:
+        """Of a communicator that was dropped: what was sent still arrives, as the system delivers it."""
+        if hasattr(self, "opened"):
+            self.close()
 
 
 def network_id() -> str:
@@ -142,8 +158,8 @@ def network_id() -> str:
 
 
 def tuned(link: socket.socket) -> socket.socket:
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if link.getpeername()[0] == link.getsockname()[0]:
-        with contextlib.suppress(OSError):  # not every system allows it
+    with contextlib.suppress(OSError):  # the peer is gone: the first call on it says so
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if link.getpeername()[0] == link.getsockname()[0]:  # not every system allows it
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOCAL_CONGESTION)
     return link

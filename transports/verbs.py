@@ -135,7 +135,7 @@ class VerbsTransport:
         self.context = context
         self.port = choose(context.rdma)
         self.device = self.port.device
-        self.lanes: list[VerbsLane] = []
+        self.lanes: set[VerbsLane] = set()
         self._lock = threading.Lock()
         self._addresses: dict[int, dict[str, Any]] = {}
         self._readers: dict[tuple[int, str], Incoming] = {}

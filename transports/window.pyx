@@ -8,7 +8,6 @@ beyond its end is SIGBUS, so whoever reads a peer's window keeps its descriptor,
 import os
 import secrets
 import threading
-import time
 
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -29,17 +28,16 @@ cdef extern from "sys/mman.h" nogil:
 
 cdef extern from "transports/atomics.h" nogil:
     uint32_t hk_load32(const uint32_t*)
+    void hk_store32(uint32_t*, uint32_t)
 
 cdef extern from "transports/ring.h" nogil:
     enum: HK_NO_MEMORY
     enum: HK_SHARED_SLOTS
     enum: HK_SLOT_BYTES
-    size_t HK_RING_BYTES
     size_t HK_LANE_BYTES(size_t size)
     struct hk_ring:
-        uint32_t released
+        uint32_t gone
     struct hk_shared_slots:
-        char* slot
         hk_producer** reader[8]
         uint32_t* until[8]
     struct hk_producer:
@@ -49,8 +47,9 @@ cdef extern from "transports/ring.h" nogil:
         size_t window_bytes
         int far
         int self
-        char* slot
         hk_shared_slots* shared
+        char* (*take)(void* lane, size_t nbytes) noexcept nogil
+        void* lane
         uint32_t* peer_bell
         uint32_t next
     struct hk_consumer:
@@ -73,7 +72,6 @@ cdef enum:
     FIRST = 8192        # the first byte that can be allocated
 
 NO_MEMORY = HK_NO_MEMORY
-CLOSE_LOOKS = 200       # milliseconds that a closing lane waits for its readers
 RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where a limit (ulimit -v) forbids it
 
 
@@ -118,13 +116,14 @@ cdef class Window:
     cdef bint private
     cdef object lock        # threads allocate at once; `release` is called by finalizers, also in the middle of `alloc`
     cdef list holes         # (bytes, offset) given back
+    cdef list retired       # (addresses of rings, blocks) of lanes that were closed, but may still be read
 
     def __cinit__(self, int fd=-1, bint private=False):
         cdef bint own = fd < 0
         cdef int flags = MAP_SHARED | MAP_NORESERVE | (MAP_ANONYMOUS if private else 0)
         self.base = NULL
         self.fd, self.private = fd, private
-        self.holes = []
+        self.holes, self.retired = [], []
         self.lock = threading.Lock()
         if own and not private:
             self.fd = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -177,6 +176,7 @@ cdef class Window:
         cdef size_t want = (max(nbytes, 1) + PAGE - 1) // PAGE * PAGE
         cdef size_t offset
         with self.lock:
+            self._take_back()
             for hole in self.holes:
                 if hole[0] == want:
                     self.holes.remove(hole)
@@ -190,6 +190,18 @@ cdef class Window:
     def release(self, size_t offset, size_t nbytes):
         """Give `alloc`'s bytes back; a later `alloc` of the same size takes them again."""
         self.holes.append(((max(nbytes, 1) + PAGE - 1) // PAGE * PAGE, offset))
+
+    cdef void _retire(self, list rings, list blocks):
+        """Give these blocks of a lane back when the readers of its rings are gone."""
+        self.retired.append((rings, blocks))
+
+    cdef _take_back(self):
+        for each in list(self.retired):
+            rings, blocks = each
+            if all(hk_load32(&(<hk_ring*><uintptr_t>ring).gone) for ring in rings):
+                self.retired.remove(each)
+                for offset, nbytes in blocks:
+                    self.release(offset, nbytes)
 
     def leave(self):
         """Close the descriptor: no further growth.  What is mapped stays until the last array in it has gone."""
@@ -228,6 +240,12 @@ cdef class Window:
             close(self.fd)
 
 
+cdef char* take(void* lane, size_t nbytes) noexcept nogil:
+    """Memory of the window's, kept until the lane is closed and no peer reads it.  NULL: there is none."""
+    with gil:
+        return (<RingLane>lane).more(nbytes)
+
+
 cdef class RingLane:
     """The rings of one lane: this rank's block in its own window, and its readers' view of the peers' blocks.
 
@@ -242,6 +260,7 @@ cdef class RingLane:
     cdef hk_producer* producers
     cdef hk_consumer* consumers
     cdef hk_shared_slots shared
+    cdef list blocks        # (offset, bytes) of its window that it has
     cdef bint closed
 
     def __cinit__(self, int rank, list windows, list pids=None):
@@ -254,10 +273,18 @@ cdef class RingLane:
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
         if self.producers == NULL or self.consumers == NULL:
             raise MemoryError
-        self.shared.slot = self.own.base + self.offset + <size_t>self.size * HK_RING_BYTES
+        self.blocks = [(self.offset, HK_LANE_BYTES(self.size))]
         for i in range(HK_SHARED_SLOTS):
             self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
             self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
+
+    cdef char* more(self, size_t nbytes) noexcept:
+        try:
+            offset = self.own.alloc(nbytes)
+        except Exception:
+            return NULL
+        self.blocks.append((offset, nbytes))
+        return self.own.base + <size_t>offset
 
     def offer(self):
         """What the peers need to know: where this rank's block is, and which of them it can read."""
@@ -279,40 +306,34 @@ cdef class RingLane:
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
         p.far, p.self = far, os.getpid()
-        p.ring = <hk_ring*>(self.own.base + self.offset + <size_t>peer * HK_RING_BYTES)
-        p.slot = <char*>p.ring + sizeof(hk_ring)
-        p.shared = &self.shared
+        p.ring = <hk_ring*>(self.own.base + self.offset) + peer
+        p.shared, p.take, p.lane = &self.shared, take, <void*>self
         p.peer_bell = <uint32_t*>(theirs.base + BELL)
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1
         c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, &theirs.fd
         c.pid = self.pids[peer]
-        c.ring = <hk_ring*>(theirs.base + offset + <size_t>self.rank * HK_RING_BYTES)
+        c.ring = <hk_ring*>(theirs.base + offset) + self.rank
         c.peer_bell = p.peer_bell
         c.base.bell = p.base.bell
         return PyCapsule_New(&p.base, HK_CAPSULE, NULL), PyCapsule_New(&c.base, HK_CAPSULE, NULL)
 
     def close(self):
-        """Give the block back, once every peer has read all that it was sent.
-
-        That we heard a peer does not mean that it has read us.  A block that is not read to its end within a while
-        is not given back: a message that nobody received, or a peer that is stopped or gone.
-        """
+        """Read nothing any more, and give the memory back when no peer does either: what it was sent is still there."""
+        cdef int i
+        cdef hk_ring* rings = <hk_ring*>(self.own.base + self.offset)
         if self.closed:
             return
         self.closed = True
-        for _ in range(CLOSE_LOOKS):
-            if self._is_read():
-                self.own.release(self.offset, HK_LANE_BYTES(self.size))
-                return
-            time.sleep(0.001)
-
-    cdef bint _is_read(self):
-        cdef int i
         for i in range(self.size):
-            if self.producers[i].ring != NULL and hk_load32(&self.producers[i].ring.released) != self.producers[i].next:
-                return False
-        return True
+            if self.consumers[i].ring != NULL:
+                hk_store32(&self.consumers[i].ring.gone, 1)
+        here = [i for i in range(self.size) if i != self.rank and self.windows[i] is not None]
+        self.own._retire([<uintptr_t>(rings + i) for i in here], self.blocks)
+
+    def __del__(self):
+        if self.consumers != NULL and self.blocks is not None:
+            self.close()
 
     def __dealloc__(self):
         cdef int i

@@ -44,6 +44,50 @@ def test_communicators(transport: str, tmp_path: pathlib.Path) -> None:
             same(facts(end), rss=5 << 20)
 
 
+DROPPED = """
+comm = hocket.init(transport={transport!r})
+
+def once(i):
+    x = np.ones(3000)
+    made = comm.dup() if i % 3 else comm.split(0 if comm.rank < 2 else None)
+    if made is not None and i % 2:
+        assert made.allreduce(x)[0] == made.size
+        made.send(x, (made.rank + 1) % made.size) if made.rank == 0 else None
+        made.recv(x, 0) if made.rank == 1 else None
+
+def held():
+    window = getattr(comm.world.transports[{transport!r}], "window", None)
+    return dict(fds=len(faulty.descriptors()), window=window.size if window else 0)
+
+for i in range(20):
+    once(i)
+comm.barrier()
+before, largest = held(), 0
+for i in range({rounds}):
+    once(i)
+    if i % 100 == 0:
+        largest = max(largest, held()["fds"])
+comm.barrier()
+say(before=before, after=held(), largest=largest)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "rounds"),
+    [("shm", 300), ("tcp", 150), pytest.param("shm", 2000, marks=pytest.mark.more),
+     pytest.param("tcp", 2000, marks=pytest.mark.more)],
+)  # fmt: skip
+def test_communicators_that_are_dropped(transport: str, rounds: int, tmp_path: pathlib.Path) -> None:
+    """Nobody closes them; what is collected gives its memory and sockets back when all its ranks have dropped it."""
+    with job(3, DROPPED.format(transport=transport, rounds=rounds), tmp_path) as run:
+        for end in run.wait(100):
+            said = facts(end)
+            assert said["largest"] <= said["before"]["fds"] + 50, said
+            assert said["after"]["fds"] <= said["before"]["fds"] + 12, said
+            assert said["after"]["window"] <= said["before"]["window"] + (8 << 20), said
+
+
 def same(said: dict[str, dict[str, int]], rss: int) -> None:
     before, after = said["before"], said["after"]
     assert after["fds"] <= before["fds"] and after["threads"] == before["threads"], said

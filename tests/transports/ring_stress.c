@@ -73,6 +73,7 @@ typedef struct place {
     char *window;
     size_t window_bytes;
     char *region; /* of the producer's window: messages that are named, not copied */
+    char *untaken; /* ... where the next slots are */
     hk_shared_slots shared;
     hk_producer producer[READERS];
     hk_consumer consumer[READERS];
@@ -83,7 +84,16 @@ typedef struct place {
 
 static const int PLAIN = -1; /* the descriptor of memory that has none */
 
-static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + REGION + 4095) / 4096 * 4096; }
+#define ALL_SLOTS ((size_t)(READERS * HK_SLOTS + HK_SHARED_SLOTS) * HK_SLOT_BYTES)
+
+static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + ALL_SLOTS + REGION + 4095) / 4096 * 4096; }
+
+static char *from_window(void *lane, size_t nbytes) {
+    place *w = lane;
+    char *at = w->untaken;
+    if ((w->untaken += nbytes) > w->region) die(1, "slots were taken twice");
+    return at;
+}
 
 /* In this memory, which is zero, of window_size(). */
 static place *build_in(char *window, uint32_t start, uint64_t count, int readers) {
@@ -92,8 +102,8 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
     w->window = window, w->window_bytes = window_size();
     uint32_t *bells = calloc(4 * (READERS + 1), sizeof *bells);
     w->producer_bell = bells;
-    w->shared.slot = w->window + READERS * HK_RING_BYTES;
-    w->region = w->window + HK_LANE_BYTES(READERS);
+    w->untaken = w->window + HK_LANE_BYTES(READERS);
+    w->region = w->untaken + ALL_SLOTS;
     for (int i = 0; i < HK_SHARED_SLOTS; i++) {
         w->shared.reader[i] = calloc(READERS, sizeof(hk_producer *));
         w->shared.until[i] = calloc(READERS, sizeof(uint32_t));
@@ -104,9 +114,8 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
         w->consumer_bell[i] = bells + 4 * (i + 1);
         p->base.ops = &hk_producer_ops, c->base.ops = &hk_consumer_ops;
         p->window = w->window, p->window_bytes = w->window_bytes;
-        p->ring = c->ring = (hk_ring *)(w->window + (size_t)i * HK_RING_BYTES);
-        p->slot = (char *)p->ring + sizeof(hk_ring);
-        p->shared = &w->shared;
+        p->ring = c->ring = (hk_ring *)w->window + i;
+        p->shared = &w->shared, p->take = from_window, p->lane = w;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
         p->far = start % 2 == 0, p->self = c->pid = getpid();
@@ -366,7 +375,7 @@ static char *map(int fd) {
 /* `at`: the packet that its victim looks for. */
 static void misbehave(int fd, uint64_t seed, const uint32_t *at) {
     char *window = map(fd);
-    hk_ring *ring = (hk_ring *)window, *other = (hk_ring *)(window + HK_RING_BYTES);
+    hk_ring *ring = (hk_ring *)window, *other = ring + 1;
     rng r = {seed};
     struct stat file;
     for (uint64_t i = 0;; i++) {

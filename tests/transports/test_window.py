@@ -115,3 +115,36 @@ def test_descriptors_that_were_not_asked_for_are_not_kept() -> None:
         with pytest.raises(TransportError):
             shm._receive(ours)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_lane_takes_memory_as_it_is_used() -> None:
+    """Of 64 ranks most never talk to each other."""
+    windows = [Window() for _ in range(2)]
+    before = windows[0].size
+    members = [windows[i % 2] for i in range(64)]  # all on this host
+    lane = RingLane(0, members)
+    assert windows[0].size - before < 300 << 10, windows[0].size
+    lane.close()
+
+
+def test_memory_comes_back_when_all_have_closed() -> None:
+    """Not before: the other may still be reading."""
+    mine, theirs = Window(), Window()
+    one, other = RingLane(0, [mine, borrowed(theirs)]), RingLane(1, [borrowed(mine), theirs])
+    first = one.offset
+    ends = one.open(1, other.offer()), other.open(0, one.offer())
+    one.close()
+    again = RingLane(0, [mine, borrowed(theirs)])
+    assert again.offset != first
+    other.close()
+    assert RingLane(0, [mine, borrowed(theirs)]).offset == first
+    del ends
+
+
+def test_a_dropped_lane_is_closed() -> None:
+    mine, theirs = Window(), Window()
+    one, other = RingLane(0, [mine, borrowed(theirs)]), RingLane(1, [borrowed(mine), theirs])
+    one.open(1, other.offer()), other.open(0, one.offer())
+    first = one.offset
+    del one, other
+    assert RingLane(0, [mine, borrowed(theirs)]).offset == first
