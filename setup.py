@@ -37,6 +37,7 @@ EXTENSIONS = [
     "transports.pinned",
     "transports.rdma",
     "transports.stream",
+    "transports.tls",
     "transports.window",
 ]
 # HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).

@@ -70,6 +70,12 @@ def _ports(text: str) -> range:
     return found
 
 
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError
+    return text == "1"
+
+
 def _rdma(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+(:[1-9]\d*(:\d+)?)?", text):
         raise ValueError
@@ -112,6 +118,10 @@ VARIABLES = (
     Variable("HOCKET_SECRET_FILE", secret.read_file,
              "a file of your own with mode 0600, not a link, or one of a read-only volume of root's; at least 16 bytes",
              "", "file that holds the job's secret"),
+    Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
+             "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
+    Variable("HOCKET_PLAIN", _words, "names of transports, with commas between", "",
+             "transports that may leave the host without encryption all the same, as their network is encrypted"),
     Variable("HOCKET_IFACE", interface_address, "an interface's name (eth0) or address",
              "", "interface that TCP listens on"),
     Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
@@ -140,6 +150,9 @@ class Config:
     rdma: str = ""
     gpu: str = "auto"
     gpu_sync: str = "auto"
+    encrypt: bool = False
+    plain: str = ""
+    """Transports that need not encrypt, with commas between."""
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:

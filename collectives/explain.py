@@ -12,6 +12,7 @@ from hocket.arguments import whole
 from hocket.collectives.asked import asked
 from hocket.collectives.library import NO_JOB
 from hocket.errors import ArgumentError
+from hocket.transports import tls
 
 if TYPE_CHECKING:
     from hocket.collectives.base import CommunicatorBase
@@ -30,6 +31,8 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
     if world.why:
         lines.append(f"  found by: {world.why}")
     lines.append(f"  hosts: {' | '.join(','.join(map(str, g)) for g in comm.groups)} (proven by sharing memory)")
+    if world.config.encrypt:
+        lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()})")
     lines.append("roads:")
     for peer, member in enumerate(comm.members):
         if peer == comm.rank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import logging
 import os
@@ -16,12 +17,12 @@ from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import asked, default, exit_code, last_words, tuning_file, work
 from hocket.collectives.communicator import Communicator
 from hocket.collectives.config import Config
-from hocket.collectives.launch import Place, detect, meeting_path, mpi_place, own_address
+from hocket.collectives.launch import OPEN_KEY, Place, detect, meeting_path, mpi_place, own_address
 from hocket.collectives.secret import MAKE_ONE
 from hocket.collectives.threads import lone_session
 from hocket.collectives.world import World
 from hocket.errors import ArgumentError, Error, TransportError
-from hocket.transports import registry
+from hocket.transports import encryption, registry
 from hocket.transports.base import Context, Transport
 from hocket.transports.reactor import Reactor
 from hocket.transports.rendezvous import join
@@ -37,6 +38,10 @@ START_TIMEOUT = 60.0
 OPEN_STORE = (
     "the ranks meet through a store, and there is no HOCKET_SECRET: whoever reaches the store can join this job, read "
     f"its data and alter it, as with auth='none'. Set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}"
+)
+NO_SECRET = (
+    "encryption needs a secret that all ranks hold and nobody else: set HOCKET_SECRET or HOCKET_SECRET_FILE on every "
+    f"rank, made by {MAKE_ONE}"
 )
 CALIBRATION = (8, 4 << 10, 64 << 10, 1 << 20)
 """Sizes measured for HOCKET_TUNING=measure: about a second with a core for each rank."""
@@ -59,6 +64,7 @@ def config() -> Config:
 def init(
     rank: int | None = None, size: int | None = None, address: str | None = None, *, store: Store | None = None,
     auth: str = "secret", transport: str | None = None, timeout: float | None = None, make_default: bool = True,
+    encrypt: bool | None = None,
 ) -> Communicator:  # fmt: skip
     """Join the other ranks of this job and return the communicator of all of them.
 
@@ -68,7 +74,8 @@ def init(
     address: any object with set(key, text) and get(key) that all ranks share; whoever reads it may join, unless
     HOCKET_SECRET is set. `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
     `timeout`: seconds for all ranks to come (60). `auth="none"`: over several hosts without a secret, where everybody
-    on the network may join. HOCKET_LOG=info prints the decisions.
+    on the network may join. `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every
+    rank; needs the job's secret and OpenSSL 3. HOCKET_LOG=info prints the decisions.
 
     Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
 
@@ -77,7 +84,7 @@ def init(
     ...     comm.rank, comm.size
     (0, 1)
     """
-    settings = config()
+    settings = config() if encrypt is None else dataclasses.replace(config(), encrypt=bool(encrypt))
     asked.check(settings.algorithm)
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     address, transport = optional(address, "address"), optional(transport, "transport")
@@ -90,7 +97,10 @@ def init(
         start = by_mpi
     else:
         place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
-        start = Start(place.rank, place.size, place.why, lambda reactor: _at_address(place, wait, reactor))
+        if settings.encrypt and place.key == OPEN_KEY:
+            raise ArgumentError(NO_SECRET)
+        encrypted = settings.encrypt
+        start = Start(place.rank, place.size, place.why, lambda reactor: _at_address(place, wait, reactor, encrypted))
     return _communicator(start, settings, transport, wait, make_default)
 
 
@@ -155,8 +165,9 @@ class Start(NamedTuple):
     """The MPI job (transports.mpi_job.MpiJob) that the ranks are."""
 
 
-def _at_address(place: Place, wait: float, reactor: Reactor) -> tuple[Session, str]:
-    return join(place.rank, place.size, place.address, place.key, place.job, wait, reactor), place.job
+def _at_address(place: Place, wait: float, reactor: Reactor, encrypt: bool) -> tuple[Session, str]:
+    session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt)
+    return session, place.job
 
 
 def _at_store(
@@ -182,11 +193,15 @@ def _warn_of_open_store() -> None:
 def _meet_at(
     store: Store, rank: int, size: int, settings: Config, wait: float
 ) -> Callable[[Reactor], tuple[Session, str]]:
+    if settings.encrypt and settings.secret is None and size > 1:
+        raise ArgumentError(NO_SECRET)
+
     def meet(reactor: Reactor) -> tuple[Session, str]:
         path = meeting_path(os.environ, secrets.token_hex(16))
         host = settings.iface or own_address(os.environ)
         met = MeetAtStore(
-            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports
+            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports,
+            encrypt=settings.encrypt,
         )
         session = met.open() if rank == 0 else met.find()
         return session, met.job
@@ -222,6 +237,8 @@ def _alone(settings: Config, names: list[str]) -> World:
 
 
 def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
+    if settings.encrypt and (reason := encryption.missing()):
+        raise TransportError(f"rank {start.rank}: HOCKET_ENCRYPT is set: {reason}")
     reactor = Reactor()
     try:
         session, job = start.meet(reactor)
@@ -240,13 +257,15 @@ def _world(
 ) -> World:
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
-        start.mpi, settings.rdma, session.epoch,
-        session.look,
+        start.mpi, settings.rdma, session.epoch, session.look, settings.encrypt,
     )  # fmt: skip
+    plain = [*encryption.ENCRYPTS, *settings.plain.split(",")] if settings.encrypt else None
     known = registry.known()
 
     def make(name: str) -> Transport | str:
         check_transports(name)
+        if plain is not None and name not in plain:
+            return encryption.refused(name)
         kind = registry.find(known[name])  # not before it is needed: one host needs no more than shm
         if isinstance(kind, str):
             return kind
@@ -258,7 +277,8 @@ def _world(
 
     check_transports(*names)
     tuning = tuning_file.given(settings) if start.rank == 0 else ""
-    world = World(start.rank, start.size, session, settings, names, make, tuning, start.mpi, check_transports)
+    mpi = start.mpi if plain is None or "mpi" in plain else None  # its collectives are not encrypted either
+    world = World(start.rank, start.size, session, settings, names, make, tuning, mpi, check_transports)
     world.reactor = reactor
     return world
 

@@ -17,7 +17,7 @@ from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
 from hocket.collectives.cores import usable_cores
 from hocket.collectives.staging import may_have_gpu
-from hocket.errors import MismatchError, TransportError
+from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.transports.base import LOCAL, Transport
 from hocket.transports.reactor import Reactor
 from hocket.transports.shm import boot_id
@@ -75,10 +75,11 @@ class World:
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
             "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
-            "gpu": may_have_gpu(config.gpu), "names": list(names),
+            "gpu": may_have_gpu(config.gpu), "names": list(names), "encrypt": config.encrypt,
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         _agree([each["names"] for each in met])
+        _agree_on_encryption([bool(each["encrypt"]) for each in met])
         self.gpus = [bool(each["gpu"]) for each in met]
         """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
         self.mpi = mpi if all(each["mpi"] for each in met) else None
@@ -202,6 +203,15 @@ def _agree(names: Sequence[Sequence[str]]) -> None:
         "transports must be the same on every rank",
         told,
     )
+
+
+def _agree_on_encryption(asked: Sequence[bool]) -> None:
+    if len(set(asked)) > 1:
+        with_it, without = ([r for r, each in enumerate(asked) if each is wanted] for wanted in (True, False))
+        raise ArgumentError(
+            f"ranks {with_it} encrypt and ranks {without} do not: HOCKET_ENCRYPT (or init(encrypt=)) must be the same "
+            "on every rank"
+        )
 
 
 def _crowded(met: Sequence[dict[str, Any]]) -> bool:

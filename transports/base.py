@@ -46,6 +46,8 @@ class Context:
 
     look: Callable[[], object] = lambda: None
     """Called now and then by who waits for a peer in `reach`: raises PeerLostError once a rank was lost."""
+    encrypt: bool = False
+    """Must what leaves the host be encrypted?  Transports that do not do it are not made then."""
 
     def hello(self, purpose: str, rank: int) -> Hello:
         """What this process says to `rank`'s listener; `purpose`: at most 16 bytes."""

@@ -27,6 +27,7 @@ log = logging.getLogger("hocket.transports")
 JOIN = "join"  # the "exchange" that everybody takes part in first
 PURPOSE = "rendezvous"
 AGAIN = 0.4  # seconds in which a rank whose connection ended before all were here may come again
+PLAIN = "not encrypted"  # the purpose of who comes so, where it must not
 
 
 class Hub:
@@ -79,7 +80,7 @@ class Hub:
             return
         refusal = self._objection(hello, claim)
         if refusal or self.absent:  # who comes when another was lost learns that
-            foreign = hello.job != self.job or hello.purpose != PURPOSE
+            foreign = hello.job != self.job or hello.purpose not in (PURPOSE, PLAIN)
             link.send({"refused": refusal, "foreign": foreign} if refusal else self._verdict(min(self.absent)))
             self.reactor.soon(lambda: self._forget(link))
             return
@@ -99,6 +100,8 @@ class Hub:
 
     def _objection(self, hello: Hello, claim: Message) -> str:
         rank, size = hello.rank, claim.get("size")
+        if hello.purpose == PLAIN and hello.job == self.job:
+            return f"HOCKET_ENCRYPT is set on rank 0, and not on rank {rank}: it must be the same on every rank"
         if hello.purpose != PURPOSE or hello.job != self.job:
             return f"this is the rendezvous of job {self.job!r}, not of {hello.job!r}"
         if size != self.size:

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 from hocket.transports.handshake import Connection, prove
 from hocket.transports.reactor import Reactor
 
@@ -152,6 +152,9 @@ class Link:
         try:
             data = self._sock.recv(1 << 16)
         except BlockingIOError:
+            return
+        except TransportError as why:
+            self._end(f"its control connection was {why}")
             return
         except OSError as why:
             self._end(GONE.get(why.errno or 0, ENDED))

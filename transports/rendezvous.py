@@ -7,16 +7,18 @@ all are there.  Cost: one connection and one round of messages a rank.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import itertools
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hocket.errors import ArgumentError, PeerLostError, TimeoutError, TransportError
-from hocket.transports.handshake import Address, AuthError, Hello, dial, show
-from hocket.transports.hub import JOIN, PURPOSE, Hub
+from hocket.transports import encryption
+from hocket.transports.handshake import Address, AuthError, Connection, Hello, dial, show
+from hocket.transports.hub import JOIN, PLAIN, PURPOSE, Hub
 from hocket.transports.listener import Listener
 from hocket.transports.reactor import Reactor
 from hocket.transports.session import Session
@@ -41,8 +43,10 @@ def join(
     job: str,
     timeout: float,
     reactor: Reactor | None = None,
+    encrypt: bool = False,
 ) -> Session:
     """Meet all `size` ranks of `job` at `address`.  key None: the user id alone is the proof, on a unix path only.
+    encrypt: control connections over TCP are encrypted, on all ranks or on none.
 
     Raises TimeoutError (names the ranks that did not come), ArgumentError (this rank is taken, another size),
     AuthError (another key).
@@ -53,7 +57,7 @@ def join(
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
     reactor = reactor or Reactor()
-    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor)
+    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor, encrypt)
     try:
         session = meet.open() if rank == 0 else meet.find()
     except BaseException:
@@ -72,8 +76,9 @@ class Meet:
 
     def __init__(
         self, rank: int, size: int, candidates: list[Address], key: bytes | None, job: str, timeout: float,
-        reactor: Reactor,
+        reactor: Reactor, encrypt: bool = False,
     ) -> None:  # fmt: skip
+        self.encrypt = encrypt
         self.rank, self.size, self.candidates, self.key, self.job = rank, size, candidates, key, job
         self.deadline, self.timeout, self.reactor = time.monotonic() + timeout, timeout, reactor
 
@@ -104,7 +109,7 @@ class Meet:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
-                found = Listener(self.reactor, address, self.key, hub.take)
+                found = Listener(self.reactor, address, self.key, self.taker(hub))
                 if address != self.candidates[0]:
                     log.info("%s is taken, so the ranks meet at %s", show(self.candidates[0]), show(address))
                 return [found]
@@ -115,6 +120,26 @@ class Meet:
                 if address == self.candidates[-1]:
                     time.sleep(AGAIN)
         raise ArgumentError("the rendezvous address has no port")
+
+    def taker(self, hub: Hub) -> Callable[[Connection, Hello], object]:
+        """What becomes of who comes."""
+        if not self.encrypt:
+            return hub.take
+
+        def take(sock: Connection, hello: Hello) -> None:
+            if sock.family == socket.AF_UNIX:
+                hub.take(sock, hello)
+            elif hello.purpose != encryption.MARK + PURPOSE:
+                hub.take(sock, dataclasses.replace(hello, purpose=PLAIN))  # to be refused
+            else:
+                key = encryption.connection_key(sock.key, PURPOSE, hello.rank, 0)
+                known = dataclasses.replace(hello, purpose=PURPOSE)
+                encryption.secure_accepted(
+                    self.reactor, sock, key, lambda made: hub.take(made, known),
+                    lambda why: log.warning("hocket: rank %d came to the rendezvous: %s", hello.rank, why),
+                )  # fmt: skip
+
+        return take
 
     def _look_for_double(self, address: Address, why: TransportError) -> None:
         """If the taken address is held by this very job's hub, then there are two ranks 0."""
@@ -165,7 +190,12 @@ class Meet:
 
     def knock(self, address: Address) -> Session:
         left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
-        sock = dial(address, self.key, Hello(self.rank, PURPOSE, self.job), left)
+        encrypt = self.encrypt and address[0] == "tcp"
+        hello = Hello(self.rank, encryption.MARK * encrypt + PURPOSE, self.job)
+        sock = dial(address, self.key, hello, left)
+        if encrypt:
+            key = encryption.connection_key(sock.key, PURPOSE, self.rank, 0)
+            return Session(self.reactor, encryption.secured_dial(sock, key, left), self.rank, self.size, self.key)
         return Session(self.reactor, sock, self.rank, self.size, self.key)
 
     # --- all ---

@@ -52,10 +52,10 @@ class MeetAtStore(Meet):
 
     def __init__(
         self, rank: int, size: int, store: Store, key: bytes | None, timeout: float, reactor: Reactor,
-        *, path: str, host: str, ports: Iterable[int] | None,
+        *, path: str, host: str, ports: Iterable[int] | None, encrypt: bool = False,
     ) -> None:  # fmt: skip
         own = secrets.token_bytes(32) if rank == 0 else None
-        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor)
+        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt)
         self.store, self.given = store, key
         self.doubted = 0.0  # since when the note has not fitted to what this rank was given; 0: it fits
         self.places: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
@@ -63,7 +63,7 @@ class MeetAtStore(Meet):
 
     def listen(self, hub: Hub) -> list[Listener]:
         assert self.key is not None
-        found = [Listener(self.reactor, place, self.key, hub.take) for place in self.places]
+        found = [Listener(self.reactor, place, self.key, self.taker(hub)) for place in self.places]
         shown = None if self.given else self.key.hex()
         note = {"job": self.job, "key": shown, "addresses": [each.address for each in found]}
         self.store.set(NOTE, json.dumps(note))

@@ -2,7 +2,7 @@
  *
  * Sending goes from the caller's memory, header and payload in one sendmsg; nothing is buffered here.  Receiving
  * reads ahead into a stage, so that a small message is one recv; what is left of a large one goes straight to the
- * caller's memory. */
+ * caller's memory.  How bytes are had is a parameter of the receiving functions: tls.h has another way. */
 #ifndef HK_STREAM_H
 #define HK_STREAM_H
 
@@ -69,8 +69,22 @@ static long hk_stream_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64
     return n;
 }
 
-/* Have at least `want` bytes in the stage, if the socket has them. */
-static inline int hk_stage_fill(hk_receiver *r, size_t want) {
+/* Gets up to `len` bytes, which is not 0: how many, or HK_AGAIN, HK_LOST, HK_FAULT. */
+typedef long hk_reader(hk_receiver *, void *dst, size_t len);
+#define HK_INTO_CALLER static inline __attribute__((always_inline)) /* so that the reader is no call by pointer */
+
+static long hk_socket_read(hk_receiver *r, void *dst, size_t len) {
+    long n = recv(r->base.fd, dst, len, MSG_DONTWAIT);
+    if (n < 0) return hk_stream_failed(&r->base);
+    if (n == 0) {
+        r->base.error = 0;
+        return HK_LOST;
+    }
+    return n;
+}
+
+/* Have at least `want` bytes in the stage, if they have come. */
+HK_INTO_CALLER int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
     if (r->tail - r->head >= want) return 1;
     if (r->stage == NULL && (r->stage = (char *)malloc(HK_STAGE)) == NULL) {
         r->base.error = ENOMEM;
@@ -84,26 +98,18 @@ static inline int hk_stage_fill(hk_receiver *r, size_t want) {
         r->head = 0;
     }
     if (r->tail < HK_STAGE) {
-        long n = recv(r->base.fd, r->stage + r->tail, HK_STAGE - r->tail, MSG_DONTWAIT);
-        if (n == 0) {
-            r->base.error = 0;
-            return HK_LOST;
-        }
-        if (n < 0) {
-            long e = hk_stream_failed(&r->base);
-            if (e != HK_AGAIN) return (int)e;
-        } else {
-            r->tail += (size_t)n;
-        }
+        long n = read(r, r->stage + r->tail, HK_STAGE - r->tail);
+        if (n < 0 && n != HK_AGAIN) return (int)n;
+        if (n > 0) r->tail += (size_t)n;
     }
     return r->tail - r->head >= want ? 1 : HK_AGAIN;
 }
 
-static int hk_stream_peek(hk_channel *ch, hk_view *v, size_t want) {
+HK_INTO_CALLER int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, size_t want) {
     hk_receiver *r = (hk_receiver *)ch;
     if ((int)hk_load32((const uint32_t *)&ch->fd) < 0) return HK_AGAIN; /* the peer's stream has not come yet */
     if (!r->open) {
-        int e = hk_stage_fill(r, HK_FRAME_BYTES);
+        int e = hk_stage_fill(r, HK_FRAME_BYTES, read);
         if (e != 1) return e;
         if (hk_frame_read(r->stage + r->head, &r->tag, &r->length) != 0) {
             ch->error = EPROTO;
@@ -115,7 +121,7 @@ static int hk_stream_peek(hk_channel *ch, hk_view *v, size_t want) {
     }
     if (want > r->left) want = (size_t)r->left;
     if (want) {
-        int e = hk_stage_fill(r, want);
+        int e = hk_stage_fill(r, want, read);
         if (e != 1 && e != HK_AGAIN) return e;
     }
     const size_t staged = r->tail - r->head;
@@ -133,11 +139,11 @@ static void hk_stream_consume(hk_channel *ch, size_t len, int end) {
     if (end) r->open = 0;
 }
 
-static long hk_stream_recv(hk_channel *ch, void *dst, size_t len) {
+HK_INTO_CALLER long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, size_t len) {
     hk_receiver *r = (hk_receiver *)ch;
     size_t staged = r->tail - r->head;
     if (staged == 0 && len < HK_DIRECT_MIN) {
-        int e = hk_stage_fill(r, 1);
+        int e = hk_stage_fill(r, 1, read);
         if (e != 1) return e;
         staged = r->tail - r->head;
     }
@@ -147,16 +153,15 @@ static long hk_stream_recv(hk_channel *ch, void *dst, size_t len) {
         memcpy(dst, r->stage + r->head, (size_t)n);
         r->head += (size_t)n;
     } else {
-        n = recv(ch->fd, dst, len, MSG_DONTWAIT);
-        if (n == 0) {
-            ch->error = 0;
-            return HK_LOST;
-        }
-        if (n < 0) return hk_stream_failed(ch);
+        n = read(r, dst, len);
+        if (n < 0) return n;
     }
     r->left -= (uint64_t)n;
     return n;
 }
+
+static int hk_stream_peek(hk_channel *ch, hk_view *v, size_t want) { return hk_peek_by(hk_socket_read, ch, v, want); }
+static long hk_stream_recv(hk_channel *ch, void *dst, size_t len) { return hk_recv_by(hk_socket_read, ch, dst, len); }
 
 static const hk_channel_ops hk_sender_ops = {.send = hk_stream_send};
 static const hk_channel_ops hk_receiver_ops = {

@@ -2,13 +2,15 @@
 
 Each rank listens on one port of the interface that routes to the other ranks (never on all of them, and never on
 loopback if another host takes part).  Who sends dials; every connection proves the job's key first, so a stranger,
-a port scanner or a stale process is closed and disturbs nothing.
+a port scanner or a stale process is closed and disturbs nothing.  With HOCKET_ENCRYPT each is encrypted right behind
+that (encryption.py), or not used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import socket
 import threading
@@ -16,12 +18,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hocket.errors import TransportError
+from hocket.transports import encryption
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
-from hocket.transports.handshake import Hello, connect
+from hocket.transports.handshake import Connection, Hello, connect
 from hocket.transports.shm import boot_id
 from hocket.transports.stream import SocketChannels
+from hocket.transports.tls import Tls, TlsChannels
 
+log = logging.getLogger("hocket.transports")
+Channels = SocketChannels | TlsChannels
 PURPOSE = "tcp:"
 TOO_LATE = 10_000
 """Streams that are remembered as too late; one that comes after so many others is kept until the end."""
@@ -37,14 +44,17 @@ class TcpTransport:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = threading.RLock()  # a lane that is dropped closes itself, also in the middle of what holds it
-        self._arrived: dict[tuple[int, str], socket.socket] = {}
-        self._waiting: dict[tuple[int, str], SocketChannels] = {}
+        self._closed = False
+        self._arrived: dict[tuple[int, str], Any] = {}
+        """Streams, as their channels take them: sockets, or Tls."""
+        self._waiting: dict[tuple[int, str], Channels] = {}
         self._too_late: dict[tuple[int, str], None] = {}
         """Streams that may still be on their way to lanes that have been closed, the oldest first."""
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = context.listen(place, self._on_peer)
         self._addresses: dict[int, tuple[str, int]] = {}
         self.lanes: weakref.WeakSet[TcpLane] = weakref.WeakSet()
+        self._purpose = encryption.MARK if context.encrypt else PURPOSE
 
     @staticmethod
     def available() -> str | None:
@@ -52,7 +62,7 @@ class TcpTransport:
 
     def offer(self) -> dict[str, Any]:
         _, host, port = self._listener.address  # type: ignore[misc]
-        return {"host": host, "port": port, "network": network_id()}
+        return {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         """A loopback address is no road to another host; the connection itself is made at first use."""
@@ -60,6 +70,8 @@ class TcpTransport:
         for offer in offers:
             if not offer:
                 refusals.append("that rank offers no TCP address")
+            elif offer.get("encrypts", False) != self.context.encrypt:
+                refusals.append(f"one of the two encrypts: {encryption.DIFFERS}")
             elif ipaddress.ip_address(offer["host"]).is_loopback and offer["network"] != network_id():
                 refusals.append(f"it listens on {offer['host']}, which is loopback, on another host or in a container")
             else:
@@ -67,41 +79,77 @@ class TcpTransport:
         self._addresses.update({r: (o["host"], o["port"]) for r, o in enumerate(offers) if o})
         return refusals
 
-    def _on_peer(self, link: socket.socket, hello: Hello) -> None:
+    def detail(self, rank: int) -> str:
+        """For people: is it encrypted?"""
+        return "encrypted: TLS 1.3, AES-256-GCM" if self.context.encrypt else ""
+
+    def _on_peer(self, link: Connection, hello: Hello) -> None:
+        if not hello.purpose.startswith(self._purpose):
+            log.warning("hocket: closed a connection of rank %d: %s", hello.rank, encryption.DIFFERS)
+            link.close()
+        elif self.context.encrypt:
+            me = self.context
+            encryption.Securing(
+                me.reactor, tuned(link), encryption.connection_key(link.key, hello.purpose, hello.rank, me.rank),
+                lambda end: self._on_stream(end, link, hello),
+                lambda why: log.warning("hocket: closed a connection of rank %d: %s", hello.rank, why),
+            )  # fmt: skip
+        else:
+            self._on_stream(tuned(link), link, hello)
+
+    def _on_stream(self, stream: Any, link: socket.socket, hello: Hello) -> None:
         key = hello.rank, hello.purpose
         with self._lock:
             waiting = self._waiting.pop(key, None)
             if waiting is not None:
-                waiting.receive_from(tuned(link))
-            elif hello.purpose.startswith(PURPOSE) and key not in self._arrived and key not in self._too_late:
-                self._arrived[key] = link
+                waiting.receive_from(stream)
+            elif not self._closed and key not in self._arrived and key not in self._too_late:
+                self._arrived[key] = stream
             else:
                 self._too_late.pop(key, None)
                 link.close()
 
-    def open(self, rank: int, lane: str, look: Callable[[], object]) -> SocketChannels:
+    def open(self, rank: int, lane: str, look: Callable[[], object]) -> Channels:
         """Channels to and from `rank`: ours over the stream that we dial, theirs over the one that they dial.
 
         So nobody waits here until the other makes the same call: its reactor answers.  `look` is called between
         attempts, and raises if there is no more use in trying.
         """
         me = self.context
-        hello = me.hello(PURPOSE + lane, rank)
+        hello = me.hello(self._purpose + lane, rank)
         link = connect(("tcp", *self._addresses[rank]), me.key, hello, me.timeout, look)
-        channels = SocketChannels(tuned(link), receive=False)
-        key = rank, PURPOSE + lane
+        tuned(link)
+        channels: Channels
+        if me.encrypt:
+            channels = TlsChannels(self._secured(link, rank, hello.purpose, look))
+        else:
+            channels = SocketChannels(link, receive=False)
+        key = rank, hello.purpose
         with self._lock:
             if key in self._arrived:
-                channels.receive_from(tuned(self._arrived.pop(key)))
+                channels.receive_from(self._arrived.pop(key))
             else:
                 self._waiting[key] = channels
         return channels
+
+    def _secured(self, link: Connection, rank: int, purpose: str, look: Callable[[], object]) -> Tls:
+        me = self.context
+        host, port = self._addresses[rank]
+        try:
+            key = encryption.connection_key(link.key, purpose, me.rank, rank)
+            return encryption.secure(link, key, me.timeout, look)
+        except TransportError as why:
+            link.close()
+            raise type(why)(f"tcp:{host}:{port} (rank {rank}): {why}") from None
+        except BaseException:
+            link.close()
+            raise
 
     def forget(self, lane: TcpLane) -> None:
         """Nobody waits for its streams any more: those that come are closed."""
         with self._lock:
             for rank in lane.members:
-                key = rank, PURPOSE + lane.name
+                key = rank, self._purpose + lane.name
                 arrived = self._arrived.pop(key, None)
                 if arrived is not None:
                     arrived.close()
@@ -118,8 +166,9 @@ class TcpTransport:
         for lane in list(self.lanes):
             lane.close()
         with self._lock:
-            for link in self._arrived.values():
-                link.close()
+            self._closed = True
+            for stream in self._arrived.values():
+                stream.close()
             self._arrived.clear()
 
 
@@ -129,7 +178,7 @@ class TcpLane(DialledLane):
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
         super().__init__(transport, name, members)
         self.transport = transport
-        self.channels: list[SocketChannels] = []
+        self.channels: list[Channels] = []
         self.opened: set[int] = set()
         """Members, by world rank."""
 

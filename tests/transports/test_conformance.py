@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,12 @@ from hocket.collectives.plan import Plan
 from hocket.collectives.work import Queued
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
 from hocket.transports.adapter import Adapter
+from hocket.transports.base import Context
 from hocket.transports.reference import Pipe
 from hocket.transports.shm import ShmTransport
 from hocket.transports.stream import SocketChannels
 from hocket.transports.tcp import TcpTransport
+from hocket.transports.tls import KEY, Tls, TlsChannels
 from hocket.transports.window import RingLane, Window
 
 
@@ -64,6 +67,35 @@ def streams(connected: Callable[[], tuple[socket.socket, socket.socket]]) -> Pai
     return pair
 
 
+def encrypted(renew: int | None = None) -> Pair:
+    """`renew`: after so many bytes come new keys."""
+
+    def stream(key: bytes) -> tuple[Tls, Tls]:
+        a, b = (Tls(link, key, server) for link, server in zip(tcp(), (False, True), strict=True))
+        while any([a.shake(), b.shake()]):
+            continue
+        if renew is not None:
+            a.renew_after(renew)
+        return a, b
+
+    def pair() -> tuple[Side, Side]:
+        (a_out, b_in), (b_out, a_in) = stream(b"a" * KEY), stream(b"b" * KEY)
+        sides = []
+        for out, into in ((a_out, a_in), (b_out, b_in)):
+            channels = TlsChannels(out)
+            channels.receive_from(into)
+            sides.append(Side(channels.send, channels.recv, channels, lambda ends=(out, into): hang_up(ends)))  # type: ignore[misc]
+        return sides[0], sides[1]
+
+    return pair
+
+
+def hang_up(ends: tuple[Tls, Tls]) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown()
+
+
 def reference(kind: type[Pipe] = Pipe) -> tuple[Side, Side]:
     there, back = kind(), kind()
     adapters = [Adapter(pipe) for pipe in (there, back, back, there)]
@@ -74,7 +106,8 @@ def reference(kind: type[Pipe] = Pipe) -> tuple[Side, Side]:
 
 PAIRS: dict[str, Pair] = {
     "threads": ring_pair(private=True), "shm": ring_pair(private=False), "tcp": streams(tcp),
-    "socketpair": streams(socket.socketpair), "reference": reference,
+    "socketpair": streams(socket.socketpair), "reference": reference, "tls": encrypted(),
+    "tls renewed": encrypted(renew=5000),
 }  # fmt: skip
 
 
@@ -97,9 +130,14 @@ def test_law_of_several_ranks(law: Callable[[Sides], None], private: bool) -> No
     law(rings(private))
 
 
-@pytest.mark.parametrize("kind", [ShmTransport, TcpTransport])
+def encrypting_tcp(context: Context) -> TcpTransport:
+    context.encrypt = True
+    return TcpTransport(context)
+
+
+@pytest.mark.parametrize("kind", [ShmTransport, TcpTransport, encrypting_tcp])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law_over_lanes(law: Callable[[Pair], None], kind: type) -> None:
+def test_law_over_lanes(law: Callable[[Pair], None], kind: Any) -> None:
     with Lanes(kind) as lanes, memory_cannot_tell(law, kind is ShmTransport):
         law(lanes.pair)
 

@@ -47,7 +47,7 @@ def test_a_stream_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None:
 BROKEN = [
     ("frame.h", " || n > HK_FRAME_MAX", ""),
     ("stream.h", "staged < r->left ? staged : (size_t)r->left", "staged"),
-    ("stream.h", "HK_STAGE - r->tail, MSG", "HK_STAGE, MSG"),
+    ("stream.h", "r->tail, HK_STAGE - r->tail);", "r->tail, HK_STAGE);"),
     ("stream.h", "    r->left -= (uint64_t)n;\n", ""),
 ]
 
