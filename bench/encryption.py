@@ -1,0 +1,153 @@
+"""What encryption costs: TCP between two ranks, plain and with HOCKET_ENCRYPT, turn by turn in the same run.
+
+    python -m hocket.bench.encryption [--turns 5]
+
+Messages of 1 MiB go one way: by the clock, which needs a core for each rank that nobody else uses, and by the CPU time
+of one thread that has both ends in turn (over a socket pair).  `handshake` is CPU time too, of both ends together.
+Beside them, if the command is there, what `openssl speed` says of AES-256-GCM alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy
+
+import hocket
+from hocket.bench import limits
+from hocket.bench.ranks import findings
+from hocket.transports import tls
+from hocket.transports.stream import SocketChannels
+from hocket.transports.tls import TlsChannels
+
+LARGE, LARGE_CALLS = 1 << 20, 300
+SMALL_CALLS = 3000
+HANDSHAKES = 50
+MOVES = 100
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = argparse.ArgumentParser(prog="hocket.bench.encryption", description=__doc__, allow_abbrev=False)
+    made.add_argument("--turns", type=int, default=5, metavar="N", help="(5)")
+    made.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    options = made.parse_args(argv)
+    if options.rank is not None:
+        _rank(options.rank)
+        return 0
+    if reason := tls.missing():
+        raise SystemExit(f"connections cannot be encrypted here: {reason}")
+    found: dict[str, list[dict[str, float]]] = {"0": [], "1": []}
+    for _ in range(options.turns):
+        for encrypt, rows in found.items():
+            rows += _job(encrypt)
+    print(f"{tls.version()}; medians of {options.turns} turns\n")
+    print("| what | plain | encrypted | ratio |\n|---|---|---|---|")
+    for name, unit in (("8 B there and back", "us"), ("1 MiB, one way", "GB/s")):
+        plain, encrypted = (median(row[name] for row in rows) for rows in found.values())
+        print(f"| {name} | {plain:.2f} {unit} | {encrypted:.2f} {unit} | {encrypted / plain:.2f} |")
+    for name, rates in zip(("seal and send", "receive and open"), zip(*_ends(), strict=True), strict=True):
+        plain, encrypted = rates
+        print(f"| 1 MiB, a core's: {name} | {plain:.2f} GB/s | {encrypted:.2f} GB/s | {encrypted / plain:.2f} |")
+    print(f"| handshake | | {_handshake() * 1e3:.2f} ms | |")
+    if shutil.which("openssl"):
+        print(f"| AES-256-GCM alone | | {_alone():.2f} GB/s | |")
+    return 0
+
+
+def _job(encrypt: str) -> list[dict[str, float]]:
+    """What rank 0 of two found."""
+    with tempfile.TemporaryDirectory() as place:
+        env = {**os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_RENDEZVOUS": f"unix:{place}/hub",
+               "HOCKET_SECRET": secrets.token_hex(16), "HOCKET_ENCRYPT": encrypt}  # fmt: skip
+        words = [sys.executable, "-m", "hocket.bench.encryption", "--rank"]
+        commands = [([*words, str(r)], {**env, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)}) for r in (0, 1)]
+        return findings(commands, "encryption", seconds=120)
+
+
+def _rank(rank: int) -> None:
+    with hocket.init(transport="tcp") as comm:
+        small, large = numpy.zeros(8, numpy.uint8), numpy.zeros(LARGE, numpy.uint8)
+
+        def there_and_back() -> None:
+            for step in (comm.send, comm.recv) if rank == 0 else (comm.recv, comm.send):
+                step(small, 1 - rank)
+
+        def one_way(calls: int) -> None:
+            for _ in range(calls):
+                (comm.send if rank == 0 else comm.recv)(large, 1 - rank)
+            there_and_back()
+
+        there_and_back()
+        one_way(20)
+        trips = []
+        for _ in range(SMALL_CALLS):
+            begin = time.perf_counter()
+            there_and_back()
+            trips.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        one_way(LARGE_CALLS)
+        rate = LARGE * LARGE_CALLS / (time.perf_counter() - begin)
+        if rank == 0:
+            print(json.dumps({"8 B there and back": median(trips) * 1e6, "1 MiB, one way": rate * 1e-9}))
+
+
+def _joined(a: socket.socket, b: socket.socket) -> tuple[tls.Tls, tls.Tls]:
+    ends = tls.Tls(a, bytes(tls.KEY), False), tls.Tls(b, bytes(tls.KEY), True)
+    while [end.shake() for end in ends] != [None, None]:
+        continue
+    return ends
+
+
+def _handshake() -> float:
+    """Median seconds."""
+    times = []
+    for _ in range(HANDSHAKES):
+        a, b = socket.socketpair()
+        with a, b:
+            begin = time.thread_time()
+            _joined(a, b)
+            times.append(time.thread_time() - begin)
+    return median(times)
+
+
+def _ends() -> list[tuple[float, float]]:
+    """(send, receive), GB a second of a core's time: plain, then encrypted.  The best of some."""
+    found = []
+    for encrypt in (False, True):
+        pairs = []
+        a, b = socket.socketpair()
+        with a, b:
+            for sock in (a, b):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGE)
+            out: Any = SocketChannels(a)
+            into: Any = SocketChannels(b)
+            if encrypt:
+                one, other = _joined(a, b)
+                out, into = TlsChannels(one), TlsChannels(other)
+                into.receive_from(other)
+            for _ in range(MOVES):
+                pairs.append(limits.through(out.send, into.recv, LARGE))
+        found.append((LARGE / min(s for s, _ in pairs) * 1e-9, LARGE / min(r for _, r in pairs) * 1e-9))
+    return found
+
+
+def _alone() -> float:
+    words = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-256-gcm"]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return float(out.split()[-1].rstrip("k")) * 1e-6  # thousands of bytes a second
+
+
+if __name__ == "__main__":
+    sys.exit(main())
