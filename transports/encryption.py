@@ -95,13 +95,13 @@ class Securing:
         failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._reactor, self._sock, self._done, self._failed = reactor, sock, done, failed
-        self._over = False
-        self._end = tls.Tls(sock, key, server=True)
+        self._end: tls.Tls | None = tls.Tls(sock, key, server=True)
+        """None when it is over; the timer below keeps this object longer than that."""
         reactor.later(ATTEMPT, lambda: self._fail(f"no encrypted connection within {ATTEMPT:g} s"))
         self._step()
 
     def _step(self) -> None:
-        if self._over:
+        if self._end is None:
             return
         try:
             waits = self._end.shake()
@@ -113,13 +113,13 @@ class Securing:
         if waits is not None:
             self._reactor.add(self._sock, self._step, self._step if waits == "write" else None)
             return
-        self._over = True
+        end, self._end = self._end, None
         self._reactor.remove(self._sock)
-        self._done(self._end)
+        self._done(end)
 
     def _fail(self, why: str) -> None:
-        if not self._over:
-            self._over = True
+        if self._end is not None:
+            self._end = None
             self._reactor.remove(self._sock, close=True)
             self._failed(why)
 

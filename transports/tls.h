@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "transports/channel.h"
@@ -25,7 +26,8 @@ enum {
     HK_TLS_RECORD = 16384,   /* plain bytes of the longest record */
     HK_TLS_PIECE = 131072,   /* plain bytes per call, so that sending and receiving take turns */
     HK_TLS_OUT = HK_TLS_PIECE + 16384, /* ... sealed, or a handshake's flight */
-    HK_TLS_IN = 65536
+    HK_TLS_IN = 65536,
+    HK_TLS_ROOM = HK_TLS_OUT + HK_TLS_IN + HK_TLS_RECORD
 };
 #define HK_TLS_ID "hocket"
 #define HK_TLS_RENEW ((uint64_t)1 << 37) /* bytes under one key: half of what RFC 8446 allows AES-GCM */
@@ -149,7 +151,9 @@ static inline int hk_tls_open(hk_tls *t, hk_ssl *lib, int fd, const unsigned cha
     t->renew = HK_TLS_RENEW;
     memcpy(t->key, key, HK_TLS_KEY);
     t->ssl = bio ? lib->SSL_new(lib->context) : NULL;
-    t->out = (char *)malloc(HK_TLS_OUT + HK_TLS_IN + HK_TLS_RECORD);
+    /* Mapped: each end uses little of one half, and what comes and goes with communicators leaves no holes in a heap. */
+    t->out = (char *)mmap(NULL, HK_TLS_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (t->out == MAP_FAILED) t->out = NULL;
     if (t->ssl == NULL || t->out == NULL) return -1;
     t->in = t->out + HK_TLS_OUT;
     t->first = t->in + HK_TLS_IN;
@@ -164,7 +168,7 @@ static inline int hk_tls_open(hk_tls *t, hk_ssl *lib, int fd, const unsigned cha
 
 static inline void hk_tls_close(hk_tls *t) {
     if (t->ssl) t->lib->SSL_free(t->ssl);
-    free(t->out);
+    if (t->out) munmap(t->out, HK_TLS_ROOM);
     explicit_bzero(t->key, sizeof t->key);
     t->ssl = NULL;
     t->out = NULL;

@@ -36,10 +36,11 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_communicators(transport: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("transport", "encrypt"), [*((each, "0") for each in TRANSPORTS), ("tcp", "1")])
+def test_communicators(transport: str, encrypt: str, tmp_path: pathlib.Path) -> None:
     """200 communicators and more a rank."""
-    with job(3, COMMUNICATORS.format(transport=transport, rounds=70), tmp_path) as run:
+    source = COMMUNICATORS.format(transport=transport, rounds=70)
+    with job(3, source, tmp_path, {"HOCKET_ENCRYPT": encrypt}) as run:
         for end in run.wait(60):
             same(facts(end), rss=5 << 20)
 
