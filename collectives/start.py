@@ -147,6 +147,8 @@ def _communicator(
     for peer in range(start.size):
         if peer != start.rank:
             log.info("rank %d to rank %d: %s", start.rank, peer, world.road(peer))
+    if start.open_store and start.rank == 0 and len(world.hosts) > 1:
+        _warn_of_open_store()
     _worlds[:] = [each for each in _worlds if not each._closed]  # what was left may go, and its memory with it
     _worlds.append(comm)
     if make_default:
@@ -163,6 +165,8 @@ class Start(NamedTuple):
     meet: Callable[[Reactor], tuple[Session, str]]
     mpi: Any = None
     """The MPI job (transports.mpi_job.MpiJob) that the ranks are."""
+    open_store: bool = False
+    """Do they meet through a store, without a secret?"""
 
 
 def _at_address(place: Place, wait: float, reactor: Reactor, encrypt: bool) -> tuple[Session, str]:
@@ -178,10 +182,9 @@ def _at_store(
     if not 0 <= rank < size:
         raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
 
-    if settings.secret is None and rank == 0 and size > 1:
-        _warn_of_open_store()
     why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
-    return Start(rank, size, why, _meet_at(store, rank, size, settings, wait))
+    meet = _meet_at(store, rank, size, settings, wait)
+    return Start(rank, size, why, meet, open_store=settings.secret is None)
 
 
 @functools.cache

@@ -10,6 +10,8 @@ import socket
 import threading
 from typing import Any
 
+from hocket.transports.handshake import Connection
+
 seen = bytearray()
 """All that has passed, in either direction."""
 _flip = threading.Event()
@@ -60,7 +62,12 @@ def _wrap(module: Any, name: str) -> None:
     dialled = getattr(module, name)
 
     def relayed(address: Any, *rest: Any) -> socket.socket:
-        link: socket.socket = dialled(address, *rest)
-        return between(link) if address[0] == "tcp" else link
+        link: Connection = dialled(address, *rest)
+        if address[0] != "tcp":
+            return link
+        ours = between(link)
+        made = Connection(ours.family, ours.type, ours.proto, ours.detach())
+        made.hello, made.key, made.dialled = link.hello, link.key, link.dialled  # both ends have proven themselves
+        return made
 
     setattr(module, name, relayed)

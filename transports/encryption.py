@@ -2,8 +2,8 @@
 
 HOCKET_ENCRYPT: every TCP connection of the job, of data and control, is TLS 1.3 (tls.h), right behind the handshake in
 which both ends have proven that they hold the job's key.  Its pre-shared key is made of what that handshake gave both,
-of what the connection is for and of who its ends are, so it fits no other.  There is no way back: who cannot encrypt is refused.
-Unix sockets and shared memory are inside a host, and stay as they are.
+of what the connection is for and of who its ends are, so it fits no other.  There is no way back: who cannot encrypt
+is refused.  Unix sockets and shared memory are inside a host, and stay as they are.
 
 Cost: two round trips and 0.3 ms of each side's CPU a connection, then `python -m hocket.bench.encryption`.
 """

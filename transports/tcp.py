@@ -153,8 +153,10 @@ class TcpTransport:
                 arrived = self._arrived.pop(key, None)
                 if arrived is not None:
                     arrived.close()
-                elif rank != self.context.rank and (self._waiting.pop(key, None) or rank not in lane.opened):
-                    self._too_late[key] = None
+                elif rank != self.context.rank:
+                    waiting = self._waiting.pop(key, None)
+                    if waiting is not None or rank not in lane.opened:
+                        self._too_late[key] = None
             while len(self._too_late) > TOO_LATE:
                 self._too_late.pop(next(iter(self._too_late)))
 

@@ -96,10 +96,11 @@ dist.destroy_process_group()
 
 
 def test_torch_over_two_hosts(hosts: list[str], tmp_path: pathlib.Path) -> None:
-    """The store of torch, which rank 0 opens at MASTER_ADDR, tells where rank 0 is, and the key."""
+    """The store of torch, which rank 0 opens at MASTER_ADDR, tells where rank 0 is, and the key: so it warns, once."""
     with job_on(hosts, TORCH, tmp_path, HOCKET_SECRET="") as run:
         ends = run.wait(60)
     assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
+    assert [end.err.count("as with auth='none'") for end in ends] == [1, 0, 0, 0], ends[0].err
     for rank, end in enumerate(ends):
         said = facts(end)
         assert said["found"] == 0 + 3 + 3 + 3 and said["groups"] == [[0, 1], [2, 3]], said

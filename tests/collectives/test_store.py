@@ -113,7 +113,7 @@ def test_a_note_with_a_key_is_refused_by_who_has_a_secret(tmp_path: pathlib.Path
         writer, rank = job.wait(30)
     assert "joined" not in rank.out, rank
     assert "the store's note carries a key, and this rank has a secret" in rank.out, rank
-    assert "TimeoutError" in writer.out and "HOCKET_SECRET" in writer.err, writer
+    assert "TimeoutError" in writer.out, writer
 
 
 def test_who_has_no_secret_is_told_that_rank_0_has_one(tmp_path: pathlib.Path) -> None:
@@ -124,9 +124,8 @@ def test_who_has_no_secret_is_told_that_rank_0_has_one(tmp_path: pathlib.Path) -
     assert "rank 0 has a secret (HOCKET_SECRET) and this rank has none" in rank.out, rank
 
 
-@pytest.mark.parametrize("secret", ["", "of this job, long enough"])
-def test_a_store_without_a_secret_is_told_once(secret: str, tmp_path: pathlib.Path) -> None:
-    env = {**dict.fromkeys(("HOCKET_SIZE", "HOCKET_RENDEZVOUS"), ""), "HOCKET_SECRET": secret, "TURNS": "2"}
+def test_a_store_without_a_secret_is_not_told_inside_a_host(tmp_path: pathlib.Path) -> None:
+    """Over several it is: test_hosts.py."""
+    env = {**dict.fromkeys(("HOCKET_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"), ""), "TURNS": "2"}
     with harness.Job(3, RANK, env={"PLACE": str(tmp_path), **env}) as job:
-        told = [end.err.count("as with auth='none'") for end in job.wait(60)]
-    assert told == [0 if secret else 1, 0, 0]
+        assert [end.err for end in job.wait(60)] == ["", "", ""]
