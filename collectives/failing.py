@@ -6,6 +6,7 @@ both on the reactor's thread, while the failed call waits in `_fail`.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -19,11 +20,14 @@ from hocket.collectives.work import Queued, oldest
 from hocket.errors import ArgumentError, Error, PeerLostError
 from hocket.kernels.dtypes import DTYPES
 
+log = logging.getLogger("hocket")
 DONE = CODES["done"]
 STUCK_AFTER = 0.2
 """Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
 VERDICT_WAIT = 3.0
 """Seconds a failed call waits for the hub to hear all sides."""
+STILL_WAITING, ANSWERS = 10.0, 0.5
+"""Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
 LEFT_GRACE = 2.0
 """Seconds of waiting after which a rank that said goodbye counts as missing."""
 
@@ -169,10 +173,24 @@ class Failing(Members):
                 "comm": self.name, "seq": seq, "ranks": self.members, "fingerprint": f"{plan.fingerprint:08x}",
                 "account": _account(engine),
             })  # fmt: skip
+        if seconds > STILL_WAITING and plan is not None:
+            self._say_what_holds_up(engine, seq, seconds)
         gone = self.world.left & set(self.members)
         if gone and seconds > LEFT_GRACE and not self._closed:
             left = sorted(self.members.index(r) for r in gone)
             raise verdicts.lost(left, "it has left the job (closed its communicator or exited)", self.rank, call)
+
+    def _say_what_holds_up(self, engine: Engine, seq: int, seconds: float) -> None:
+        """Once in a call that takes long: ask the others what they are doing, and a moment later log it."""
+        if seq != self._asked_at:
+            self._asked_at = seq
+            self.told.clear()
+            self.world.session.ask(self.name, self.members)
+        elif seq != self._said_at and seconds > STILL_WAITING + ANSWERS:
+            self._said_at = seq
+            told = {self.members.index(r): account for r, account in list(self.told.items()) if r in self.members}
+            others = {r: told.get(r) for r in range(self.size) if r != self.rank}
+            log.warning("%s", verdicts.still_waiting(_account(engine), others, seconds))
 
     def give_up(self, error: BaseException) -> None:
         """This rank fails with `error`: tell the others now, so that none of them waits for it."""

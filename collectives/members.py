@@ -46,7 +46,9 @@ class Members(HotPath):
         self._broken: BaseException | None = None
         self._verdict: dict[str, Any] | None = None
         self._heard = threading.Event()
-        self._stuck_at = -1
+        self._stuck_at = self._asked_at = self._said_at = -1
+        self.told: dict[int, dict[str, Any]] = {}
+        """What other world ranks said that they were doing, when this one asked as it waited long."""
         self._halted = False
         self._nothing = numpy.empty(0, numpy.uint8)
         self.gpus = Gpus()

@@ -45,6 +45,8 @@ class ThreadSession:
         self.on_stop: Callable[[dict[str, Any]], dict[str, Any]] = lambda fault: {}
         self.on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None
         self.on_left: Callable[[int], None] = lambda rank: None
+        self.on_ask: Callable[[str], dict[str, Any]] = lambda comm: {}
+        self.on_told: Callable[[str, int, dict[str, Any]], None] = lambda comm, rank, account: None
         meeting.sessions.append(self)
 
     def exchange(self, value: Any, timeout: float) -> list[Any]:
@@ -77,6 +79,11 @@ class ThreadSession:
             differ = len({i["fingerprint"] for i in seen.values()}) > 1
         if differ:
             self.report({**info, "kind": "mismatch", "text": "ranks wait for different calls"})
+
+    def ask(self, comm: str, ranks: list[int]) -> None:
+        for session in self.meeting.sessions:
+            if session.rank in ranks and session is not self:
+                self.on_told(comm, session.rank, session.on_ask(comm))
 
     def close(self) -> None:
         for session in self.meeting.sessions:

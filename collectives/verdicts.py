@@ -18,6 +18,8 @@ import hocket.errors as errors
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 FOLDERS = ("collectives", "transports", "algorithms", "kernels", "hocket", "frameworks", "torch")
 _passed_over = [os.path.join(PACKAGE, folder, "") for folder in FOLDERS]
+MOST_SHOWN = 8
+"""Ranks that a line of the log tells of."""
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
 LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
@@ -149,6 +151,21 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
     return errors.MismatchError(
         f"the ranks have come to the end of the job, and not all is finished:{lines}\nAll ranks must make the same "
         "calls in the same order, and each recv needs its send.", calls)  # fmt: skip
+
+
+def still_waiting(mine: dict[str, Any], others: dict[int, dict[str, Any] | None], seconds: float) -> str:
+    """What a rank logs that waits long: its call, and what those are doing that hold it up."""
+    awaited = mine.get("waits_for")
+    late = {
+        r: describe_account(a) for r, a in others.items()
+        if (r in awaited if awaited is not None else a is None or not arrived(a, mine["seq"]))
+    }  # fmt: skip
+    call = f"{mine['call']} at {mine['site']} has waited for {seconds:.0f} s"
+    if not late:
+        return f"{call}; all ranks are in it"
+    shown = "".join(f"\n  rank {r} {text}" for r, text in list(late.items())[:MOST_SHOWN])
+    more = f"\n  and {len(late) - MOST_SHOWN} more" if len(late) > MOST_SHOWN else ""
+    return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{shown}{more}"
 
 
 def arrived(account: dict[str, Any], seq: int) -> bool:

@@ -17,6 +17,7 @@ from hocket.algorithms.tuning import Tuning
 from hocket.collectives.config import Config
 from hocket.collectives.cores import usable_cores
 from hocket.collectives.staging import may_have_gpu
+from hocket.collectives.verdicts import thread_site
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.transports.base import LOCAL, Transport
 from hocket.transports.reactor import Reactor
@@ -32,10 +33,13 @@ class Control(Protocol):
     on_stop: Any
     on_verdict: Any
     on_left: Any
+    on_ask: Any
+    on_told: Any
 
     def exchange(self, value: Any, timeout: float) -> list[Any]: ...
     def report(self, fault: dict[str, Any]) -> None: ...
     def stuck(self, info: dict[str, Any]) -> None: ...
+    def ask(self, comm: str, ranks: list[int]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -72,6 +76,7 @@ class World:
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
+        session.on_ask, session.on_told = self._on_ask, self._on_told
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
             "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
@@ -166,6 +171,15 @@ class World:
             if comm.name == fault["comm"]:
                 return comm.stop(fault)
         return {"state": "idle", "call": "", "site": "", "seq": 0}
+
+    def _on_ask(self, name: str) -> dict[str, Any]:
+        comm = next((comm for comm in self.present() if comm.name == name), None)
+        return comm.account() if comm is not None else {"state": "idle", "call": "", "site": thread_site(), "seq": 0}
+
+    def _on_told(self, name: str, rank: int, account: dict[str, Any]) -> None:
+        for comm in self.present():
+            if comm.name == name:
+                comm.told[rank] = account
 
     def _on_verdict(self, verdict: dict[str, Any]) -> None:
         if verdict["kind"] == "lost":

@@ -3,8 +3,10 @@
 Everything runs on the reactor's thread.  A member's messages:
 
     join {rank, size, pid, host}   exchange n, value   who n   report fault   stuck info   account comm   goodbye
+    ask {comm, ranks}   told account, comm, to
 
-and the hub's: welcome, refused, missing, exchange n, values, who n, missing, stop, verdict, left, bye.
+and the hub's: welcome, refused, missing, exchange n, values, who n, missing, stop, verdict, ask comm, by,
+told account, comm, rank, left, bye.
 Every member hears of a loss in one hop.  Cost: 2 messages a rank and exchange.
 """
 
@@ -133,10 +135,23 @@ class Hub:
             self._faults.stuck(rank, message["stuck"])
         elif "account" in message:
             self._faults.account(rank, message["comm"], message["account"])
+        elif "ask" in message:
+            self._ask(rank, message["ask"])
+        elif "told" in message:
+            self._send(message["to"], {"told": message["told"], "rank": rank, "comm": message["comm"]})
         elif "goodbye" in message:
             self._leaves(rank)
         else:
             log.warning("hocket: rank %d sent an unknown control message %s", rank, list(message))
+
+    def _ask(self, by: int, asked: Message) -> None:
+        """What are these ranks doing?  Each answers by itself; one that is gone cannot."""
+        for rank in asked["ranks"]:
+            if rank in self.absent:
+                gone = {"state": self.absent[rank]}
+                self._send(by, {"told": gone, "rank": rank, "comm": asked["comm"]})
+            elif rank != by:
+                self._send(rank, {"ask": asked["comm"], "by": by})
 
     def _exchange(self, rank: int, number: int, value: Any) -> None:
         values = self._rounds.setdefault(number, {})

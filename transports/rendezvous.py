@@ -27,6 +27,7 @@ log = logging.getLogger("hocket.transports")
 Meeting = tuple[str, str] | tuple[str, str, int | Sequence[int]]
 KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
+STILL_WAITING = 10.0  # seconds after which a rank says for whom it waits
 AGAIN = 0.05  # seconds between two rounds over the candidates
 RETURN = 0.5  # seconds in which a hub that was there and has gone may come again
 
@@ -212,7 +213,13 @@ class Meet:
         return session
 
     def _welcome(self, session: Session) -> dict[str, str]:
-        answer = session._wait("welcome", "refused", ("who", JOIN), seconds=self.deadline - time.monotonic())
+        left = self.deadline - time.monotonic()
+        answer = session._wait("welcome", "refused", ("who", JOIN), seconds=min(left, STILL_WAITING))
+        if answer is None and left > STILL_WAITING and not session._ended_how:
+            missing = session._ask(JOIN)
+            log.warning("rank %d: of %d ranks, %s have not come yet", self.rank, self.size, missing)
+            left = self.deadline - time.monotonic()
+            answer = session._wait("welcome", "refused", ("who", JOIN), seconds=left)
         if answer is None or "missing" in answer:
             session.look()
         if answer is None and not session._ended_how:

@@ -33,6 +33,8 @@ class Session:
     on_verdict(verdict)          what failed and what every rank was doing; kind "lost": `lost` names all ranks that
                                  died so far, `new` those that this verdict is about
     on_left(rank)                a rank said goodbye
+    on_ask(comm) -> account      another rank waits, and wants to know what this one is doing
+    on_told(comm, rank, account) the answer of one rank to `ask`
 
     `lost` (rank: how) and `left` remember what came before the callbacks were set.
     """
@@ -45,6 +47,8 @@ class Session:
         self.on_stop: Callable[[Message], Message] = lambda fault: {}
         self.on_verdict: Callable[[Message], object] = lambda verdict: None
         self.on_left: Callable[[int], object] = lambda rank: None
+        self.on_ask: Callable[[str], Message] = lambda comm: {}
+        self.on_told: Callable[[str, int, Message], object] = lambda comm, rank, account: None
         self._hub: Hub | None = None
         self._owns_reactor = False
         self.home: str | None = None  # rank 0: where its hub listens; its own way there is a pair of sockets
@@ -91,6 +95,10 @@ class Session:
     def stuck(self, info: Message) -> None:
         """Tell the hub that this rank has waited a while: {comm, seq, fingerprint, ranks, account}."""
         self._link.send({"stuck": info})
+
+    def ask(self, comm: str, ranks: list[int]) -> None:
+        """Ask these ranks what they are doing on this communicator; `on_told` gets each one's answer."""
+        self._link.send({"ask": {"comm": comm, "ranks": ranks}})
 
     def close(self) -> None:
         """Say goodbye.  Takes at most about 3 s (rank 0 waits for the others), never raises, may be repeated."""
@@ -177,6 +185,10 @@ class Session:
         elif "left" in message:
             self._note(left=message["left"])
             self.on_left(message["left"])
+        elif "ask" in message:
+            self._link.send({"told": self.on_ask(message["ask"]), "comm": message["ask"], "to": message["by"]})
+        elif "told" in message:
+            self.on_told(message["comm"], message["rank"], message["told"])
         else:
             kind = next(iter(message))
             number = message[kind] if kind in ("exchange", "who") else None
