@@ -46,6 +46,7 @@ class Members(HotPath):
         self._broken: BaseException | None = None
         self._verdict: dict[str, Any] | None = None
         self._heard = threading.Event()
+        self._sole: dict[str, bool] = {}
         self._stuck_at = self._asked_at = self._said_at = -1
         self.told: dict[int, dict[str, Any]] = {}
         """What other world ranks said that they were doing, when this one asked as it waited long."""
@@ -108,6 +109,8 @@ class Members(HotPath):
     def _queue(self, kind: str, forced: str | None) -> Queue:
         """The queue for this kind of call over this transport; made, by all members together, at first use."""
         queue = self._queues.get((kind, forced))
+        if queue is None and forced is not None and kind == "messages" and self._takes_anyway(forced):
+            return self._queues[kind, None]
         if queue is None:
             if forced is not None:
                 self.world.check(forced)
@@ -117,6 +120,13 @@ class Members(HotPath):
             queue.accept(self._share(queue.offer()))
             self._queues[kind, forced] = queue
         return queue
+
+    def _takes_anyway(self, forced: str) -> bool:
+        """Is this the road between all members?  The same on each: then no queue of its own is needed."""
+        if forced not in self._sole:
+            pairs = [(a, b) for a in self.members for b in self.members if a != b]
+            self._sole[forced] = all(self.world.road(b, None, a) == forced for a, b in pairs)
+        return self._sole[forced]
 
     def _reaches_all(self, transport: str) -> bool:
         """Has this rank a road to every member over this transport?  (Members may know different things.)"""

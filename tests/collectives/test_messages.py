@@ -289,3 +289,20 @@ def test_items_of_several_sizes_and_one_shape() -> None:
 
     with hocket.local_world(2) as world:
         world.run(program)
+
+
+def over_the_usual_road(comm: Communicator) -> None:
+    """To ask for the road that is taken anyway concerns nobody else."""
+    road = comm.world.road((comm.rank + 1) % comm.size)
+    if comm.rank == 0:
+        comm.send(np.arange(5.0), 1, transport=road)
+    elif comm.rank == 1:
+        out = np.empty(5)
+        comm.recv(out, None, transport=road, timeout=10)
+        assert (out == np.arange(5.0)).all()
+    comm.barrier()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_message_over_the_usual_road(transport: str) -> None:
+    spread(over_the_usual_road, 3, transport)
