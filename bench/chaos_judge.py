@@ -22,6 +22,8 @@ TIMEOUT = 3.0
 """HOCKET_TIMEOUT of ranks of which one is to be stopped for good."""
 VERDICT = 3.0
 """Seconds that a rank waits for what the job's control plane says of a timeout."""
+HUB = "run/hub"
+"""The socket at which ranks meet: rank 0 cannot remove it when it is killed.  `hocket run` does, with its directory."""
 LEAVING = 6.0
 """Seconds of close(), while a rank is stopped."""
 
@@ -52,7 +54,8 @@ class Verdict:
 
 def judge(seen: Seen, slack: float) -> Verdict:
     """`slack`: seconds more for a busy machine."""
-    verdict = Verdict([], [], [f"left behind: {what}" for what in seen.left])
+    left = [what for what in seen.left if not (seen.victim == 0 and what == HUB)]
+    verdict = Verdict([], [], [f"left behind: {what}" for what in left])
     for rank, said in enumerate(seen.said):
         if rank == seen.victim and seen.how != "pause":
             continue

@@ -19,7 +19,7 @@ from hocket.collectives.moves cimport recv
 from hocket.collectives.plan cimport Instr
 from hocket.collectives.run cimport (BLOCKED, DONE, MOVED, TAG_SLOTS, Aside, Core, Run, Stash, State, not_ours, piece_at,
                                      piece_length, step_on)
-from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, hk_channel, hk_view
+from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, HK_LOST, hk_channel, hk_view
 
 cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see messages.py
 
@@ -29,6 +29,10 @@ cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     for i in range(x.npeers):
         x.peers[0], x.peers[i] = x.peers[i], x.peers[0]
         rc = recv_from(e, r, x, s)
+        if rc == HK_LOST and x.npeers > 1:  # that one has dropped this communicator; if it died, the hub says so
+            x.npeers -= 1
+            x.peers[0], x.peers[x.npeers] = x.peers[x.npeers], x.peers[0]
+            return MOVED
         if rc < 0:
             return rc
         moved |= rc
