@@ -55,9 +55,20 @@ class CommunicatorBase(Messages):
             self.gpus.close()
         self._gone = True
         if self.name == "world":
+            for comm in self.world.present():
+                comm.end_with_job()
             self.world.close()
         if wrong is not None:
             raise wrong
+
+    def end_with_job(self) -> None:
+        """The job's own communicator is closed: what was made of it ends too, as its transports do."""
+        if not self._gone:
+            self._closed = self._gone = True
+            self._broken = self._broken or ArgumentError(f"communicator {self.name!r} is closed, as its job has ended")
+            for queue in self._queues.values():
+                queue.close()
+            self.gpus.close()
 
     def _last_barrier(self, timeout: float) -> Error | None:
         """Wait, bounded, until no member can still need what this rank has written.  What is wrong, if anything."""
@@ -68,12 +79,13 @@ class CommunicatorBase(Messages):
             if gpu is not None:
                 self._settle(gpu, time.monotonic() + timeout)
             plan = self._plan(self._main, call, NO_OP, Options(timeout=timeout))
+            last = None
             code = engine.execute(plan, 0, 0, -1, None, timeout)
             if code == BUSY:  # works that nobody waited for end first
                 last = Queued(engine, plan, 0, 0, timeout=timeout)
                 code = last.status if last.wait(timeout + 1) else CODES["timeout"]
             if code not in (DONE, CODES["timeout"]):
-                self._fail(engine, code, engine.culprit, timeout)
+                self._fail(engine, code, last.culprit if last else engine.culprit, timeout, last)
             if code == DONE and self.name == "world" and self.size > 1:
                 return self._left_open(timeout)
         except PeerLostError as error:

@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hocket.collectives import verdicts
@@ -30,6 +31,17 @@ STILL_WAITING, ANSWERS = 10.0, 0.5
 """Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
 LEFT_GRACE = 2.0
 """Seconds of waiting after which a rank that said goodbye counts as missing."""
+
+
+@dataclass
+class Waiting:
+    """One long wait of an engine: in which call, how long by now, and what was done about it."""
+
+    seq: int
+    seconds: float = 0.0
+    stuck: bool = False
+    asked: bool = False
+    said: bool = False
 
 
 class Failing(Members):
@@ -167,30 +179,38 @@ class Failing(Members):
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
         plan, call, seq, _ = _at(engine)
-        if seconds > STUCK_AFTER and seq != self._stuck_at and plan is not None:
-            self._stuck_at = seq
+        waiting = self._waits.get(engine)
+        if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
+            waiting = self._waits[engine] = Waiting(seq)
+        waiting.seconds = seconds
+        if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
+            waiting.stuck = True
             self.world.session.stuck({
                 "comm": self.name, "seq": seq, "ranks": self.members, "fingerprint": f"{plan.fingerprint:08x}",
                 "account": _account(engine),
             })  # fmt: skip
         if seconds > STILL_WAITING and plan is not None:
-            self._say_what_holds_up(engine, seq, seconds)
+            self._say_what_holds_up(engine, waiting)
         gone = self.world.left & set(self.members)
         if gone and seconds > LEFT_GRACE and not self._closed:
             left = sorted(self.members.index(r) for r in gone)
             raise verdicts.lost(left, "it has left the job (closed its communicator or exited)", self.rank, call)
 
-    def _say_what_holds_up(self, engine: Engine, seq: int, seconds: float) -> None:
-        """Once in a call that takes long: ask the others what they are doing, and a moment later log it."""
-        if seq != self._asked_at:
-            self._asked_at = seq
+    def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
+        """Once in a call that takes long: ask the others what they are doing, and a moment later log it.
+
+        Of all ranks that wait the hub answers one; the others have nothing to say.
+        """
+        if not waiting.asked:
+            waiting.asked = True
             self.told.clear()
             self.world.session.ask(self.name, self.members)
-        elif seq != self._said_at and seconds > STILL_WAITING + ANSWERS:
-            self._said_at = seq
+        elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
+            waiting.said = True
             told = {self.members.index(r): account for r, account in list(self.told.items()) if r in self.members}
-            others = {r: told.get(r) for r in range(self.size) if r != self.rank}
-            log.warning("%s", verdicts.still_waiting(_account(engine), others, seconds))
+            if told:
+                others = {r: told.get(r) for r in range(self.size) if r != self.rank}
+                log.warning("%s", verdicts.still_waiting(_account(engine), others, waiting.seconds))
 
     def give_up(self, error: BaseException) -> None:
         """This rank fails with `error`: tell the others now, so that none of them waits for it."""

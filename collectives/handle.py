@@ -9,6 +9,7 @@ from typing import Any
 
 from hocket.collectives.completer import completer
 from hocket.collectives.engine import CODES
+from hocket.collectives.functions import refuse_inside
 from hocket.collectives.hot import group_opened
 from hocket.collectives.work import Queued
 
@@ -38,6 +39,8 @@ class Work:
 
         False if it has not ended after `timeout` seconds (0: one try); it goes on.
         """
+        if self._queued.status == 0:
+            refuse_inside()
         if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
             return False
         self._fail(self._queued)

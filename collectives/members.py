@@ -47,7 +47,8 @@ class Members(HotPath):
         self._verdict: dict[str, Any] | None = None
         self._heard = threading.Event()
         self._sole: dict[str, bool] = {}
-        self._stuck_at = self._asked_at = self._said_at = -1
+        self._waits: dict[Any, Any] = {}
+        """Of each engine, how its long wait stands (failing.Waiting)."""
         self.told: dict[int, dict[str, Any]] = {}
         """What other world ranks said that they were doing, when this one asked as it waited long."""
         self._halted = False

@@ -57,7 +57,7 @@ buffers."""
 
 
 _pinned: list[Queue] = []
-"""Closed, but a library that cannot let go may still touch the arrays of their failed calls; so those stay."""
+"""Closed, but a library that cannot let go, or a thread in them, may still touch what they have; so that stays."""
 
 
 class Hold:
@@ -185,6 +185,9 @@ class Queue:
         deadline = time.monotonic() + CLOSE_WAIT
         while self.engine.driven and time.monotonic() < deadline:
             time.sleep(0.001)
+        if self.engine.driven:  # a function given as op that does not return: its memory stays as it is
+            _pinned.append(self)
+            return
         if self.accelerator is not None:
             with contextlib.suppress(TransportError):  # a GPU that is lost gives nothing back
                 self.accelerator.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from hocket.collectives.config import Config
 from hocket.collectives.world import World
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport
+from hocket.transports.hub import ASK_AGAIN
 from hocket.transports.reference import Exchange, ReferenceTransport
 from hocket.transports.shm import ThreadTransport
 from hocket.transports.window import Window
@@ -34,6 +36,7 @@ class _Meeting:
         self.values: list[Any] = [None] * size
         self.lock = threading.Lock()
         self.judged: set[str] = set()
+        self.asked: dict[str, float] = {}
         self.stuck: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
 
 
@@ -81,6 +84,10 @@ class ThreadSession:
             self.report({**info, "kind": "mismatch", "text": "ranks wait for different calls"})
 
     def ask(self, comm: str, ranks: list[int]) -> None:
+        with self.meeting.lock:  # one of those who wait is enough to say it
+            if time.monotonic() - self.meeting.asked.get(comm, -ASK_AGAIN) < ASK_AGAIN:
+                return
+            self.meeting.asked[comm] = time.monotonic()
         for session in self.meeting.sessions:
             if session.rank in ranks and session is not self:
                 self.on_told(comm, session.rank, session.on_ask(comm))

@@ -16,6 +16,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ from hocket.transports.reactor import Reactor
 log = logging.getLogger("hocket.transports")
 JOIN = "join"  # the "exchange" that everybody takes part in first
 PURPOSE = "rendezvous"
+ASK_AGAIN = 5.0  # seconds in which one rank of a communicator is told what the others do
 AGAIN = 0.4  # seconds in which a rank whose connection ended before all were here may come again
 PLAIN = "not encrypted"  # the purpose of who comes so, where it must not
 
@@ -46,6 +48,7 @@ class Hub:
         self._links: dict[int, Link] = {}
         self._who: dict[int, str] = {}  # rank: "process 123 on host x"
         self._how: dict[int, str] = {}  # rank: how it was lost
+        self._asked: dict[str, float] = {}  # communicator: when its ranks were last asked what they do
         self._gave_up: set[int] = set()  # came, and said goodbye before all were here
         self._strangers: set[Link] = set()  # proven, but have not joined
         self._rounds: dict[Any, dict[int, Any]] = {JOIN: {}}
@@ -146,6 +149,10 @@ class Hub:
 
     def _ask(self, by: int, asked: Message) -> None:
         """What are these ranks doing?  Each answers by itself; one that is gone cannot."""
+        now = time.monotonic()
+        self._asked = {comm: since for comm, since in self._asked.items() if now - since < ASK_AGAIN}
+        if self._asked.setdefault(str(asked["comm"]), now) != now:
+            return  # all who wait come at once, and one of them is enough to say it
         for rank in asked["ranks"]:
             if rank in self.absent:
                 gone = {"state": self.absent[rank]}

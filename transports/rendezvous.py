@@ -177,7 +177,7 @@ class Meet:
                 raise AuthError(last)
             # Ranks of one host start together: soon after the first look rank 0 is there.
             time.sleep(min(AGAIN, (time.monotonic() - started) / 4 + 0.001))
-        if stranger:  # the other candidates may be silent: who did answer is the better news
+        if stranger:  # rather the one that answered with another key than those that did not answer
             raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
             f"rank {self.rank}: {self.nobody(addresses)} within {self.timeout:g} s "

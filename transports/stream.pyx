@@ -49,6 +49,9 @@ cdef class SocketChannels:
         hk_store32(<uint32_t*>&self.receiver.base.fd, <uint32_t><int>socket.fileno())
 
     def close(self):
+        """Calls on the channels fail from now on, or find nothing; may come twice."""
+        hk_store32(<uint32_t*>&self.sender.base.fd, <uint32_t>-1)
+        hk_store32(<uint32_t*>&self.receiver.base.fd, <uint32_t>-1)
         self.socket.close()
         if self.incoming is not None:
             self.incoming.close()

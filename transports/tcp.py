@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ from hocket.transports.tls import Tls, TlsChannels
 log = logging.getLogger("hocket.transports")
 Channels = SocketChannels | TlsChannels
 PURPOSE = "tcp:"
+VERDICT = 0.5
+"""Seconds that a failed handshake waits for the news that its peer is lost."""
 TOO_LATE = 10_000
 """Streams that are remembered as too late; one that comes after so many others is kept until the end."""
 LOCAL_CONGESTION = b"cubic"
@@ -140,6 +143,10 @@ class TcpTransport:
             return encryption.secure(link, key, me.timeout, look)
         except TransportError as why:
             link.close()
+            until = time.monotonic() + VERDICT
+            while time.monotonic() < until:  # has that rank been lost?  Then this raises it
+                look()
+                time.sleep(0.05)
             raise type(why)(f"tcp:{host}:{port} (rank {rank}): {why}") from None
         except BaseException:
             link.close()
@@ -192,9 +199,8 @@ class TcpLane(DialledLane):
 
     def close(self) -> None:
         self.transport.forget(self)
-        for channels in self.channels:
+        for channels in self.channels:  # which stay: an engine may still know them
             channels.close()
-        self.channels.clear()
         super().close()
 
     def __del__(self) -> None:

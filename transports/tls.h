@@ -214,7 +214,10 @@ static inline int hk_tls_shake(hk_tls *t) {
     const int rc = v->SSL_do_handshake(t->ssl);
     int what = rc == 1 ? 1 : hk_tls_failed(t, rc);
     const int sent = hk_tls_flush(t, 0); /* the alert too, if it has failed */
-    if (what == 1 && !v->SSL_session_reused(t->ssl)) what = HK_FAULT;
+    if (what == 1 && !v->SSL_session_reused(t->ssl)) {
+        snprintf(t->words, sizeof t->words, "the other side has not used this job's key");
+        what = HK_FAULT;
+    }
     if (what == HK_LOST || what == HK_FAULT) return what;
     return sent == 1 ? what : sent;
 }

@@ -31,6 +31,7 @@ cdef extern from "transports/tls.h" nogil:
         hk_channel base
         char* stage
     struct hk_tls:
+        int fd
         int only
         int error
         size_t out_head
@@ -127,6 +128,7 @@ cdef class Tls:
         return OSError(number, os.strerror(number))
 
     def close(self):
+        self.tls.fd = -1        # who still calls must not meet another file of this number
         self.socket.close()
 
     def shutdown(self):
@@ -206,9 +208,10 @@ cdef class TlsChannels:
         hk_store32(<uint32_t*>&self.receiver.plain.base.fd, <uint32_t><int>incoming.socket.fileno())
 
     def close(self):
-        self.out.socket.close()
+        hk_store32(<uint32_t*>&self.receiver.plain.base.fd, <uint32_t>-1)
+        self.out.close()
         if self.incoming is not None:
-            self.incoming.socket.close()
+            self.incoming.close()
 
     def __dealloc__(self):
         free(self.receiver.plain.stage)

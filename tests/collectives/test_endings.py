@@ -109,3 +109,56 @@ print(time.monotonic() - began)
 def test_threads_are_told_too() -> None:
     with pytest.raises(hocket.MismatchError, match="different things"), hocket.local_world(2) as world:
         world.run(lambda comm: comm.broadcast(np.ones(3), comm.rank))
+
+
+OUTLIVED = """
+import gc
+inner = comm.dup()
+inner.allreduce(x)
+inner.sendrecv(x, 1 - rank, np.empty(3), 1 - rank)
+comm.close()
+for call in (lambda: inner.allreduce(x), lambda: inner.send(x, 1 - rank), lambda: inner.allreduce(x, async_op=True)):
+    try:
+        call()
+    except hocket.ArgumentError as error:
+        assert "is closed, as its job has ended" in str(error), error
+        print("refused")
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_what_was_made_of_a_job_ends_with_it(transport: str) -> None:
+    """Its transports are closed: a call on another communicator would touch freed memory."""
+    with Job(2, START + OUTLIVED, env={"HOCKET_TRANSPORT": transport, "PYTHONMALLOC": "debug"}) as job:
+        ends = job.wait(30)
+    assert [(end.code, end.out) for end in ends] == [(0, "refused\n" * 3)] * 2, ends
+
+
+def test_a_function_that_does_not_return_keeps_its_memory() -> None:
+    """Another thread closes the communicator meanwhile; what that run still uses is given to nobody else."""
+    source = START + """
+import threading
+inner = comm.dup()
+def slow(a, b):
+    time.sleep(2)
+    return a + b
+def reduce():
+    try:
+        inner.allreduce(np.ones(20_000), slow)
+    except hocket.Error:
+        pass
+thread = threading.Thread(target=reduce)
+thread.start()
+time.sleep(0.5)
+try:
+    inner.close(timeout=1.0)
+except hocket.Error:
+    pass
+for _ in range(10):
+    comm.dup().allreduce(np.ones(20_000))
+thread.join()
+assert comm.allreduce(np.ones(3))[0] == 2
+"""
+    with Job(2, source) as job:
+        ends = job.wait(30)
+    assert [end.code for end in ends] == [0, 0], ends

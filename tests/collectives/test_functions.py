@@ -165,6 +165,26 @@ def test_a_function_cannot_call_hocket(asynchronous: bool) -> None:
         world.run(call)
 
 
+def test_a_function_cannot_wait_for_a_work() -> None:
+    """The thread that runs it may be the one that makes all works go on."""
+
+    def call(comm: Communicator) -> None:
+        inner = comm.dup()
+        work = inner.recv(np.empty(1), 1 - comm.rank, async_op=True)
+
+        def nested(a: Any, b: Any) -> Any:
+            work.wait()
+            return a + b
+
+        with pytest.raises(hocket.Error, match="cannot call hocket"):
+            comm.allreduce(np.ones(10), nested, async_op=True, timeout=10).wait()
+        inner.send(np.ones(1), 1 - comm.rank)
+        work.wait()
+
+    with hocket.local_world(2) as world:
+        world.run(call)
+
+
 def rank_order(comm: Communicator) -> None:
     """Floats whose sum depends on the order: every choice that order="rank" makes is a sum in rank order."""
     values = [1e16, 1.0, -1e16, 1.0]
