@@ -225,7 +225,7 @@ class Communicator(CommunicatorBase):
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """One communicator for each color, ranks ordered by (key, old rank); color None: take no part."""
         color, key = None if color is None else whole(color, "color"), whole(key, "key")
-        rows = self._share([color, key])
+        rows = self._share([color, key], "split()")
         serial = self._next_serial()
         mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
         members = [self.members[r] for _, r in mine]

@@ -14,6 +14,8 @@ from hocket.errors import ArgumentError
 if TYPE_CHECKING:
     from hocket.collectives.members import Members
 
+ON_GPU = "the first call on GPU arrays"
+
 
 class Gpus:
     """The same on all members, but for what says "this rank"."""
@@ -57,7 +59,7 @@ class Gpus:
             self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
             return
         try:
-            self._make_queue(comm, gpu, functools.partial(comm._share, timeout=timeout))
+            self._make_queue(comm, gpu, functools.partial(comm._share, within=ON_GPU, timeout=timeout))
         except BaseException as error:  # the others would wait for us in the next step
             comm.give_up(error)  # type: ignore[attr-defined]
             raise

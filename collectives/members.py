@@ -16,6 +16,7 @@ from hocket.algorithms.tuning import Tuning
 from hocket.collectives.calls import rank_in
 from hocket.collectives.gpus import Gpus
 from hocket.collectives.hot import HotPath
+from hocket.collectives.options import Options
 from hocket.collectives.queue import Queue
 from hocket.collectives.world import World
 from hocket.transports.base import LOCAL
@@ -113,12 +114,13 @@ class Members(HotPath):
         if queue is None and forced is not None and kind == "messages" and self._takes_anyway(forced):
             return self._queues[kind, None]
         if queue is None:
+            within = f"the first call over {forced}"
             if forced is not None:
                 self.world.check(forced)
-            if forced is not None and not all(self._share(self._reaches_all(forced))):
+            if forced is not None and not all(self._share(self._reaches_all(forced), within)):
                 self.world.add(forced, self._exchange_in_world)
             queue = self._make_queue(kind, forced)
-            queue.accept(self._share(queue.offer()))
+            queue.accept(self._share(queue.offer(), within))
             self._queues[kind, forced] = queue
         return queue
 
@@ -135,15 +137,16 @@ class Members(HotPath):
 
     def _exchange_in_world(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.world.size
-        for r, given in zip(self.members, self._share(value), strict=True):
+        for r, given in zip(self.members, self._share(value, "opening a transport"), strict=True):
             values[r] = given
         return values
 
-    def _share(self, value: Any, timeout: float | None = None) -> list[Any]:
-        """Every member's JSON value, by rank."""
-        data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
-        lengths = self.allgather(numpy.array([len(data)]), timeout=timeout)  # type: ignore[attr-defined]
-        rows = self.allgatherv(data, lengths.tolist(), timeout=timeout)  # type: ignore[attr-defined]
+    def _share(self, value: Any, within: str, timeout: float | None = None) -> list[Any]:
+        """Every member's JSON value, by rank.  `within`: the call that this is a part of."""
+        data, general = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8), self._general  # type: ignore[attr-defined]
+        options = Options(timeout=timeout, within=within)
+        lengths = general("allgather", numpy.array([len(data)]), None, None, 0, None, options)
+        rows = general("allgather", data, None, None, 0, lengths.tolist(), options)
         ends = numpy.cumsum(lengths)
         return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]
 
@@ -160,7 +163,7 @@ class Members(HotPath):
 
     def _wire(self, made: Members | None) -> None:
         """Give a new communicator its peers' offers; collective over this one."""
-        offers = self._share(made.offer() if made is not None else None)
+        offers = self._share(made.offer() if made is not None else None, "split()")
         if made is not None:
             made.wire([offers[self.members.index(r)] for r in made.members])
 

@@ -18,11 +18,13 @@ class Options(NamedTuple):
     algorithm: str | Algorithm | None = None
     transport: str | None = None
     order: str = "any"
+    within: str = ""
+    """Of a call that is part of another one of hocket's: which, for people and for the other ranks."""
 
 
 def checked(options: Options) -> Options:
     """The same, if each is of a kind that it may be; which names there are is known to those who look them up."""
-    _, timeout, algorithm, transport, order = options
+    _, timeout, algorithm, transport, order, _ = options
     if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
         raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
     optional(transport, "transport")

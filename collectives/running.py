@@ -78,6 +78,7 @@ class Running(Failing):
         key = (
             call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
             call.src is None, call.dst is None, how.name, options.algorithm, options.order,
+            options.within,
         )  # fmt: skip
         plan = queue.engine.plans.get(key)
         if plan is None:
@@ -205,8 +206,10 @@ class Running(Failing):
 
     def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
-        agreed = f"{self.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}"
+        agreed = f"{self.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}|"
+        agreed += options.within
         where = "" if queue.accelerator is None else " on a GPU"
+        where += f" within {options.within}" if options.within else ""
         special = options.algorithm or asked(self.world.config.algorithm, call.contract)
         return {
             "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,

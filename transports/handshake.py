@@ -44,6 +44,7 @@ HUB = 0xFFFFFFFF  # the target that is no rank, but where the ranks meet
 NOWHERE: Where = (bytes(16), 0)  # of a Unix socket: the kernel says who serves it
 ATTEMPT = 2.0  # seconds that one handshake may take; a listener closes at the same age
 ANSWER = 0.25  # seconds for a system to take a connection, before it is asked anew; doubled each time
+OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # what this host lacks: no use in waiting
 REFUSED = (errno.ECONNREFUSED, errno.ENOENT)  # the server is not up yet
 REFUSALS = {
     b"elsewhere": "the server listens at another address or port than this one: somebody relays connections to it, or "
@@ -272,6 +273,8 @@ def connect(
         except AuthError:
             raise
         except TransportError as why:
+            if why.errno in OURS:
+                raise
             if left <= pause:
                 raise TransportError(f"{why}; tried for {timeout:g} s") from None
         look()
@@ -350,7 +353,10 @@ def _open_once(address: Address, deadline: float) -> socket.socket:
         targets = list(resolve(address[1], address[2]))
     failed = TransportError(f"{show(address)}: no address")
     for family, target in targets:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as why:
+            raise failure(show(address), why, "cannot connect") from None
         try:
             sock.settimeout(max(0.01, deadline - time.monotonic()))
             sock.connect(target)  # type: ignore[arg-type]
