@@ -128,7 +128,7 @@ def changes_its_choice(comm: Communicator) -> None:
     comm.allreduce(x)
     tuned = comm.tune(["allreduce"], [8, 8000], seconds=0.05)
     assert {p.nbytes for p in tuned.points} == {8, 8000}
-    texts = comm._share(tuned.text())
+    texts = comm._share(tuned.text(), "this test")
     assert texts == [texts[0]] * comm.size, "every rank must hold the same numbers"
     slow = Tuning([Point("allreduce", p.layout, p.nbytes, {"ring": 1e-6, "direct": 2e-6}) for p in tuned.points])
     comm.retune(slow)
