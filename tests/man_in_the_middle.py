@@ -1,6 +1,6 @@
-"""A man in the middle of this process's own connections: what a rank's TCP streams carry passes through his hands.
+"""A man in the middle of this process's own connections: all that its TCP streams carry passes through here.
 
-He stands behind the proof of the job's key, where he can do most: he forwards, records, and flips a bit when told to.
+This is behind the proof of the job's key, where most can be done: to forward, to record, and to flip a bit on demand.
 """
 
 from __future__ import annotations
