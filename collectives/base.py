@@ -53,6 +53,8 @@ class CommunicatorBase(Messages):
             for queue in self._queues.values():
                 queue.close()
             self.gpus.close()
+        elif not self._raised and self._verdict is not None and self._verdict["kind"] == "mismatch":
+            wrong = verdicts.build(self._verdict, self.members, self.rank, "close", True)  # heard since the last call
         self._gone = True
         if self.name == "world":
             for comm in self.world.present():

@@ -55,6 +55,7 @@ class Failing(Members):
     def _refuse(self) -> NoReturn:
         """A call on a communicator that has failed or is closed."""
         assert self._broken is not None
+        self._raised = True
         if isinstance(self._broken, ArgumentError):
             raise ArgumentError(str(self._broken))
         raise type(self._broken)(*self._broken.args, *_details(self._broken)) from self._broken
@@ -63,6 +64,9 @@ class Failing(Members):
         """Tell the others, hear them, and raise what happened."""
         if code == CODES["aborted"] and self._broken is not None:
             self._refuse()  # it had failed, or was closed, before this call
+        if ended is not None and (first := oldest(engine)) is not None and first.seq < ended.seq:
+            ended = first  # that one failed; those queued after it fail with it
+        self._raised = True
         account = _account(engine, ended)
         call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
@@ -214,6 +218,7 @@ class Failing(Members):
 
     def give_up(self, error: BaseException) -> None:
         """This rank fails with `error`: tell the others now, so that none of them waits for it."""
+        self._raised = True
         if self._broken is None:
             self._report("error", f"{type(error).__name__}: {error}", self.account())
             self._abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))

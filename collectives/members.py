@@ -45,6 +45,8 @@ class Members(HotPath):
         self._only: tuple[str, str] | None = None
         self._closed = self._gone = False
         self._broken: BaseException | None = None
+        self._raised = False
+        """Has a call raised what ended it?"""
         self._verdict: dict[str, Any] | None = None
         self._heard = threading.Event()
         self._sole: dict[str, bool] = {}

@@ -43,6 +43,14 @@ def test_a_process_that_ends_so_fails(name: str) -> None:
         assert end.err.count(text) == 1 and "Traceback" not in end.err, end.err
 
 
+def test_what_is_heard_of_between_calls_is_told_at_the_end() -> None:
+    """No call raises it: rank 1's is asynchronous, and rank 0's end finds it out while rank 1 sleeps."""
+    with Job(2, START + "if rank == 1: comm.allreduce(x, async_op=True); time.sleep(1)") as job:
+        ends = job.wait(30)
+    for end in ends:
+        assert end.code == 1 and "rank 1 called allreduce(float64[3], op='sum') at rank.py:6" in end.err, end
+
+
 WAYS = {
     "with": "with comm:\n    comm.broadcast(x, rank)\n",
     "close": "comm.broadcast(x, rank)\ncomm.close()\n",
