@@ -22,8 +22,8 @@ run: $(VENV)/run.stamp
 	@echo "the plot is $(PLOT)"
 
 test: lint | $(IMPI)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/collectives/test_hosts.py
-	$(BIN)/python -m pytest tests/collectives/test_hosts.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/collectives/communicator/test_hosts.py
+	$(BIN)/python -m pytest tests/collectives/communicator/test_hosts.py
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -59,7 +59,7 @@ test-gpu: $(VENV)/test.stamp
 
 # The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
 sanitize: $(VENV)/test.stamp
-	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize.sh
+	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize/run.sh
 
 # Random programs against NumPy, then ranks killed and stopped at random moments: ten minutes each.  Each time other ones,
 # unless SEED is given; what fails is printed with the command that repeats it.  As root also over two hosts.

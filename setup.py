@@ -7,44 +7,53 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-FOLDERS = ["algorithms", "bench", "collectives", "conformance", "kernels", "torch", "transports"]
+FOLDERS = [
+    "algorithms", "bench", "collectives", "conformance", "control", "kernels", "system", "tools", "torch", "transports",
+]
+# A folder of a folder is a package where it has an __init__.py.
+PACKAGES = ["hocket"] + sorted(
+    os.path.dirname(path).removeprefix("src/").replace("/", ".")
+    for folder in FOLDERS
+    for path in glob(f"src/hocket/{folder}/**/__init__.py", recursive=True)
+)
 # Listed by name, so that a missing file fails the build.
 EXTENSIONS = [
-    "bench.limits",
-    "collectives.buffers",
-    "collectives.device",
-    "collectives.dlpack",
-    "collectives.drive",
-    "collectives.engine",
-    "collectives.exit_code",
-    "collectives.hot",
-    "collectives.matching",
-    "collectives.meeting",
-    "collectives.moves",
-    "collectives.placed",
-    "collectives.plan",
-    "collectives.progress",
-    "collectives.work",
-    "kernels.reduce",
+    "bench.harness.limits",
+    "collectives.arrays.buffers",
+    "collectives.arrays.dlpack",
+    "collectives.engine.drive",
+    "collectives.engine.engine",
+    "collectives.engine.instructions",
+    "collectives.engine.matching",
+    "collectives.engine.placed",
+    "collectives.engine.shortcut",
+    "collectives.gpu.device",
+    "collectives.gpu.meeting",
+    "collectives.plans.plan",
+    "collectives.waiting.progress",
+    "collectives.waiting.queued",
+    "kernels.cpu.reduce",
+    "system.cuda.driver",
+    "system.exit_code",
     "torch.options",
     "torch.quick",
     "transports.adapter",
-    "transports.cuda",
-    "transports.cuda_lane",
-    "transports.mpi_call",
-    "transports.mpi_channel",
-    "transports.mpi_library",
-    "transports.pinned",
-    "transports.rdma",
-    "transports.stream",
-    "transports.tls",
-    "transports.window",
+    "transports.cuda_ipc.lane",
+    "transports.mpi.call",
+    "transports.mpi.channel",
+    "transports.mpi.library",
+    "transports.pinned.channels",
+    "transports.shm.window",
+    "transports.tcp.stream",
+    "transports.tcp.tls",
+    "transports.verbs.rdma",
 ]
 # HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).
 EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
 # Names that nobody links against are three quarters of a library's size; a debugger, a sanitizer and perf want them.
 DEBUG = any(flag.startswith(("-g", "-fsanitize")) for flag in EXTRA)
 STRIP = [] if DEBUG else ["-g0"], [] if DEBUG else ["-Wl,-s"]
+HEADERS = [path for folder in ("system", "kernels", "transports") for path in glob(f"{folder}/**/*.h", recursive=True)]
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -56,14 +65,14 @@ def extension(name):
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", *STRIP[0], *EXTRA],
         extra_link_args=[*STRIP[1], *EXTRA],
-        depends=glob("kernels/*.h") + glob("transports/*.h"),
+        depends=HEADERS,
     )
 
 
 setup(
     version="0.1.0",
     package_dir={"": "src"},
-    packages=["hocket", *(f"hocket.{folder}" for folder in FOLDERS)],
+    packages=PACKAGES,
     package_data={"": ["*.pxd", "*.pyx", "*.pyi", "*.h", "*.cuh", "py.typed"]},
     ext_modules=cythonize(
         [extension(name) for name in EXTENSIONS],

@@ -14,16 +14,16 @@ from hocket.algorithms import ring as ring
 from hocket.algorithms import scan as scan
 from hocket.algorithms import scatter_allgather as scatter_allgather
 from hocket.algorithms import tree as tree
-from hocket.algorithms.contract import CONTRACTS, Contract
-from hocket.algorithms.cost import cost
-from hocket.algorithms.draw import Drawing, show
+from hocket.algorithms.choice.table import select
+from hocket.algorithms.drawing.draw import Drawing, show
 from hocket.algorithms.hierarchical import hierarchical
-from hocket.algorithms.registry import Algorithm, algorithm, get, names, register
-from hocket.algorithms.schedule import Chunks, Copy, Op, Recv, Schedule, Send, Step, ids
-from hocket.algorithms.select import select
-from hocket.algorithms.simulate import Prediction, simulate
-from hocket.algorithms.topology import Link, Topology, topology
-from hocket.algorithms.verify import verify, verify_steps
+from hocket.algorithms.language.contract import CONTRACTS, Contract
+from hocket.algorithms.language.registry import Algorithm, algorithm, get, names, register
+from hocket.algorithms.language.schedule import Chunks, Copy, Op, Recv, Schedule, Send, Step, ids
+from hocket.algorithms.prediction.cost import cost
+from hocket.algorithms.prediction.simulate import Prediction, simulate
+from hocket.algorithms.prediction.topology import Link, Topology, topology
+from hocket.algorithms.proof.verify import verify, verify_steps
 
 __all__ = [
     "CONTRACTS",

@@ -6,8 +6,8 @@ Bruck et al., "Efficient algorithms for all-to-all communications in multiport m
 
 from __future__ import annotations
 
-from hocket.algorithms.registry import algorithm, cyclic
-from hocket.algorithms.schedule import Recv, Schedule, Send
+from hocket.algorithms.language.registry import algorithm, cyclic
+from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
 @algorithm("allgather", "bruck", order="rank", period=cyclic)

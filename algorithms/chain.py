@@ -6,9 +6,9 @@ bytes, because every link is busy all the time (Traeff et al. call it the pipeli
 
 from __future__ import annotations
 
-from hocket.algorithms.compose import mirror
-from hocket.algorithms.registry import algorithm
-from hocket.algorithms.schedule import Op, Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror
+from hocket.algorithms.language.registry import algorithm
+from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
 
 
 @algorithm("reduce", "chain", pipeline=True)

@@ -7,9 +7,9 @@ are one k-way reduction in rank order.
 
 from __future__ import annotations
 
-from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm, cyclic
-from hocket.algorithms.schedule import Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror, then
+from hocket.algorithms.language.registry import algorithm, cyclic
+from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
 def _others(rank: int, size: int) -> list[int]:

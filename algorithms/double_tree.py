@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm
-from hocket.algorithms.schedule import Op, Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror, then
+from hocket.algorithms.language.registry import algorithm
+from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
 
 
 class _Tree(NamedTuple):

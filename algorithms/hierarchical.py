@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hocket.algorithms.compose import beside, embed, then
-from hocket.algorithms.contract import CONTRACTS
-from hocket.algorithms.registry import Algorithm, Order, get
-from hocket.algorithms.schedule import Schedule
+from hocket.algorithms.language.compose import beside, embed, then
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.algorithms.language.registry import Algorithm, Order, get
+from hocket.algorithms.language.schedule import Schedule
 from hocket.errors import ArgumentError
 
 Groups = tuple[tuple[int, ...], ...]

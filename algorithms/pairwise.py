@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hocket.algorithms.registry import algorithm, cyclic
-from hocket.algorithms.schedule import Recv, Schedule, Send
+from hocket.algorithms.language.registry import algorithm, cyclic
+from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
 @algorithm("alltoall", "pairwise", order="rank", period=cyclic)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hocket.algorithms.compose import mirror
-from hocket.algorithms.registry import algorithm, cyclic
-from hocket.algorithms.schedule import Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror
+from hocket.algorithms.language.registry import algorithm, cyclic
+from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 MOST = 16
 """Blocks a message; up to 32 ranks every level of the trees is one message."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm
-from hocket.algorithms.schedule import Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror, then
+from hocket.algorithms.language.registry import algorithm
+from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
 class _Round(NamedTuple):

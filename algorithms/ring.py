@@ -6,9 +6,9 @@ Optimal bytes; latency grows with p, so it is for long vectors.
 
 from __future__ import annotations
 
-from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm, cyclic
-from hocket.algorithms.schedule import Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror, then
+from hocket.algorithms.language.registry import algorithm, cyclic
+from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
 @algorithm("reduce_scatter", "ring", pipeline=True, period=cyclic)

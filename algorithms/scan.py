@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hocket.algorithms.registry import algorithm
-from hocket.algorithms.schedule import Op, Recv, Schedule, Send
+from hocket.algorithms.language.registry import algorithm
+from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
 
 
 @algorithm("scan", "linear", order="rank", pipeline=True)

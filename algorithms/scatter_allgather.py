@@ -6,9 +6,9 @@ Van de Geijn's broadcast and Rabenseifner's reduce, which is the same backwards.
 from __future__ import annotations
 
 from hocket.algorithms import recursive, tree
-from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm
-from hocket.algorithms.schedule import Schedule
+from hocket.algorithms.language.compose import mirror, then
+from hocket.algorithms.language.registry import algorithm
+from hocket.algorithms.language.schedule import Schedule
 
 
 @algorithm("reduce", chunks=lambda size: size)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hocket.algorithms.compose import mirror, then
-from hocket.algorithms.registry import algorithm
-from hocket.algorithms.schedule import Chunks, Recv, Schedule, Send
+from hocket.algorithms.language.compose import mirror, then
+from hocket.algorithms.language.registry import algorithm
+from hocket.algorithms.language.schedule import Chunks, Recv, Schedule, Send
 
 
 class _Cut(NamedTuple):

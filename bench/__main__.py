@@ -16,16 +16,16 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from hocket.algorithms.select import REDUCING
-from hocket.bench import launchers
-from hocket.bench.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
-from hocket.bench.check import FOLDS
-from hocket.bench.measure import Effort, measure
-from hocket.bench.ours import Ours
-from hocket.bench.table import Row, header, line
-from hocket.bench.team import Joined, Started, Team
-from hocket.bench.worker import Subject
-from hocket.collectives.asked import algorithms
+from hocket.algorithms.choice.table import REDUCING
+from hocket.bench.harness.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
+from hocket.bench.harness.check import FOLDS
+from hocket.bench.harness.measure import Effort, measure
+from hocket.bench.harness.table import Row, header, line
+from hocket.bench.harness.team import Joined, Started, Team
+from hocket.bench.harness.worker import Subject
+from hocket.bench.rivals import launchers
+from hocket.bench.rivals.ours import Ours
+from hocket.collectives.calls.asked import algorithms
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.ops import lookup
@@ -156,13 +156,13 @@ def _own_mpi(ours: Ours) -> list[Subject]:
     """Under mpirun: that MPI, called directly, in the same processes and in turns with us."""
     if ours.comm.world.mpi is None:
         return []
-    from hocket.bench.peer_mpi import Mpi
+    from hocket.bench.rivals.mpi import Mpi
 
     return [Mpi()]
 
 
 def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peers: Sequence[Team]) -> int:
-    from hocket.bench import machine
+    from hocket.bench.harness import machine
 
     before = machine.describe()
     effort = Effort(options.time, options.blocks, options.iters, options.check)
@@ -185,11 +185,11 @@ def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peer
 
 def _write(options: argparse.Namespace, before: dict[str, Any], abouts: dict[str, str], rows: Sequence[Row]) -> None:
     if options.json:
-        from hocket.bench.machine import write
+        from hocket.bench.harness.machine import write
 
         write(options.json, before, abouts, rows)
     if options.plot:
-        from hocket.bench.plot import plot
+        from hocket.bench.harness.plot import plot
 
         plot(options.plot, rows)
 

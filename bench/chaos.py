@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hocket.bench.chaos_judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Seen, Verdict, judge
-from hocket.bench.chaos_rank import MEETING, PHASES
+from hocket.bench.adversary.chaos_judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Seen, Verdict, judge
+from hocket.bench.adversary.chaos_rank import MEETING, PHASES
+from hocket.bench.adversary.trial import LOOK, Trial, module, shown
 from hocket.bench.fuzz import common, seeds, two_hosts, usable_roads
-from hocket.bench.trial import LOOK, Trial, module, shown
 
 HOWS = (*("kill",) * 5, "stop-kill", "pause", "stop")
 STOPPABLE = ("blocking", "small", "huge", "async", "group", "op", "messages", "making")
@@ -32,7 +32,7 @@ PATIENCE = 30.0
 """Seconds for ranks to start."""
 SLACK = 1.0
 """Seconds more than promised, for a busy machine."""
-RANK = module("hocket.bench.chaos_rank")
+RANK = module("hocket.bench.adversary.chaos_rank")
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from hocket.bench import launchers, machine
-from hocket.bench.cases import case
-from hocket.bench.measure import Effort, measure
-from hocket.bench.table import micro
-from hocket.bench.targets import TARGETS, Target
-from hocket.bench.team import Started, Team
-from hocket.bench.worker import Order
-from hocket.collectives.cores import usable_cores
-from hocket.collectives.explain import human
+from hocket.bench.harness import machine
+from hocket.bench.harness.cases import case
+from hocket.bench.harness.measure import Effort, measure
+from hocket.bench.harness.table import micro
+from hocket.bench.harness.targets import TARGETS, Target
+from hocket.bench.harness.team import Started, Team
+from hocket.bench.harness.worker import Order
+from hocket.bench.rivals import launchers
+from hocket.collectives.communicator.explain import human
 from hocket.errors import ArgumentError, Error
+from hocket.system.cores import usable_cores
 
 PEERS = "gloo,openmpi,openmpi-single,mpich,mpich-single"
 INTEL_CHEATS = "impi"
@@ -175,7 +176,7 @@ def _neighbour() -> Iterator[None]:
 
 def _pingpong(limits: Team) -> Iterator[Result]:
     """A cache line to the other core and back: what the times of small messages are made of."""
-    from hocket.bench.machine_limits import ROUNDS
+    from hocket.bench.rivals.machine import ROUNDS
 
     limits.order("prepare", collective="pingpong", size=2, count=1)
     blocks = [max(float(r["seconds"]) for r in limits.order("time", iterations=20)) / ROUNDS for _ in range(7)]
@@ -246,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.readme:
         into(options.readme, "\n".join([f"{place}, {time.strftime('%d %B %Y')}", "", HEADER, *map(line, found)]))
     if options.plot:
-        from hocket.bench.plot import ratios
+        from hocket.bench.harness.plot import ratios
 
         ratios(options.plot, [(title(r.target), r.ours / mpi[1], r.target.mpi) for r in found if (mpi := r.best_mpi)])
     return 0

@@ -26,11 +26,11 @@ from typing import Any
 import numpy
 
 import hocket
-from hocket.bench import limits
-from hocket.bench.ranks import findings
-from hocket.transports import tls
-from hocket.transports.stream import SocketChannels
-from hocket.transports.tls import TlsChannels
+from hocket.bench.harness import limits
+from hocket.bench.harness.ranks import findings
+from hocket.transports.tcp import tls
+from hocket.transports.tcp.stream import SocketChannels
+from hocket.transports.tcp.tls import TlsChannels
 
 LARGE, LARGE_CALLS = 1 << 20, 300
 SMALL_CALLS = 3000

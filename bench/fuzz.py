@@ -16,15 +16,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hocket.bench.hosts import hosts, refusal, remove_stale
-from hocket.bench.trial import ROADS, Trial, module, shown
+from hocket.bench.adversary.trial import ROADS, Trial, module, shown
+from hocket.bench.harness.hosts import hosts, refusal, remove_stale
 
 ROUNDS = 60
 PATIENCE = 90.0
 """Seconds for one program; HOCKET_TIMEOUT ends most of what hangs before."""
 TIMEOUT = 20.0
 """HOCKET_TIMEOUT of the ranks."""
-RANK = module("hocket.bench.fuzz_rank")
+RANK = module("hocket.bench.adversary.fuzz_rank")
 """What a rank runs."""
 
 

@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hocket.bench import machine
-from hocket.bench.gpu_rows import Options, Row, heard, say, table
-from hocket.collectives.launcher import die_with
+from hocket.bench.gpu.rows import Options, Row, heard, say, table
+from hocket.bench.harness import machine
 from hocket.errors import ArgumentError, Error
-from hocket.transports import cuda
+from hocket.system.cuda import driver
+from hocket.tools.run import die_with
 
 BUDGET = 570.0
 """Seconds for all parts together."""
@@ -43,19 +43,19 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("environment", "hocket.bench.gpu_environment:environment", 40),
-    Part("kernels", "hocket.bench.gpu_kernels:check", 150),
-    Part("rooflines", "hocket.bench.gpu_rooflines:rooflines", 60),
-    Part("hand-off", "hocket.bench.gpu_handoff:handoff", 90),
-    Part("flag kernels", "hocket.bench.gpu_flags:flags", 60),
-    Part("collectives, 2 ranks", "hocket.bench.gpu_collectives:bits_of_two", 80),
-    Part("collectives, 4 ranks", "hocket.bench.gpu_collectives:bits_of_four", 90),
-    Part("times, 2 ranks", "hocket.bench.gpu_collectives:times_of_two", 60),
-    Part("times, 4 ranks", "hocket.bench.gpu_collectives:times_of_four", 90),
-    Part("a rank is killed", "hocket.bench.gpu_collectives:killed", 60),
-    Part("torch.distributed", "hocket.bench.gpu_torch:backend", 70),
-    Part("NCCL", "hocket.bench.gpu_environment:nccl", 45),
-    Part("memory of torch and CuPy", "hocket.bench.gpu_environment:memory", 60),
+    Part("environment", "hocket.bench.gpu.environment:environment", 40),
+    Part("kernels", "hocket.bench.gpu.kernels:check", 150),
+    Part("rooflines", "hocket.bench.gpu.rooflines:rooflines", 60),
+    Part("hand-off", "hocket.bench.gpu.handoff:handoff", 90),
+    Part("flag kernels", "hocket.bench.gpu.flags:flags", 60),
+    Part("collectives, 2 ranks", "hocket.bench.gpu.collectives:bits_of_two", 80),
+    Part("collectives, 4 ranks", "hocket.bench.gpu.collectives:bits_of_four", 90),
+    Part("times, 2 ranks", "hocket.bench.gpu.collectives:times_of_two", 60),
+    Part("times, 4 ranks", "hocket.bench.gpu.collectives:times_of_four", 90),
+    Part("a rank is killed", "hocket.bench.gpu.collectives:killed", 60),
+    Part("torch.distributed", "hocket.bench.gpu.torch:backend", 70),
+    Part("NCCL", "hocket.bench.gpu.environment:nccl", 45),
+    Part("memory of torch and CuPy", "hocket.bench.gpu.environment:memory", 60),
 )
 ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # streams that must run side by side are not put behind each other
@@ -145,7 +145,7 @@ def write(path: str, before: dict[str, Any], parts: dict[str, list[Row]]) -> Non
 def no_gpu() -> str:
     """Why there is nothing to check; "": there is."""
     try:
-        return cuda.library() or ("" if cuda.count() else "the driver knows of no GPU")
+        return driver.library() or ("" if driver.count() else "the driver knows of no GPU")
     except Error as why:
         return str(why)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.kernels import reduce
+from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES, DType
 
 try:

@@ -27,11 +27,11 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
-from hocket.bench.cases import parse_size
-from hocket.bench.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
-from hocket.bench.ours import timed
-from hocket.bench.ranks import findings
-from hocket.collectives.queue import SEGMENT_STREAM
+from hocket.bench.harness.cases import parse_size
+from hocket.bench.harness.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
+from hocket.bench.harness.ranks import findings
+from hocket.bench.rivals.ours import timed
+from hocket.collectives.engine.queue import SEGMENT_STREAM
 from hocket.errors import ArgumentError
 
 PORT = 29517
@@ -108,7 +108,7 @@ def _both_ways(comm: Any, a: int, b: int) -> float:
 
 def _reduction() -> float:
     """Seconds a byte of a float32 sum of two."""
-    from hocket.kernels.reduce import reduce_arrays
+    from hocket.kernels.cpu.reduce import reduce_arrays
 
     x = [np.zeros(1 << 18, np.float32) for _ in range(3)]
     trials = []

@@ -19,7 +19,7 @@ from statistics import median
 import numpy
 
 import hocket
-from hocket.bench.table import micro
+from hocket.bench.harness.table import micro
 
 IMPORT = "import time, numpy; t = time.perf_counter(); import hocket; hocket.init; print(time.perf_counter() - t)"
 IMPORTS = 5

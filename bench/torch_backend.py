@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.bench import machine
 from hocket.bench.compare import into
-from hocket.bench.ranks import findings
-from hocket.bench.table import micro
+from hocket.bench.harness import machine
+from hocket.bench.harness.ranks import findings
+from hocket.bench.harness.table import micro
 from hocket.errors import ArgumentError
 
 BEGIN = "<!-- hocket.bench.torch_backend -->"

@@ -32,9 +32,9 @@ from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Any
 
-from hocket.bench.machine import describe
-from hocket.collectives.launcher import die_with
+from hocket.bench.harness.machine import describe
 from hocket.errors import Error
+from hocket.tools.run import die_with
 from hocket.transports import registry
 
 SYSTEM = "/sys/class/infiniband"

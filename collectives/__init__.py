@@ -1,7 +1,10 @@
 """The hub: what the collectives mean, and the engine that runs them.  The public names of `hocket`, nothing else."""
 
-from hocket.algorithms.draw import show
-from hocket.collectives.communicator import Communicator
+from hocket.algorithms.drawing.draw import show
+from hocket.collectives.arrays.memory import empty, zeros
+from hocket.collectives.arrays.streams import on_stream
+from hocket.collectives.calls.ops import expression, premul_sum
+from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.default import (
     allgather,
     allgatherv,
@@ -34,12 +37,9 @@ from hocket.collectives.default import (
     subgroup,
     tune,
 )
-from hocket.collectives.handle import Work, group
-from hocket.collectives.memory import empty, zeros
-from hocket.collectives.ops import expression, premul_sum
-from hocket.collectives.start import from_mpi, init
-from hocket.collectives.streams import on_stream
-from hocket.collectives.threads import local_world
+from hocket.collectives.job.init import from_mpi, init
+from hocket.collectives.job.local_world import local_world
+from hocket.collectives.waiting.work import Work, group
 from hocket.errors import (
     ArgumentError,
     Error,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 
 P = ParamSpec("P")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy
 
-from hocket.collectives.engine import CODES, Engine
-from hocket.collectives.plan import Plan
+from hocket.collectives.engine.engine import CODES, Engine
+from hocket.collectives.plans.plan import Plan
 
 PATIENCE = 60.0
 """Seconds for anything that should happen."""

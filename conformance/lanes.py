@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.conformance.ends import Side, expect
+from hocket.control.reactor import Reactor
 from hocket.transports.base import Context, Transport
-from hocket.transports.reactor import Reactor
 
 REACH = 30.0
 """Seconds for all ranks to test their roads."""

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #endif
 
-#include "small_floats.h"
+#include "kernels/small_floats.h"
 
 typedef uint8_t u8;
 typedef uint16_t u16;
@@ -31,7 +31,7 @@ typedef struct { f64 value; i64 index; } f64_i64;
 typedef struct { i32 value; i32 index; } i32_i32;
 typedef struct { i64 value; i64 index; } i64_i64;
 
-/* What a pointer to elements may assume: nothing, except on a GPU (kernels/cuda.cuh), whose loads must be aligned. */
+/* What a pointer to elements may assume: nothing, except on a GPU (kernels/gpu/cuda.cuh), whose loads must be aligned. */
 #ifndef HK_ANY
 #define HK_ANY __attribute__((aligned(1), may_alias))
 #define HK_ANY_TWO __attribute__((packed, may_alias))

@@ -2,7 +2,7 @@
 #ifndef HOCKET_KERNELS_FACTOR_H
 #define HOCKET_KERNELS_FACTOR_H
 
-#include "elements.h"
+#include "kernels/elements.h"
 
 /* n, if factor is 1.0 / n for an integer n > 1 of at most 31 bits; else 0. */
 HK_INLINE i32 hk_divisor(double factor) {

@@ -11,7 +11,7 @@
 #include <string.h>
 #endif
 
-/* kernels/cuda.cuh, included before this, has words of its own for a GPU. */
+/* kernels/gpu/cuda.cuh, included before this, has words of its own for a GPU. */
 #ifndef HK_INLINE
 #define HK_INLINE static inline __attribute__((always_inline, unused))
 #endif

@@ -19,3 +19,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import gpu_ranks
 
     return gpu_ranks.build(tmp_path_factory.mktemp("stand-ins"))
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in for libcuda.so.1."""
+    import stand_in_cuda
+
+    return stand_in_cuda.build(tmp_path_factory.mktemp("stand-in")).parent

@@ -1,5 +1,5 @@
-"""README's examples, run by the command in their first line.  (CuPy's needs a card: tests/collectives/test_staging.py
-shows its calls on a stand-in.)"""
+"""README's examples, run by the command in their first line.  (CuPy's needs a card: test_staging.py shows its
+calls on a stand-in.)"""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from hocket.transports.handshake import Connection, Hello
-from hocket.transports.listener import Listener, Place
-from hocket.transports.reactor import Reactor
+from hocket.control.handshake import Connection, Hello
+from hocket.control.listener import Listener, Place
+from hocket.control.reactor import Reactor
 
 LOCAL = ("shm", "threads")
 """Transports whose channels are memory: to open one needs no answer from the peer, and proves a common host."""

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any
 
 BUILT_IN = {
-    "shm": "hocket.transports.shm:ShmTransport",
-    "verbs": "hocket.transports.verbs:VerbsTransport",
-    "tcp": "hocket.transports.tcp:TcpTransport",
-    "mpi": "hocket.transports.mpi:MpiTransport",
+    "shm": "hocket.transports.shm.transport:ShmTransport",
+    "verbs": "hocket.transports.verbs.transport:VerbsTransport",
+    "tcp": "hocket.transports.tcp.transport:TcpTransport",
+    "mpi": "hocket.transports.mpi.transport:MpiTransport",
 }
 """In order of preference.  Loaded by name, so that an unused one costs nothing."""
 

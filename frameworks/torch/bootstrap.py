@@ -1,6 +1,6 @@
 """From what torch knows of a group to its communicator.
 
-The default group's ranks meet through torch's store (transports/store.py): only rank 0's address is read there, and an
+The default group's ranks meet through torch's store (control/store.py): only rank 0's address is read there, and an
 address of a job that is over is found out and read again, so a restart under torchrun needs no luck.  Groups of ranks
 of a default group that is hocket's too are made of that, by their members alone, and open no other connections.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 import hocket
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
 
 
 class TorchStore:

@@ -17,7 +17,7 @@ import torch
 from torch.autograd.profiler import record_function
 
 import hocket
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
 from hocket.torch import quick, sparse
 from hocket.torch.failing import ArgumentError, as_torch, in_torchs_words
 from hocket.torch.ops import op_of

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 import typing_extensions
 
-from hocket.collectives import verdicts
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.failures import callsite
 from hocket.torch import functional
 from hocket.torch.bootstrap import communicator
 from hocket.torch.calls import Calls
@@ -45,7 +45,7 @@ class Shim:
 
 
 for place in (os.path.dirname(torch.__file__), typing_extensions.__file__):  # the latter wraps torch's old names
-    verdicts.pass_over(place)
+    callsite.pass_over(place)
 
 
 _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of which these methods are the union

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import hocket
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
 from hocket.torch.register import NAME
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import hocket
-from hocket.collectives.ops import Op
+from hocket.collectives.calls.ops import Op
 from hocket.errors import ArgumentError
 
 _KINDS: Any = dist.ReduceOp.RedOpType

@@ -3,7 +3,7 @@
 No tensor is looked at: the communicator's table (hot.pyx) knows plain ones, and everything else takes the general way.
 """
 
-from hocket.collectives.hot cimport MISS, HotPath
+from hocket.collectives.engine.shortcut cimport MISS, HotPath
 from hocket.torch.options cimport is_async, op_name
 
 import torch

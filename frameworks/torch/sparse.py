@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 
 Tensor = torch.Tensor

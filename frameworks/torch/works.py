@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.futures import Future
 
 import hocket
-from hocket.collectives.completer import completer
-from hocket.collectives.handle import Work as Handle
+from hocket.collectives.waiting.completer import completer
+from hocket.collectives.waiting.work import Work as Handle
 from hocket.torch.failing import as_torch
 from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After

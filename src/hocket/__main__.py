@@ -2,6 +2,6 @@
 
 import sys
 
-from hocket.collectives.cli import main
+from hocket.tools.cli import main
 
 sys.exit(main())

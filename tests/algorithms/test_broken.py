@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hocket.algorithms import CONTRACTS, Algorithm, Copy, Recv, Send, Step, get, names, verify
-from hocket.algorithms.verify import verify_steps
+from hocket.algorithms.proof.verify import verify_steps
 from hocket.errors import ArgumentError, ScheduleError
 
 Programs = list[list[Step]]

@@ -7,7 +7,7 @@ from math import ceil, log2
 import pytest
 
 from hocket.algorithms import CONTRACTS, cost, get, names
-from hocket.algorithms.registry import Algorithm
+from hocket.algorithms.language.registry import Algorithm
 from hocket.errors import ArgumentError
 
 N, A, B, G = 1 << 20, 5e-6, 1 / 1.25e9, 1 / 5e9

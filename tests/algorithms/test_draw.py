@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hocket.algorithms import CONTRACTS, Algorithm, Copy, Recv, Schedule, Send, get, hierarchical, names, show
-from hocket.algorithms.picture import PALE, colour, spans
+from hocket.algorithms.drawing.picture import PALE, colour, spans
 from hocket.errors import ArgumentError, ScheduleError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ import pytest
 
 from hocket.algorithms import CONTRACTS, Algorithm, Send, get, ids, names, verify
 from hocket.algorithms import pat as pat_module
-from hocket.algorithms.verify import verify_steps
+from hocket.algorithms.proof.verify import verify_steps
 from hocket.errors import ScheduleError
 
 ALL = [get(collective, name) for collective in CONTRACTS for name in names(collective)]

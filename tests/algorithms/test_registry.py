@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hocket.algorithms import Algorithm, Recv, Schedule, Send, algorithm, get, ids, names, register, registry, verify
-from hocket.algorithms.compose import beside, embed, mirror, pipelined, then
-from hocket.algorithms.schedule import Copy
+from hocket.algorithms import Algorithm, Recv, Schedule, Send, algorithm, get, ids, names, register, verify
+from hocket.algorithms.language import registry
+from hocket.algorithms.language.compose import beside, embed, mirror, pipelined, then
+from hocket.algorithms.language.schedule import Copy
 from hocket.errors import ArgumentError
 
 

@@ -26,8 +26,8 @@ from hocket.algorithms import (
     topology,
 )
 from hocket.algorithms.hierarchical import STAGES
-from hocket.algorithms.registry import lopsided
-from hocket.algorithms.sharing import Sharing, Transfer
+from hocket.algorithms.language.registry import lopsided
+from hocket.algorithms.prediction.sharing import Sharing, Transfer
 from hocket.errors import ArgumentError, ScheduleError
 
 ALL = [get(collective, name) for collective in CONTRACTS for name in names(collective)]
@@ -266,7 +266,7 @@ def test_what_would_take_too_long_is_refused() -> None:
 
 
 def test_so_many_rates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["hocket.algorithms.simulate"], "MOST_RATES", 1000)
+    monkeypatch.setattr(sys.modules["hocket.algorithms.prediction.simulate"], "MOST_RATES", 1000)
     with pytest.raises(ArgumentError, match="more than 1,000 rates .* a size that fills hosts and racks"):
         simulate(get("alltoall", "direct"), 8, N, topology(HOSTS))  # merged: few enough
         simulate(get("allreduce", "halving_doubling"), 900, N, topology(HOSTS.replace("2x4", "300x4")))

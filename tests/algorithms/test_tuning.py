@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.algorithms import get, names
-from hocket.algorithms.choose import choose
-from hocket.algorithms.model import PRICES, counts, fit, price
-from hocket.algorithms.select import select
-from hocket.algorithms.tuning import Layout, Point, Tuning, candidates, known
+from hocket.algorithms.choice.choose import choose
+from hocket.algorithms.choice.table import select
+from hocket.algorithms.choice.tuning import Layout, Point, Tuning, candidates, known
+from hocket.algorithms.prediction.model import PRICES, counts, fit, price
 from hocket.errors import ArgumentError
 
 KB = 1024

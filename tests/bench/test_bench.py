@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench import launchers
+from hocket.bench.rivals import launchers
 
 BENCH = [sys.executable, "-m", "hocket.bench"]
 QUICK = ["-b", "8", "-e", "4K", "-f", "512", "--iters", "2", "--blocks", "2", "--check"]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hocket.bench import chaos
-from hocket.bench.chaos_judge import LIMIT, MET, TIMEOUT, VERDICT, Seen, judge
-from hocket.bench.chaos_rank import MEETING, PHASES
+from hocket.bench.adversary.chaos_judge import LIMIT, MET, TIMEOUT, VERDICT, Seen, judge
+from hocket.bench.adversary.chaos_rank import MEETING, PHASES
 
 SECONDS = 22
 
@@ -31,7 +31,7 @@ def test_deaths(capsys: pytest.CaptureFixture[str]) -> None:
 FAULTY = """
 import os, pathlib, sys, time
 import hocket
-from hocket.bench import chaos_rank
+from hocket.bench.adversary import chaos_rank
 {fault}
 sys.exit(chaos_rank.main(sys.argv[1:]))
 """

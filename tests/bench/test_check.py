@@ -8,11 +8,11 @@ import numpy
 import pytest
 
 import hocket
-from hocket.bench import check
-from hocket.bench.cases import COLLECTIVES, Case, numpy_dtype
-from hocket.bench.measure import Effort, measure
-from hocket.bench.ours import call_of
-from hocket.bench.worker import Order, Ordinary, Worker
+from hocket.bench.harness import check
+from hocket.bench.harness.cases import COLLECTIVES, Case, numpy_dtype
+from hocket.bench.harness.measure import Effort, measure
+from hocket.bench.harness.worker import Order, Ordinary, Worker
+from hocket.bench.rivals.ours import call_of
 
 SIZE = 3
 CHECKED = [name for name in COLLECTIVES if name != "barrier"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hocket.bench.compare import Machine, Result, line, title
-from hocket.bench.targets import TARGETS, Target
+from hocket.bench.harness.targets import TARGETS, Target
 
 
 def result(target: Target, **seconds: float) -> Result:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hocket.algorithms.contract import CONTRACTS
-from hocket.bench import fuzz, trial
-from hocket.bench.fuzz_program import Call, Calls, Drop, Make, Messages, Settle, program
-from hocket.bench.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.bench import fuzz
+from hocket.bench.adversary import trial
+from hocket.bench.adversary.fuzz_program import Call, Calls, Drop, Make, Messages, Settle, program
+from hocket.bench.adversary.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
 
 SECONDS = 20
 
@@ -34,8 +35,8 @@ FAULTY = """
 import os, sys, time
 import numpy as np
 import hocket
-from hocket.bench import fuzz_rank
-from hocket.collectives.communicator import Communicator
+from hocket.bench.adversary import fuzz_rank
+from hocket.collectives.communicator.communicator import Communicator
 
 def broken(name):
     right = getattr(Communicator, name)
@@ -95,7 +96,7 @@ def spoil(comm, args, found):
 broken("barrier")
 """
 ODD_OP = """
-from hocket.bench import fuzz_calls
+from hocket.bench.adversary import fuzz_calls
 right = fuzz_calls.FUNCTIONS["first"]
 def first(a, b):
     return b if os.environ["HOCKET_RANK"] == "1" else right(a, b)

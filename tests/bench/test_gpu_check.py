@@ -21,17 +21,18 @@ import stand_in_cuda
 from emulation import OK, Emulator, modules_of
 from stand_in_cuda import ROOT
 
-from hocket.bench import gpu_check, gpu_flags, gpu_kernels
-from hocket.bench.gpu_driver import Gpu
-from hocket.bench.gpu_rows import Options, Row, table
+from hocket.bench import gpu_check
+from hocket.bench.gpu import flags, kernels
+from hocket.bench.gpu.driver import Gpu
+from hocket.bench.gpu.rows import Options, Row, table
 from hocket.errors import ArgumentError
-from hocket.kernels import cuda
-from hocket.kernels.cuda import Kernel
 from hocket.kernels.dtypes import by_name
+from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu.catalogue import Kernel
 
 pytestmark = pytest.mark.gpu
 
-QUICK = [kernel for _, kernel, _ in gpu_kernels.checks() if gpu_kernels.QUICK.fullmatch(kernel.name)]
+QUICK = [kernel for _, kernel, _ in kernels.checks() if kernels.QUICK.fullmatch(kernel.name)]
 
 
 class HostDevice:
@@ -68,11 +69,11 @@ class Submitted:
 
     def __init__(self, emulator: Emulator, kernel: Kernel, grid: int, values: Any) -> None:
         self.emulator, self.name, self.grid = emulator, kernel.name.encode(), grid
-        self.parameters, self.kept = cuda.arguments(kernel, *values)
+        self.parameters, self.kept = catalogue.arguments(kernel, *values)
 
     def __call__(self, stream: int = 0) -> None:
         submit = self.emulator._library.emu_submit
-        assert submit(self.name, self.grid, cuda.BLOCK, self.parameters, stream) == OK
+        assert submit(self.name, self.grid, catalogue.BLOCK, self.parameters, stream) == OK
 
 
 class EmulatedGpu(Gpu):
@@ -81,7 +82,7 @@ class EmulatedGpu(Gpu):
         self.device: Any = HostDevice()
 
     def launch(self, kernel: Kernel, grid: int, *values: Any, stream: int = 0) -> None:
-        assert self.emulator.launch(kernel, grid, cuda.BLOCK, *values) == OK
+        assert self.emulator.launch(kernel, grid, catalogue.BLOCK, *values) == OK
 
     def prepared(self, kernel: Kernel, grid: int, *values: Any) -> Any:
         return Submitted(self.emulator, kernel, grid, values)
@@ -97,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the driver and the compiler, and the kernels of --quick."""
     made = tmp_path_factory.mktemp("gpu_check")
     stand_in_cuda.build(made)
-    source = str(ROOT / "tests" / "transports" / "fake_nvrtc.c")
+    source = str(ROOT / "tests" / "system" / "cuda" / "fake_nvrtc.c")
     command = ["gcc", "-O1", "-fPIC", "-shared", source, "-o", str(made / "libnvrtc.so.13")]
     subprocess.run(command, check=True, timeout=60)
     return made
@@ -105,7 +106,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def emulator(folder: Path) -> Emulator:
-    return Emulator(folder, modules_of([*QUICK, *cuda.shots("float32", "sum")]))
+    return Emulator(folder, modules_of([*QUICK, *catalogue.shots("float32", "sum")]))
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_hand_off(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
 
 BAD = """
 import os, subprocess, time
-from hocket.bench.gpu_rows import Row
+from hocket.bench.gpu.rows import Row
 
 def hangs(options):
     yield Row("left behind", subprocess.Popen(["sleep", "60"]).pid)
@@ -236,20 +237,20 @@ def test_the_table() -> None:
 
 
 def test_every_kernel_has_a_check() -> None:
-    checked = {kernel.name for _, kernel, _ in gpu_kernels.checks()}
-    left = {kernel.name for kernel in cuda.catalogue()} - checked
-    assert all(name.startswith(gpu_kernels.MEETINGS) for name in left)
+    checked = {kernel.name for _, kernel, _ in kernels.checks()}
+    left = {kernel.name for kernel in catalogue.catalogue()} - checked
+    assert all(name.startswith(kernels.MEETINGS) for name in left)
 
 
 def wrongs(gpu: EmulatedGpu, op: str = "sum") -> Iterator[str]:
     row, rng = by_name("float32"), np.random.default_rng(0)
-    return (wrong for wrong in gpu_kernels.check_reduce(row, op, gpu_kernels.Arena(gpu), rng) if wrong)
+    return (wrong for wrong in kernels.check_reduce(row, op, kernels.Arena(gpu), rng) if wrong)
 
 
 def test_a_wrong_result_is_found(gpu: EmulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(wrongs(gpu)) == []
-    other = cuda.reduce("float32", "max")
-    monkeypatch.setattr(cuda, "reduce", lambda dtype, op: other)
+    other = catalogue.reduce("float32", "max")
+    monkeypatch.setattr(catalogue, "reduce", lambda dtype, op: other)
     assert len(list(wrongs(gpu))) > 8
 
 
@@ -264,19 +265,19 @@ def test_a_write_beside_the_result_is_found(gpu: EmulatedGpu, monkeypatch: pytes
     assert any("4 bytes beside the result were written" in wrong for wrong in wrongs(gpu))
 
 
-@pytest.mark.parametrize("world", gpu_flags.WORLDS)
+@pytest.mark.parametrize("world", flags.WORLDS)
 def test_kernels_that_meet(gpu: EmulatedGpu, world: int) -> None:
-    ranks = gpu_flags.Ranks(gpu, world, 4096)
-    assert gpu_flags.results(ranks, ["float32"], (1, 257, 1000)) == []
-    assert gpu_flags._microseconds(ranks, ranks.launches(cuda.BARRIER, 1, lambda r: ())) > 0
+    ranks = flags.Ranks(gpu, world, 4096)
+    assert flags.results(ranks, ["float32"], (1, 257, 1000)) == []
+    assert flags._microseconds(ranks, ranks.launches(catalogue.BARRIER, 1, lambda r: ())) > 0
 
 
 def test_a_kernel_that_gives_up_is_told(gpu: EmulatedGpu) -> None:
-    ranks = gpu_flags.Ranks(gpu, 2, 4096)
-    launches = ranks.launches(cuda.BARRIER, 1, lambda r: ())
+    ranks = flags.Ranks(gpu, 2, 4096)
+    launches = ranks.launches(catalogue.BARRIER, 1, lambda r: ())
     ranks.go(launches)
     assert ranks.drained() == ""
-    status = np.array([cuda.ABORTED << 16 | 1], np.uint32)
+    status = np.array([catalogue.ABORTED << 16 | 1], np.uint32)
     gpu.device.copy(ranks.words[0], status.ctypes.data, 4, 0)
     assert ranks.drained() == "rank 0: aborted while waiting for a sign from rank 1 in phase 0"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hocket.algorithms import Prediction
-from hocket.bench.cases import Case
-from hocket.bench.table import Row
+from hocket.bench.harness.cases import Case
+from hocket.bench.harness.table import Row
 
 pytest.importorskip("matplotlib")
 
@@ -34,7 +34,7 @@ def legends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_legends_lie_beside_the_curves(legends: list[bool], tmp_path: Path) -> None:
-    from hocket.bench.plot import plot, plot_simulated, ratios
+    from hocket.bench.harness.plot import plot, plot_simulated, ratios
 
     cases = [Case("allreduce", 2, count) for count in (2, 1 << 10, 1 << 20)]
     peers = {"gloo": 3e-4, "openmpi": 1e-6, "mpich": 2e-6, "impi": 1e-6}

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from hocket.bench import shaped
-from hocket.bench.hosts import PREFIX, hosts, ip, refusal, remove_stale
+from hocket.bench.harness.hosts import PREFIX, hosts, ip, refusal, remove_stale
 from hocket.errors import ArgumentError
 
 

@@ -1,4 +1,4 @@
-"""CUDA tensors under torch.distributed, as far as that can be seen without a card (tests/cuda_tensors.py)."""
+"""CUDA tensors under torch.distributed, as far as that can be seen without a card (cuda_tensors.py)."""
 
 from __future__ import annotations
 

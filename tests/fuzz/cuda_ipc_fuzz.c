@@ -1,4 +1,4 @@
-/* Arbitrary packets from the peer of a GPU channel (transports/cuda_ipc.h), while we read and write as the engine does.
+/* Arbitrary packets from the peer of a GPU channel (transports/cuda_ipc/protocol.h), while we read and write as the engine does.
  *
  * There is no GPU: the driver's functions below look at what they are asked for.  No copy may read or write beyond what
  * the two processes share, and no word be written elsewhere, whatever the peer says.
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "transports/cuda_ipc.h"
-#include "transports/wait.h"
+#include "transports/cuda_ipc/protocol.h"
+#include "system/wait.h"
 
 enum { MEMBERS = 3, OURS = 1, CALLER = 1 << 28 };
 static const CUdeviceptr window = 1ull << 40, theirs = 2ull << 40, mapped = 3ull << 40, caller = 4ull << 40;

@@ -1,4 +1,4 @@
-/* Arbitrary bytes into the receiving side of a stream (transports/frame.h, stream.h), read as the engine reads.
+/* Arbitrary bytes into the receiving side of a stream (transports/tcp/frame.h, stream.h), read as the engine reads.
  *
  * `recv` is replaced: it deals the input in pieces, says EAGAIN now and then, and closes at the end.  The first
  * byte of the input chooses how; each further one may be repaired (flag 1) so that headers pass their check and
@@ -13,7 +13,7 @@
 
 static ssize_t dealt(int fd, void *to, size_t n, int flags);
 #define recv dealt
-#include "transports/stream.h"
+#include "transports/tcp/stream.h"
 #undef recv
 
 enum { HOLD = 70000 };

@@ -1,4 +1,4 @@
-/* A hostile network between the two ends of an encrypted stream (transports/tls.h): bytes are flipped, records cut,
+/* A hostile network between the two ends of an encrypted stream (transports/tcp/tls.h): bytes are flipped, records cut,
  * dropped, repeated and put in another order, in the handshake and after it.
  *
  * Whatever it does, the receiver gets a beginning of what was sent, byte by byte, then waits or has an error.
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "transports/tls.h"
+#include "transports/tcp/tls.h"
 
 enum { ROOM = 1 << 20, MESSAGES = 6 };
 

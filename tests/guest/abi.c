@@ -4,7 +4,7 @@
 #ifdef SYSTEM
 #include <infiniband/verbs.h>
 #else
-#include "transports/ibverbs.h"
+#include "transports/verbs/ibverbs.h"
 #endif
 
 #define S(type) printf("sizeof %s %zu\n", #type, sizeof(struct type));

@@ -19,7 +19,7 @@ import test_oracle
 from worlds import same
 
 import hocket
-from hocket.algorithms import registry
+from hocket.algorithms.language import registry
 
 CHECKS: dict[str, Callable[[Any], Any]] = {}
 LARGE = (8 << 20) + 3

@@ -9,8 +9,10 @@ if not os.path.isdir("/run/guest"):
     pytest.exit("these tests need a guest with RDMA devices: make test-verbs", 2)
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported: ranks are forked from this process
+SIBLINGS = ("collectives", "waiting"), ("collectives", "arrays"), ("collectives", "communicator")
+"""Folders whose tests are run here too."""
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [here, os.path.join(os.path.dirname(here), "collectives")]
+sys.path[:0] = [here, *(os.path.join(os.path.dirname(here), *each) for each in SIBLINGS)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,6 @@ from roads import ROADS
 @pytest.mark.parametrize("port", ["rxe0:1:1", "rxe0:1:0"], ids=["IPv4", "IPv6 link-local"])
 def test_the_laws(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_RDMA", port)
-    command = [sys.executable, "-m", "hocket.conformance", "hocket.transports.verbs:VerbsTransport"]
+    command = [sys.executable, "-m", "hocket.conformance", "hocket.transports.verbs.transport:VerbsTransport"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0 and done.stdout.count("kept ") >= 16, done.stdout + done.stderr

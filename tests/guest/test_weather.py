@@ -24,8 +24,8 @@ from forked import Job, outputs
 from roads import HOSTS, PLACES, ROADS, env, freed, held
 
 import hocket
-from hocket.algorithms.contract import CONTRACTS
-from hocket.bench.hosts import CABLE, V4, hosts, ip
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.bench.harness.hosts import CABLE, V4, hosts, ip
 
 WEATHERS = {
     "late": "delay 20ms 5ms",

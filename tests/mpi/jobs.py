@@ -17,7 +17,7 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import CONTRACTS
-from hocket.collectives.communicator import Communicator
+from hocket.collectives.communicator.communicator import Communicator
 from hocket.kernels.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]

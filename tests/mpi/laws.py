@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from hocket.conformance import LAWS, NotOfferedError, Pair, Side, laws
 from hocket.conformance.ends import End
-from hocket.transports.mpi_channel import MpiChannels
-from hocket.transports.mpi_library import Mpi
+from hocket.transports.mpi.channel import MpiChannels
+from hocket.transports.mpi.library import Mpi
 
 mpi = Mpi(MPI)
 tags = iter(range(0, 30000, 4))

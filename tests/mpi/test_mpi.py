@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import worlds
 
-from hocket.bench import launchers
+from hocket.bench.rivals import launchers
 from hocket.errors import ArgumentError
 
 HERE = os.path.dirname(os.path.abspath(__file__))

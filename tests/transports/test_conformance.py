@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from hocket.collectives.engine import Engine
-from hocket.collectives.plan import Plan
-from hocket.collectives.work import Queued
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.plans.plan import Plan
+from hocket.collectives.waiting.queued import Queued
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
 from hocket.transports.adapter import Adapter
 from hocket.transports.base import Context
 from hocket.transports.reference import Pipe
-from hocket.transports.shm import ShmTransport
-from hocket.transports.stream import SocketChannels
-from hocket.transports.tcp import TcpTransport
-from hocket.transports.tls import KEY, Tls, TlsChannels
-from hocket.transports.window import RingLane, Window
+from hocket.transports.shm.transport import ShmTransport
+from hocket.transports.shm.window import RingLane, Window
+from hocket.transports.tcp.stream import SocketChannels
+from hocket.transports.tcp.tls import KEY, Tls, TlsChannels
+from hocket.transports.tcp.transport import TcpTransport
 
 
 def rings(private: bool) -> Callable[[int], list[list[Side | None]]]:

@@ -1,0 +1,200 @@
+"""What was measured, and what follows from it for sizes and layouts that were not.
+
+A point says how long each algorithm of a collective took at one size on one layout (how many ranks on how many hosts,
+over which roads).  Between points times are interpolated, on doubly logarithmic paper; of other layouts they are
+predicted (model.py).  A `Tuning` never changes and compares no clocks: ranks that hold the same one choose the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from hocket.algorithms.choice.delegated import library
+from hocket.algorithms.hierarchical import STAGES, hierarchical
+from hocket.algorithms.language.registry import Algorithm, get, names
+from hocket.algorithms.prediction.model import PRICES, counts, fit, price
+from hocket.errors import ArgumentError
+
+FORMAT = 1
+"""Of the text; another one is refused."""
+MOST_RANKS = 64
+"""Beyond so many ranks nothing is predicted: to count what each of them does takes longer than a user would wait."""
+FEWEST = 12
+"""Measured times to fit prices to, at the least."""
+
+
+class Layout(NamedTuple):
+    """How many ranks each host has, and the roads inside and across ("" where there is none)."""
+
+    groups: tuple[int, ...]
+    inside: str
+    across: str
+    segment: int
+    """Bytes of a pipelined chunk in flight."""
+
+    @property
+    def roads(self) -> str:
+        """As in "shm" or "shm+tcp"."""
+        return "+".join(filter(None, (self.inside, self.across))) or "alone"
+
+    @property
+    def text(self) -> str:
+        """As in "shm 4" or "shm+tcp 2+2"."""
+        return f"{self.roads} {'+'.join(map(str, self.groups))}"
+
+    @property
+    def ranks(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks in such groups, counted through."""
+        starts = [sum(self.groups[:i]) for i in range(len(self.groups))]
+        return tuple(tuple(range(start, start + n)) for start, n in zip(starts, self.groups, strict=True))
+
+    @property
+    def size(self) -> int:
+        return sum(self.groups)
+
+
+class Point(NamedTuple):
+    """Seconds of one call, by algorithm."""
+
+    collective: str
+    layout: Layout
+    nbytes: int
+    """Of a rank's whole vector, all blocks together."""
+    seconds: Mapping[str, float]
+
+
+class Tuning:
+    """Points, of a machine whose ranks share `cores` on each host, and the prices (model.py) that fit them."""
+
+    def __init__(
+        self, points: Iterable[Point] = (), cores: int = 1, prices: Mapping[str, tuple[float, ...]] | None = None
+    ) -> None:
+        """`prices`: by roads, and "any" for roads that were not measured together; None: fitted here."""
+        self.points, self.cores = tuple(sorted(points, key=lambda p: (p.collective, p.layout, p.nbytes))), cores
+        self.prices = self._fitted() if prices is None else dict(prices)
+
+    def __add__(self, newer: Tuning) -> Tuning:
+        """Both; of the same collective and layout the newer only."""
+        again = {(p.collective, p.layout) for p in newer.points}
+        kept = [p for p in self.points if (p.collective, p.layout) not in again]
+        return Tuning([*kept, *newer.points], newer.cores)
+
+    def measured(self, collective: str, layout: Layout, nbytes: int) -> dict[str, float]:
+        """Seconds by algorithm, from the points beside `nbytes`; {} if this layout was not measured.
+
+        Below the smallest point time stands still, above the largest it grows with the bytes.
+        """
+        points = self._of.get((collective, layout), [])
+        if not points:
+            return {}
+        above = next((i for i, p in enumerate(points) if p.nbytes >= nbytes), len(points))
+        if above == 0:
+            return dict(points[0].seconds)
+        low = points[above - 1]
+        if above == len(points):
+            return {name: t * nbytes / low.nbytes for name, t in low.seconds.items()}
+        high = points[above]
+        share = math.log(nbytes / low.nbytes) / math.log(high.nbytes / low.nbytes)
+        both = [name for name in low.seconds if name in high.seconds]
+        return {name: low.seconds[name] ** (1 - share) * high.seconds[name] ** share for name in both}
+
+    def predicted(self, collective: str, name: str, layout: Layout, nbytes: int) -> float | None:
+        """Seconds by the model, None if it cannot tell.
+
+        It cannot if that algorithm does not run there, ranks are many, or these roads were measured too little.
+        """
+        algorithm = known(collective, name, layout)
+        prices = self.prices.get(layout.roads) or self.prices.get("any")
+        measured = {"", *(road for p in self.points for road in (p.layout.inside, p.layout.across))}
+        unknown = not {layout.inside, layout.across} <= measured
+        if algorithm is None or prices is None or unknown or layout.size > MOST_RANKS:
+            return None
+        return price(prices, counts(algorithm, layout.ranks, self.cores, nbytes, layout.segment))
+
+    @cached_property
+    def _of(self) -> dict[tuple[str, Layout], list[Point]]:
+        found: dict[tuple[str, Layout], list[Point]] = {}
+        for p in self.points:
+            found.setdefault((p.collective, p.layout), []).append(p)
+        return found
+
+    def _fitted(self) -> dict[str, tuple[float, ...]]:
+        rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        for p in self.points:
+            for name, seconds in p.seconds.items():
+                algorithm = known(p.collective, name, p.layout)
+                if algorithm is not None:
+                    counted = counts(algorithm, p.layout.ranks, self.cores, p.nbytes, p.layout.segment)
+                    for roads in (p.layout.roads, "any"):
+                        rows.setdefault(roads, []).append((counted, seconds))
+        return {roads: fit(each) for roads, each in rows.items() if len(each) >= FEWEST}
+
+    def text(self) -> str:
+        """For a file or a message; `read` reads it."""
+        points = [[p.collective, list(p.layout), p.nbytes, {n: float(f"{t:.4g}") for n, t in p.seconds.items()}]
+                  for p in self.points]  # fmt: skip
+        prices = {roads: [float(f"{x:.4g}") for x in each] for roads, each in self.prices.items()}
+        return json.dumps({"format": FORMAT, "cores": self.cores, "prices": prices, "points": points})
+
+    @classmethod
+    def read(cls, text: str) -> Tuning:
+        """What `text` gave.  ArgumentError for anything else."""
+        try:
+            found = json.loads(text)
+            if found["format"] != FORMAT:
+                raise ValueError(f"it has format {found['format']!r}, not {FORMAT}")
+            prices = {str(roads): _prices(each) for roads, each in found["prices"].items()}
+            return cls([_point(*each) for each in found["points"]], _positive(found["cores"]), prices)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
+            what = f"{type(why).__name__}: {why}"
+            raise ArgumentError(f"this is no tuning ({what}); measure again with `hocket tune`") from None
+
+
+def _point(collective: str, layout: Sequence[Any], nbytes: int, seconds: Mapping[str, float]) -> Point:
+    names(collective)  # refuses an unknown one
+    groups, inside, across, segment = layout
+    where = Layout(tuple(_positive(n) for n in groups), str(inside), str(across), _positive(segment))
+    return Point(collective, where, _positive(nbytes), {str(n): _seconds(t) for n, t in seconds.items()})
+
+
+def _positive(value: Any) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _prices(values: Sequence[Any]) -> tuple[float, ...]:
+    if len(values) != len(PRICES):
+        raise ValueError(f"there are {len(PRICES)} prices, not {len(values)}")
+    return tuple(_seconds(x) if x else 0.0 for x in values)
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, float | int) or not 0 < value < math.inf:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
+
+
+@lru_cache(maxsize=1024)
+def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
+    """The algorithm of that name if it runs on that layout; "hierarchical" is made for it."""
+    if name == "hierarchical":
+        shared = len(layout.groups) > 1 and max(layout.groups) > 1
+        return hierarchical(collective, layout.ranks) if shared and collective in STAGES else None
+    if name not in names(collective):
+        return None
+    algorithm = get(collective, name)
+    return algorithm if algorithm.requires(layout.size) is None else None
+
+
+def candidates(
+    collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Every algorithm that runs on that layout, and keeps rank order if it must; and of these libraries."""
+    found = [(name, known(collective, name, layout)) for name in (*names(collective), "hierarchical")]
+    found += [(name, library(collective, name)) for name in libraries]
+    return tuple(name for name, each in found if each is not None and (commutative or each.order == "rank"))

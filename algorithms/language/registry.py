@@ -1,0 +1,140 @@
+"""The catalogue: (collective, name) -> Algorithm.  Restrictions are data beside the algorithm.
+
+`@algorithm("allreduce", "ring", ...)` above a pure function is all it takes to add one, here or in another
+package; `hocket.algorithms.proof.verify` then proves it for any size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from hocket.algorithms.language.contract import CONTRACTS, block_count
+from hocket.algorithms.language.schedule import Schedule
+from hocket.arguments import choices
+from hocket.errors import ArgumentError
+
+Order = Literal["rank", "any"]
+
+
+def any_size(size: int) -> str | None:
+    """The usual `requires`: every size is welcome."""
+    return None
+
+
+def lopsided(size: int) -> int:
+    """The usual `period`: every rank may do something of its own."""
+    return size
+
+
+def cyclic(size: int) -> int:
+    """The `period` of algorithms that go by distances around the circle."""
+    return 1
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A schedule for every rank of every size, and what one must know before choosing it."""
+
+    collective: str
+    name: str
+    steps: Callable[[int, int, int], Schedule]
+    """(rank, size, root) -> what that rank does; unrooted collectives ignore root."""
+    chunks: Callable[[int], int]
+    """size -> how many chunks the vector is cut into."""
+    scratch: int = 0
+    """Extra chunk ids chunks..chunks+scratch-1, each as long as a piece: no input, not wanted."""
+    order: Order = "any"
+    """"rank": every result combines contributions in rank order, so the op need not commute."""
+    pipeline: bool = False
+    """Worth running over segments."""
+    requires: Callable[[int], str | None] = any_size
+    """size -> None, or the reason why this size is refused."""
+    doc: str = ""
+    period: Callable[[int], int] = lopsided
+    """size -> k: ranks k apart do the same with as many chunks, all peers k further around; simulated only once."""
+    library: str = ""
+    """Whose own collective it is; then `steps` is only how the ranks meet before it (library.py).  "": it is ours."""
+
+
+_known: dict[tuple[str, str], Algorithm] = {}
+Steps = TypeVar("Steps", bound=Callable[..., Schedule])
+
+
+def register(entry: Algorithm) -> Algorithm:
+    """Put an algorithm into the catalogue under its (collective, name)."""
+    _check_collective(entry.collective)
+    key = entry.collective, entry.name
+    if key in _known:
+        raise ArgumentError(f"{entry.collective} algorithm {entry.name!r} is registered already; choose another name")
+    _known[key] = entry
+    return entry
+
+
+def algorithm(
+    collective: str,
+    name: str | None = None,
+    *,
+    chunks: Callable[[int], int] | None = None,
+    scratch: int = 0,
+    order: Order = "any",
+    pipeline: bool = False,
+    requires: Callable[[int], str | None] = any_size,
+    period: Callable[[int], int] = lopsided,
+) -> Callable[[Steps], Steps]:
+    """Register the decorated `(rank, size)` or `(rank, size, root)` function; its docstring becomes `doc`.
+
+    `chunks` defaults to what the contract fixes: one per block, or the whole vector as one chunk.
+    """
+    _check_collective(collective)
+    contract = CONTRACTS[collective]
+
+    def default_chunks(size: int) -> int:
+        return block_count(contract, size) if contract.blocks else 1
+
+    def decorate(steps: Steps) -> Steps:
+        entry = Algorithm(
+            collective,
+            name or steps.__name__,
+            steps if contract.rooted else _ignore_root(steps),
+            chunks or default_chunks,
+            scratch,
+            order,
+            pipeline,
+            requires,
+            inspect.getdoc(steps) or "",
+            period,
+        )
+        register(entry)
+        return steps
+
+    return decorate
+
+
+def get(collective: str, name: str) -> Algorithm:
+    """The algorithm of that name; an unknown one is an ArgumentError that lists the known ones."""
+    _check_collective(collective)
+    try:
+        return _known[collective, name]
+    except (KeyError, TypeError):  # TypeError: what cannot be a key
+        raise ArgumentError(f"no {collective} algorithm {name!r}; {choices(name, names(collective))}") from None
+
+
+def names(collective: str) -> tuple[str, ...]:
+    """The names registered for a collective, in order of registration."""
+    _check_collective(collective)
+    return tuple(name for known, name in _known if known == collective)
+
+
+def _ignore_root(steps: Callable[..., Schedule]) -> Callable[[int, int, int], Schedule]:
+    def unrooted(rank: int, size: int, root: int = 0) -> Schedule:
+        return steps(rank, size)
+
+    return unrooted
+
+
+def _check_collective(collective: Any) -> None:
+    if not isinstance(collective, str) or collective not in CONTRACTS:
+        raise ArgumentError(f"no collective {collective!r}; {choices(collective, CONTRACTS)}")

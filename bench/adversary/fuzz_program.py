@@ -1,0 +1,309 @@
+"""A random program: what the ranks of a job call, one round after the other, as data made of a seed.
+
+All ranks compute it alike, so that each knows what the others do.  It is what it is for one seed, number of ranks,
+road and installation (dtypes of ml_dtypes, registered algorithms).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+from hocket.algorithms.choice.table import REDUCING
+from hocket.algorithms.hierarchical import STAGES
+from hocket.algorithms.language import registry
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.bench.adversary.fuzz_values import ALL, DT, FUNCTIONS, KIND, OPAQUE, ops_for
+
+EDGES = (48, 64, 4096, 16384, 65536)
+"""Bytes at which a call may go another way."""
+LONG = 3 << 20
+WAYS = ("new", "new", "given", "in place")
+VECTOR = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")
+"""Collectives with counts."""
+PRIVATE_ALGORITHMS = ("direct", "pairwise")
+"""Those that alltoallv may run: no rank knows the others' counts."""
+COMMUNICATORS = 7
+"""As many at once."""
+TAGS = 3
+STYLES = ("group", "wait", "wait", "leave", "leave", "ring", "blocking", "self")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective.  `rows` are a rank's block, or all of it where there are no blocks; `tail` is the shape of a row.
+
+    None as `rows`: a scalar.
+    """
+
+    collective: str
+    dtype: str
+    rows: int | None
+    tail: tuple[int, ...]
+    counts: tuple[int, ...] | None
+    """Rows of each rank, of a v-variant."""
+    matrix: tuple[tuple[int, ...], ...]
+    """Rows that each rank sends to each, of alltoallv."""
+    op: str | None
+    factors: tuple[float, ...]
+    root: int
+    order: str
+    algorithm: str | None
+    transport: str | None
+    way: str
+    """Where the result goes: a new array, out=, in place (a rank's own block, where that is what it means)."""
+    mapped: bool
+    """Arrays are hocket.empty's."""
+    bare: tuple[bool, ...]
+    """Ranks other than the root that give scatter no x."""
+    later: tuple[bool, ...]
+    """Ranks that make it asynchronous."""
+    repeats: int
+    """How often it is called: from the second time on it takes a shorter way."""
+
+
+@dataclass(frozen=True)
+class Message:
+    source: int
+    dest: int
+    tag: int
+    count: int
+    any: bool = False
+    """Is it received from any source?"""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Collectives on one communicator, by themselves or as a group."""
+
+    comm: int
+    calls: tuple[Call, ...]
+    together: bool
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Of one communicator.  style: group; wait (asynchronous); leave (so, and waited for later); ring and self
+    (sendrecv); blocking (all to one rank, which receives them from any).
+    """
+
+    comm: int
+    style: str
+    dtype: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Make:
+    """New communicators of an old one: by split (`colors`, `keys`), dup, subgroup or create_group (`ranks`)."""
+
+    comm: int
+    how: str
+    colors: tuple[int | None, ...]
+    keys: tuple[int, ...]
+    ranks: tuple[int, ...]
+    made: tuple[tuple[int, tuple[int, ...]], ...]
+    """Number and members, as ranks of the world."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A communicator is closed, or only forgotten; `settled`: what is under way on it ends first."""
+
+    comm: int
+    close: bool
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Wait for all that is under way."""
+
+
+Round = Calls | Messages | Make | Drop | Settle
+
+
+def told(each: object) -> str:
+    """A round, or a part of it, in short: nothing of what is not there."""
+    if isinstance(each, tuple):
+        return f"({', '.join(map(told, each))}{',' if len(each) == 1 else ''})"
+    if not is_dataclass(each):
+        return repr(each)
+    values = {field.name: getattr(each, field.name) for field in fields(each)}
+    shown = {name: value for name, value in values.items() if value not in (None, (), False) and any_of(value)}
+    return f"{type(each).__name__}({', '.join(f'{name}={told(value)}' for name, value in shown.items())})"
+
+
+def any_of(value: object) -> bool:
+    """Is it more than a row of False?"""
+    return not isinstance(value, tuple) or any(each is not False for each in value)
+
+
+def program(seed: int, size: int, rounds: int, road: str) -> Iterator[Round]:
+    """`rounds` rounds and what each is; the last settles."""
+    comms = {0: tuple(range(size))}
+    made = 1
+    for number in range(rounds):
+        dice = random.Random(f"{seed} {size} {road} {number}")
+        comm = dice.choice(sorted(comms))
+        kind = dice.random()
+        if kind < 0.62:
+            yield _calls(dice, comm, len(comms[comm]), road)
+        elif kind < 0.86:
+            yield _messages(dice, comm, len(comms[comm]), number)
+        elif kind < 0.93 and len(comms) < COMMUNICATORS:
+            new = _make(dice, comm, comms[comm], made)
+            comms.update(new.made)
+            made += len(new.made)
+            yield new
+        elif kind < 0.96 and comm:
+            del comms[comm]
+            close = dice.random() < 0.5
+            yield Drop(comm, close, close or dice.random() < 0.7)
+        else:
+            yield Settle()
+    yield Settle()
+
+
+# ------------------------------------------------------------------------------------------- collectives
+
+
+def _calls(dice: random.Random, comm: int, size: int, road: str) -> Calls:
+    together = dice.random() < 0.1
+    calls = [_call(dice, size, road) for _ in range(dice.randrange(2, 6) if together else 1)]
+    if together:
+        calls = [replace(c, algorithm=None, transport=None, repeats=1, later=(False,) * size) for c in calls]
+    return Calls(comm, tuple(calls), together)
+
+
+def _call(dice: random.Random, size: int, road: str) -> Call:
+    collective = dice.choice([*CONTRACTS, *VECTOR, *["allreduce"] * 3, "barrier"])
+    contract = "allreduce" if collective == "barrier" else collective
+    reduces = collective in REDUCING
+    dtype = dice.choice([*DT, "affine"] if reduces else [*DT, *OPAQUE])
+    op = _op(dice, collective, dtype) if reduces else None
+    rows, tail = _shape(dice, dtype, size if collective in VECTOR else 1)
+    counts = _counts(dice, rows, size) if collective in VECTOR and dice.random() < 0.4 else None
+    matrix = _matrix(dice, rows, size) if collective == "alltoall" and counts else ()
+    scalar = collective not in (*VECTOR, "barrier") and dice.random() < 0.05
+    order = "rank" if reduces and "scan" not in collective and dice.random() < 0.3 else "any"
+    in_order = reduces and (order == "rank" or op in FUNCTIONS or "scan" in collective)
+    algorithm = _algorithm(dice, contract, size, in_order, bool(matrix)) if dice.random() < 0.45 else None
+    way = dice.choice(WAYS)
+    kind = dice.random()
+    later = [dice.random() < 0.5 for _ in range(size)] if kind < 0.15 else [kind < 0.45] * size
+    return Call(
+        collective, dtype, None if scalar else rows, () if scalar else tail, None if matrix else counts, matrix, op,
+        _factors(dice, dtype, size) if op == "premul_sum" else (), dice.randrange(size), order, algorithm,
+        "tcp" if road == "shm" and dice.random() < 0.05 else None, way, dice.random() < 0.15,
+        tuple(dice.random() < 0.5 for _ in range(size)), tuple(later), dice.choice([1, 1, 2, 3]),
+    )  # fmt: skip
+
+
+def _op(dice: random.Random, collective: str, dtype: str) -> str:
+    known = ops_for(dtype)
+    # A prefix has no average: which number would it be divided by?
+    return dice.choice([op for op in known if op != "avg" or "scan" not in collective])
+
+
+def _factors(dice: random.Random, dtype: str, size: int) -> tuple[float, ...]:
+    known = {"uint": (1.0, 2.0, 3.0), "int": (1.0, -1.0, 2.0, -3.0)}.get(KIND[dtype], (0.5, -2.0, 0.25, 1 / 3))
+    return tuple(dice.choice(known) for _ in range(size))
+
+
+def _shape(dice: random.Random, dtype: str, blocks: int) -> tuple[int, tuple[int, ...]]:
+    """(rows, tail) of one of `blocks` blocks of a random number of bytes."""
+    kind = dice.random()
+    if kind < 0.08:
+        nbytes = 0
+    elif kind < 0.18:
+        nbytes = 1
+    elif kind < 0.45:
+        nbytes = dice.randrange(1, 800)
+    elif kind < 0.72:
+        nbytes = dice.choice(EDGES) + dice.randrange(-16, 17)
+    elif kind < 0.97:
+        nbytes = dice.randrange(1, 200_000)
+    else:
+        nbytes = dice.randrange(1, LONG)
+    tail = dice.choice([(), (), (), (2,), (3,), (7,), (2, 2)])
+    row = ALL[dtype].itemsize
+    for n in tail:
+        row *= n
+    share = nbytes if dice.random() < 0.5 else nbytes // blocks  # the edge may be a block's, or the whole array's
+    return (max(1, share // row) if nbytes else 0), tail
+
+
+def _counts(dice: random.Random, rows: int, size: int) -> tuple[int, ...]:
+    """Some nothing, now and then all alike, or all of it one rank's."""
+    kind = dice.random()
+    if kind < 0.1:
+        return (rows,) * size
+    if kind < 0.15:
+        all_of_it = dice.randrange(size)
+        return tuple(rows if r == all_of_it else 0 for r in range(size))
+    return tuple(0 if dice.random() < 0.25 else dice.randrange(2 * rows + 1) for _ in range(size))
+
+
+def _matrix(dice: random.Random, rows: int, size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(_counts(dice, rows, size) for _ in range(size))
+
+
+def _algorithm(dice: random.Random, contract: str, size: int, in_order: bool, private: bool) -> str | None:
+    """One of those that are allowed."""
+    known = [registry.get(contract, name) for name in registry.names(contract)]
+    usable = [a.name for a in known if a.requires(size) is None and (a.order == "rank" or not in_order)]
+    if private:
+        usable = [name for name in usable if name in PRIVATE_ALGORITHMS]
+    elif contract in STAGES and not in_order and size > 1:
+        usable.append("hierarchical")
+    return dice.choice(usable) if usable else None
+
+
+# ---------------------------------------------------------------------------------------------- messages
+
+
+def _messages(dice: random.Random, comm: int, size: int, number: int) -> Messages:
+    style = dice.choice(STYLES) if size > 1 else "self"
+    dtype, one, own = dice.choice(list(ALL)), dice.randrange(size), TAGS + number
+    if style == "self":
+        found = [Message(r, r, own, _length(dice, dtype)) for r in range(size)]
+    elif style == "ring":
+        shift, count = dice.randrange(1, size), _length(dice, dtype)
+        found = [Message(r, (r + shift) % size, dice.randrange(TAGS), count) for r in range(size)]
+        found = [replace(each, tag=found[0].tag) for each in found]
+    elif style == "blocking":
+        count, each = _length(dice, dtype), dice.randrange(1, 4)
+        found = [Message(r, one, own, count, True) for r in range(size) if r != one for _ in range(each)]
+    else:
+        ends = [dice.sample(range(size), 2) for _ in range(dice.randrange(1, 12))]
+        found = [Message(s, d, dice.randrange(TAGS), _length(dice, dtype)) for s, d in ends]
+        if dice.random() < 0.5:  # some come from any source, with a tag of their own, beside those of before
+            count = _length(dice, dtype)
+            others = [dice.choice([r for r in range(size) if r != one]) for _ in range(dice.randrange(1, 5))]
+            found += [Message(s, one, own, count, True) for s in others]
+            dice.shuffle(found)
+    return Messages(comm, style, dtype, tuple(found))
+
+
+def _length(dice: random.Random, dtype: str) -> int:
+    rows, tail = _shape(dice, dtype, 1)
+    return rows * (2 if tail else 1)
+
+
+# ------------------------------------------------------------------------------------------ communicators
+
+
+def _make(dice: random.Random, comm: int, members: tuple[int, ...], number: int) -> Make:
+    size, how = len(members), dice.choice(["split", "split", "dup", "subgroup", "create_group"])
+    if how == "split":
+        colors = tuple(dice.choice([0, 0, 1, None]) for _ in members)
+        keys = tuple(dice.randrange(-2, 3) for _ in members)
+        orders = [sorted((keys[r], r) for r in range(size) if colors[r] == color) for color in (0, 1)]
+        made = [tuple(members[r] for _, r in order) for order in orders if order]
+        return Make(comm, how, colors, keys, (), tuple(enumerate(made, number)))
+    if how == "dup":
+        return Make(comm, how, (), (), (), ((number, members),))
+    ranks = tuple(dice.sample(range(size), dice.randrange(1, size + 1)))
+    return Make(comm, how, (), (), ranks, ((number, tuple(members[r] for r in ranks)),))

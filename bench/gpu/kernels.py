@@ -1,0 +1,367 @@
+"""Every kernel that needs no second GPU, against the CPU's kernels or its law in NumPy.
+
+Random bits, odd lengths, misaligned starts, in place.  All of a launch lies in one piece of memory, poisoned between
+the buffers, which is fetched whole: whatever else the kernel has written is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.bench.gpu.driver import Gpu
+from hocket.bench.gpu.rows import Options, Row
+from hocket.bench.kernels import numpy_dtype
+from hocket.errors import Error
+from hocket.kernels import ops
+from hocket.kernels.cpu import reduce
+from hocket.kernels.dtypes import DTYPES, DType, by_name
+from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu.catalogue import Kernel, Module
+from hocket.system.cores import usable_cores
+from hocket.system.cuda import nvrtc
+
+Array = np.ndarray[Any, Any]
+POISON, GUARD = 0xA5, 64
+LENGTHS = (1, 7, 8, 9, 255, 4099)
+FACTORS = (1 / 3, 0.5, -2.5, -0.0, 1e300, np.inf, np.nan)
+MEETINGS = ("hk_barrier", "hk_allgather", "hk_one_shot_", "hk_two_shot_", "hk_reduce_scatter_")
+"""Checked with several streams, in gpu_flags.py."""
+SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+QUICK = re.compile(
+    r"hk_(copy|checksum|reduce_(sum|max)_(float32|bfloat16|int32)|scale_float32|"
+    r"cast_(float32_bfloat16|bfloat16_float32)|(de)?quantise_float32_int8)"
+)
+PATIENCE = 100.0
+"""Seconds for all to be compiled."""
+
+
+class Spot(NamedTuple):
+    start: int
+    nbytes: int
+    address: int
+
+
+class Arena:
+    """Memory of the GPU and its image in the host's."""
+
+    def __init__(self, gpu: Gpu, nbytes: int = 24 << 20) -> None:
+        self.gpu, self.used = gpu, 0
+        self.image, self.after = np.full(nbytes, POISON, np.uint8), np.empty(nbytes, np.uint8)
+        self.address = gpu.alloc(nbytes)
+
+    def clear(self) -> None:
+        self.image[: self.used] = POISON
+        self.used = 0
+
+    def room(self, nbytes: int, offset: int = 0) -> Spot:
+        """`offset` past a multiple of 64, with poison around it."""
+        start = -(-(self.used + GUARD) // 64) * 64 + offset
+        self.used = start + nbytes + GUARD
+        return Spot(start, nbytes, self.address + start)
+
+    def put(self, x: Array, offset: int = 0) -> Spot:
+        spot = self.room(x.nbytes, offset)
+        self.image[spot.start : spot.start + x.nbytes] = np.frombuffer(x.tobytes(), np.uint8)
+        return spot
+
+    def run(self, kernel: Kernel, grid: int, *values: Any) -> None:
+        device, used = self.gpu.device, self.used
+        device.copy(self.address, self.image.ctypes.data, used, 0)
+        self.gpu.launch(kernel, grid, *values)
+        device.copy(self.after.ctypes.data, self.address, used, 0)
+        device.synchronize(0)
+
+    def wrong(self, *results: tuple[Spot, DType, Array]) -> str:
+        """What differs from these results, and from the image everywhere else."""
+        want = self.image[: self.used].copy()
+        for spot, row, expected in results:
+            where = slice(spot.start, spot.start + spot.nbytes)
+            got = np.frombuffer(self.after[where].tobytes(), expected.dtype)
+            bad = np.flatnonzero(~same(row, got, expected))
+            if len(bad):
+                return f"{len(bad)} of {len(got)}, first {bad[0]}: {got[bad[0]]!r}, not {expected[bad[0]]!r}"
+            want[where] = self.after[where]
+        changed = np.flatnonzero(want != self.after[: self.used])
+        return f"{len(changed)} bytes beside the result were written" if len(changed) else ""
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+def dtype_of(row: DType) -> np.dtype[Any]:
+    dtype = numpy_dtype(row)
+    if dtype is None:
+        raise Error(f"{row.name} needs ml_dtypes, which is not installed")
+    return dtype
+
+
+def same(row: DType, got: Array, want: Array) -> Array:
+    """Which elements have the same bits; any NaN is as good as another."""
+    if row.kind == "pair":
+        value = same(by_name(got["value"].dtype.name), got["value"], want["value"])
+        return np.asarray(value & (got["index"] == want["index"]))
+    if row.kind == "complex":
+        parts = same(DTYPES[0], got.view(got.real.dtype), want.view(want.real.dtype)).reshape(-1, 2)
+        return np.asarray(parts.all(axis=1))
+    bits = f"u{got.dtype.itemsize}"
+    with np.errstate(invalid="ignore"):
+        nan = (got != got) & (want != want)
+    return np.asarray((np.ascontiguousarray(got).view(bits) == np.ascontiguousarray(want).view(bits)) | nan)
+
+
+def few(row: DType, count: int, dtype: np.dtype[Any], rng: np.random.Generator) -> Array | None:
+    """`count` pairs or bools, of few values, so that ties happen; None for other dtypes."""
+    if row.kind == "bool":
+        return rng.integers(0, 2, count).astype(bool)
+    if row.kind != "pair":
+        return None
+    out = np.zeros(count, dtype)
+    out["value"], out["index"] = rng.integers(-2, 3, count), rng.integers(-3, 4, count)
+    if dtype["value"].kind == "f":
+        out["value"][rng.random(count) < 0.1] = np.nan
+    return out
+
+
+def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
+    """Any bits; half of the floats are such that they meet; of pairs and bools few."""
+    dtype = dtype_of(row)
+    found = few(row, count, dtype, rng)
+    if found is not None:
+        return found
+    bits = rng.integers(0, 256, count * row.itemsize, dtype=np.uint8).view(dtype)
+    if row.kind not in ("float", "complex"):
+        return bits
+    with np.errstate(all="ignore"):
+        return np.where(rng.random(count) < 0.5, rng.standard_normal(count).astype(dtype), bits)
+
+
+def quantised(x: Array, code: str) -> tuple[Array, Array]:
+    """The law of quantise.cuh: codes and scales."""
+    largest = {"int8": 127, "float8_e4m3fn": 448}[code]
+    groups = -(-len(x) // catalogue.GROUP)
+    padded = np.zeros((groups, catalogue.GROUP), np.float32)
+    padded.reshape(-1)[: len(x)] = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        scales = (np.abs(padded).max(axis=1) / np.float32(largest)).astype(np.float32)
+        ratio = np.where(scales[:, None] == 0, 0, padded / scales[:, None]).astype(np.float32)
+        whole = np.nan_to_num(np.rint(ratio)) if code == "int8" else ratio
+        codes = np.clip(whole, -largest, largest).astype(dtype_of(by_name(code)))
+    return codes.reshape(-1)[: len(x)], scales
+
+
+def checksum(data: bytes) -> int:
+    """The law of checksum.cuh."""
+    mask, total = 2**64 - 1, 0
+    for i in range(0, len(data), 8):
+        x = int.from_bytes(data[i : i + 8], "little") + (i // 8 + 1) * 0x9E3779B97F4A7C15 & mask
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+        total += x ^ x >> 31
+    return total & mask
+
+
+# ------------------------------------------------------------------------------------------------ checks
+# Each yields, for every launch, what was wrong with it.
+
+
+def _grids(arena: Arena, nbytes: int) -> tuple[int, int]:
+    """The usual one, and one that is too small: every thread then goes round."""
+    return catalogue.geometry(nbytes, arena.gpu.multiprocessors)[0], 2
+
+
+def check_reduce(row: DType, op: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    part = row.itemsize // (2 if row.kind in ("complex", "pair") else 1)
+    kernel = catalogue.reduce(row.name, op)
+    for turn, count in enumerate((*LENGTHS, 4099, 30011)):
+        for offset in (0, part):
+            k = (1, 2, 3, 4, 5, 8, 6, 2)[turn]
+            xs = [samples(row, count, rng) for _ in range(k)]
+            want = xs[0].copy()
+            if k > 1:
+                reduce.reduce_arrays(want, xs, op)
+            arena.clear()
+            spots = [arena.put(x, offset) for x in xs]
+            out = spots[turn % k] if turn % 2 and offset else arena.room(want.nbytes, offset * (turn % 3 > 0))
+            grid = _grids(arena, want.nbytes)[turn % 2]
+            arena.run(kernel, grid, catalogue.pointers([s.address for s in spots]), out.address, count, k)
+            wrong = arena.wrong((out, row, want))
+            yield f"{count} elements, k={k}, offset {offset}: {wrong}" if wrong else ""
+
+
+def check_scale(row: DType, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    part = row.itemsize // (2 if row.kind == "complex" else 1)
+    for turn, count in enumerate(LENGTHS):
+        for factor in FACTORS:
+            x = samples(row, count, rng)
+            want = np.empty_like(x)
+            with np.errstate(all="ignore"):
+                reduce.scale_array(want, x, factor)
+            arena.clear()
+            given = arena.put(x, part * (turn % 2))
+            out = given if turn % 3 == 0 else arena.room(x.nbytes, part * (turn % 2))
+            grid = _grids(arena, x.nbytes)[turn % 2]
+            arena.run(catalogue.scale(row.name), grid, out.address, given.address, count, factor)
+            wrong = arena.wrong((out, row, want))
+            yield f"{count} elements, factor {factor}: {wrong}" if wrong else ""
+
+
+def check_cast(source: str, target: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    one, other = by_name(source), by_name(target)
+    for count in (*LENGTHS, 65536):
+        x = samples(one, count, rng)
+        if count == 65536 and target != "float32":  # ties, and the ends of the small format
+            edges = np.arange(65536).astype(f"u{other.itemsize}").view(dtype_of(other)).astype("f4")
+            x = (edges.view("u4") + rng.integers(-1, 2, count).astype("u4") + (1 << 12)).view("f4")
+        for scale, offset in ((1.0, 0), (0.37, 1)):
+            with np.errstate(all="ignore"):
+                want = (x.astype(np.float32) * np.float32(scale)).astype(dtype_of(other))
+            arena.clear()
+            given, out = arena.put(x, offset * one.itemsize), arena.room(want.nbytes, offset * other.itemsize)
+            grid = _grids(arena, x.nbytes)[offset]
+            arena.run(catalogue.cast(source, target), grid, out.address, given.address, count, scale)
+            wrong = arena.wrong((out, other, want))
+            yield f"{count} elements, scale {scale}: {wrong}" if wrong else ""
+
+
+def _to_quantise(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> Array:
+    x = rng.standard_normal(count) * 10.0 ** np.repeat(rng.integers(-6, 4, count // 256 + 1), 256)[:count]
+    x[: min(count, 20)] = 0
+    return x.astype(np.float32).astype(dtype)
+
+
+def check_quantise(wide: str, code: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    row = by_name(wide)
+    for count in (1, 8, 255, 256, 257, 1029, 4096):
+        for offset in (0, 1):
+            x = _to_quantise(dtype_of(row), count, rng)
+            codes, scales = quantised(x, code)
+            arena.clear()
+            given = arena.put(x, offset * row.itemsize)
+            out, factors = arena.room(codes.nbytes, offset), arena.room(scales.nbytes)
+            arena.run(catalogue.quantise(wide, code), 2, out.address, factors.address, given.address, count)
+            wrong = arena.wrong((out, by_name(code), codes), (factors, by_name("float32"), scales))
+            yield f"{count} elements, offset {offset}: {wrong}" if wrong else ""
+
+
+def check_dequantise(wide: str, code: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    row = by_name(wide)
+    for k, count in enumerate((1, 8, 255, 256, 257, 1029, 4096), 1):
+        made = [quantised(_to_quantise(dtype_of(row), count, rng), code) for _ in range(k)]
+        total = np.zeros(0, np.float32)
+        for i, (codes, scales) in enumerate(made):
+            value = codes.astype(np.float32) * np.repeat(scales, catalogue.GROUP)[:count]
+            total = total + value if i else value
+        arena.clear()
+        places = [[arena.put(pair[0], k % 2).address for pair in made], [arena.put(pair[1]).address for pair in made]]
+        out = arena.room(count * row.itemsize, row.itemsize * (k % 2))
+        arena.run(catalogue.dequantise(wide, code), 2, out.address, *map(catalogue.pointers, places), count, k)
+        wrong = arena.wrong((out, row, total.astype(dtype_of(row))))
+        yield f"{count} elements, k={k}: {wrong}" if wrong else ""
+
+
+def check_copy(arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    sizes = [0, 1, 15, 16, 17, 4096, 3 * catalogue.PIECE + 5, 0, catalogue.PIECE, 33, 0, 100_001, 2]
+    for skew in (0, 4, 1):
+        arena.clear()
+        data = [rng.integers(0, 256, n, dtype=np.uint8) for n in sizes]
+        given = [arena.put(x, int(rng.integers(0, 17))) for x in data]
+        outs = [arena.room(len(x), (skew + g.start) % 16) for x, g in zip(data, given, strict=True)]
+        rows = [(g.address, out.address, g.nbytes) for g, out in zip(given, outs, strict=True)]
+        segments, pieces = catalogue.segment_table(rows)
+        arena.run(catalogue.COPY, 4, arena.put(segments).address, len(segments), pieces)
+        wrong = arena.wrong(*((out, by_name("uint8"), x) for out, x in zip(outs, data, strict=True)))
+        yield f"skew {skew}: {wrong}" if wrong else ""
+
+
+def check_checksum(arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    for count in (0, 1, 8, 13, 1000, 4099):
+        for grid, offset in ((1, 0), (3, 0), (2, 3)):
+            x = rng.integers(0, 256, count, dtype=np.uint8)
+            arena.clear()
+            given, out = arena.put(x, offset), arena.put(np.zeros(1, np.uint64))
+            arena.run(catalogue.CHECKSUM, grid, given.address, count, out.address)
+            wrong = arena.wrong((out, by_name("uint64"), np.array([checksum(x.tobytes())], np.uint64)))
+            yield f"{count} bytes, grid {grid}: {wrong}" if wrong else ""
+
+
+Check = Callable[[Arena, np.random.Generator], Iterator[str]]
+
+
+def checks() -> Iterator[tuple[str, Kernel, Check]]:
+    """(family, kernel, its check)."""
+    for row in DTYPES:
+        for op in ops.OPS:
+            if row.kind in op.kinds:
+                yield "reduce", catalogue.reduce(row.name, op.name), partial(check_reduce, row, op.name)
+        if row.kind in ("int", "uint", "float", "complex"):
+            yield "scale", catalogue.scale(row.name), partial(check_scale, row)
+    for small in SMALL:
+        for ends in (("float32", small), (small, "float32")):
+            yield "cast", catalogue.cast(*ends), partial(check_cast, *ends)
+    for wide in ("float32", "float16", "bfloat16"):
+        for code in ("int8", "float8_e4m3fn"):
+            yield "quantise", catalogue.quantise(wide, code), partial(check_quantise, wide, code)
+            yield "dequantise", catalogue.dequantise(wide, code), partial(check_dequantise, wide, code)
+    yield "copy", catalogue.COPY, check_copy
+    yield "checksum", catalogue.CHECKSUM, check_checksum
+
+
+# ------------------------------------------------------------------------------------------------ the part
+
+
+def _compiled(module: Module, arch: int) -> tuple[Module, bytes]:
+    text, options = catalogue.module_source(module)
+    return module, nvrtc.compile(text, options, arch, module.file)[0]
+
+
+def compile_all(gpu: Gpu, kernels: Sequence[Kernel]) -> int:
+    """By as many processes as there are cores: the compiler is one at a time within a process.
+
+    How many modules were not compiled in time; none are, where there are too few to share out.
+    """
+    modules = list(dict.fromkeys(kernel.module for kernel in kernels))
+    arch = 10 * gpu.device.capability[0] + gpu.device.capability[1]
+    workers = min(usable_cores(), len(modules) // 8)
+    if workers > 1:
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        waiting = [pool.submit(_compiled, module, arch) for module in modules]
+        with contextlib.suppress(TimeoutError):
+            for done in as_completed(waiting, PATIENCE):
+                module, image = done.result()
+                gpu.images[module] = image
+        pool.shutdown(wait=False, cancel_futures=True)
+        return len(modules) - len(gpu.images)
+    return 0
+
+
+def check(options: Options) -> Iterator[Row]:
+    gpu = Gpu()
+    wanted = [each for each in checks() if not options.quick or QUICK.fullmatch(each[1].name)]
+    start = time.monotonic()
+    late = compile_all(gpu, [kernel for _, kernel, _ in wanted])
+    note = f"{late} modules were not compiled in time: their kernels are not checked" if late else ""
+    yield Row(f"{len(gpu.images)} modules compiled beforehand", time.monotonic() - start, "s", note=note)
+    if late:
+        wanted = [each for each in wanted if each[1].module in gpu.images]
+    left = {kernel.name for kernel in catalogue.catalogue() if not kernel.name.startswith(MEETINGS)}
+    left -= {kernel.name for _, kernel, _ in checks()}
+    yield Row("kernels of the catalogue without a check", len(left), ok=not left, note=", ".join(sorted(left)))
+    arena, rng = Arena(gpu), np.random.default_rng(2026)
+    for family in dict.fromkeys(each[0] for each in wanted):
+        kernels = launches = 0
+        failed = []
+        for _, kernel, test in (each for each in wanted if each[0] == family):
+            found = list(test(arena, rng))
+            kernels, launches = kernels + 1, launches + len(found)
+            failed += [f"{kernel.name}, {wrong}" for wrong in found if wrong][:1]
+        note = "; ".join(failed[:5])
+        yield Row(f"{family}: {kernels} kernels, {launches} launches", f"{len(failed)} wrong", ok=not failed, note=note)

@@ -1,0 +1,91 @@
+"""How near the kernels come to the rate at which the GPU copies its memory; and with how many blocks.
+
+Rates count what is read and what is written.  Buffers are far larger than the L2 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.bench.gpu.driver import Gpu
+from hocket.bench.gpu.rows import Options, Row, at_least, size_text
+from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu.catalogue import Kernel
+
+BLOCKS = (2, 4, 8, 16)
+"""Of a multiprocessor; 8 is what catalogue.geometry has."""
+TARGET = 0.9
+INPUTS = 8
+SEGMENT = (1 << 20) - 48
+"""Bytes of what is packed; not a power of two."""
+
+
+class Work(NamedTuple):
+    """A kernel over buffers of n bytes: what it moves, and its arguments at turn i."""
+
+    name: str
+    kernel: Kernel
+    moved: float
+    values: Callable[[int], Sequence[Any]]
+
+
+def copy_seconds(gpu: Gpu, to: int, sources: Sequence[int], nbytes: int) -> float:
+    return gpu.seconds([partial(gpu.device.copy, to, source, nbytes, 0) for source in sources])
+
+
+def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[Work]:
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        for k in (2, 4, 8):
+
+            def operands(i: int, k: int = k, size: int = size) -> Sequence[Any]:
+                return catalogue.pointers([given[(i + j) % INPUTS] for j in range(k)]), out, n // size, k
+
+            yield Work(f"reduce {dtype}, k={k}", catalogue.reduce(dtype, "sum"), (k + 1) * n, operands)
+    narrow, widen = catalogue.cast("float32", "bfloat16"), catalogue.cast("bfloat16", "float32")
+    yield Work("cast float32 to bfloat16", narrow, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
+    yield Work("cast bfloat16 to float32", widen, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
+    scales = gpu.alloc(n // 4 // catalogue.GROUP * 4 + 256, np.ones(64, np.float32))
+    moved = n * (1 + 1 / 4 + 1 / catalogue.GROUP)
+    yield Work("quantise float32 to int8", catalogue.quantise("float32", "int8"), moved,
+               lambda i: (out, scales, given[i], n // 4))  # fmt: skip
+    yield Work("dequantise int8 to float32, k=1", catalogue.dequantise("float32", "int8"), moved,
+               lambda i: (out, catalogue.pointers([given[i]]), catalogue.pointers([scales]), n // 4, 1))  # fmt: skip
+    packs = []
+    for source in given:
+        starts = range(0, n - SEGMENT, SEGMENT + 48)
+        rows = [(source + at, out + i * SEGMENT, SEGMENT) for i, at in enumerate(starts)]
+        if not rows:
+            return
+        segments, pieces = catalogue.segment_table(rows)
+        packs.append((gpu.alloc(segments.nbytes, segments), len(segments), pieces))
+    yield Work("pack (segments copied together)", catalogue.COPY, 2.0 * packs[0][1] * SEGMENT, lambda i: packs[i])
+
+
+def rooflines(options: Options) -> Iterator[Row]:
+    gpu, n = Gpu(), options.largest // 4096 * 4096
+    noise = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)
+    given = [gpu.alloc(n, noise) for _ in range(INPUTS)]
+    out = gpu.alloc(n)
+    copied = 2 * n / copy_seconds(gpu, out, given, n) / 1e9
+    yield Row(f"copy of {size_text(n)}, read and written", copied, "GB/s")
+    relative: dict[int, list[float]] = {blocks: [] for blocks in BLOCKS}
+    for work in works(gpu, given, out, n):
+        rates = {}
+        for blocks in BLOCKS:
+            grid = blocks * gpu.multiprocessors
+            launches = [gpu.prepared(work.kernel, grid, *work.values(i)) for i in range(INPUTS)]
+            rates[blocks] = work.moved / gpu.seconds(launches) / 1e9
+            relative[blocks].append(rates[blocks] / copied)
+        best = max(rates, key=lambda blocks: rates[blocks])
+        note = "blocks of a multiprocessor: " + ", ".join(f"{b}: {rate / copied:.3f}" for b, rate in rates.items())
+        yield Row(work.name, rates[best], "GB/s", f">= {TARGET}", rates[best] >= TARGET * copied, rates[best] / copied,
+                  f"{note}; best {best}")  # fmt: skip
+        yield at_least(f"{work.name}, 8 blocks as now", rates[8] / copied, "of copy", TARGET, ratio=rates[8] / copied)
+    least = {blocks: min(ratios) for blocks, ratios in relative.items()}
+    best = max(least, key=lambda blocks: least[blocks])
+    note = ", ".join(f"{blocks}: {ratio:.3f}" for blocks, ratio in least.items())
+    yield Row("blocks of a multiprocessor with the best worst kernel", best, note=f"the worst of each: {note}")

@@ -1,0 +1,107 @@
+"""What the machine itself can do, for two processes: a cache line there and back, a socket in both directions at once.
+
+The loops are the plainest ones possible; nothing of hocket's transports is in them.  But for `through`, which is of what
+one thread needs for the two ends of a channel.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdlib cimport calloc, free, malloc
+from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
+
+from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, hk_channel, hk_view
+
+
+cdef extern from "system/atomics.h" nogil:
+    unsigned int hk_load32(const unsigned int*)
+    void hk_store32(unsigned int*, unsigned int)
+    void hk_pause()
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t c_send "send"(int, const void*, size_t, int)
+    ssize_t c_recv "recv"(int, void*, size_t, int)
+    enum: MSG_DONTWAIT
+
+cdef enum:
+    CHUNK = 1 << 18
+    LINE = 128
+
+
+def pingpong(unsigned char[::1] shared, int rank, unsigned int first, unsigned int rounds):
+    """`rounds` times a cache line to the other process and back; `first` goes up by `rounds` from call to call."""
+    cdef unsigned int* mine = <unsigned int*>&shared[LINE * rank]
+    cdef unsigned int* theirs = <unsigned int*>&shared[LINE * (1 - rank)]
+    cdef unsigned int i
+    with nogil:
+        for i in range(first + 1, first + rounds + 1):
+            if rank == 0:
+                hk_store32(mine, i)
+            while hk_load32(theirs) != i:
+                hk_pause()
+            if rank == 1:
+                hk_store32(mine, i)
+
+
+def duplex(int fd, size_t nbytes):
+    """Send and receive `nbytes` over one stream socket, both at once, never waiting in the kernel."""
+    cdef char* buffer = <char*>malloc(2 * CHUNK)
+    cdef size_t out = nbytes, into = nbytes
+    cdef ssize_t n
+    if buffer == NULL:
+        raise MemoryError
+    with nogil:
+        while out or into:
+            if out:
+                n = c_send(fd, buffer, min(out, <size_t>CHUNK), MSG_DONTWAIT)
+                if n > 0:
+                    out -= n
+            if into:
+                n = c_recv(fd, buffer + CHUNK, min(into, <size_t>CHUNK), MSG_DONTWAIT)
+                if n > 0:
+                    into -= n
+                elif n == 0:
+                    break
+    free(buffer)
+    if into:
+        raise ConnectionError("the other process has closed the socket")
+
+
+cdef double cpu() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t)
+    return t.tv_sec + 1e-9 * t.tv_nsec
+
+
+def through(out, into, size_t nbytes):
+    """Seconds of this thread's CPU time (to send, to receive) one message over a channel, both ends of which it has."""
+    cdef hk_channel* tx = <hk_channel*>PyCapsule_GetPointer(out, HK_CAPSULE)
+    cdef hk_channel* rx = <hk_channel*>PyCapsule_GetPointer(into, HK_CAPSULE)
+    cdef char* buffer = <char*>calloc(2, nbytes)
+    cdef size_t sent = 0, came = 0
+    cdef double t0, t1, sending = 0, receiving = 0
+    cdef hk_view v
+    cdef long n = 0
+    cdef bint opened = False
+    if buffer == NULL:
+        raise MemoryError
+    with nogil:
+        while came < nbytes and (n >= 0 or n == HK_AGAIN):
+            t0 = cpu()
+            if sent < nbytes:
+                n = tx.ops.send(tx, 1, nbytes, sent, buffer + sent, nbytes - sent)
+                sent += max(n, 0)
+            elif tx.ops.settled != NULL:
+                tx.ops.settled(tx)
+            t1 = cpu()
+            sending += t1 - t0
+            if not opened:
+                n = rx.ops.peek(rx, &v, 0)
+                opened = n == 1
+            if opened:
+                n = rx.ops.recv(rx, buffer + nbytes + came, nbytes - came)
+                came += max(n, 0)
+            receiving += cpu() - t1
+        rx.ops.consume(rx, 0, 1)
+    free(buffer)
+    if came < nbytes:
+        raise ConnectionError("the channel has ended")
+    return sending, receiving

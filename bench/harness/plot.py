@@ -1,0 +1,116 @@
+"""The pictures: of `hocket bench` time and bus bandwidth over size, of `hocket simulate` time.  Need matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan
+from typing import Any
+
+from hocket.algorithms import Prediction
+from hocket.bench.harness.table import Row, bandwidth
+
+COLORS = {"hocket": "#c1272d", "gloo": "#0072b2", "openmpi": "#e69f00", "mpich": "#009e73", "impi": "#7a4fa3"}
+MARKERS = {"hocket": "o", "gloo": "s", "openmpi": "^", "mpich": "v", "impi": "D"}
+
+
+def plot(path: str, rows: Sequence[Row]) -> None:
+    """Write the PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display
+    from matplotlib import pyplot
+
+    figure, (times, rates) = pyplot.subplots(1, 2, figsize=(12, 5), constrained_layout=True)
+    names = ["hocket", *dict.fromkeys(name for row in rows for name in row.peers)]
+    for name in names:
+        seen = [(row, row.seconds if name == "hocket" else row.peers.get(name)) for row in rows]
+        points = [(row.case, seconds) for row, seconds in seen if seconds]
+        if name == "hocket":
+            style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3}
+        else:
+            style = {"linewidth": 1.4, "zorder": 2}
+        style.update(color=COLORS.get(name), marker=MARKERS.get(name, "."), markersize=4.5, label=name)
+        sizes = [case.nbytes for case, _ in points]
+        times.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
+        rates.plot(sizes, [bandwidth(c, s) * c.kind.factor(c.size) for c, s in points], **style)
+    case = rows[0].case
+    figure.suptitle(f"{case.collective} of {case.dtype} on {case.size} ranks of one machine", fontsize=13)
+    _axis(times, "time of one call", "µs (lower is better)")
+    _axis(rates, "bus bandwidth", "GB/s (higher is better)")
+    if len(names) > 1:
+        _legend(figure, times, len(names))
+    figure.savefig(path, format="png", dpi=130)
+    pyplot.close(figure)
+
+
+def _legend(figure: Any, axis: Any, columns: int) -> None:
+    """Below the axes: a place inside that no curve crosses need not exist."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 4), frameon=False, fontsize=9)
+
+
+def _axis(axis: Any, title: str, unit: str) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_title(title)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("size")
+    axis.set_ylabel(unit)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(nbytes)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.grid(True, which="major", alpha=0.3)
+
+
+def short(nbytes: float) -> str:
+    """8 B, 64 KiB, 1 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:g} GiB"
+
+
+def ratios(path: str, rows: Sequence[tuple[str, float, float | None]]) -> None:
+    """Write a PNG of bars: (what, ours / best MPI, target), shorter is better."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(9, 1 + 0.24 * len(rows)), constrained_layout=True)
+    at = range(len(rows))
+    axis.barh(at, [ratio for _, ratio, _ in rows], color=COLORS["hocket"], height=0.7)
+    targets = [nan if target is None else target for _, _, target in rows]
+    axis.plot(targets, list(at), "|", color="black", markersize=9, label="target")
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.set_yticks(list(at), [what for what, _, _ in rows], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlabel("time of hocket / time of the fastest MPI (lower is better)")
+    _legend(figure, axis, 1)
+    figure.savefig(path, format="png", dpi=130)
+    pyplot.close(figure)
+
+
+def plot_simulated(path: str, title: str, rows: Sequence[Prediction]) -> None:
+    """Write the PNG: predicted time over ranks, or over bytes if all rows have the same number of ranks."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display
+    from matplotlib import pyplot
+
+    over_ranks = len({row.size for row in rows}) > 1
+    figure, axis = pyplot.subplots(figsize=(8, 5), constrained_layout=True)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        fixed = f", {short(row.nbytes)}" if over_ranks and len({r.nbytes for r in rows}) > 1 else ""
+        lines.setdefault(row.algorithm + fixed, []).append((row.size if over_ranks else row.nbytes, row.seconds * 1e6))
+    for label, points in lines.items():
+        axis.plot(*zip(*points, strict=True), marker="o", markersize=4.5, label=label)
+    _axis(axis, title, "µs (lower is better)")
+    _legend(figure, axis, len(lines))
+    if over_ranks:
+        axis.set_xlabel("ranks")
+        axis.xaxis.set_major_formatter(lambda ranks, _: f"{ranks:g}")
+    figure.savefig(path, format="png", dpi=130)
+    pyplot.close(figure)

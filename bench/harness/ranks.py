@@ -1,0 +1,35 @@
+"""Ranks that are started by hand, each with its own command and environment, and what rank 0 prints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hocket.tools.run import die_with
+
+
+def findings(
+    commands: Iterable[tuple[Sequence[str], Mapping[str, str]]], what: str, seconds: float
+) -> list[dict[str, Any]]:
+    """Rank 0's lines of JSON; all ranks are gone afterwards.  SystemExit, naming `what`, if one of them failed."""
+    with contextlib.ExitStack() as stack:
+        ranks: list[subprocess.Popen[str]] = []
+        for words, env in commands:
+            ranks.append(
+                subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True, preexec_fn=die_with(os.getpid()))
+            )
+            stack.callback(_end, ranks[-1])
+        out, _ = ranks[0].communicate(timeout=seconds)
+        if any(process.wait(timeout=20) for process in ranks):
+            raise SystemExit(f"{what}: a rank failed; its reason is above")
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()

@@ -1,0 +1,83 @@
+"""hocket under the stopwatch: the subject that the table is about."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy
+
+import hocket
+from hocket.bench.harness.cases import Case, as_tensor, numpy_dtype
+
+
+class Ours:
+    """A subject (worker.py) of hocket's calls, as a user would write them."""
+
+    name = "hocket"
+
+    def __init__(
+        self, collective: str = "", transport: str | None = None, algorithm: str | None = None, buffers: str = "numpy"
+    ) -> None:
+        """`buffers`: numpy, shared (hocket.empty) or torch."""
+        self.buffers = buffers
+        if algorithm:
+            # By the environment, not by the call: then every call takes the way that calls without arguments take.
+            where = "allreduce" if collective == "barrier" else collective
+            os.environ["HOCKET_ALGORITHM"] = f"{where}={algorithm}"
+        self.comm = hocket.init(transport=transport)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.about = f"hocket {hocket.__version__}"
+
+    def prepare(self, case: Case, given: Any, result: Any) -> Callable[[], object]:
+        if self.buffers == "torch":
+            given, result = as_tensor(given), as_tensor(result)
+        return call_of(self.comm, case, given, result)
+
+    def empty(self, case: Case, count: int) -> Any:
+        made = hocket.empty if self.buffers == "shared" else numpy.empty
+        return made(count, numpy_dtype(case.dtype))
+
+    def barrier(self) -> None:
+        self.comm.barrier()
+
+    def chosen(self) -> dict[str, str]:
+        """The algorithm of the latest call, and the roads it may take."""
+        queue = self.comm._main
+        roads = [road for road in dict.fromkeys(queue.roads) if road is not None]
+        return {"algorithm": queue.engine.plan.algorithm if queue.engine.plan else "", "transport": "+".join(roads)}
+
+
+def timed(comm: hocket.Communicator, call: Callable[[], object], trials: int) -> float:
+    """Seconds of one call, from a common start to the last rank's end: the median of trials."""
+    call()
+    seconds = []
+    for _ in range(trials):
+        comm.barrier()
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return float(numpy.median(comm.allreduce(numpy.array(seconds), "max")))
+
+
+def call_of(comm: hocket.Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:
+    """The call that a case means."""
+    op, root = case.op, case.root
+    at_root = comm.rank == root
+    calls: dict[str, Callable[[], object]] = {
+        "allreduce": partial(comm.allreduce, given, op),
+        "reduce": partial(comm.reduce, given, root, op, result if at_root else None),
+        "reduce_scatter": partial(comm.reduce_scatter, given, op, result),
+        "broadcast": partial(comm.broadcast, given, root),
+        "allgather": partial(comm.allgather, given, result),
+        "gather": partial(comm.gather, given, root, result if at_root else None),
+        "scatter": partial(comm.scatter, given if at_root else None, root, result),
+        "alltoall": partial(comm.alltoall, given, result),
+        "scan": partial(comm.scan, given, op),
+        "exscan": partial(comm.exscan, given, op),
+        "barrier": comm.barrier,
+    }
+    return calls[case.collective]

@@ -1,0 +1,215 @@
+"""From the caller's array to (pointer, bytes, dtype): the only place that looks at array types.
+
+torch tensors are asked for `data_ptr` and friends, so torch is never imported here; anything else comes in through the
+buffer protocol, `__array_interface__`, `__cuda_array_interface__` or DLPack.  Nothing is copied, except GPU arrays where
+a call must go through host memory (staging.py).
+"""
+
+import sys
+
+cimport numpy as np
+import numpy
+from libc.stdint cimport uintptr_t
+
+from hocket.collectives.arrays import dlpack
+from hocket.collectives.arrays import staging
+from hocket.collectives.arrays.streams import current_stream
+from hocket.arguments import kind
+from hocket.errors import ArgumentError, MemoryError as NoMemory
+from hocket.kernels import dtypes
+
+np.import_array()
+
+cdef dict NUMPY_DTYPES = {}     # numpy dtype -> DType, filled as they come
+cdef dict TORCH_DTYPES = {}     # torch dtype -> DType
+cdef object BYTES = dtypes.by_name("bytes")
+
+
+cdef class Buffer:
+    """A contiguous array of the caller's: address, shape, dtype."""
+
+    cdef readonly uintptr_t address
+    cdef readonly size_t nbytes, count
+    cdef readonly tuple shape
+    cdef readonly object dtype      # kernels.dtypes.DType
+    cdef readonly object array      # what the caller gave us
+    cdef readonly bint writable
+    cdef public bint fresh          # made by us for the result
+    cdef object export              # of a buffer, or by DLPack: what keeps its memory where it is
+    cdef readonly object host       # of a GPU array that is staged: its copy in host memory
+    cdef tuple there                # ... and its GPU and address
+    cdef readonly int device        # the GPU that `address` is in; -1: it is in host memory
+    cdef readonly bint foreign      # is the array in a GPU's memory, wherever `address` is?
+
+    def __cinit__(self):
+        self.device = -1
+
+    def stage(self):
+        """If it lies on a GPU, work on a copy in host memory from now on; `restore` writes it back."""
+        cdef Buffer copy
+        if not self.foreign or self.host is not None:
+            return
+        if staging.copies_itself(self.array):
+            copy = describe(staging.to_host(self.array))
+        elif self.device < 0:
+            raise ArgumentError(f"a {type(self.array).__name__} is on a GPU, and no CUDA driver can be opened here")
+        else:
+            copy = describe(numpy.empty(self.nbytes, numpy.uint8))
+            staging.copy(self.array, self.device, copy.address, self.address, self.nbytes)
+        self.there = self.device, self.address
+        self.device, self.host, self.address = -1, copy.array, copy.address
+
+    def restore(self):
+        """Write the result back to where the caller wants it, if that is in GPU memory."""
+        if self.host is None:
+            return
+        if staging.copies_itself(self.array):
+            staging.restore(self.array, self.host)
+        else:
+            gpu, address = self.there
+            staging.copy(self.array, gpu, address, self.address, self.nbytes)
+
+    @property
+    def rows(self):
+        """Length of axis 0; a scalar has none."""
+        return self.shape[0] if self.shape else 0
+
+    def __repr__(self):
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+cdef object numpy_dtype(object dtype, str what):
+    found = NUMPY_DTYPES.get(dtype)
+    if found is None:
+        try:
+            found = dtypes.from_numpy(dtype)
+        except ArgumentError:
+            if dtype.hasobject:
+                raise ArgumentError(f"{what} holds Python objects (dtype {dtype}), which have no bytes to send") from None
+            name = f"bytes({dtype.itemsize})" if dtype.isnative else f"{dtype.str} (not in native byte order)"
+            found = BYTES._replace(itemsize=dtype.itemsize, name=name)
+        NUMPY_DTYPES[dtype] = found
+    return found
+
+
+def describe(array, str what="x"):
+    """A `Buffer` over `array`, or an error that says what is wrong with it."""
+    cdef Buffer b
+    cdef np.ndarray a
+    if isinstance(array, np.ndarray):
+        a = <np.ndarray>array
+        if not np.PyArray_IS_C_CONTIGUOUS(a):
+            raise ArgumentError(f"{what} is not C-contiguous (strides {array.strides}); pass numpy.ascontiguousarray({what})")
+        b = Buffer.__new__(Buffer)
+        b.address = <uintptr_t>np.PyArray_DATA(a)
+        b.nbytes = np.PyArray_NBYTES(a)
+        b.count = np.PyArray_SIZE(a)
+        b.shape = array.shape
+        b.dtype = numpy_dtype(array.dtype, what)
+        b.array = array
+        b.writable = np.PyArray_ISWRITEABLE(a)
+        return b
+    if hasattr(array, "data_ptr"):
+        return describe_torch(array, what)
+    if hasattr(array, "__cuda_array_interface__"):
+        return describe_device(array, what)
+    try:
+        view = numpy.asarray(array if hasattr(array, "__array_interface__") else memoryview(array))
+    except (TypeError, ValueError, BufferError) as why:
+        if hasattr(array, "__dlpack_device__"):
+            return describe_dlpack(array, what)
+        closed = "" if isinstance(why, TypeError) else f" that cannot be read ({why})"
+        raise ArgumentError(
+            f"{what} is {kind(array)}{closed}: pass a NumPy array, a torch tensor, or anything with the buffer protocol "
+            "or DLPack"
+        ) from None
+    b = describe(view, what)
+    b.array, b.export = array, view     # as long as it is exported, a bytearray cannot be resized under us
+    if isinstance(array, numpy.generic):
+        b.writable = False              # `view` is a copy
+    return b
+
+
+cdef Buffer describe_device(object array, str what):
+    """A GPU array, where it is; or its copy in host memory if no driver knows where that is."""
+    cdef Buffer b = Buffer.__new__(Buffer)
+    gpu, b.address, b.shape, b.writable = staging.place(array, what)
+    b.dtype = numpy_dtype(numpy.dtype(array.dtype), what)
+    b.array = array
+    return placed(sized(b), gpu)
+
+
+cdef Buffer describe_dlpack(object array, str what):
+    """An array that says no more than DLPack does."""
+    cdef Buffer b = Buffer.__new__(Buffer)
+    b.export, gpu, b.address, b.shape, b.dtype, b.writable = dlpack.opened(
+        array, what, lambda gpu: current_stream(array, gpu))
+    b.array = array
+    return placed(sized(b), gpu) if gpu >= 0 else sized(b)
+
+
+cdef Buffer sized(Buffer b):
+    """`b` with the elements and bytes that its shape and dtype give."""
+    b.count = 1
+    for n in b.shape:
+        b.count *= n
+    b.nbytes = b.count * b.dtype.itemsize
+    return b
+
+
+cdef Buffer placed(Buffer b, int gpu):
+    """`b` on this GPU; or its copy in host memory, if no driver here knows that (-1)."""
+    b.device, b.foreign = gpu, True
+    if gpu < 0 or not staging.has_driver():
+        b.stage()
+    return b
+
+
+cdef object torch_dtype(object tensor):
+    dtype = TORCH_DTYPES.get(tensor.dtype)
+    if dtype is None:
+        dtype = TORCH_DTYPES[tensor.dtype] = dtypes.from_torch_name(str(tensor.dtype))
+    return dtype
+
+
+cdef Buffer describe_torch(object tensor, str what):
+    if type(tensor).__name__ not in ("Tensor", "Parameter"):
+        raise ArgumentError(f"{what} is {kind(tensor)}, which has no memory of its own: pass a plain torch tensor")
+    if tensor.layout.__str__() != "torch.strided":
+        raise ArgumentError(f"{what} is a sparse tensor; pass {what}.to_dense() or its values")
+    if not tensor.is_contiguous():
+        raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise ArgumentError(f"{what} is on {tensor.device}, whose memory cannot be read; pass {what}.cpu()")
+    cdef Buffer b = Buffer.__new__(Buffer)
+    dtype = torch_dtype(tensor)
+    if tensor.is_neg() or tensor.is_conj():     # lazy: the memory holds other values than the tensor
+        raise ArgumentError(f"{what} is a conjugated or negated view; pass {what}.resolve_conj().resolve_neg()")
+    b.address = tensor.data_ptr()
+    b.count = tensor.numel()
+    b.nbytes = b.count * dtype.itemsize
+    if b.nbytes and (b.address == 0 or tensor.untyped_storage().nbytes() < b.nbytes):
+        raise ArgumentError(f"{what} has no memory: its storage was freed, or is one that only says zero; pass {what}.clone()")
+    b.shape = tuple(tensor.shape)
+    # What autograd records must not change behind its back.
+    b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()
+    b.dtype, b.array = dtype, tensor
+    return placed(b, tensor.get_device()) if tensor.is_cuda else b
+
+
+def empty_like(Buffer model, tuple shape):
+    """A new array of the model's kind and dtype (NumPy in, NumPy out; torch in, torch out) and this shape."""
+    if model.foreign:
+        return staging.empty_like(model.array, shape)
+    if hasattr(model.array, "new_empty"):
+        return model.array.new_empty(shape)
+    dtype = model.array.dtype if hasattr(model.array, "dtype") else numpy.dtype(model.dtype.numpy)
+    try:
+        return numpy.empty(shape, dtype)
+    except (MemoryError, OverflowError, ValueError) as why:     # ValueError: more bytes than there are addresses
+        raise NoMemory(f"the result has shape {shape}, and there is not so much memory ({why})") from None
+
+
+def overlap(Buffer a, Buffer b):
+    """Do the two share memory?"""
+    return a.nbytes and b.nbytes and a.address < b.address + b.nbytes and b.address < a.address + a.nbytes

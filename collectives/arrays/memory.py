@@ -1,0 +1,109 @@
+"""Arrays in memory that every local rank has mapped: collectives on them skip the staging copies."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy
+
+from hocket.arguments import choices, kind, wholes
+from hocket.collectives import default
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError
+from hocket.errors import MemoryError as NoMemory
+from hocket.kernels import dtypes
+from hocket.transports.shm.window import Window
+
+
+def empty(
+    shape: int | Sequence[int], dtype: Any = numpy.float32, *, like: Any = None, comm: Communicator | None = None
+) -> Any:
+    """A new array whose memory the other local ranks can read, contents undefined.
+
+    A NumPy array, or a torch tensor if `like` is one (its dtype is then the default).  Without local ranks it is
+    ordinary memory.  Not collective; give it back by dropping it.  The window holds 64 GiB of addresses per rank.
+
+    >>> import hocket
+    >>> hocket.local_world(2).run(lambda comm: hocket.empty((2, 3)).shape)
+    [(2, 3), (2, 3)]
+    """
+    if comm is None:
+        comm = default.communicator()
+    elif not isinstance(comm, Communicator):
+        raise ArgumentError(f"comm is {kind(comm)}: pass a Communicator")
+    comm.usable()
+    if like is not None and not hasattr(like, "dtype"):
+        raise ArgumentError(f"like is {kind(like)}: pass a NumPy array or a torch tensor")
+    torch_like = hasattr(like, "data_ptr")
+    row = _numpy_dtype(like.dtype if torch_like and dtype is numpy.float32 else dtype)
+    made = _allocate(comm, _shape(shape), row)
+    return _as_torch(made, like if dtype is numpy.float32 else dtype) if torch_like else made
+
+
+def zeros(
+    shape: int | Sequence[int], dtype: Any = numpy.float32, *, like: Any = None, comm: Communicator | None = None
+) -> Any:
+    """`empty`, filled with zeros."""
+    made = empty(shape, dtype, like=like, comm=comm)
+    made[...] = 0
+    return made
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    """`shape` as NumPy would take it: lengths, or one of them."""
+    found = tuple(wholes(shape if isinstance(shape, Iterable) else [shape], "shape"))
+    if any(n < 0 for n in found):
+        raise ArgumentError(f"shape={shape!r} has a length below 0")
+    return found
+
+
+def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> Any:
+    nbytes = math.prod(shape) * dtype.itemsize
+    window = _window(comm)
+    try:
+        if window is None or nbytes == 0:
+            return numpy.empty(shape, dtype)
+        offset = window.alloc(nbytes)
+    except (MemoryError, OverflowError, ValueError) as why:  # NumPy's ValueError: too long, or too many lengths
+        raise NoMemory(
+            f"an array of shape {shape} takes {nbytes} bytes, and cannot be had ({why}); a smaller one may, after "
+            "arrays that are no longer needed are dropped"
+        ) from None
+    memory = numpy.frombuffer(window.view(offset, nbytes), numpy.uint8)
+    weakref.finalize(memory, window.release, offset, nbytes)  # views keep `memory` alive as their base
+    return memory.view(dtype).reshape(shape)
+
+
+def _window(comm: Communicator) -> Window | None:
+    for transport in comm.world.transports.values():
+        found = getattr(transport, "window", None)
+        if isinstance(found, Window):
+            return found
+    return None
+
+
+def _numpy_dtype(dtype: Any) -> numpy.dtype[Any]:
+    name: Any = dtype
+    if str(dtype).startswith("torch."):
+        row = dtypes.from_torch_name(str(dtype))
+        name = row.numpy if hasattr(numpy, row.numpy) else f"uint{8 * row.itemsize}"  # ml_dtypes need not be there
+    try:
+        found: numpy.dtype[Any] = numpy.dtype(name)
+    except (TypeError, ValueError, SyntaxError):  # SyntaxError: of a text that could be a structure
+        known = (row.numpy for row in dtypes.DTYPES if row.numpy)
+        raise ArgumentError(f"dtype={reprlib.repr(dtype)} is no dtype; {choices(dtype, known)}") from None
+    if found.hasobject:
+        raise ArgumentError(f"dtype={dtype!r} holds Python objects, which other ranks cannot read")
+    return found
+
+
+def _as_torch(array: Any, like: Any) -> Any:
+    import torch
+
+    wanted = like.dtype if hasattr(like, "dtype") else like
+    made = torch.from_numpy(array)
+    return made if not isinstance(wanted, torch.dtype) or made.dtype == wanted else made.view(wanted)

@@ -1,0 +1,134 @@
+"""A user's function as an op: what it is given, what it may give back, and what it must not do.
+
+`function(a, b)` gets two flattened, one-dimensional pieces of the ranks' arrays, of any length, and returns their
+combination, element by element.  `a` is a copy of its own, so `a += b; return a` is fine; `b` cannot be written to
+(NumPy) or is a copy (torch).  Both are valid within the call only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+import numpy
+
+from hocket.collectives.arrays.borrowed import current
+from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.arrays.staging import to_gpu, to_host
+from hocket.collectives.arrays.streams import current_stream
+from hocket.collectives.engine.shortcut import group_opened
+from hocket.errors import ArgumentError
+
+Function = Callable[[Any, Any], Any]
+Fold = Callable[[Sequence[memoryview], memoryview], None]
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def inside() -> Iterator[None]:
+    """A function of the user's runs in this thread: the engine that called it can take no other call meanwhile."""
+    _thread.inside = True
+    group_opened(1)  # so that calls take the general way, which asks
+    try:
+        yield
+    finally:
+        group_opened(-1)
+        _thread.inside = False
+
+
+def refuse_inside() -> None:
+    """Raise ArgumentError if this thread is in a function that a reduction called."""
+    if getattr(_thread, "inside", False):
+        raise ArgumentError(
+            "a function given as op cannot call hocket: the reduction that calls it would wait for itself"
+        )
+
+
+def told_apart(function: Function) -> str:
+    """A name of the function that is the same on all ranks that pass the same one; what it closes over is not in it."""
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return name if code is None else f"{name}#{zlib.crc32(_content(code).encode()):08x}"
+
+
+def _content(code: CodeType) -> str:
+    """What it does, without where it stands.  Of one version of Python only: another compiles otherwise."""
+    constants = [_content(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return "|".join([sys.version, code.co_code.hex(), *code.co_names, *constants])
+
+
+def folded(function: Function, x: Buffer) -> Fold:
+    """`function` over the operands that the engine hands out, in rank order, for arrays of x's kind."""
+    if x.foreign:
+        function = _on_copies(function, x)
+    return _of_torch(function, x.array.dtype) if hasattr(x.array, "data_ptr") else _of_numpy(function, x)
+
+
+def _of_numpy(function: Function, x: Buffer) -> Fold:
+    dtype: Any = numpy.dtype(x.array.dtype if hasattr(x.array, "dtype") else x.dtype.numpy)
+
+    def fold(operands: Sequence[memoryview], out: memoryview) -> None:
+        total = numpy.frombuffer(operands[0], dtype).copy()
+        for operand in operands[1:]:
+            piece = numpy.frombuffer(operand, dtype)
+            piece.flags.writeable = False
+            with inside():
+                found = function(total, piece)
+            total = _checked(found, numpy.ndarray, piece.shape, dtype, _fits)
+            if not total.flags.writeable:  # `b` itself, or a view of it
+                total = total.copy()
+        numpy.frombuffer(out, dtype)[:] = total
+
+    return fold
+
+
+def _of_torch(function: Function, dtype: Any) -> Fold:
+    torch = sys.modules["torch"]
+
+    def fold(operands: Sequence[memoryview], out: memoryview) -> None:
+        total = torch.frombuffer(operands[0], dtype=dtype).clone()
+        for operand in operands[1:]:
+            piece = torch.frombuffer(operand, dtype=dtype).clone()
+            with inside():
+                found = function(total, piece)
+            total = _checked(found, torch.Tensor, piece.shape, dtype, torch.can_cast)
+        torch.frombuffer(out, dtype=dtype)[:] = total
+
+    return fold
+
+
+def _fits(found: Any, wanted: Any) -> bool:
+    """Can the result be rounded to the array's dtype?  (ml_dtypes have no casts of the same kind.)"""
+    builtin = wanted.isbuiltin == 1
+    return found == wanted or (numpy.can_cast(found, wanted, "same_kind") if builtin else bool(found.kind != "c"))
+
+
+def _checked(found: Any, kind: Any, shape: tuple[int, ...], dtype: Any, fits: Callable[[Any, Any], bool]) -> Any:
+    """What the function returned, if it is an array of one element for each of `a`."""
+    if not isinstance(found, kind) or tuple(found.shape) != tuple(shape):
+        what = f"an array of shape {tuple(found.shape)}" if isinstance(found, kind) else f"a {type(found).__name__}"
+        what = "nothing (did it work in place? then let it return a)" if found is None else what
+        raise ArgumentError(
+            f"the function given as op returned {what}; it must return the combination of two pieces, element by "
+            f"element: here an array of shape {tuple(shape)}"
+        )
+    if not fits(found.dtype, dtype):
+        raise ArgumentError(f"the function given as op returned {found.dtype} of arrays of {dtype}; convert the result")
+    return found
+
+
+def _on_copies(function: Function, x: Buffer) -> Function:
+    """`function` for what is staged: it gets arrays of x's kind on its GPU, as from GPU to GPU, but copies."""
+    gpu = x.device
+    stream = current_stream(x.array, gpu) if gpu >= 0 else 0
+
+    def call(a: Any, b: Any) -> Any:
+        with current(x.array, gpu, stream) if gpu >= 0 else contextlib.nullcontext():
+            return to_host(function(to_gpu(x.array, a), to_gpu(x.array, b)))
+
+    return call

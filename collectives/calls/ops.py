@@ -1,0 +1,107 @@
+"""What `op=` may be, and what it means for a plan: a kernel's code, a user's function, a factor before or after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.calls.functions import Fold, Function, folded, told_apart
+from hocket.errors import ArgumentError
+from hocket.kernels import ops as kernel_ops
+
+
+@dataclass(frozen=True)
+class PremulSum:
+    """Sum of factor * x; the factor may differ between ranks.  `hocket.premul_sum(factor)`."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Expression:
+    """CUDA C++ that combines `a` and `b`.  `hocket.expression(text)`."""
+
+    text: str
+    commutative: bool
+
+
+Op = str | Function | PremulSum | Expression
+
+
+def premul_sum(factor: float) -> PremulSum:
+    """The op that multiplies this rank's x by `factor` before it is summed (NCCL's PreMulSum)."""
+    try:
+        found = float(factor)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"factor={factor!r} must be a number") from None
+    return PremulSum(found)
+
+
+def expression(text: str, commutative: bool = False) -> Expression:
+    """The op that `text` says, of arrays on GPUs: CUDA C++ over `a` and `b`, such as "a > b ? a : b".
+
+    It is compiled once for each dtype, and runs as the built-in ops do.  `a` and `b` have the element's own C type and
+    the result is converted to it; 16- and 8-bit floats are computed with in float32.  It must be associative; operands
+    are combined in rank order, unless it is `commutative` too.  For bool, integers and floats, on GPUs only.
+    """
+    if not isinstance(text, str):
+        raise ArgumentError(f"text={text!r} must be CUDA C++ over a and b")
+    return Expression(text, commutative)
+
+
+class Resolved(NamedTuple):
+    """An op for one dtype and size."""
+
+    name: str
+    code: int
+    user: Fold | None = None
+    before: float | None = None
+    """Factor on this rank's input."""
+    after: float = 0.0
+    """Factor on the result."""
+    function: Function | None = None
+    """The user's own, which `user` calls with arrays in host memory."""
+    expression: Expression | None = None
+
+    @property
+    def commutative(self) -> bool:
+        """A user's own op is combined in rank order, unless more is known of it."""
+        return self.user is None and (self.expression is None or self.expression.commutative)
+
+
+LARGEST_ELEMENT = 4096
+"""Bytes: what every channel surely delivers in one piece."""
+
+
+def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
+    """`op` for x's dtype, or an error that says which ops or dtypes fit."""
+    dtype = x.dtype
+    if isinstance(op, str):
+        if op != "avg":
+            return Resolved(kernel_ops.by_name(op).name, kernel_ops.lookup(op, dtype))
+        return Resolved("avg", _summable(op, x), after=1.0 / size)
+    if isinstance(op, PremulSum):
+        return Resolved("premul_sum", _summable("premul_sum", x), before=op.factor)
+    if isinstance(op, Expression):
+        name = f"expression({op.text!r}{', commutative=True' if op.commutative else ''})"
+        return Resolved(name, -1, expression=op)
+    if callable(op):
+        if x.dtype.itemsize > LARGEST_ELEMENT:
+            raise ArgumentError(f"elements of {x.dtype.itemsize} bytes; a function op takes at most {LARGEST_ELEMENT}")
+        if x.foreign and not hasattr(x.array, "dtype"):
+            raise ArgumentError(
+                f"a function as op is called with arrays of x's kind, and of a {type(x.array).__name__} hocket knows "
+                "only the memory: use a built-in op or hocket.expression"
+            )
+        return Resolved(told_apart(op), -1, folded(op, x), function=op)
+    raise ArgumentError(
+        f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor), a function, "
+        "or expression(text)"
+    )
+
+
+def _summable(name: str, x: Buffer) -> int:
+    if x.dtype.name == "bool":
+        raise ArgumentError(f"op {name!r} needs numbers, got bool")
+    return kernel_ops.lookup("sum", x.dtype)

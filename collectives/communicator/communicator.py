@@ -1,0 +1,353 @@
+"""The Communicator: an ordered set of ranks, and everything they can do together.
+
+Every collective is called by all ranks, in the same order, with the same dtype, shape, op and root; what differs is
+found and raised on all of them (MismatchError), at no extra round trip.  Every call also takes
+
+    async_op=False    True: return a `Work` at once
+    timeout=None      seconds; default HOCKET_TIMEOUT (300)
+    algorithm=None    a name (`hocket.algorithms.names`) or an `Algorithm`, instead of the choice by size
+    transport=None    "shm", "tcp", ...: use only this road
+
+`op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
+arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
+of that length and dtype: so it must work element by element, be associative, and write into neither of its arguments.
+
+Arrays are contiguous: NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol; results are of
+the caller's kind.  Rows are counted on axis 0.  Costs: n is the bytes of the longest array of a rank, p = size.
+
+Every call may raise ArgumentError (this rank's arrays or arguments) or MemoryError (no room for its result), and on all
+ranks MismatchError, PeerLostError, TimeoutError or TransportError, after which the communicator refuses calls.  All are
+`hocket.Error`.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+from hocket import arguments
+from hocket.algorithms.choice.tuning import Tuning
+from hocket.algorithms.language.registry import Algorithm
+from hocket.arguments import texts, whole, wholes
+from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.calls.ops import Op
+from hocket.collectives.calls.options import Options, checked
+from hocket.collectives.communicator.explain import explain
+from hocket.collectives.communicator.lifecycle import CommunicatorBase
+from hocket.collectives.communicator.messages import ANY, user_tag
+from hocket.errors import ArgumentError
+
+INHERITED = (
+    "close", "host", "local_rank", "local_size", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning",
+)  # fmt: skip
+"""What of the bases is for users too."""
+
+
+class Communicator(CommunicatorBase):
+    """`rank` of `size` ranks.  Made by `hocket.init`, `split`, `dup`, `subgroup` or `hocket.local_world`."""
+
+    # --- reductions
+
+    def allreduce(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
+    ) -> Any:  # fmt: skip
+        """Combine all ranks' x; every rank gets the result, in place or in `out`.
+
+        order="rank": combine strictly in rank order.  All ranks hold the same bits in any case.
+        Cost: at least 2n(p-1)/p bytes per rank.
+
+        >>> import hocket, numpy as np
+        >>> hocket.local_world(4).run(lambda comm: comm.allreduce(np.ones(3)).tolist())[0]
+        [4.0, 4.0, 4.0]
+        """
+        return self._call("allreduce", x, out, op, 0, None, async_op, timeout, algorithm, transport, order)
+
+    def reduce(
+        self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+        order: str = "any",
+    ) -> Any:  # fmt: skip
+        """Combine all ranks' x; the root gets the result (new, or in `out`), the others None.  x is untouched.
+
+        Cost: at least n(p-1)/p bytes per rank.
+        """
+        return self._call("reduce", x, out, op, root, None, async_op, timeout, algorithm, transport, order)
+
+    def reduce_scatter(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
+    ) -> Any:  # fmt: skip
+        """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank."""
+        return self._call("reduce_scatter", x, out, op, 0, None, async_op, timeout, algorithm, transport, order)
+
+    def reduce_scatterv(
+        self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+        order: str = "any",
+    ) -> Any:  # fmt: skip
+        """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
+        what = "reduce_scatter", x, out, op, 0, _given(counts)
+        return self._call(*what, async_op, timeout, algorithm, transport, order)
+
+    def scan(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Rank r gets the combination of ranks 0..r, in rank order; in place or in `out`.
+
+        Cost: ceil(log2 p) steps of n bytes.
+        """
+        return self._call("scan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
+
+    def exscan(
+        self, x: Any, op: Op = "sum", out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Rank r gets the combination of ranks 0..r-1; rank 0's result is left as it was."""
+        return self._call("exscan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
+
+    # --- movement
+
+    def broadcast(
+        self, x: Any, root: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """The root's x to all ranks, in place.  n bytes received per rank."""
+        return self._call("broadcast", x, None, None, root, None, async_op, timeout, algorithm, transport, "any")
+
+    def allgather(
+        self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """All ranks' rows, concatenated on axis 0 in rank order.  n(p-1)/p bytes received per rank."""
+        return self._call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
+
+    def allgatherv(
+        self, x: Any, counts: Sequence[int], out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """allgather with counts[r] rows from rank r; all ranks give the same counts."""
+        return self._call("allgather", x, out, None, 0, _given(counts), async_op, timeout, algorithm, transport, "any")
+
+    def gather(
+        self, x: Any, root: int = 0, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """All ranks' rows, concatenated on axis 0, at the root; None elsewhere.  The root receives n(p-1)/p bytes."""
+        return self._call("gather", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
+
+    def gatherv(
+        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """gather with counts[r] rows from rank r; all ranks give the same counts."""
+        return self._call("gather", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any")
+
+    def scatter(
+        self, x: Any = None, root: int = 0, out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """The root's x of size * m rows; rank r gets rows r*m .. (r+1)*m.  The root sends n(p-1)/p bytes.
+
+        Ranks other than the root say what they expect: `out` of m rows, or an x of the root's shape (not read).
+        """
+        return self._call("scatter", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
+
+    def scatterv(
+        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, *, async_op: bool = False,
+        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """scatter with counts[r] rows for rank r; all ranks give the same counts.  x may be None with `out`."""
+        return self._call("scatter", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any")
+
+    def alltoall(
+        self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """x of size * m rows: rows d*m .. (d+1)*m go to rank d; the result holds the rows from each rank in order.
+
+        Cost: n(p-1)/p bytes sent and received per rank.
+        """
+        return self._call("alltoall", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
+
+    def alltoallv(
+        self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None, *,
+        async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
+        what = "alltoall", x, out, None, 0, (_given(send_counts, "send_counts"), _given(recv_counts, "recv_counts"))
+        return self._call(*what, async_op, timeout, algorithm, transport, "any")
+
+    def barrier(
+        self, *, async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Return when all ranks have called it: an allreduce of nothing."""
+        work = self._call("barrier", self._nothing, None, None, 0, None, async_op, timeout, algorithm, transport, "any")
+        return work.giving(None) if async_op else None
+
+    # --- between two ranks
+
+    def send(
+        self, x: Any, dest: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Send x to `dest`.  Returns when x may be changed, which may be before it has been received."""
+        options = checked(Options(async_op, timeout, None, transport))
+        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, user_tag(whole(tag, "tag")), options)
+
+    def recv(
+        self, out: Any, source: int | None, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
+        transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
+
+        source=None: from whichever rank's comes first; with async_op=True `Work.source` then says whose it was.
+        """
+        options = checked(Options(async_op, timeout, None, transport))
+        place = ANY if source is None else self._rank(source, "source")
+        return self._exchange_messages(None, None, out, place, user_tag(whole(tag, "tag")), options)
+
+    def sendrecv(
+        self, x: Any, dest: int, out: Any, source: int, tag: int = 0, *, async_op: bool = False,
+        timeout: float | None = None, transport: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Send x to `dest` while receiving `out` from `source`: cannot deadlock, even in a ring."""
+        options = checked(Options(async_op, timeout, None, transport))
+        ends = self._rank(dest, "dest"), out, self._rank(source, "source")
+        return self._exchange_messages(x, *ends, user_tag(whole(tag, "tag")), options)
+
+    # --- communicators
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """One communicator for each color, ranks ordered by (key, old rank); color None: take no part."""
+        color, key = None if color is None else whole(color, "color"), whole(key, "key")
+        rows = self._share([color, key], "split()")
+        serial = self._next_serial()
+        mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
+        members = [self.members[r] for _, r in mine]
+        made = None if color is None else type(self)(self.world, f"{self.name}/{serial}.{color}", members, self.tuning)
+        self._wire(made)
+        return made
+
+    def dup(self) -> Communicator:
+        """A communicator of the same ranks with an order of calls of its own."""
+        made = self.split(0)
+        assert made is not None
+        return made
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
+        """A communicator of these ranks, in this order.  All ranks of this one call it; others get None."""
+        ranks = [self._rank(r, "ranks") for r in wholes(ranks, "ranks")]
+        if len(set(ranks)) < len(ranks):
+            raise ArgumentError(f"ranks={ranks} names a rank twice")
+        return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
+
+    def create_group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Communicator:
+        """A communicator of these ranks, in this order, made by them alone: the others do not call it.
+
+        `name`: the same on all of them, and of no other communicator made of this one.  If one of them does not come
+        within `timeout` seconds, this communicator ends too.  MPI's Comm_create_group.
+        """
+        if not isinstance(name, str):
+            raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
+        options = checked(Options(timeout=timeout))
+        ranks = [self._rank(r, "ranks") for r in wholes(ranks, "ranks")]
+        if len(set(ranks)) < len(ranks) or self.rank not in ranks:
+            raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
+        made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
+        made.wire(self._share_among(ranks, made.name, made.offer(), options))
+        return made
+
+    def register(self, x: Any) -> None:
+        """Let other ranks of this host read `x`, on a GPU, where it lies, when calls send long pieces of it.
+
+        That saves a copy into this communicator's window, two fifths of the traffic (docs/gpu.md).  Local: each rank
+        does so or not.  All of the allocation counts that x is part of.  x is kept until this communicator is closed,
+        as peers map its memory; where they cannot, calls go on as without, and `explain` says why.  Raises
+        ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
+        """
+        self.usable()
+        self.gpus.register(self, describe(x))
+
+    # --- about it
+
+    @property
+    def host(self) -> int:
+        """Which host this rank is on, of those that this communicator's ranks are on: 0, 1, ... by their first ranks.
+
+        Ranks are on one host if they share memory, or, where that is not used, say the same name of one kernel.
+        `comm.split(comm.host)` makes a communicator of each host.
+        """
+        return next(i for i, here in enumerate(self._by_host()) if self.rank in here)
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among those of this communicator on its host: 0 to local_size - 1, in their order.
+
+        Of one that `split` made only its own ranks count; which GPU is whose is told by that of `hocket.init`.
+        """
+        return self._by_host()[self.host].index(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """How many ranks of this communicator are on this rank's host."""
+        return len(self._by_host()[self.host])
+
+    def _by_host(self) -> list[list[int]]:
+        hosts = ([i for i, r in enumerate(self.members) if r in host] for host in self.world.hosts)
+        return sorted(here for here in hosts if here)
+
+    def tune(
+        self, collectives: Sequence[str] | None = None, sizes: Sequence[int] | None = None, seconds: float = 10.0
+    ) -> Tuning:
+        """Measure every algorithm here, and choose by that from now on (this communicator, and those made of it).
+
+        All ranks call it.  `collectives`: default all; `sizes`: bytes, default 8 B to 16 MiB; `seconds`: about how
+        long, at least a few calls of each.  Returns what was measured, the same on all ranks; `hocket tune` also
+        keeps it for later jobs.  Raises ArgumentError if HOCKET_ALGORITHM is set.
+
+        >>> import hocket
+        >>> with hocket.local_world(2) as world:
+        ...     tuned = world.run(lambda comm: comm.tune(["allreduce"], [8, 4096], seconds=0.1))[0]
+        >>> [(p.collective, p.nbytes) for p in tuned.points]
+        [('allreduce', 8), ('allreduce', 4096)]
+        """
+        from hocket.collectives.tuning import measure  # measuring is not needed before it is asked for
+
+        names = [] if collectives is None else texts(collectives, "collectives")
+        lengths = [] if sizes is None else wholes(sizes, "sizes")
+        limit = arguments.seconds(seconds, "seconds")
+        found = measure.tune(self, names or measure.TUNED, lengths or measure.SIZES, limit)
+        self.retune(self.tuning + found)
+        return found
+
+    def explain(self, collective: str | None = None, nbytes: int | None = None) -> str:
+        """Which transport leads to each rank and why the others do not, and which algorithm is used at which size.
+
+        >>> import hocket
+        >>> print(hocket.local_world(1).run(lambda comm: comm.explain("allreduce", 8))[0].splitlines()[0])
+        communicator 'world': rank 0 of 1
+        """
+        return explain(self, collective, nbytes)
+
+    def _general(
+        self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
+    ) -> Any:
+        """The short way knows its arguments; those of any other call are looked at first."""
+        return super()._general(collective, x, out, op, root, counts, checked(options))
+
+    def __dir__(self) -> list[str]:
+        """What a user may call, for completion; not what the parts of the library call."""
+        own = [name for name in vars(Communicator) if not name.startswith("_")]
+        return [*own, *INHERITED, *(name for name in super().__dir__() if name.startswith("__"))]
+
+
+def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:
+    """Counts are what a v-variant is for: without them it would be the even call."""
+    if counts is None:
+        raise ArgumentError(f"{what}=None must be row counts, one per rank; the call without v has equal ones")
+    return counts

@@ -1,0 +1,124 @@
+"""`comm.explain()`: which road leads to each rank, why not another, and which algorithm for which size."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hocket.algorithms.choice.choose import Choice, choose
+from hocket.algorithms.choice.delegated import LIBRARIES
+from hocket.algorithms.choice.tuning import candidates
+from hocket.arguments import whole
+from hocket.collectives.calls.asked import asked
+from hocket.collectives.delegates.mpi import NO_JOB
+from hocket.errors import ArgumentError
+from hocket.transports.tcp import tls
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.lifecycle import CommunicatorBase
+    from hocket.collectives.engine.queue import Queue
+
+SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
+
+
+def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
+    """The text of `Communicator.explain`."""
+    world = comm.world
+    if nbytes is not None and whole(nbytes, "nbytes") < 0:
+        raise ArgumentError(f"nbytes={nbytes!r} is not a number of bytes")
+    lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
+    if world.why:
+        lines.append(f"  found by: {world.why}")
+    lines.append(f"  hosts: {' | '.join(','.join(map(str, g)) for g in comm.groups)} (proven by sharing memory)")
+    if world.config.encrypt:
+        lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()})")
+    lines.append("roads:")
+    for peer, member in enumerate(comm.members):
+        if peer == comm.rank:
+            continue
+        road = world.road(member)
+        detail = getattr(world.transports[road], "detail", lambda rank: "")(member)
+        lines.append(f"  rank {peer}: {road}{detail and f' ({detail})'}")
+        for name in [*world.tables, *world.absent]:
+            why = world.refusal(name, member)
+            if name != road:
+                lines.append(f"    not {name}: {why or 'comes after ' + road}")
+    if comm.gpus.why_staged is not None:
+        lines += _gpu_arrays(comm)
+    lines.append("algorithms (by bytes of the whole vector):")
+    for name in COLLECTIVES if collective is None else (collective,):
+        setting = asked(world.config.algorithm, name)
+        if setting:
+            lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")
+            continue
+        gpu = comm._queues.get(("gpu", None))
+        if nbytes is not None:
+            lines += _choice(comm, comm._main, name, nbytes, name)
+            lines += _choice(comm, gpu, name, nbytes, f"{name} on a GPU") if gpu is not None else []
+            continue
+        chosen = _sizes(comm, comm._main, name)
+        lines.append(f"  {name}: {chosen}")
+        if gpu is not None and (differs := _sizes(comm, gpu, name)) != chosen:
+            lines.append(f"  {name} on a GPU: {differs}")
+    lines.append(f'  algorithm="mpi": {world.mpi.about if world.mpi else NO_JOB}')
+    if not comm.tuning.points:
+        lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
+    return "\n".join(lines)
+
+
+def _gpu_arrays(comm: CommunicatorBase) -> list[str]:
+    """How they go, for each rank."""
+    if comm.gpus.why_staged:
+        return [f"GPU arrays: through host memory, whole: {comm.gpus.why_staged}"]
+    from hocket.collectives.gpu.meeting import LARGEST  # only where there are such arrays
+
+    gpus = comm.gpus
+    how = f"hosts wait for events, not streams for words: {gpus.why_events}" if gpus.why_events else ""
+    direct = f"from GPU to GPU (CUDA IPC; {how or 'streams wait for words'})"
+    to_none = len(gpus.why_pinned) == comm.size - 1 > 0
+    together = f"up to {human(LARGEST)} of each rank's x in one kernel of each, which meet by flags"
+    return [
+        f"GPU arrays: {'in pieces through pinned host memory' if to_none else direct}",
+        f"  no kernels that meet: {gpus.why_apart}" if gpus.why_apart else f"  {together}",
+        *(f"  registered, and copied all the same: {n} ({why})" for why, n in gpus.unregistered.items()),
+        *(f"  rank {peer}: through pinned host memory: {why}" for peer, why in gpus.why_pinned.items()),
+    ]
+
+
+def _libraries(comm: CommunicatorBase) -> tuple[str, ...]:
+    """What may be chosen besides the schedules, for the usual dtypes and ops."""
+    return LIBRARIES if comm.world.mpi_everywhere else ()
+
+
+def _sizes(comm: CommunicatorBase, queue: Queue, collective: str) -> str:
+    return ", ".join(f"{human(n)} {_chosen(comm, queue, collective, n).name}" for n in SIZES)
+
+
+def _chosen(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int) -> Choice:
+    return choose(comm.tuning, collective, nbytes, queue.layout, queue.groups, libraries=_libraries(comm))
+
+
+def _choice(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int, title: str) -> list[str]:
+    """Why that one, and what the others would take."""
+    tuning, libraries = comm.tuning, _libraries(comm)
+    choice = _chosen(comm, queue, collective, nbytes)
+    times = tuning.measured(collective, queue.layout, nbytes)
+    lines = [f"  {title} {human(nbytes)}: {choice.name}, {choice.why}"]
+    for name in sorted(candidates(collective, queue.layout, libraries=libraries), key=lambda n: times.get(n, math.inf)):
+        predicted = tuning.predicted(collective, name, queue.layout, nbytes)
+        both = ("measured", times.get(name)), ("predicted", predicted)
+        said = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]
+        if said:
+            lines.append(f"    {name}: {', '.join(said)}")
+    return lines
+
+
+def human(nbytes: int) -> str:
+    """8 B, 64 KiB, 1 MiB."""
+    size, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:g} {unit}"

@@ -1,0 +1,169 @@
+"""send, recv and sendrecv: messages between two ranks, matched by tag, in a queue of their own."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from hocket.collectives.arrays.buffers import Buffer, describe
+from hocket.collectives.calls.call import Call, writable
+from hocket.collectives.calls.functions import refuse_inside
+from hocket.collectives.calls.options import Options
+from hocket.collectives.communicator.runner import NO_OP, Running, check_timeout
+from hocket.collectives.engine.engine import CODES
+from hocket.collectives.engine.queue import Queue
+from hocket.collectives.plans.lower import IN, OUT
+from hocket.collectives.plans.plan import Plan
+from hocket.collectives.waiting.work import open_group
+from hocket.errors import ArgumentError
+
+DONE, BUSY = CODES["done"], CODES["busy"]
+ANY = -1
+"""As a source: whichever rank's message comes first."""
+PRIVATE = 1 << 31
+"""Tags from here on are the library's own."""
+
+
+class Messages(Running):
+    """The messages of a communicator."""
+
+    def _exchange_messages(
+        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, options: Options
+    ) -> Any:
+        if self._broken is not None:
+            self._refuse()
+        refuse_inside()
+        check_timeout(options.timeout)
+        src = describe(x) if dest is not None else None
+        dst = writable(describe(out, "out"), "out") if source is not None else None
+        for buffer in (src, dst):
+            if buffer is not None:
+                buffer.stage()
+        if src is not None and dst is not None and src.dtype != dst.dtype:
+            raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
+        if dest == self.rank or source == self.rank:
+            return self._to_self(x, dest, out, source, src, dst, options)
+        queue = self._queue("messages", options.transport)
+        queue.check_thread()
+        if source == ANY:
+            return self._from_any(queue, out, dst, tag, options)
+        model = src or dst
+        assert model is not None
+        timeout = self.timeout if options.timeout is None else options.timeout
+        label = _label(model, tag)
+        key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
+        plan = queue.engine.plans.get(key)
+        if plan is None:
+            plan = _message_plan(dest, source, src, dst)
+            self._connect(queue, plan, timeout, label)
+            queue.keep(key, plan)
+        held = queue.pin(src, dst)
+        at = (src.address if src else 0, dst.address if dst else 0)
+        call = Call("message", src, dst, 0, result=out)
+        engine = queue.engine
+        if options.async_op or open_group() is not None:
+            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call)
+        code = engine.execute(plan, *at, -1, None, timeout, label)
+        if code == BUSY:
+            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call).result()
+        if code != DONE:
+            engine.hold(call)
+            self._fail(engine, code, engine.culprit, timeout)
+        if dst is not None:
+            dst.restore()
+        return out
+
+    def _share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
+        """The JSON values of these ranks, by their place in `ranks`, which only they call; the first collects them."""
+        tag = PRIVATE | zlib.crc32(name.encode()) >> 1
+        if len(ranks) == 1:
+            return [value]
+        if self.rank != ranks[0]:
+            self._post(value, ranks[0], tag, options)
+            return list(self._fetch(ranks[0], tag, options))
+        values = [value, *(self._fetch(r, tag, options) for r in ranks[1:])]
+        for r in ranks[1:]:
+            self._post(values, r, tag, options)
+        return values
+
+    def _post(self, value: Any, dest: int, tag: int, options: Options) -> None:
+        data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
+        for part in (numpy.array([len(data)]), data):
+            self._exchange_messages(part, dest, None, None, tag, options)
+
+    def _fetch(self, source: int, tag: int, options: Options) -> Any:
+        length = numpy.zeros(1, numpy.int64)
+        self._exchange_messages(None, None, length, source, tag, options)
+        data = numpy.empty(int(length[0]), numpy.uint8)
+        self._exchange_messages(None, None, data, source, tag, options)
+        return json.loads(data.tobytes())
+
+    def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
+        """Its plan is used once: the engine writes into it whose message it took."""
+        assert dst is not None
+        others = tuple(r for r in range(self.size) if r != self.rank)
+        if not others:
+            raise ArgumentError("recv: there is no other rank here to receive from")
+        text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
+        plan = _plan_of("recv", text, [("recv", others, -1, False, None, [(OUT, 0, dst.nbytes)])], dst)
+        label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
+        self._connect(queue, plan, self.timeout if options.timeout is None else options.timeout, label)
+        held = queue.pin(dst)
+        work = self._start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst, held), call=call)
+        return work if options.async_op or open_group() is not None else work.result()
+
+    def _to_self(
+        self, x: Any, dest: int | None, out: Any, source: int | None, src: Buffer | None, dst: Buffer | None,
+        options: Options,
+    ) -> Any:  # fmt: skip
+        if dest != source or src is None or dst is None or src.nbytes != dst.nbytes:
+            raise ArgumentError(f"rank {self.rank} cannot send to or receive from itself; use sendrecv, or copy")
+        work = self._start(
+            self._queue("messages", options.transport), _self_plan(src), src.address, dst.address, NO_OP,
+            options, 0, (src, dst), call=Call("message", src, dst, 0, result=out),
+        )  # fmt: skip
+        return work if options.async_op else out if open_group() is not None else work.result()
+
+
+def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
+    step: list[Any] = []
+    if src is not None:
+        step.append(("send", (dest,), -1, False, [(IN, 0, src.nbytes)], None))
+    if dst is not None:
+        step.append(("recv", (source,), -1, False, None, [(OUT, 0, dst.nbytes)]))
+    model = src or dst
+    assert model is not None
+    verb = "sendrecv" if src and dst else "send" if src else "recv"
+    ends = ", ".join(f"{k}={v}" for k, v in (("dest", dest), ("source", source)) if v is not None)
+    return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {ends})", step, model)
+
+
+def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:
+    return Plan(
+        [step], itemsize=model.dtype.itemsize, dtype=model.dtype.code, scratch=0, segment=0, fingerprint=0,
+        collective=verb, algorithm="message", text=text,
+    )  # fmt: skip
+
+
+def user_tag(tag: int) -> int:
+    """`tag`, if it may be a message's."""
+    if not 0 <= tag < PRIVATE:
+        raise ArgumentError(f"tag={tag} must be between 0 and 2**31 - 1")
+    return tag
+
+
+def _label(model: Buffer, tag: int) -> int:
+    """What a message carries: its dtype, which is checked, and its tag, which is matched."""
+    return int(model.dtype.code) << 32 | tag
+
+
+def _self_plan(src: Buffer) -> Plan:
+    pieces = [(IN, 0, src.nbytes)], [(OUT, 0, src.nbytes)]
+    return Plan(
+        [[("copy", (), -1, False, *pieces)]], itemsize=1, dtype=src.dtype.code, scratch=0, segment=0, fingerprint=0,
+        collective="sendrecv", algorithm="copy", text="sendrecv to itself",
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""algorithm="mpi": from one of our calls to the library's own collective, and why one cannot be had.
+
+The words of MPI (datatypes, ops, functions) are in transports/mpi/types.py and mpi_call.pyx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.job.world import World
+from hocket.collectives.plans.lower import offsets
+from hocket.kernels import ops as kernel_ops
+from hocket.transports.mpi.types import moving, reducing
+
+NO_JOB = "these ranks are no MPI job: start them with mpirun, with mpi4py installed, or use hocket.from_mpi"
+SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": "Reduce", "broadcast": "Bcast"}
+"""Collectives of vectors: one count."""
+
+
+def refusal(world: World, call: Call, how: Resolved) -> str | None:
+    """Why MPI cannot carry out this call; None if it can.  The same on all ranks."""
+    if world.mpi is None:
+        return NO_JOB
+    if how.user is not None or how.expression is not None:
+        return "MPI cannot call a function or an expression as op; leave the choice of the algorithm to hocket"
+    if not how.name:
+        return None
+    found = reducing(call.model.dtype.name, _op(how))
+    return found.why or None
+
+
+def offered(world: World, call: Call, how: Resolved) -> tuple[str, ...]:
+    """The libraries among which a call may choose by itself.
+
+    Not where threads must mind who calls MPI: a choice of ours must not make calls fail that were allowed.
+    """
+    return ("mpi",) if world.mpi_everywhere and refusal(world, call, how) is None else ()
+
+
+def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size: int) -> Any:
+    """The MPI function that does what `call` says on `comm`, ready to be called."""
+    from hocket.transports.mpi.call import MpiCall
+
+    MPI, per = job.mpi.MPI, 1
+    words: dict[str, Any] = {"comm": comm.handle, "root": call.root}
+    if how.name:
+        found = reducing(call.model.dtype.name, _op(how))
+        name, words["op"] = found.datatype, getattr(MPI, found.op).handle
+    else:
+        name, per = moving(call.model.dtype.itemsize)
+    words["type"] = getattr(MPI, name).handle
+    counts = None if call.counts is None else [n * per for n in call.counts]
+    function = _function(call, counts)
+    words |= _counts(function, call.count * per, counts, rank, size)
+    overlap = (0, 0)
+    if call.collective == "reduce_scatter" and call.src is not None and call.dst is not None:
+        overlap = call.src.nbytes, call.dst.nbytes  # our result may be a part of x
+    in_place = call.in_place and call.collective != "broadcast"
+    return MpiCall(job.mpi, function, words, in_place, overlap)
+
+
+def _op(how: Resolved) -> str:
+    """avg and premul_sum are sums, scaled by us."""
+    return "sum" if how.name in ("avg", "premul_sum") else kernel_ops.by_name(how.name).name
+
+
+def _function(call: Call, counts: Sequence[int] | None) -> str:
+    if call.collective == "barrier":
+        return "Barrier"
+    if counts is None:
+        return SAME[call.collective]
+    even = len(set(counts)) == 1 and not call.private  # private: others may see other counts
+    if call.collective == "reduce_scatter":
+        return "Reduce_scatter_block" if even else "Reduce_scatter"
+    return call.collective.capitalize() + ("" if even else "v")
+
+
+def _counts(function: str, count: int, counts: list[int] | None, rank: int, size: int) -> dict[str, Any]:
+    if counts is None:
+        return {"count": count}
+    if function == "Alltoallv":
+        to, of = counts[:size], counts[size:]
+        return {"counts": to, "displs": offsets(to), "from_counts": of, "from_displs": offsets(of)}
+    return {"count": counts[rank], "counts": counts, "displs": offsets(counts)}

@@ -1,0 +1,17 @@
+"""How a run goes forward; see run.pxd for what a run is."""
+
+from libc.stdint cimport uint64_t
+
+from hocket.collectives.plans.plan cimport Plan
+from hocket.collectives.engine.run cimport Core, Run
+
+cdef enum: CHECK_NS = 50000000      # how often a long wait looks at signals, deadlines and its owner
+
+cdef int run_init(Run* r, Plan plan) except -1
+cdef int scale_first(Run* r, Plan plan, tuple how) except -1    # (to, source, count, factor)
+cdef void run_free(Run* r) noexcept
+cdef int advance(Core* e, Run* r) noexcept nogil
+cdef int drive(Core* e, Run* r, int polls) noexcept nogil
+cdef int failed_before(Core* e, Run* r) noexcept nogil
+cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil
+cdef int slow_check(Core* e, uint64_t waited) noexcept nogil

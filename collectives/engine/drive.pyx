@@ -1,0 +1,287 @@
+"""Driving a run: its steps one after the other, until it is done or nothing moves; and how to wait then.
+
+A run walks merged steps: in merged step t, segment k of every piece is in the plan's step t - k, so a pipeline
+is nothing but several segments in flight at once.  All instructions of a merged step are in flight together;
+`advance` tries each once and never blocks; `drive` decides how to wait.
+
+Order on a channel is the order of the instructions in the step (lowest segment first): an unfinished message
+holds its channel, and what comes behind it waits.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from hocket.collectives.engine.matching cimport matched_recv
+from hocket.collectives.engine.instructions cimport call, copy, device_failed, recv, reduce, send
+from hocket.collectives.plans.plan cimport CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
+                                     hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
+from hocket.kernels.cpu.reduce cimport find_scale
+from hocket.transports.channel cimport hk_channel, hk_view
+
+
+cdef extern from "poll.h" nogil:
+    enum: POLLIN
+    enum: POLLOUT
+
+cdef enum: MAX_FDS = 64
+
+
+cdef int run_init(Run* r, Plan plan) except -1:
+    """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
+    r.steps, r.instrs = plan.steps, plan.instrs
+    r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
+    r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
+    r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
+    r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
+    r.last, r.first.scale = NULL, NULL
+    r.remaining = r.sends_left = r.nactive = 0
+    if plan.ninstrs > r.capacity:
+        free(r.states)
+        free(r.active)
+        r.capacity = plan.ninstrs
+        r.states = <State*>calloc(r.capacity, sizeof(State))
+        r.active = <int*>calloc(r.capacity, sizeof(int))
+        if r.states == NULL or r.active == NULL:
+            r.capacity = 0
+            raise MemoryError
+    return 0
+
+
+cdef int scale_first(Run* r, Plan plan, tuple how) except -1:
+    """Let the run multiply `count` elements at `source` by `factor`, into `to`, before anything else."""
+    cdef uintptr_t to = how[0], source = how[1]
+    r.first.to, r.first.source, r.first.count, r.first.factor = <char*>to, <const char*>source, how[2], how[3]
+    r.first.scale = find_scale(plan.dtype)
+    return 0
+
+
+cdef void run_free(Run* r) noexcept:
+    free(r.states)
+    free(r.active)
+    r.states, r.active, r.capacity = NULL, NULL, 0
+
+
+cdef int open_step(Core* e, Run* r) noexcept nogil:
+    """Open merged step r.t: collect the instructions that have something to do.  How many; or an error."""
+    cdef int s, k, i, j
+    cdef State* st
+    cdef Instr* x
+    cdef Piece* p
+    r.nactive = r.remaining = r.sends_left = 0
+    for s in range(min(r.nsteps - 1, r.t), max(-1, r.t - r.nsegments), -1):
+        k = r.t - s
+        for i in range(r.steps[s].first, r.steps[s].first + r.steps[s].count):
+            x = &r.instrs[i]
+            st = &r.states[i]
+            memset(st, 0, sizeof(State))
+            st.segment = k
+            p = x.dst if x.dst != NULL else x.src
+            for j in range(x.npieces):
+                st.total += piece_length(r, &p[j], k)
+            if st.total == 0 and k > 0:
+                continue                        # this segment is past the end of these pieces, for both sides
+            while st.piece < x.npieces and piece_length(r, &p[st.piece], k) == 0:
+                st.piece += 1
+            if x.kind == COPY:
+                if copy(e, r, x, st) < 0:
+                    return RAISED
+                continue
+            r.active[r.nactive] = i
+            r.nactive += 1
+            r.remaining += 1
+            r.sends_left += x.kind == SEND
+    return r.nactive
+
+
+cdef int advance(Core* e, Run* r) noexcept nogil:
+    """Try everything that is in flight once."""
+    cdef int i, j, k, rc, moved = BLOCKED
+    cdef uint32_t now = e.pass_number
+    cdef uint32_t* mark
+    cdef Instr* x
+    cdef State* s
+    cdef bint held, by_tag
+    while r.remaining == 0:
+        if r.t == 0 and begin(e, r) < 0:
+            return RAISED
+        if r.t >= r.nsteps + r.nsegments - 1:
+            return done(e, r)
+        if open_step(e, r) < 0:
+            return RAISED
+        r.t += 1
+    for i in range(r.nactive):
+        x = &r.instrs[r.active[i]]
+        s = &r.states[r.active[i]]
+        if s.complete:
+            continue
+        mark = e.tx_mark if x.kind == SEND else e.rx_mark
+        held = x.after_sends and r.sends_left > 0
+        by_tag = r.matched and x.kind == RECV           # not held up by other tags: matched_recv keeps the order
+        if not by_tag:
+            for j in range(x.npeers):
+                held |= mark[x.peers[j]] == now
+        rc = BLOCKED
+        if not held:
+            if x.kind == SEND:
+                rc = send(e, r, x, s)
+            elif x.kind == REDUCE:
+                rc = reduce(e, r, x, s)
+            elif x.kind == CALL:
+                rc = call(e, r, s)
+            elif by_tag:
+                rc = matched_recv(e, r, x, s)
+            else:
+                rc = recv(e, r, x, s)
+            if rc < 0:
+                return rc
+        if rc == DONE:
+            s.complete = True
+            r.remaining -= 1
+            r.sends_left -= x.kind == SEND
+            moved = MOVED
+        else:
+            moved |= rc
+            if not by_tag:
+                for j in range(x.npeers):
+                    mark[x.peers[j]] = now
+    if r.remaining == 0 and r.t >= r.nsteps + r.nsegments - 1:
+        return done(e, r)
+    return moved
+
+
+cdef inline int begin(Core* e, Run* r) noexcept nogil:
+    """What comes before the first step.  Not when a run is queued: earlier calls may be at work on its arrays."""
+    if r.first.scale != NULL:
+        r.first.scale(r.first.to, r.first.source, r.first.count, r.first.factor)
+    return device_failed(e, r) if r.device != NULL and r.device.begin(r.device, r) < 0 else 0
+
+
+cdef inline int done(Core* e, Run* r) noexcept nogil:
+    return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
+
+
+cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
+    """Advance until done, waiting by the ladder; BLOCKED after so many vain `polls` (0: never)."""
+    cdef hk_wait w
+    cdef pollfd fds[MAX_FDS]
+    cdef uint64_t waited, checked = 0, now
+    cdef int rc, nfds = 0
+    if run_stopped(e, r):
+        return ABORTED
+    if e.failed:
+        return failed_before(e, r)
+    memset(&w, 0, sizeof(w))
+    while True:
+        e.pass_number += 1
+        rc = advance(e, r)
+        if rc == DONE or rc < 0:
+            break
+        if run_stopped(e, r):
+            rc = ABORTED
+            break
+        if e.concurrent and hk_load32(&e.pending):
+            rc |= e.others(e)               # same pass: our own messages go first on their channels
+            if e.failed:                    # it left its message in the middle, and the channels have let go of ours
+                rc = failed_before(e, r)
+                break
+        if rc == MOVED:
+            if w.polls:
+                hk_wait_reset(&w, &e.ladder, e.bell)
+                checked = r.deadline = 0
+            continue
+        waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
+        if polls and w.polls >= <uint32_t>polls:
+            return BLOCKED
+        if waited:
+            nfds = collect(e, r, fds, MAX_FDS)
+            now = waited // CHECK_NS
+            if now != checked:
+                checked = now
+                rc = slow_check(e, waited)
+                if rc == BLOCKED:
+                    rc = overdue(r, waited)
+                if rc < 0:
+                    break
+    hk_wait_reset(&w, &e.ladder, e.bell)
+    return has_failed(e, r, rc) if rc < 0 else rc
+
+
+cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil:
+    """A run ends with an error: no later one may go on over the message that it left in the middle.
+
+    Its arrays are the caller's again, so the channels let go of them.
+    """
+    cdef int peer
+    if e.failed == 0:
+        e.failed, e.failed_culprit = rc, r.culprit
+        for peer in range(e.size):
+            forget(e.tx[peer])
+            forget(e.rx[peer])
+    return rc
+
+
+cdef inline void forget(hk_channel* ch) noexcept nogil:
+    if ch != NULL and ch.ops.forget != NULL:
+        ch.ops.forget(ch)
+
+
+cdef int failed_before(Core* e, Run* r) noexcept nogil:
+    """The error of a run on an engine where another one failed before."""
+    r.culprit = e.failed_culprit
+    return ABORTED if e.failed == RAISED else e.failed
+
+
+cdef int overdue(Run* r, uint64_t waited) noexcept nogil:
+    """Is the time limit over?  It counts from the beginning of this wait: while data moves, it is not over."""
+    cdef uint64_t now
+    if r.limit == 0:
+        return BLOCKED
+    now = hk_now()
+    if r.deadline == 0:
+        r.deadline = now - waited + r.limit
+    return TIMED_OUT if now > r.deadline else BLOCKED
+
+
+cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
+    """In a long wait, now and then: signals, and the owner (who tells the control plane that we are stuck)."""
+    with gil:
+        engine = <object>e.self
+        try:
+            PyErr_CheckSignals()
+            owner = engine.owner
+            if owner is not None:
+                owner.on_wait(engine, waited * 1e-9)
+            return 0
+        except BaseException as error:
+            engine.error = error
+            return RAISED
+
+
+cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
+    """The descriptors that unfinished instructions wait for.
+
+    Not those that have something already, of a reduction that waits for another peer: poll would return at once.
+    """
+    cdef int i, j, n = 0
+    cdef Instr* x
+    cdef hk_channel* ch
+    cdef hk_view v
+    for i in range(r.nactive):
+        if r.states[r.active[i]].complete:
+            continue
+        x = &r.instrs[r.active[i]]
+        if x.after_sends and r.sends_left > 0:
+            continue
+        for j in range(x.npeers):
+            ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
+            ch.stream = r.stream        # a peek makes it wait for what it shows
+            if x.kind == REDUCE and ch.ops.peek(ch, &v, r.itemsize) == 1 and v.avail >= min(r.itemsize, v.length):
+                continue
+            if ch.fd >= 0 and n < room:
+                fds[n].fd = ch.fd
+                fds[n].events = ch.events if ch.events else POLLOUT if x.kind == SEND else POLLIN
+                n += 1
+    return n

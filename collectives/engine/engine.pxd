@@ -1,0 +1,34 @@
+"""The engine: the only place where schedules, channels and kernels meet."""
+
+from libc.stdint cimport uint32_t, uintptr_t
+
+from hocket.collectives.plans.plan cimport Plan
+from hocket.collectives.engine.run cimport Core, Run
+
+
+cdef class Engine:
+    cdef Engine counter     # another one, that numbers our calls too; None: we do
+    cdef Core core
+    cdef uint32_t seq
+    cdef readonly bint busy     # a blocking call is running, or has failed
+    cdef uint32_t opening       # calls that wait for their channels: begun, but not numbered
+    cdef int polls_with_gil
+    cdef Run run                # of blocking calls
+    cdef char* scratch
+    cdef size_t scratch_bytes
+    cdef public int culprit
+    cdef readonly Plan plan     # of the latest call
+    cdef object tag             # ... if it is a message
+    cdef list recent            # plans of the latest RECENT calls, by number
+    cdef readonly uint32_t foreign
+    cdef readonly size_t came
+    cdef object owner_ref
+    cdef public object error
+    cdef list keep
+    cdef readonly dict plans
+
+    cdef void number(self, Run* r, Plan plan) noexcept
+    cdef bint claim(self) noexcept
+    cdef void release(self) noexcept
+    cdef int perform(self, Run* r, Plan plan) except -1000
+    cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user) except -1

@@ -1,0 +1,280 @@
+"""The engine: one ordered queue of plans, run over the channels of one lane, in the caller's thread, without the GIL.
+
+How a run goes forward is in drive.pyx, what an instruction does in moves.pyx; asynchronous runs are in work.pyx,
+what makes them go forward in progress.pyx.
+"""
+
+import os
+import weakref
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+
+from hocket.collectives.engine.drive cimport drive, run_free, run_init, scale_first
+from hocket.collectives.engine.matching cimport aside_free
+from hocket.collectives.engine.placed cimport Placed
+from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
+                                     hk_load32, hk_now, hk_store32, may_drive, nanoseconds, stopped)
+from hocket.kernels.cpu.reduce cimport find_reduce
+from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel
+
+cdef enum: RECENT = 16  # calls that can be asked for when ranks disagree; a rank is never further ahead by much
+
+CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": ABORTED, "timeout": TIMED_OUT,
+         "raised": RAISED, "done": DONE, "busy": BUSY}
+
+
+cdef class Engine:
+    """One ordered queue of plans over the channels of one lane.
+
+    `spins`: polls before the first yield; see wait.h.  `concurrent`: queued runs progress side by side (send and
+    recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL is released.
+    """
+
+    def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0):
+        self.polls_with_gil = polls_with_gil
+        self.core.rank, self.core.size = rank, size
+        self.core.self = <PyObject*>self
+        self.core.concurrent = concurrent
+        self.core.tx = <hk_channel**>calloc(size, sizeof(hk_channel*))
+        self.core.rx = <hk_channel**>calloc(size, sizeof(hk_channel*))
+        self.core.tx_mark = <uint32_t*>calloc(size, sizeof(uint32_t))
+        self.core.rx_mark = <uint32_t*>calloc(size, sizeof(uint32_t))
+        self.core.aside = <Aside**>calloc(size, sizeof(Aside*))
+        self.core.rx_owner = <Run**>calloc(size, sizeof(Run*))
+        if not (self.core.tx and self.core.rx and self.core.tx_mark and self.core.rx_mark and self.core.aside and self.core.rx_owner):
+            raise MemoryError
+        self.core.ladder.spins = self.core.ladder.spins_now = spins
+        self.core.ladder.yield_ns = 2000000
+        self.core.ladder.slow_ns = 100000
+        self.keep = []
+        self.recent = [None] * RECENT
+        self.plans = {}
+
+    def connect(self, int peer, send, recv, owner):
+        """Use these channels to and from `peer`; `owner` is kept alive as long as they may be used."""
+        self.core.tx[peer] = <hk_channel*>PyCapsule_GetPointer(send, HK_CAPSULE)
+        self.core.rx[peer] = <hk_channel*>PyCapsule_GetPointer(recv, HK_CAPSULE)
+        self.keep.append((send, recv, owner))
+        if self.core.rx[peer].bell != NULL:
+            self.core.bell = self.core.rx[peer].bell
+
+    def connected(self, int peer):
+        return self.core.tx[peer] != NULL
+
+    def multicasts(self, int peer):
+        """0, or which multicast the channel to `peer` offers: channels with the same one can share a write."""
+        if self.core.tx[peer] == NULL:
+            return 0
+        return <uintptr_t>self.core.tx[peer].ops.multicast
+
+    def abort(self, uint32_t first=0):
+        """Make every wait of this engine end, now and later; of calls before number `first` a little later.
+
+        The other ranks are past those, so all that they need is on its way.  From any thread.
+        """
+        if not self.core.aborted:
+            self.core.aborted_at, self.core.aborted_from = hk_now(), first
+        self.core.aborted_from = min(first, self.core.aborted_from)
+        hk_store32(&self.core.aborted, 1)
+
+    @property
+    def owner(self):
+        """Told of long waits: owner.on_wait(engine, seconds).  None when it has gone; it is not kept alive."""
+        return self.owner_ref() if self.owner_ref is not None else None
+
+    @owner.setter
+    def owner(self, value):
+        self.owner_ref = None if value is None else weakref.ref(value)
+
+    @property
+    def spares_next(self):
+        """Is it aborted, but not for the call that comes next?"""
+        return bool(self.core.aborted) and not stopped(&self.core, self.seq + 1)
+
+    @property
+    def rank(self):
+        return self.core.rank
+
+    @property
+    def size(self):
+        return self.core.size
+
+    def call(self, uint32_t number):
+        """What call `number` was, in words; "" if it is too long ago or has not come."""
+        cdef Plan plan
+        if not 0 < number <= self.seq or self.seq - number >= RECENT:
+            return ""
+        plan = self.recent[number % RECENT]
+        if plan is None:
+            return ""
+        return f"{plan.text}, first made at {plan.site}" if plan.site not in ("", "?") else plan.text
+
+    @property
+    def words(self):
+        """The latest call, for people."""
+        return self.plan.words(self.tag) if self.plan is not None else ""
+
+    @property
+    def driven(self):
+        """Is a thread in this engine, or a run queued?"""
+        return bool(hk_load32(&self.core.busy)) or bool(hk_load32(&self.core.pending))
+
+    @property
+    def sequence(self):
+        """How many calls this engine has begun."""
+        return self.seq + self.opening
+
+    cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user) except -1:
+        run_init(r, plan)
+        r.base[IN], r.base[OUT] = <char*>src, <char*>dst
+        r.reduce = find_reduce(plan.dtype, op) if op >= 0 and user is None else NULL
+        if user is not None:
+            r.user = <PyObject*>user
+        return 0
+
+    cdef void number(self, Run* r, Plan plan) noexcept:
+        """Make `r` this engine's next call: its messages carry the number, and what all ranks must agree on."""
+        if self.counter is None:
+            self.seq += 1
+        else:
+            self.counter.seq += 1
+            self.seq = self.counter.seq
+            self.counter.recent[self.seq % RECENT] = plan
+        r.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
+        self.recent[self.seq % RECENT] = plan
+
+    def count_with(self, Engine other) -> None:
+        """Number the calls of both in one row, so that ranks which are in a call on either can be compared."""
+        self.counter = other
+
+    @property
+    def failed(self):
+        """Has a run ended with an error?"""
+        return self.core.failed != 0
+
+    @property
+    def thread(self):
+        """Who may drive this engine: 0, any thread; 1, any that calls hocket, but not hocket's own; else the one thread
+        with this identifier (threading.get_ident)."""
+        return self.core.thread
+
+    @thread.setter
+    def thread(self, uint64_t value):
+        self.core.thread = value
+
+    @property
+    def is_ours(self):
+        """May the calling thread drive it?"""
+        return may_drive(&self.core, True)
+
+    cdef bint claim(self) noexcept:
+        """Take the engine for a blocking call (under the GIL).  False: another thread has it, calls are queued, or this
+        thread may not."""
+        if self.core.busy or hk_load32(&self.core.pending) or not may_drive(&self.core, True):
+            return False
+        self.core.busy = 1
+        return True
+
+    cdef void release(self) noexcept:
+        hk_store32(&self.core.busy, 0)
+
+    cdef int perform(self, Run* r, Plan plan) except -1000:
+        """Run what has been prepared, in this thread, which has claimed the engine; the claim ends here.
+
+        The GIL is kept for the first microseconds: a small call is over before another thread could have used it.
+        """
+        cdef int rc = BLOCKED
+        if r.device == NULL:
+            if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be written to
+                free(self.scratch)
+                self.scratch = <char*>malloc(plan.scratch)
+                self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
+                if self.scratch == NULL:
+                    self.release()
+                    raise MemoryError
+            r.base[SCRATCH] = self.scratch
+        r.waits = True
+        self.plan = plan
+        self.busy = True
+        if self.polls_with_gil and plan.small:
+            rc = drive(&self.core, r, min(self.polls_with_gil, <int>self.core.ladder.spins_now))
+        if rc == BLOCKED:
+            with nogil:
+                rc = drive(&self.core, r, 0)
+        if rc == DONE:
+            self.busy = False       # after an error: what this rank was doing is asked for until the verdict is in
+        else:
+            self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came
+        self.release()
+        return rc
+
+    def begin(self, Plan plan, tag=None):
+        """Count a call as under way before it can run: its channels are being opened.  `ready` ends that."""
+        self.plan, self.tag, self.busy = plan, tag, True
+        self.opening += tag is None
+
+    def ready(self):
+        self.busy = False
+        self.opening -= self.tag is None
+
+    def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,
+                Placed placed=None, first=None):
+        """Run `plan` now, in this thread.  Returns DONE or an error code (CODES); `culprit` names the peer.
+
+        BUSY: nothing was done, as another thread is at it, or calls are queued; this one must queue too.
+        `placed`: where the arrays are, if not in host memory; then DONE means that all has been issued.
+        `first`: (to, source, count, factor), a scaling that comes before all.
+        """
+        cdef Run* r = &self.run
+        if not self.claim():
+            return BUSY
+        try:
+            self.prepare(r, plan, src, dst, op, user)
+            if placed is not None:
+                placed.place(r, plan.scratch)
+            if first is not None:
+                scale_first(r, plan, first)
+        except BaseException:
+            self.release()
+            raise
+        if tag is None:
+            self.number(r, plan)
+        else:
+            r.tag, r.matched = tag, True
+        self.tag = tag
+        r.limit = nanoseconds(timeout)
+        return self.perform(r, plan)
+
+    def hold(self, object arrays):
+        """Keep what a run that failed was given: a channel may not be through with it."""
+        self.keep.append(arrays)
+
+    def channel_error(self, int peer):
+        """What is known of a lost or faulty channel: its own words, else errno."""
+        cdef hk_channel* ends[2]
+        cdef int i
+        ends[0], ends[1] = self.core.tx[peer], self.core.rx[peer]
+        for i in range(2):
+            if ends[i] != NULL and ends[i].words != NULL:
+                return ends[i].words.decode(errors="replace")
+        for i in range(2):
+            if ends[i] != NULL and ends[i].error:
+                return f"{os.strerror(ends[i].error)} (errno {ends[i].error})"
+        return "no more is known"
+
+    def __dealloc__(self):
+        cdef int i
+        if self.core.aside != NULL:
+            for i in range(self.core.size):
+                aside_free(self.core.aside[i])
+        free(self.core.tx)
+        free(self.core.rx)
+        free(self.core.tx_mark)
+        free(self.core.rx_mark)
+        free(self.core.aside)
+        free(self.core.rx_owner)
+        free(self.scratch)
+        run_free(&self.run)

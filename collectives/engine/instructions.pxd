@@ -1,0 +1,14 @@
+"""What an instruction does: each takes one message, or one reduction, as far as it goes, and never blocks."""
+
+from hocket.collectives.plans.plan cimport Instr
+from hocket.collectives.engine.run cimport Core, Run, State
+
+# BLOCKED: not now; MOVED: a part; DONE: all of it; or an error.
+cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+
+cdef int call(Core* e, Run* r, State* s) noexcept nogil
+cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+
+cdef int device_failed(Core* e, Run* r) noexcept nogil      # RAISED, with the device's words

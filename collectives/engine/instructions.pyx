@@ -1,0 +1,227 @@
+"""Instructions on channels: send, recv, reduce and copy, each as far as it goes without waiting."""
+
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy
+
+from hocket.collectives.plans.plan cimport IN, OUT, Instr
+from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, not_ours, piece_at,
+                                     piece_length, step_on)
+from hocket.errors import TransportError
+from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_view
+from hocket.transports.library cimport hk_library
+
+cdef enum:
+    MAX_WAYS = 64               # operands of one k-way reduction; more are taken in several rounds
+    CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
+    BIG_BYTES = 65536           # after moving so much, let the other messages of the step have a turn
+
+
+cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    cdef hk_channel* ch = e.tx[x.peers[0]]
+    cdef hk_channel* several[MAX_WAYS]
+    cdef const hk_channel_ops* ops = ch.ops
+    cdef int i, moved = BLOCKED
+    cdef long n
+    cdef size_t left
+    cdef char* at
+    while s.done < s.total or not s.opened:
+        left, at = 0, NULL
+        if s.piece < x.npieces:
+            at = piece_at(r, &x.src[s.piece], s)
+            left = piece_length(r, &x.src[s.piece], s.segment) - s.at
+            if r.user != NULL:
+                left = min(left, whole_elements(r))
+        if x.npeers == 1:
+            ch.traffic, ch.stream = r.traffic, r.stream
+            n = ops.send(ch, r.tag, s.total, s.done, at, left)
+        else:
+            for i in range(x.npeers):
+                several[i] = e.tx[x.peers[i]]
+                several[i].traffic, several[i].stream = r.traffic, r.stream
+            n = ops.multicast(several, x.npeers, r.tag, s.total, s.done, at, left)
+        if n < 0:
+            r.culprit = x.peers[0]
+            return moved if n == HK_AGAIN else <int>n
+        s.opened = True
+        moved = MOVED
+        step_on(r, x.src, x.npieces, s, n)
+        if n >= BIG_BYTES and s.done < s.total:
+            return moved
+    if ops.settled != NULL:
+        for i in range(x.npeers):
+            n = ops.settled(e.tx[x.peers[i]])
+            if n < 0:
+                r.culprit = x.peers[i]
+                return <int>n
+            if n == 0:
+                return moved
+    return DONE
+
+
+cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view* v, size_t want) noexcept nogil:
+    """Look at the head of the channel; the first time, prove that this message is ours."""
+    cdef int n
+    ch.stream = r.stream
+    n = ch.ops.peek(ch, v, want)
+    if n < 0:
+        r.culprit = peer
+        return BLOCKED if n == HK_AGAIN else n
+    if v.tag != r.tag or v.length != s.total:
+        return not_ours(r, peer, v.tag, v.length)
+    return MOVED
+
+
+cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    cdef int peer = x.peers[0], rc, moved = BLOCKED
+    cdef hk_channel* ch = e.rx[peer]
+    cdef hk_view v
+    cdef size_t left
+    cdef long n
+    ch.stream = r.stream
+    if not s.opened:
+        rc = open_message(r, peer, ch, s, &v, 0)
+        if rc != MOVED:
+            return rc
+        s.opened = True
+        moved = MOVED
+    while s.done < s.total:
+        left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
+        if ch.ops.recv != NULL:
+            n = ch.ops.recv(ch, piece_at(r, &x.dst[s.piece], s), left)
+        else:
+            n = ch.ops.peek(ch, &v, 1)
+            if n == 1:
+                if v.tag != r.tag and not r.matched:
+                    return not_ours(r, peer, v.tag, v.length)
+                if v.avail == 0:
+                    return moved
+                n = <long>min(left, v.avail)
+                if move(e, r, piece_at(r, &x.dst[s.piece], s), v.data, n) < 0:
+                    return RAISED
+                ch.ops.consume(ch, n, s.done + n == s.total)
+        if n < 0:
+            r.culprit = peer
+            return moved if n == HK_AGAIN else <int>n
+        moved = MOVED
+        step_on(r, x.dst, x.npieces, s, n)
+        if n >= BIG_BYTES and s.done < s.total:
+            return moved
+    if s.total == 0 or ch.ops.recv != NULL:
+        ch.ops.consume(ch, 0, 1)
+    return DONE
+
+
+cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """Take what all the peers have sent so far, and combine it with our own operand in rank order."""
+    cdef hk_view v
+    cdef const void* ways[MAX_WAYS]
+    cdef int i, k, rc, moved = BLOCKED
+    cdef size_t n, left
+    cdef hk_channel* ch
+    while True:
+        left = 0
+        if s.done < s.total:
+            left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
+        n, k = left, 0
+        for i in range(x.npeers):
+            if i == x.own:
+                ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
+                k += 1
+            ch = e.rx[x.peers[i]]
+            rc = open_message(r, x.peers[i], ch, s, &v, r.itemsize)
+            if rc != MOVED:
+                return moved if rc == BLOCKED else rc
+            ways[k] = v.data
+            k += 1
+            n = min(n, v.avail)
+        if x.own == x.npeers:
+            ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
+            k += 1
+        n -= n % r.itemsize
+        if n == 0 and left:
+            return moved
+        if n:
+            if r.user != NULL:
+                if call_user(e, r, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
+                    return RAISED
+            elif r.device != NULL:
+                if r.device.reduce(r.device, r, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize) < 0:
+                    return device_failed(e, r)
+            else:
+                r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
+        for i in range(x.npeers):
+            ch = e.rx[x.peers[i]]
+            ch.ops.consume(ch, n, s.done + n == s.total)
+        moved = MOVED
+        step_on(r, x.dst, x.npieces, s, n)
+        if s.done == s.total:
+            return DONE
+        if n >= BIG_BYTES:
+            return moved
+
+
+cdef inline size_t whole_elements(Run* r) noexcept nogil:
+    """Bytes of packets that end between elements, however odd their size."""
+    cdef size_t cut = CUT_BYTES if r.device == NULL else r.device.piece
+    return cut - cut % r.itemsize
+
+
+cdef int call_user(Core* e, Run* r, void* out, const void** ways, int k, size_t n) noexcept nogil:
+    """With memory of the host's; or, of a device's, with its addresses and the bytes at each."""
+    with gil:
+        try:
+            user = <object>r.user
+            if r.device != NULL:
+                user([<uintptr_t>ways[i] for i in range(k)], <uintptr_t>out, n)
+            else:
+                user([(<const char[:n]>(<const char*>ways[i])) for i in range(k)], <char[:n]>(<char*>out))
+            return 0
+        except BaseException as error:
+            (<object>e.self).error = error
+            return -1
+
+
+cdef int call(Core* e, Run* r, State* s) noexcept nogil:
+    """Another library's collective: at once where the caller waits anyway, else begun, and looked at."""
+    cdef hk_library* library = r.library
+    cdef int rc
+    if s.opened:
+        rc = library.test(library)
+        return call_failed(e, library) if rc < 0 else DONE if rc else BLOCKED
+    s.opened = True
+    if r.waits and library.call != NULL:
+        rc = library.call(library, r.base[IN], r.base[OUT])
+        return call_failed(e, library) if rc < 0 else DONE
+    rc = library.start(library, r.base[IN], r.base[OUT])
+    return call_failed(e, library) if rc < 0 else MOVED
+
+
+cdef int call_failed(Core* e, hk_library* library) noexcept nogil:
+    with gil:
+        (<object>e.self).error = TransportError(f"the library failed: {(<bytes>library.why).decode(errors='replace')}")
+    return RAISED
+
+
+cdef inline int move(Core* e, Run* r, void* to, const void* source, size_t n) noexcept nogil:
+    if r.device == NULL:
+        memcpy(to, source, n)
+        return 0
+    return device_failed(e, r) if r.device.copy(r.device, r.stream, to, source, n) < 0 else 0
+
+
+cdef int device_failed(Core* e, Run* r) noexcept nogil:
+    with gil:
+        (<object>e.self).error = TransportError(f"the GPU refused {(<bytes>r.device.words).decode(errors='replace')}")
+    return RAISED
+
+
+cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """0, or RAISED."""
+    cdef int i
+    cdef size_t n, skip = <size_t>s.segment * r.segment
+    for i in range(x.npieces):
+        n = piece_length(r, &x.dst[i], s.segment)
+        if n and move(e, r, r.base[x.dst[i].space] + x.dst[i].offset + skip,
+                      r.base[x.src[i].space] + x.src[i].offset + skip, n) < 0:
+            return RAISED
+    return 0

@@ -1,0 +1,13 @@
+"""Where a call's arrays lie."""
+
+from libc.stdint cimport uintptr_t
+
+from hocket.collectives.engine.run cimport DeviceOps, Run
+
+
+cdef class Placed:
+    cdef DeviceOps* device
+    cdef readonly uintptr_t stream, kernel
+    cdef void* last
+    cdef char* memory(self, size_t nbytes) except NULL
+    cdef int place(self, Run* r, size_t scratch) except -1

@@ -1,0 +1,206 @@
+"""A queue: one engine, and the lanes that carry it to each member.
+
+Channels are opened when a plan first needs them; a lane inside the host costs nothing to open and is opened at once,
+so that lowering knows which channels can multicast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy
+
+from hocket.algorithms.choice.tuning import Layout
+from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.plans.plan import Plan
+from hocket.errors import ArgumentError, TransportError
+from hocket.transports.base import LOCAL, Lane
+
+SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
+"""Polls before the first yield: with a core for each local rank (over sockets fewer: each poll is a system call), and
+without: then the one waited for needs our core.  `hocket bench allreduce -n 8 -b 8 -e 8`, 8 ranks on 2 cores: 10 us,
+with 20 polls 16 us, of which a yield to the next rank takes 1 us."""
+PLANS = 1024
+"""Plans that a queue remembers."""
+CLOSE_WAIT = 1.0
+"""Seconds that closing waits for other threads to leave the engine."""
+POLLS_WITH_GIL = 200
+"""Polls before the GIL is released: to release it and take it back costs a small call a tenth of its time
+(`hocket bench allreduce -n 2 -b 8 -e 8`: 0.43 us with, 0.49 us without)."""
+SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
+"""One slot of a ring (transports/shm/ring.h).  Of a stream, what fits with its header into one super-packet of Linux'
+TCP (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce
+-n 4 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and
+0.35 ms."""
+SEGMENT_MPI = 1 << 24
+"""Each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
+--transport mpi -b 4M -e 4M`, our time by Open MPI's own: 1.04 to 1.20, with 128 KiB in pieces of 256 KiB 1.84."""
+SEGMENT_INTEL_MPI = 131072
+"""What goes through its shared memory in one piece.  The same with Intel MPI, 16M: 0.53, in one piece 1.12."""
+SEGMENT_VERBS = 1 << 20
+"""Long enough that pieces of it (verbs.h) follow each other without a gap."""
+SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI, "Intel MPI": SEGMENT_INTEL_MPI}
+"""By the road across, where it is another."""
+WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
+"""Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
+what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
+better, at 1M much."""
+EAGER_LOCAL, EAGER_STREAM = 16384, 4096
+"""Bytes of one message that a channel surely buffers: what a ring always copies (ring.h), and well below any socket's
+buffers."""
+
+
+_pinned: list[Queue] = []
+"""Closed, but a library that cannot let go, or a thread in them, may still touch what they have; so that stays."""
+
+
+class Hold:
+    """As long as this lives, some memory is registered."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Queue:
+    """The engine of one communicator's collectives, or of its sends and receives.
+
+    `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
+    `between`: the roads inside and across.  `vendor`: whose MPI it is, if that is one.
+    """
+
+    def __init__(
+        self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
+        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False, vendor: str = "",
+        accelerator: Any = None,
+    ) -> None:  # fmt: skip
+        self.name, self.roads, self.lanes = name, roads, lanes
+        polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
+        spins = SPIN_SHARED if crowded else SPIN_ALONE if polls_memory else SPIN_STREAM
+        in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
+        polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
+        self.engine = Engine(index, len(roads), spins, concurrent, polls)
+        self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
+        across = vendor if between[1] == "mpi" and vendor in SEGMENTS else between[1]
+        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(across, SEGMENT_STREAM)
+        """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
+        self.accelerator = accelerator
+        """Of calls on GPU arrays: what stands on the host channels (accelerated.py)."""
+        if accelerator is not None:
+            self.segment = accelerator.segment
+        self.groups = groups
+        self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
+        """What algorithms are chosen by."""
+        self.offers: Sequence[dict[str, Any]] = []
+        self.library: Any = None
+        """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
+        self.reads_all = False
+        """Does every member read every other's memory?  All know the same offers, so all say the same."""
+        self._opening = [threading.Lock() for _ in roads]
+        pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
+        self._pins = [lane.pin for lane in pinning]
+        self.pin_from = min((lane.pin_from for lane in pinning), default=sys.maxsize)
+        """Bytes of an array from which `pin` does something."""
+
+    def keep(self, key: Hashable, plan: Plan) -> None:
+        """Remember a plan; the oldest goes when there are many (counts that change with each call)."""
+        plans = self.engine.plans
+        plans[key] = plan
+        while len(plans) > PLANS:
+            plans.pop(next(iter(plans)), None)
+
+    def check_thread(self) -> None:
+        """Raise ArgumentError if the calling thread may not drive this queue."""
+        if not self.engine.is_ours:
+            raise ArgumentError(
+                "this communicator calls MPI, which was started so that only one thread may: call from that thread, "
+                "start MPI with MPI_THREAD_MULTIPLE (mpi4py's default), or use another transport or algorithm here"
+            )
+
+    def pin(self, *buffers: Buffer | None) -> list[Hold] | None:
+        """Tell roads that need not copy registered memory that these will travel.  None: there are no such roads.
+
+        What a NumPy array owns stays registered as long as it lives.  Other memory may be freed though its array lives
+        (torch resizes storages), so it is registered for this call: until the `Hold`s are dropped.
+        """
+        if not self._pins:
+            return None
+        holds = []
+        for buffer in {b.address: b for b in buffers if b is not None}.values():  # once, if it is in place
+            if buffer.nbytes >= self.pin_from:
+                owner = _owner(buffer.array if buffer.host is None else buffer.host)
+                if owner is None:
+                    owner = Hold()
+                    holds.append(owner)
+                for pin in self._pins:
+                    pin(buffer.address, buffer.nbytes, owner)
+        return holds
+
+    def offer(self) -> dict[str, Any]:
+        """What the other members need; see `Lane.offer`."""
+        offers = {name: lane.offer() for name, lane in self.lanes.items()}
+        return offers if self.accelerator is None else {**offers, "gpu": self.accelerator.offer}
+
+    def accept(self, offers: Sequence[dict[str, Any]]) -> None:
+        """Take the other members' offers, and open what is local."""
+        self.offers = offers
+        self.reads_all = all(len(offer.get("shm", {}).get("reads", ())) == len(offers) - 1 for offer in offers)
+        self.connect(p for p, road in enumerate(self.roads) if road in LOCAL and p != self.engine.rank)
+
+    def connect(self, peers: Iterable[int], look: Callable[[int], object] = lambda peer: None) -> None:
+        """Open the channels to these members that are not open yet; `look(peer)` is called now and then in a wait."""
+        for peer in sorted(peers):
+            if not self.engine.connected(peer):
+                with self._opening[peer]:  # threads may call at once
+                    self._open(peer, look)
+
+    def _open(self, peer: int, look: Callable[[int], object]) -> None:
+        if not self.engine.connected(peer):
+            road = self.roads[peer]
+            assert road is not None
+            lane = self.lanes[road]
+            if hasattr(lane, "look"):
+                lane.look = functools.partial(look, peer)
+            try:
+                ends = lane.open(peer, self.offers[peer].get(road))
+                if self.accelerator is not None:
+                    ends = self.accelerator.open(peer, self.offers[peer]["gpu"], *ends)
+                self.engine.connect(peer, *ends, (lane, self.accelerator))
+            finally:
+                if hasattr(lane, "look"):
+                    vars(lane).pop("look", None)  # it holds the communicator
+
+    @property
+    def eager(self) -> int:
+        """Bytes that every channel of this queue buffers."""
+        others = (road for i, road in enumerate(self.roads) if i != self.engine.rank)
+        return EAGER_LOCAL if all(road in LOCAL for road in others) else EAGER_STREAM
+
+    def close(self) -> None:
+        self.engine.abort()
+        deadline = time.monotonic() + CLOSE_WAIT
+        while self.engine.driven and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if self.engine.driven:  # a function given as op that does not return: its memory stays as it is
+            _pinned.append(self)
+            return
+        if self.accelerator is not None:
+            with contextlib.suppress(TransportError):  # a GPU that is lost gives nothing back
+                self.accelerator.close()
+        for lane in self.lanes.values():
+            lane.close()
+        failed_in_mpi = self.library is not None and self.engine.failed
+        if failed_in_mpi or any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
+            _pinned.append(self)
+
+
+def _owner(array: Any) -> Any:
+    """The NumPy array that owns this one's memory, whose life is the memory's; None where nobody can tell."""
+    while isinstance(array, numpy.ndarray) and isinstance(array.base, numpy.ndarray):
+        array = array.base
+    return array if isinstance(array, numpy.ndarray) and array.flags.owndata else None

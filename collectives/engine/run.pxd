@@ -1,0 +1,202 @@
+"""Run: one execution of a plan, and Core: what runs need of their engine.  C structs, used without the GIL."""
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t
+
+from hocket.collectives.plans.plan cimport Instr, Piece, Step
+from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
+from hocket.transports.channel cimport hk_channel
+from hocket.transports.library cimport hk_library
+
+
+cdef extern from "system/atomics.h" nogil:
+    uint32_t hk_load32(const uint32_t*)
+    void hk_store32(uint32_t*, uint32_t)
+
+cdef extern from "system/wait.h" nogil:
+    struct pollfd:
+        int fd
+        short events
+    struct hk_ladder:
+        uint32_t spins
+        uint32_t spins_now
+        uint64_t yield_ns
+        uint64_t slow_ns
+    struct hk_wait:
+        uint32_t polls
+    uint64_t hk_now()
+    uint64_t hk_wait_step(hk_wait*, const hk_ladder*, uint32_t* bell, pollfd*, int)
+    void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
+
+
+cdef enum: LONGEST = 1000000000     # seconds, 31 years: more is for ever
+
+
+cdef inline uint64_t nanoseconds(double seconds) noexcept nogil:
+    """A time limit; 0, for ever, of none, of infinity and of more than LONGEST."""
+    return <uint64_t>(seconds * 1e9) if 0 < seconds < LONGEST else 0
+
+
+cdef enum: GRACE_NS = 1000000000   # for calls before the one that the ranks parted at
+
+
+cdef enum:                  # who may drive an engine (a channel's library may mind; see Engine.thread)
+    ANY_THREAD = 0
+    CALLERS = 1             # threads that call hocket, but not its own
+
+
+cdef enum:                  # what advancing a run can say; errors are negative, HK_LOST and HK_FAULT among them
+    BLOCKED = 0
+    MOVED = 1
+    DONE = 2
+    MISMATCH = -4           # a message of another call than ours
+    ABORTED = -5            # the control plane stopped this communicator
+    TIMED_OUT = -6
+    RAISED = -7             # a Python exception, kept in `Engine.error`
+    BUSY = 3                # another thread's call is running, or some are queued: queue this one
+
+
+cdef struct State:          # of one instruction, while its step is in flight
+    size_t done, total      # bytes of the message
+    size_t at               # ... within the piece
+    int piece, segment
+    bint opened, complete
+
+
+cdef struct Run
+
+
+cdef struct DeviceOps:      # what computes on arrays that are not in host memory, in the order of a stream; see device.pyx
+    int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # 0, or -1 ...
+    int (*reduce)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
+    int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
+    int (*end)(DeviceOps*, Run*) noexcept nogil       # ... all of it has
+    const char* words       # ... for this reason
+    size_t piece            # bytes that its channels take at once
+
+
+cdef struct Scaling:        # so many elements of `source` times a factor, into `to`; scale NULL: none
+    scale_fn scale
+    char* to
+    const char* source
+    size_t count
+    double factor
+
+
+cdef struct Run:            # one execution of a plan
+    Step* steps
+    Instr* instrs
+    int nsteps, nsegments, capacity
+    size_t segment, itemsize
+    char* base[3]           # IN, OUT, SCRATCH
+    uint64_t tag
+    reduce_fn reduce
+    PyObject* user          # a user's reduction, called instead: see call_user in moves.pyx
+    hk_library* library     # for CALL
+    DeviceOps* device       # of the arrays' memory; NULL: it is the host's
+    void* stream            # ... and the order of what it does
+    void* kernel            # ... which reduces
+    void* last              # the device's own: what it does when all has been issued; or NULL
+    bint waits              # the caller waits for it in this thread, so a library may block
+    int traffic             # HK_ONE_WAY and so on: a hint for channels
+    bint matched            # send/recv: messages are matched by tag, others are set aside
+    int t                   # the merged step: segment k is in step t - k
+    State* states
+    int* active
+    int nactive, remaining, sends_left
+    int culprit             # the peer behind an error
+    uint32_t foreign        # of a message that was not ours: its call number; of one matched by tag, its dtype
+    size_t came             # ... and its bytes
+    uint64_t limit          # ns in which something must move, 0: any; counted once it has waited long enough to be looked at
+    uint64_t deadline       # ns, 0: not counted now
+    Scaling first           # before anything else
+
+
+cdef enum: TAG_SLOTS = 256  # of the messages set aside from one peer
+
+
+cdef struct Stash:          # a message that came before its recv
+    uint64_t tag
+    size_t length, done
+    char* data
+    Stash* next
+
+
+cdef struct Aside:          # the messages set aside from one peer, in lists by tag, each in the order of arrival
+    Stash* first[TAG_SLOTS]
+    Stash* last[TAG_SLOTS]
+    Stash* coming           # the one still on its way in, or NULL: the latest
+
+
+cdef struct Core:           # what runs need of an engine, without Python
+    int rank, size
+    hk_channel** tx
+    hk_channel** rx
+    uint32_t* tx_mark       # in which pass the channel was last held by an unfinished message
+    uint32_t* rx_mark       # ... or, of recvs by tag, in which pass one has looked
+    uint32_t pass_number
+    Aside** aside           # NULL until a message of that peer's comes before its recv
+    Run** rx_owner          # send/recv: the run that is in the middle of a message
+    uint32_t aborted
+    uint32_t aborted_from   # the first call that ends by it, 0: all
+    uint64_t aborted_at     # ... until GRACE_NS later, when all end
+    int failed              # the code of the first run that failed: what it left half sent makes the channels unusable
+    int failed_culprit
+    hk_ladder ladder
+    uint32_t* bell
+    PyObject* self          # the Engine (borrowed)
+    void* head              # queued asynchronous runs (work.Node), the first
+    void* tail              # ... and the last
+    uint32_t pending        # are there any?  0 is a release: whoever queued or drove them is through
+    uint32_t busy           # a blocking call drives this engine: nobody else may
+    int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
+    bint listed             # among the engines with queued runs
+    uint64_t thread         # who may drive: ANY_THREAD, CALLERS, or the one thread with this identifier
+    bint concurrent         # send/recv: queued runs progress side by side, not one after the other
+
+
+cdef extern from "pthread.h" nogil:
+    uint64_t this_thread "(uint64_t)pthread_self" ()
+
+
+cdef inline bint may_drive(Core* e, bint caller) noexcept nogil:
+    """May this thread?  `caller`: it is not hocket's own."""
+    return e.thread == ANY_THREAD or caller and (e.thread == CALLERS or e.thread == this_thread())
+
+
+cdef inline bint stopped(Core* e, uint64_t number) noexcept nogil:
+    """Does call `number` end because the engine was aborted?  Those before `aborted_from` may finish, for a while."""
+    return hk_load32(&e.aborted) and (number >= e.aborted_from or hk_now() > e.aborted_at + GRACE_NS)
+
+
+cdef inline bint run_stopped(Core* e, Run* r) noexcept nogil:
+    return hk_load32(&e.aborted) and (r.matched or stopped(e, r.tag >> 32))
+
+
+cdef inline int not_ours(Run* r, int peer, uint64_t tag, size_t length) noexcept nogil:
+    """A message that this run cannot take: keep what it was."""
+    r.culprit, r.foreign, r.came = peer, <uint32_t>(tag >> 32), length
+    return MISMATCH
+
+
+cdef inline size_t piece_length(Run* r, Piece* p, int k) noexcept nogil:
+    """Bytes of piece `p` that belong to segment `k`."""
+    cdef size_t first
+    if r.segment == 0:
+        return p.length
+    first = <size_t>k * r.segment
+    if first >= p.length:
+        return 0
+    return min(r.segment, p.length - first)
+
+
+cdef inline char* piece_at(Run* r, Piece* p, State* s) noexcept nogil:
+    return r.base[p.space] + p.offset + <size_t>s.segment * r.segment + s.at
+
+
+cdef inline void step_on(Run* r, Piece* pieces, int n, State* s, size_t moved) noexcept nogil:
+    s.done += moved
+    s.at += moved
+    while s.piece < n and s.at >= piece_length(r, &pieces[s.piece], s.segment):
+        s.piece += 1
+        s.at = 0

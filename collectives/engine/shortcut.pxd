@@ -1,0 +1,40 @@
+"""The table of calls that were made before, and the short way that it opens."""
+
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.plans.plan cimport Plan
+from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
+
+cdef object MISS            # what `_hot` returns for a call that wants the general way
+
+
+cdef enum: MAX_DIMS = 8
+
+
+cdef class Entry:               # what the general way resolved for one kind of call
+    cdef Plan plan
+    cdef str collective
+    cdef object op, root, algorithm, order  # compared by identity: small ints and literals are the same objects
+    cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
+    cdef uintptr_t dtype_id
+    cdef int ndim, out_ndim
+    cdef int64_t dims[MAX_DIMS]
+    cdef int64_t out_dims[MAX_DIMS]
+    cdef bint in_place, fresh           # otherwise: `out` was given
+    cdef bint silent                    # this rank gets None
+    cdef reduce_fn reduce
+    cdef scale_fn scale                 # afterwards, of the result (avg); NULL: not
+    cdef double after
+    cdef size_t out_nbytes, out_count
+
+
+cdef class HotPath:
+    cdef Engine engine
+    cdef list entries
+    cdef uint64_t limit
+
+    cdef object _hot(self, str collective, object x, object out, object op, object root, object algorithm, object order,
+                     bint async_op)
+    cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result)
+    cdef object _fresh(self, Entry e, object x)

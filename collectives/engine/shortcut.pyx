@@ -1,0 +1,254 @@
+"""The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
+
+A direct-mapped table of 64 entries remembers what the general way (running.py) resolved: same collective, dtype, shape,
+op, root, algorithm and kind of output means the same plan.  Anything unusual is a miss, and the general way decides.
+"""
+
+cimport numpy as np
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.ref cimport PyObject, Py_TYPE
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+
+from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT, DLPACK_MAJOR, DLPackExchangeAPI,
+                                        DLTensor)
+from hocket.collectives.engine.drive cimport run_init
+from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.plans.plan cimport IN, OUT, Plan
+from hocket.collectives.engine.run cimport DONE, Run, may_drive, nanoseconds, stopped
+from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
+from hocket.kernels.cpu.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
+
+from hocket.collectives.calls.options import Options
+
+np.import_array()
+
+cdef enum:
+    ENTRIES = 64
+    NUMBERS = 17                # NPY_OBJECT: below are bool, integers, floats, complex, whose type number tells all ...
+    HALF = 23                   # NPY_HALF: ... as it does of this one
+
+MISS = object()
+cdef int _groups_open = 0
+cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
+cdef const DLPackExchangeAPI* _tensors = NULL
+
+
+def group_opened(int change):
+    """A `group()` begins (+1) or ends (-1) in some thread: every call must take the general way meanwhile."""
+    global _groups_open
+    _groups_open += change
+
+
+cdef struct Seen:                       # one argument, as far as the table asks
+    char* data
+    size_t count, nbytes
+    int ndim
+    const int64_t* dims
+    uintptr_t dtype                     # NumPy: the descriptor's address; others: what DLPack says of it, odd
+    bint writable
+
+
+cdef bint see(object x, Seen* s) except -1:
+    """Look at an argument; False if it wants the general way."""
+    if np.PyArray_CheckExact(x):
+        return see_array(<np.ndarray>x, s)
+    return <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL and see_tensor(x, s)
+
+
+cdef bint see_array(np.ndarray a, Seen* s) noexcept:
+    s.data, s.dims, s.ndim = np.PyArray_BYTES(a), <const int64_t*>np.PyArray_DIMS(a), np.PyArray_NDIM(a)
+    s.count, s.nbytes = np.PyArray_SIZE(a), np.PyArray_NBYTES(a)
+    s.dtype, s.writable = <uintptr_t><PyObject*>np.PyArray_DESCR(a), np.PyArray_ISWRITEABLE(a)
+    return np.PyArray_IS_C_CONTIGUOUS(a)
+
+
+cdef bint see_tensor(object x, Seen* s) except -1:
+    cdef DLTensor t
+    cdef int i
+    cdef int64_t step = 1
+    try:
+        _tensors.tensor_from_object(<PyObject*>x, &t)
+    except Exception:                   # sparse, and whatever else has no memory: the general way says why
+        return False
+    if t.device_type != DLPACK_CPU or t.lanes != 1 or t.bits % 8 or x.requires_grad:
+        return False
+    if t.code == DLPACK_COMPLEX and x.is_conj() or t.code in (DLPACK_COMPLEX, DLPACK_FLOAT) and x.is_neg():
+        return False                    # lazy: the memory holds other values than the tensor
+    if t.data == NULL:                  # freed, or never there
+        return False
+    for i in range(t.ndim - 1, -1, -1):
+        if t.strides != NULL and t.shape[i] != 1 and t.strides[i] != step:
+            return False
+        step *= t.shape[i]
+    s.data, s.dims, s.ndim = <char*>t.data + t.byte_offset, t.shape, t.ndim
+    s.count, s.nbytes = step, step * (t.bits // 8)
+    s.dtype, s.writable = (<uintptr_t>t.code << 16 | <uintptr_t>t.bits << 8) | 1, True
+    return True
+
+
+cdef bint learn(object x) except -1:
+    """Can calls on `x` be remembered?  The first tensor type with DLPack's C API is the one that is looked at."""
+    global _tensor_type, _tensors
+    cdef const DLPackExchangeAPI* api
+    if np.PyArray_CheckExact(x):
+        a = <np.ndarray>x
+        # Not of strings, dates and records: their size or unit is not in the number, by which results are made.
+        return np.PyArray_ISNOTSWAPPED(a) and (np.PyArray_TYPE(a) < NUMBERS or np.PyArray_TYPE(a) == HALF)
+    if _tensor_type == NULL and type(x).__name__ == "Tensor" and hasattr(type(x), "__dlpack_c_exchange_api__"):
+        api = <const DLPackExchangeAPI*>PyCapsule_GetPointer(type(x).__dlpack_c_exchange_api__, "dlpack_exchange_api")
+        if api.major == DLPACK_MAJOR:
+            _tensor_type, _tensors = <PyObject*>Py_TYPE(x), api
+            _kept.append(type(x))
+    return <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL
+
+
+_kept = []
+
+
+cdef class Entry:
+    pass
+
+
+cdef class HotPath:
+    """Base of the communicator: the table, and the way through it."""
+
+    def _hot_init(self, Engine engine, double timeout):
+        self.engine = engine
+        self.entries = [None] * ENTRIES
+        self.limit = nanoseconds(timeout)
+
+    def _forget(self):
+        """Let every call take the general way once more."""
+        self.entries = [None] * ENTRIES
+
+    def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order):
+        """Carry out one call: the short way if it was made before, else `_general`."""
+        if counts is None and timeout is None and transport is None:
+            done = self._hot(collective, x, out, op, root, algorithm, order, async_op)
+            if done is not MISS:
+                return done
+        options = Options(async_op, timeout, algorithm, transport, order)
+        return self._general(collective, x, out, op, root, counts, options)
+
+    cdef object _hot(self, str collective, object x, object out, object op, object root, object algorithm, object order,
+                     bint async_op):
+        """The result (or the work), or MISS."""
+        cdef Seen a, b
+        cdef Entry e
+        cdef Engine engine = self.engine
+        cdef Run* r
+        cdef int rc, i
+        cdef char* dst
+        if not see(x, &a):
+            return MISS
+        entry = self.entries[slot(collective, &a, algorithm, out is not None)]
+        if entry is None:
+            return MISS
+        e = <Entry>entry
+        if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
+                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
+            return MISS
+        for i in range(e.ndim):
+            if a.dims[i] != e.dims[i]:
+                return MISS
+        dst = a.data
+        result = None
+        if e.in_place:
+            if (out is not None and out is not x) or not a.writable:
+                return MISS
+            result = x
+        elif e.silent:
+            dst = NULL
+        elif e.fresh:
+            if out is not None:
+                return MISS
+            result = self._fresh(e, x)
+            if not see(result, &b):
+                return MISS
+            dst = b.data
+        else:
+            if not see(out, &b):
+                return MISS
+            dst = b.data
+            if (b.dtype != e.dtype_id or not b.writable or b.nbytes != e.out_nbytes
+                    or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
+                return MISS
+            result = out
+        if async_op:
+            if not may_drive(&engine.core, True):
+                return MISS
+            return self._queue_hot(e, a.data, dst, x, result)
+        if not engine.claim():
+            return MISS
+        r = &engine.run
+        try:
+            run_init(r, e.plan)
+        except BaseException:
+            engine.release()
+            raise
+        r.base[IN], r.base[OUT] = a.data, dst
+        r.reduce = e.reduce
+        r.limit = self.limit
+        engine.number(r, e.plan)
+        rc = engine.perform(r, e.plan)
+        if rc != DONE:
+            engine.hold((x, result))
+            self._fail(engine, rc, engine.culprit, self.limit * 1e-9)
+        reap_ended()
+        if e.scale != NULL:
+            e.scale(dst, dst, e.out_count, e.after)
+        return result
+
+    cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result):
+        if stopped(&self.engine.core, self.engine.seq + 1):
+            return MISS                # the general way says why
+        cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
+        if e.scale != NULL:
+            made.scaled(e.scale, e.after, e.out_count)
+        made.enqueue(True)
+        return self._work(made, result)
+
+    def _ended(self, Queued run):
+        """Raise the error that a run of the short way ended with, if it did."""
+        if run.status != DONE:
+            self._fail(self.engine, run.status, run.culprit, self.limit * 1e-9, run)
+
+    cdef object _fresh(self, Entry e, object x):
+        """A new array for the result, of x's kind."""
+        if np.PyArray_CheckExact(x):
+            return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
+        return x.new_empty(e.out_shape)
+
+    def _remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code,
+                  double after):
+        """Let the next such call take the short way, if it may."""
+        cdef Seen a, b
+        cdef Entry e
+        cdef int i
+        if not learn(x) or not see(x, &a) or a.ndim > MAX_DIMS:
+            return
+        e = Entry.__new__(Entry)
+        e.plan, e.collective, e.op, e.root, e.algorithm, e.order = plan, collective, op, root, algorithm, order
+        e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
+        for i in range(e.ndim):
+            e.dims[i] = a.dims[i]
+        e.in_place, e.silent, e.after = in_place, out is None, after
+        e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
+        e.scale = find_scale(plan.dtype) if after else NULL
+        if out is not None:
+            if not see(out, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
+                return
+            e.fresh = not given and not in_place
+            e.out_shape, e.out_ndim = tuple(out.shape), b.ndim
+            for i in range(e.out_ndim):
+                e.out_dims[i] = b.dims[i]
+            e.out_nbytes, e.out_count = b.nbytes, b.count
+        self.entries[slot(collective, &a, algorithm, given and not in_place)] = e
+
+
+cdef inline int slot(str collective, Seen* a, object algorithm, bint given):
+    cdef uintptr_t h = <uintptr_t><PyObject*>collective >> 4
+    h = h * 31 + (a.dtype >> 4)
+    h = h * 31 + (<uintptr_t><PyObject*>algorithm >> 4)
+    h = h * 31 + a.count * 2 + given
+    return <int>((h ^ (h >> 7)) % ENTRIES)

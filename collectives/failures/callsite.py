@@ -1,0 +1,64 @@
+"""Where the user's own code made a call: the innermost frame that is neither hocket's nor Python's library."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import sys
+import threading
+from types import CodeType, FrameType
+
+PACKAGE = str(pathlib.Path(__file__).resolve().parents[2])
+"""The folder in which ours are: hocket/, or the working tree where that is linked to."""
+FOLDERS = (
+    "algorithms", "collectives", "control", "frameworks", "hocket", "kernels", "system", "tools", "torch", "transports",
+)  # fmt: skip
+_passed_over = [os.path.join(PACKAGE, folder, "") for folder in FOLDERS]
+LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
+
+
+def pass_over(place: str) -> None:
+    """What is in this folder or file is no code of the user's: a framework that calls us, say."""
+    found = os.path.realpath(place)
+    _passed_over.append(os.path.join(found, "") if os.path.isdir(found) else found)
+    _shown.cache_clear()
+
+
+@functools.lru_cache(maxsize=1024)
+def _shown(filename: str) -> str:
+    """The name under which a source file is shown; "" for hocket's own, Python's library, and what was passed over."""
+    path = os.path.realpath(filename)
+    ours = path.startswith(tuple(_passed_over)) or os.path.basename(os.path.dirname(path)) == "hocket"
+    theirs = path.startswith(LIBRARY) and "-packages" not in path
+    return "" if ours or theirs or filename.startswith("<frozen") else os.path.basename(path)
+
+
+def _users(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """The innermost frame of the user's own: its code and line."""
+    while frame is not None:
+        if _shown(frame.f_code.co_filename):
+            return frame.f_code, frame.f_lineno
+        frame = frame.f_back
+    return None, 0
+
+
+def caller() -> tuple[CodeType | None, int]:
+    """Where the user's code called us, seen from the calling thread; `shown_site` puts it into words."""
+    return _users(sys._getframe())
+
+
+def shown_site(code: CodeType | None, line: int) -> str:
+    """As in "train.py:88 in step"."""
+    return "?" if code is None else f"{_shown(code.co_filename)}:{line} in {code.co_name}"
+
+
+def caller_site() -> str:
+    """`caller`, in words."""
+    return shown_site(*caller())
+
+
+def thread_site(ident: int | None = None) -> str:
+    """Where another thread (the main one if None) is now."""
+    ident = ident or threading.main_thread().ident
+    return shown_site(*_users(sys._current_frames().get(ident or 0)))

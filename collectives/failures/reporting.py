@@ -1,0 +1,251 @@
+"""When a call fails: tell the others, hear them, and raise what happened.
+
+What a rank was doing is asked for by the control plane (`stop`), what came of it arrives as a verdict (`hear`);
+both on the reactor's thread, while the failed call waits in `_fail`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from hocket.collectives.communicator.members import Members
+from hocket.collectives.engine.engine import CODES, Engine
+from hocket.collectives.failures import wording
+from hocket.collectives.failures.callsite import caller_site, thread_site
+from hocket.collectives.plans.plan import Plan
+from hocket.collectives.waiting.queued import Queued, oldest
+from hocket.errors import ArgumentError, Error, PeerLostError
+from hocket.kernels.dtypes import DTYPES
+
+log = logging.getLogger("hocket")
+DONE = CODES["done"]
+STUCK_AFTER = 0.2
+"""Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
+VERDICT_WAIT = 3.0
+"""Seconds a failed call waits for the hub to hear all sides."""
+STILL_WAITING, ANSWERS = 10.0, 0.5
+"""Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
+LEFT_GRACE = 2.0
+"""Seconds of waiting after which a rank that said goodbye counts as missing."""
+
+
+@dataclass
+class Waiting:
+    """One long wait of an engine: in which call, how long by now, and what was done about it."""
+
+    seq: int
+    seconds: float = 0.0
+    stuck: bool = False
+    asked: bool = False
+    said: bool = False
+
+
+class Failing(Members):
+    """The error paths of a communicator."""
+
+    def usable(self) -> None:
+        """Raise what ended this communicator, if something did."""
+        if self._broken is not None and not self._main.engine.spares_next:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        """A call on a communicator that has failed or is closed."""
+        assert self._broken is not None
+        self._raised = True
+        if isinstance(self._broken, ArgumentError):
+            raise ArgumentError(str(self._broken))
+        raise type(self._broken)(*self._broken.args, *_details(self._broken)) from self._broken
+
+    def _fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
+        """Tell the others, hear them, and raise what happened."""
+        if code == CODES["aborted"] and self._broken is not None:
+            self._refuse()  # it had failed, or was closed, before this call
+        if ended is not None and (first := oldest(engine)) is not None and first.seq < ended.seq:
+            ended = first  # that one failed; those queued after it fail with it
+        self._raised = True
+        account = _account(engine, ended)
+        call, seq, here = account["call"], account["seq"], account["site"]
+        if code == CODES["raised"]:
+            error = engine.error or Error("unknown")
+            engine.error = None
+            told = f"{type(error).__name__}: {error}"
+            if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
+                self._report("op", told, account)  # this rank goes on; what failed is a function given as op
+                self._abort(Error(f"this communicator failed at {here}: {told}"))
+            else:
+                self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", told, account)
+                self._abort(PeerLostError(f"this communicator failed at {here}: {told}"))
+            raise error
+        if code == CODES["mismatch"]:
+            odd = ended.foreign if ended is not None else engine.foreign
+            told = f"rank {self.rank} got a message of another call from rank {culprit}"
+            if "waits_for" in account:
+                came = ended.came if ended is not None else engine.came
+                told = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
+            elif engine is self._main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
+                account["then"], seq = engine.call(odd), odd
+            self._report("mismatch", told, account, seq, seq if engine is self._main.engine else 0)
+        elif code == CODES["timeout"]:
+            self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
+        elif code in (CODES["lost"], CODES["fault"]) and not self._heard.wait(1.0):
+            lost = code == CODES["lost"]
+            what = f"rank {culprit} closed the connection" if lost else f"the road to rank {culprit} failed"
+            self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
+        heard = self._heard.wait(VERDICT_WAIT)
+        verdict = self._verdict if heard else None
+        if verdict is None:  # the hub itself is silent: say what this rank knows
+            kind = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}.get(code, "lost")
+            verdict = {
+                "kind": kind, "comm": self.name, "seq": seq, "by": self.world.rank, "text": call,
+                "lost": [self.members[culprit]], "how": "and the job's control plane does not answer",
+                "accounts": {self.world.rank: account, self.members[culprit]: {"state": "no answer"}},
+            }  # fmt: skip
+            if kind == "timeout":
+                verdict["accounts"].setdefault(self.members[0], {"state": "no answer"})
+        error = wording.build(verdict, self.members, self.rank, call, self._closed)
+        self._abort(error)
+        raise error
+
+    def _report(self, kind: str, text: str, account: dict[str, Any], seq: int | None = None, first: int = 0) -> None:
+        self.world.session.report({
+            "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
+            "text": text, "account": account, "first": first,
+        })  # fmt: skip
+
+    def _abort(self, error: BaseException, first: int = 0) -> None:
+        if self._broken is None:
+            self._broken = error
+        self._halt(first)
+
+    def _halt(self, first: int = 0) -> None:
+        """End every wait here, but let calls before number `first` finish: others have finished them."""
+        self._halt_engines(first)
+        self._end_waits()
+
+    def _halt_engines(self, first: int = 0) -> None:
+        self._halted = True
+        for queue in list(self._queues.values()):
+            queue.engine.abort(first if queue is self._main else 0)
+
+    def _end_waits(self) -> None:
+        """Those of streams."""
+        for queue in list(self._queues.values()):
+            if queue.accelerator is not None:
+                queue.accelerator.abort()
+
+    def stop(self, fault: dict[str, Any]) -> dict[str, Any]:
+        """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
+        account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
+        self._halt(fault.get("first") or 0)
+        return account
+
+    def hear(self, verdict: dict[str, Any]) -> None:
+        """The verdict on this communicator, or on ranks that were lost."""
+        if verdict["kind"] == "lost":
+            mine = bool(set(verdict["lost"]) & set(self.members))
+        else:
+            mine = verdict["comm"] == self.name
+        if not mine or self._verdict is not None:
+            return
+        if self._gone:
+            self._end_waits()  # of streams, which closing may wait for
+            return
+        self._verdict = verdict
+        self._heard.set()
+        call = self._main.engine.words if self._main.engine.busy else ""
+        self._abort(wording.build(verdict, self.members, self.rank, call, self._closed), verdict.get("first") or 0)
+
+    def account(self, seq: int = 0) -> dict[str, Any]:
+        """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
+        main = self._main.engine
+        then = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
+        for queue in list(self._queues.values()):
+            engine = queue.engine
+            if engine.busy or oldest(engine) is not None:
+                found = _account(engine, where=self._where)
+                return found | (then if seq < found["seq"] else {})
+        return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}
+
+    def _where(self) -> str:
+        """The user's line that is in a call on this communicator, whichever thread it is in."""
+        for ident, frame in list(sys._current_frames().items()):
+            look: Any = frame if ident != threading.get_ident() else None  # not the reactor, who asks
+            while look is not None:
+                if look.f_locals.get("self") is self:
+                    return thread_site(ident)
+                look = look.f_back
+        return thread_site()
+
+    def on_wait(self, engine: Engine, seconds: float) -> None:
+        """Called by the engine now and then in a long wait (holding the GIL)."""
+        plan, call, seq, _ = _at(engine)
+        waiting = self._waits.get(engine)
+        if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
+            waiting = self._waits[engine] = Waiting(seq)
+        waiting.seconds = seconds
+        if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
+            waiting.stuck = True
+            self.world.session.stuck({
+                "comm": self.name, "seq": seq, "ranks": self.members, "fingerprint": f"{plan.fingerprint:08x}",
+                "account": _account(engine),
+            })  # fmt: skip
+        if seconds > STILL_WAITING and plan is not None:
+            self._say_what_holds_up(engine, waiting)
+        gone = self.world.left & set(self.members)
+        if gone and seconds > LEFT_GRACE and not self._closed:
+            left = sorted(self.members.index(r) for r in gone)
+            raise wording.lost(left, "it has left the job (closed its communicator or exited)", self.rank, call)
+
+    def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
+        """Once in a call that takes long: ask the others what they are doing, and a moment later log it.
+
+        Of all ranks that wait the hub answers one; the others have nothing to say.
+        """
+        if not waiting.asked:
+            waiting.asked = True
+            self.told.clear()
+            self.world.session.ask(self.name, self.members)
+        elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
+            waiting.said = True
+            told = {self.members.index(r): account for r, account in list(self.told.items()) if r in self.members}
+            if told:
+                others = {r: told.get(r) for r in range(self.size) if r != self.rank}
+                log.warning("%s", wording.still_waiting(_account(engine), others, waiting.seconds))
+
+    def give_up(self, error: BaseException) -> None:
+        """This rank fails with `error`: tell the others now, so that none of them waits for it."""
+        self._raised = True
+        if self._broken is None:
+            self._report("error", f"{type(error).__name__}: {error}", self.account())
+            self._abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
+
+
+def _account(
+    engine: Engine, ended: Queued | None = None, where: Callable[[], str] = caller_site
+) -> dict[str, Any]:
+    """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it."""
+    plan, call, seq, site = _at(engine, ended)
+    account: dict[str, Any] = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
+    if plan is not None and plan.algorithm == "message":
+        account["waits_for"] = sorted(plan.peers)
+    return account
+
+
+def _at(engine: Engine, ended: Queued | None = None) -> tuple[Plan | None, str, int, str | None]:
+    """The call that an engine is at: its plan, the call in words, its number, where it was made if that is known."""
+    queued = ended or oldest(engine)
+    if queued is not None:
+        return queued.plan, queued.words, queued.seq, queued.site
+    return engine.plan, engine.words, engine.sequence, None
+
+
+def _details(error: BaseException) -> Iterable[Any]:
+    for name in ("calls", "ranks", "missing"):
+        if hasattr(error, name):
+            return (getattr(error, name),)
+    return ()

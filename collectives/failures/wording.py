@@ -1,0 +1,133 @@
+"""From what the control plane knows to what the user reads: accounts and verdicts become exceptions.
+
+An account is what one rank says it was doing: {"state": "in call" | "idle" | "no answer", "seq", "call", "site"}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hocket.errors as errors
+
+MOST_SHOWN = 8
+"""Ranks that a line of the log tells of."""
+CLOSE = "close()"
+"""The call of a rank that leaves a communicator."""
+
+
+def describe_account(account: dict[str, Any] | None) -> str:
+    """One rank's account in words."""
+    if not account or account.get("state") == "no answer":
+        return "does not answer (stopped, or its interpreter is held)"
+    if account.get("state") in ("lost", "left"):
+        return "is gone (its process ended)" if account["state"] == "lost" else "has left the job"
+    if account.get("then"):
+        now = f"in {account['call']}" if account.get("state") == "in call" else "in no call"
+        site, number = account.get("site", "?"), account["seq"]
+        now = "at the end of its program" if site == "?" else f"{now} at {site} (its call number {number})"
+        return f"called {account['then']}, and is now {now}"
+    if account.get("state") == "idle":
+        last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
+        return f"is not in a call on this communicator, it is at {account.get('site', '?')}{last}"
+    call, site, seq = (account.get(key, "?") for key in ("call", "site", "seq"))
+    if call == CLOSE and site == "?":
+        return f"has come to the end of its program (its call number {seq})"
+    return f"called {call} at {site}" + (f" (its call number {seq})" if "waits_for" not in account else "")
+
+
+def build(verdict: dict[str, Any], members: list[int], me: int, call: str, closing: bool = False) -> errors.Error:
+    """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too."""
+    kind = verdict["kind"]
+    if kind == "lost":
+        return lost([members.index(r) for r in verdict["lost"] if r in members], verdict.get("how", ""), me, call)
+    accounts = {members.index(int(r)): a for r, a in verdict.get("accounts", {}).items() if int(r) in members}
+    lines = "".join(f"\n  rank {r} {describe_account(a)}" for r, a in sorted(accounts.items()))
+    where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
+    by = verdict.get("by")
+    who = f"rank {members.index(by)}" if by in members else "a rank"
+    early = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE and "then" not in a]  # made no other call
+    if kind == "mismatch" and early and not closing:
+        return lost(early, "it has left (closed this communicator, or exited)", me, call)
+    if kind == "mismatch" and by in members and "waits_for" in accounts.get(members.index(by), {}):
+        calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
+        return errors.MismatchError(
+            f"{verdict.get('text', '')}: a message must have the dtype and the size of its recv.{lines}", calls)
+    if kind == "mismatch":
+        calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
+        return errors.MismatchError(
+            f"the ranks called different things ({where}):{lines}\nAll ranks must make the same calls in the same "
+            "order, with the same dtype, shape, counts, op, root and algorithm.", calls)  # fmt: skip
+    if kind == "timeout":
+        awaited = accounts.get(members.index(by), {}).get("waits_for") if by in members else None
+        missing = awaited or [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]
+        names = ranks(missing) if missing else "no rank (the data did not move)"
+        return errors.TimeoutError(
+            f"{verdict.get('text', '')} ({where}, seen by {who}): waiting for {names}:{lines}\n"
+            "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
+    if kind == "op":
+        return errors.Error(
+            f"the call of {who} failed: {verdict.get('text', '')} ({where}). This communicator cannot be used any more."
+        )
+    if kind == "interrupt":
+        return errors.PeerLostError(f"{who} was interrupted ({where})", [members.index(by)] if by in members else [])
+    return errors.PeerLostError(
+        f"{who} failed: {verdict.get('text', '')} ({where})", [members.index(by)] if by in members else [])  # fmt: skip
+
+
+def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
+    """The error of a job whose ranks have all come to its end, if one of them has left something open.
+
+    A state is what a rank says: {"calls": {queue: [number, fingerprint, the last call]}, "open": [call, ...]}.
+    """
+    told: dict[int, list[str]] = {}
+    for queue in sorted(set().union(*(state["calls"] for state in states))):
+        made = {r: state["calls"][queue] for r, state in enumerate(states) if queue in state["calls"]}
+        if len({tuple(each[:2]) for each in made.values()}) > 1:
+            for r, (number, _, last) in made.items():
+                made_last = f", the last {last}" if last else ""
+                told.setdefault(r, []).append(f"made {number} calls on {queue}{made_last}")
+    for r, state in enumerate(states):
+        told.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"])
+    calls = {r: "; ".join(texts) for r, texts in sorted(told.items()) if texts}
+    if not calls:
+        return None
+    lines = "".join(f"\n  rank {r} {text}" for r, text in calls.items())
+    return errors.MismatchError(
+        f"the ranks have come to the end of the job, and not all is finished:{lines}\nAll ranks must make the same "
+        "calls in the same order, and each recv needs its send.", calls)  # fmt: skip
+
+
+def still_waiting(mine: dict[str, Any], others: dict[int, dict[str, Any] | None], seconds: float) -> str:
+    """What a rank logs that waits long: its call, and what those are doing that hold it up."""
+    awaited = mine.get("waits_for")
+    late = {
+        r: describe_account(a) for r, a in others.items()
+        if (r in awaited if awaited is not None else a is None or not arrived(a, mine["seq"]))
+    }  # fmt: skip
+    call = f"{mine['call']} at {mine['site']} has waited for {seconds:.0f} s"
+    if not late:
+        return f"{call}; all ranks are in it"
+    shown = "".join(f"\n  rank {r} {text}" for r, text in list(late.items())[:MOST_SHOWN])
+    more = f"\n  and {len(late) - MOST_SHOWN} more" if len(late) > MOST_SHOWN else ""
+    return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{shown}{more}"
+
+
+def arrived(account: dict[str, Any], seq: int) -> bool:
+    """Has that rank come to call number `seq`?"""
+    if account.get("state") in ("no answer", "lost", "left", "error"):
+        return False
+    return int(account.get("seq", 0)) >= seq
+
+
+def lost(gone: list[int], how: str, me: int, call: str) -> errors.PeerLostError:
+    """The exception for ranks that are no more."""
+    during = f" during {call}" if call else ""
+    return errors.PeerLostError(
+        f"{ranks(gone)} {'is' if len(gone) == 1 else 'are'} gone{during}: {how or 'its process ended'}; "
+        f"noticed by rank {me}. This communicator cannot be used any more.", gone)  # fmt: skip
+
+
+def ranks(which: list[int]) -> str:
+    """ "rank 3", or "ranks 1, 2, 5"."""
+    return f"rank {which[0]}" if len(which) == 1 else f"ranks {', '.join(map(str, which))}"

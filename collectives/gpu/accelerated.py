@@ -1,0 +1,218 @@
+"""The queue of a communicator's calls on GPU arrays: made by all members together, at the first such call.
+
+Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
+one can map the other's memory (transports/cuda_ipc/protocol.h), else through pinned memory and the host channel
+(transports/pinned/protocol.h).  If some member cannot do its part there is no such queue, for any of them, and arrays
+go through host memory whole (arrays/staging.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hocket.algorithms.language.registry import Algorithm, get
+from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.gpu.device import Accelerated
+from hocket.collectives.gpu.meeting import KERNELS, LARGEST, ROOM, Meeting
+from hocket.collectives.gpu.trial import Found, Share, first, tried
+from hocket.errors import TransportError
+from hocket.system.cuda import driver
+from hocket.transports.cuda_ipc import lane
+from hocket.transports.pinned import channels
+
+LAST_WORD = 1.0
+"""Seconds that a lane waits at its end for its peers to let go."""
+RELEASE_WAIT = 1.0
+"""Seconds that the process's end waits for waits to be ended."""
+GRACE = 1.0
+"""Seconds after a failure in which what is on its way may still come: results of calls before the one that failed."""
+RELEASES, RELEASE_EVERY = 100, 0.1
+"""How often waits are ended then, and how many seconds apart: a rank that lives may undo it by what it has issued."""
+
+
+class Accelerator:
+    """What a queue has of this rank's GPU: lanes to the peers, and what computes."""
+
+    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
+        self.device = driver.device(ordinal)
+        near = next(group for group in groups if rank in group)
+        self.segment = channels.SLOT if any(map(any, found.mapped)) else lane.SLOT
+        """Bytes of a pipelined chunk that are in flight together: the same on all members."""
+        mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
+        self.road = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"
+        """Inside hosts, for choosing algorithms: the same on all members."""
+        self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
+        self._opened: list[int] = []
+        self._kept: list[Buffer] = []
+        self._releasing: threading.Thread | None = None
+        self._started, self._last = threading.Lock(), threading.Lock()
+        """Taken once: by who starts that thread; by who gives everything back."""
+        self._closing, self._hurry, self._released = threading.Event(), threading.Event(), threading.Event()
+        self.is_driven: Callable[[], bool] = lambda: False
+        """Is a call of the queue under way in some thread?"""
+        self.pinned = channels.Pinned(self.device)
+        self.accelerated = Accelerated(self.device)
+        self.meeting: Meeting | None = None
+        """Where kernels of this queue meet those of the other ranks."""
+        self._processors = 0 if found.why_apart else found.processors
+        self._rank, self._order = rank, [near.index(r) for r in sorted(near)]
+        self.lane: lane.Lane | None = None
+        self.offer: Any = None
+        """What the peers need (JSON)."""
+        try:
+            if len(self._near) > 1:  # there is not only this rank itself
+                room = ROOM if self._processors else 0
+                self.lane = lane.Lane(self.device, near.index(rank), len(near), not found.why_events, room)
+                self.offer = self.lane.offer()
+        except BaseException:
+            self._give_back(clean=True)
+            raise
+
+    def open(self, peer: int, offer: Any, out: Any, in_: Any) -> tuple[Any, Any]:
+        """GPU channels over these host channels."""
+        if self.lane is None or peer not in self._near:
+            return self.pinned.open(out, in_)
+        self._opened.append(self._near[peer])
+        return self.lane.open(self._near[peer], offer, out, in_)
+
+    def complete(self) -> None:
+        """All peers of this host are open."""
+        if self._processors and self.lane is not None:
+            rooms = [self.lane.room(place) for place in self._order]
+            self.meeting = Meeting(self.device, self._rank, rooms, self._processors)
+            self.accelerated.join(self.meeting)
+
+    def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
+        """Do kernels that meet carry out such calls alone?  The same on all members."""
+        if self.meeting is None or call.src is None or how.function is not None:
+            return False
+        ours = (call.collective, algorithm.name) in KERNELS and algorithm is get(call.collective, algorithm.name)
+        even = call.counts is None or len(set(call.counts)) == 1
+        return ours and even and 0 < call.src.nbytes <= LARGEST
+
+    def register(self, buffer: Buffer) -> str:
+        """Let peers of this host read the allocation that this is part of in place; why they cannot, or ""."""
+        if self.lane is None:
+            return "no other rank's GPU is mapped here"
+        if buffer.device != self.device.ordinal:
+            return f"it is on GPU {buffer.device}, and this communicator works on {self.device}"
+        why = self.lane.register(buffer.address)
+        if not why:
+            self._kept.append(buffer)
+        return why
+
+    def abort(self) -> None:
+        """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
+        if self._started.acquire(blocking=False):
+            with _lock:
+                _ending.append(self)
+            thread = threading.Thread(target=self._release_quietly, name="hocket-release", daemon=True)
+            thread.start()
+            self._releasing = thread
+
+    def _release_quietly(self) -> None:
+        try:
+            self._release()
+        except TransportError:  # of a GPU that is lost, whose streams wait for nothing
+            pass
+        finally:
+            self._released.set()
+            with _lock:
+                _ending.remove(self)
+
+    def _release(self) -> None:
+        """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
+        self._hurry.wait(GRACE)
+        if self._closing.is_set():
+            return
+        if self.meeting is not None:
+            self.meeting.abort()
+        if self.lane is not None:
+            for _ in range(RELEASES):  # so long no peer uses what is given back then
+                could = self.lane.release()
+                self._released.set()
+                if not could or self._closing.wait(RELEASE_EVERY):
+                    return
+        while self.is_driven():  # a function of the user's may still be at it
+            if self._closing.wait(RELEASE_EVERY):
+                return
+        if self._last.acquire(blocking=False):
+            self._give_back(clean=False)
+
+    def leave(self) -> None:
+        """End the waits now, if they are to be ended."""
+        if self.lane is not None:
+            self._hurry.set()
+            self._released.wait(RELEASE_WAIT)
+
+    def close(self) -> None:
+        """Let go of the peers' memory; of ours when they have.
+
+        Meanwhile they may be lost: `abort` still ends the waits of streams.  If it did before, its thread gives back.
+        """
+        if self._releasing is not None or not self._last.acquire(blocking=False):
+            return
+        left = []
+        if self.lane is not None:
+            deadline, left = time.monotonic() + LAST_WORD, self._opened
+            while (left := [peer for peer in left if not self.lane.end(peer)]) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        self._closing.set()
+        self._hurry.set()
+        if self._releasing is not None:
+            self._releasing.join()
+        self._give_back(clean=not left)
+
+    def _give_back(self, clean: bool) -> None:
+        if self.lane is not None:
+            self.device.settle()  # what uses the peers' memory is through
+        self.accelerated.close()
+        self.pinned.close()
+        if self.meeting is not None:
+            self.meeting.close()
+        if self.lane is not None:
+            self.lane.close(clean)
+        if not clean:
+            _mapped.extend(self._kept)
+        self._kept.clear()
+
+
+_lock = threading.Lock()
+_ending: list[Accelerator] = []
+"""Whose streams' waits are being ended."""
+_mapped: list[Buffer] = []
+"""Registered, and perhaps still mapped by peers that did not say goodbye: not freed before the process ends."""
+
+
+def leave() -> None:
+    """The process ends, and with it our threads: whatever frees arrays after this must not wait for a peer."""
+    with _lock:
+        left = list(_ending)
+    for each in left:
+        each.leave()
+
+
+def build(comm: Any, ordinal: int, share: Share) -> tuple[Accelerator | None, Found]:
+    """This rank's part of a queue on that GPU, if the members can have one."""
+    made, found = None, tried(comm, ordinal, share)
+    if found.why_staged:
+        return None, found
+    why = ""
+    try:
+        made = Accelerator(ordinal, comm.rank, comm.groups, found)
+    except TransportError as error:
+        why = str(error)
+    try:
+        why = first(share, why)
+    except BaseException:
+        if made is not None:
+            made.close()
+        raise
+    if why and made is not None:
+        made.close()
+    return (None, found._replace(why_staged=why)) if why else (made, found)

@@ -1,0 +1,44 @@
+"""A GPU as a queue uses it."""
+
+from libc.stdint cimport uint32_t, uintptr_t
+
+from hocket.collectives.gpu.meeting cimport Meet, Meeting
+from hocket.collectives.engine.placed cimport Placed
+from hocket.collectives.engine.run cimport DeviceOps
+from hocket.system.cuda.driver cimport CUevent, CUfunction, Device, hk_device
+
+
+cdef struct Gpu:
+    DeviceOps base
+    hk_device* device
+    int most, block                 # blocks of a launch; threads of a block
+    CUevent through                 # the last run that used the scratch memory
+    uint32_t refusals               # of the driver, when the run began
+    Meet* meet                      # of the queue's kernels with those of other ranks; or NULL
+
+
+cdef struct Launch:                 # of a kernel, with all that it needs
+    CUfunction function
+    unsigned int blocks, threads
+    void** parameters
+    Meet* meet                      # it meets the other ranks' kernels; or NULL
+    Launch* then                    # what follows; or NULL
+
+
+cdef class Accelerated:
+    cdef Gpu gpu
+    cdef readonly Device device
+    cdef uintptr_t side             # the stream of asynchronous calls
+    cdef readonly Meeting meeting
+    cdef list blocks                # of scratch memory ...
+    cdef uintptr_t scratch          # ... the largest, and its bytes
+    cdef size_t largest
+    cdef char* memory(self, size_t nbytes) except NULL
+    cdef object arguments(self, Launch* launch, kernel, tuple values)
+    cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor)
+
+
+cdef class OnStream(Placed):
+    cdef Accelerated at
+    cdef Launch meets, scales
+    cdef list kept          # what their parameters lie in

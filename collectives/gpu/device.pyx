@@ -1,0 +1,242 @@
+"""A GPU as a queue uses it: copies and reductions of a run's arrays, issued to a stream and not waited for.
+
+The engine walks a plan as it does for host memory, and its channels say when a piece may be used; what would be a
+memcpy or a loop is put into the stream here.  So a run is done when all of it has been issued.
+"""
+
+from libc.stdint cimport int32_t, uint64_t, uintptr_t
+from libc.string cimport memset
+
+from hocket.collectives.gpu.meeting cimport Meeting, gave_up, hk_pointers, next_call
+from hocket.collectives.engine.placed cimport Placed
+from hocket.collectives.plans.plan cimport SCRATCH
+from hocket.collectives.engine.run cimport DeviceOps, Run
+from hocket.system.cuda.driver cimport (CUevent, CUfunction, CUresult, CUstream, Device, hk_device, hk_device_await,
+                                     hk_device_copy, hk_device_enter, hk_device_leave, hk_device_record,
+                                     hk_device_refused)
+
+import ctypes
+
+from hocket.collectives.gpu.compiled import function
+from hocket.errors import ArgumentError, Error, TransportError
+from hocket.kernels.gpu import catalogue as kernels
+from hocket.transports.cuda_ipc.lane import SLOT
+
+cdef enum:
+    WAYS = 8                # operands of one launch (kernels/gpu/cuda.cuh)
+    THREAD_BYTES = 16       # ... which a thread takes at a time
+
+
+cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
+    cdef hk_device* d = (<Gpu*>a).device
+    cdef int entered = hk_device_enter(d)
+    cdef int rc = -1 if entered < 0 else hk_device_copy(d, stream, to, source, n)
+    hk_device_leave(d, entered)
+    return rc
+
+
+cdef int reduce(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_t count) noexcept nogil:
+    """More than eight operands take several launches: 16- and 8-bit floats are then rounded after each."""
+    cdef Gpu* gpu = <Gpu*>a
+    cdef hk_pointers given
+    cdef int entered = hk_device_enter(gpu.device), i, first = 0, n, rc = 0
+    if entered < 0:
+        return -1
+    while first < k and rc == 0:
+        memset(&given, 0, sizeof(given))
+        n = 0
+        if first > 0:
+            given.at[0] = <uintptr_t>out
+            n = 1
+        while n < WAYS and first < k:
+            given.at[n] = <uintptr_t>ways[first]
+            n += 1
+            first += 1
+        rc = launch(gpu, r, out, &given, n, count)
+    hk_device_leave(gpu.device, entered)
+    return rc
+
+
+cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint64_t count) noexcept nogil:
+    cdef uint64_t to = <uintptr_t>out
+    cdef uint64_t each = <uint64_t>THREAD_BYTES * gpu.block
+    cdef uint64_t blocks = (count * r.itemsize + each - 1) // each
+    cdef void* parameters[4]
+    cdef Launch whole
+    if blocks > <uint64_t>gpu.most:
+        blocks = gpu.most
+    parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
+    whole.function, whole.blocks, whole.threads = <CUfunction>r.kernel, <unsigned int>blocks, gpu.block
+    whole.parameters, whole.meet, whole.then = parameters, NULL, NULL
+    return issue(gpu.device, r.stream, &whole, 0)
+
+
+cdef int issue(hk_device* d, void* stream, Launch* l, uint64_t limit_ns) noexcept nogil:
+    """It, and what follows it, within the device's context.  `limit_ns`: of a kernel that waits for others; 0: none."""
+    cdef CUresult rc
+    while l != NULL:
+        if l.meet != NULL:
+            next_call(l.meet, limit_ns)
+        rc = d.cuda.cuLaunchKernel(l.function, l.blocks, 1, 1, l.threads, 1, 1, 0, <CUstream>stream, l.parameters, NULL)
+        if rc:
+            return hk_device_refused(d, b"a kernel", rc)
+        l = l.then
+    return 0
+
+
+# Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory,
+# and kernels meet those of the other ranks in the order of the calls.
+
+cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
+    cdef Gpu* gpu = <Gpu*>a
+    gpu.refusals = gpu.device.refusals
+    if gpu.meet != NULL and gave_up(gpu.meet, b"the result of an earlier call: ", gpu.device.words,
+                                    sizeof(gpu.device.words)):
+        return -1
+    return in_turn(gpu, r, hk_device_await)
+
+
+cdef int end(DeviceOps* a, Run* r) noexcept nogil:
+    cdef hk_device* d = (<Gpu*>a).device
+    cdef int entered = hk_device_enter(d), rc = 0
+    if r.last != NULL:
+        rc = -1 if entered < 0 else issue(d, r.stream, <Launch*>r.last, r.limit)
+    hk_device_leave(d, entered)
+    if r.nsteps and d.refusals != (<Gpu*>a).refusals:   # a channel could not say so: `consume` returns nothing
+        return -1
+    return rc or in_turn(<Gpu*>a, r, hk_device_record)
+
+
+cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
+    cdef int entered, rc = -1
+    if r.base[SCRATCH] == NULL and (r.last == NULL or (<Launch*>r.last).meet == NULL):
+        return 0
+    entered = hk_device_enter(gpu.device)
+    if entered >= 0:
+        rc = what(gpu.device, r.stream, gpu.through)
+    hk_device_leave(gpu.device, entered)
+    return rc
+
+
+cdef class Accelerated:
+    """`device` for one queue: its scratch memory, its own stream, and the order between the calls' streams."""
+
+    def __cinit__(self, Device device):
+        self.device = device
+        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.begin, self.gpu.base.end = copy, reduce, begin, end
+        self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
+        self.gpu.device = &device.d
+        self.gpu.most, self.gpu.block = kernels.geometry(1 << 62, device.multiprocessors)
+        self.side, self.blocks = 0, []
+        self.gpu.through = <CUevent><uintptr_t>device.event()
+
+    def kernel(self, dtype, str op) -> int:
+        """The kernel that reduces this dtype by this op, compiled for this GPU if it is the first time."""
+        return self._function(kernels.reduce(dtype.name, op))
+
+    def kernel_by(self, dtype, str expression) -> int:
+        """... by this expression of the user's."""
+        return self._function(kernels.reduce_by(dtype.name, expression), expression)
+
+    def join(self, Meeting meeting) -> None:
+        """Kernels of this queue meet those of the other ranks there."""
+        self.meeting, self.gpu.meet = meeting, &meeting.meet
+
+    def scale(self, dtype, uintptr_t out, uintptr_t source, size_t count, double factor, uintptr_t stream) -> None:
+        """out = source * factor, in stream order; `out` may be `source`."""
+        cdef Launch launch
+        kept = self.scaling(&launch, dtype, out, source, count, factor)
+        with self.device:
+            if issue(&self.device.d, <void*>stream, &launch, 0) != 0:
+                raise TransportError(f"{self.device} refused {self.device.d.words.decode()}")
+
+    cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor):
+        """The launch that does so; what is returned must live until it has been issued."""
+        kernel = kernels.scale(dtype.name)
+        cdef uintptr_t found = self._function(kernel)
+        launch.function = <CUfunction>found
+        launch.blocks, launch.threads = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
+        launch.meet = launch.then = NULL
+        return self.arguments(launch, kernel, (out, source, count, factor))
+
+    cdef object arguments(self, Launch* launch, kernel, tuple values):
+        """Give the launch these; what is returned must live until it has been issued."""
+        where, kept = kernels.arguments(kernel, *values)
+        cdef uintptr_t parameters = ctypes.addressof(where)
+        launch.parameters = <void**>parameters
+        return where, kept
+
+    def _function(self, kernel, expression=None):
+        """`expression`: the user's that it is made of."""
+        try:
+            return function(self.device, kernel)
+        except Error as why:
+            if expression is None:
+                raise
+            raise type(why)(f"expression({expression!r}): {why}") from None
+
+    def refuse_capture(self, uintptr_t stream) -> None:
+        if self.device.is_capturing(stream):
+            raise ArgumentError(
+                "this stream is being captured into a CUDA graph, and a collective cannot be: ranks agree on each call "
+                "when it is made; end the capture before it"
+            )
+
+    def own_stream(self) -> int:
+        """The stream of asynchronous calls."""
+        if not self.side:
+            self.side = self.device.take_stream()
+        return self.side
+
+    cdef char* memory(self, size_t nbytes) except NULL:
+        """At least so many bytes.  One at a time has them, in the order of the calls' streams."""
+        if self.largest < nbytes:
+            nbytes = max(nbytes, 2 * self.largest)      # so all of them together are few, and less than twice the last
+            self.scratch, self.largest = self.device.alloc(nbytes), nbytes
+            self.blocks.append(self.scratch)    # what was issued before may still use the smaller ones
+        return <char*>self.scratch
+
+    @property
+    def closed(self):
+        return self.gpu.through == NULL
+
+    def close(self) -> None:
+        """Waits for the calls that were issued."""
+        if self.side:
+            self.device.synchronize(self.side)
+        for address in self.blocks:
+            self.device.free(address)       # waits for the GPU
+        if self.side:
+            self.device.give_stream(self.side)
+        if self.gpu.through != NULL:
+            self.device.end_event(<uintptr_t>self.gpu.through)
+        self.blocks, self.side, self.gpu.through = [], 0, NULL
+
+
+cdef class OnStream(Placed):
+    """On this GPU, in the order of this stream, to be reduced by this kernel."""
+
+    def __init__(self, Accelerated at, uintptr_t stream, uintptr_t kernel=0):
+        self.at, self.device = at, &at.gpu.base
+        self.stream, self.kernel, self.kept = stream, kernel, []
+
+    def then_meet(self, kernel, size_t nbytes, uintptr_t x, uintptr_t out, size_t count, expression=None) -> None:
+        """Let this kernel carry out the call, of so many bytes, when the hosts have met; then comes what comes last."""
+        cdef Meeting meeting = self.at.meeting
+        cdef Launch* launch = &self.meets
+        cdef uintptr_t found = self.at._function(kernel, expression)
+        launch.function, launch.meet, launch.then = <CUfunction>found, &meeting.meet, <Launch*>self.last
+        launch.blocks, launch.threads = kernels.meeting_geometry(nbytes, meeting.multiprocessors)
+        there = [meeting.peers, meeting.windows]
+        if kernel.params[len(there)][0] == "scratch":
+            there.append(meeting.scratch)
+        self.kept.append(self.at.arguments(launch, kernel, (*there, x, out, count)))
+        self.last = launch
+
+    def then_scale(self, dtype, uintptr_t address, size_t count, double factor) -> None:
+        """Multiply this in place when all of the call has been issued, before anything of the next one."""
+        self.kept.append(self.at.scaling(&self.scales, dtype, address, address, count, factor))
+        self.last = &self.scales
+
+    cdef char* memory(self, size_t nbytes) except NULL:
+        return self.at.memory(nbytes)

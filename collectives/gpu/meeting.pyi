@@ -1,0 +1,16 @@
+from hocket.system.cuda.driver import Device
+
+FLAGS: int
+KERNELS: dict[tuple[str, str], str]
+LARGEST: int
+ROOM: int
+TRIAL: float
+
+class Meeting:
+    multiprocessors: int
+    given_up: str
+    def __init__(self, device: Device, rank: int, rooms: list[int], multiprocessors: int) -> None: ...
+    def prepare(self) -> None: ...
+    def barrier(self, stream: int) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...

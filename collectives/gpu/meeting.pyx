@@ -1,0 +1,105 @@
+"""Calls that one kernel of each rank carries out: the ranks have a GPU each, where the kernels meet by flags.
+
+The hosts meet first, as before another library's collective (MEETING in algorithms/choice/delegated.py): so all ranks are in the
+same call, and a kernel waits for the streams of the others, never for their hosts.  kernels/gpu/flags.cuh is how they meet.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdio cimport snprintf
+
+import ctypes
+
+from hocket.collectives.engine.run cimport hk_load32, hk_store32
+from hocket.system.cuda.driver cimport CUfunction, CUstream, check
+
+from hocket.collectives.gpu.compiled import function
+from hocket.kernels.gpu import catalogue as kernels
+
+LARGEST = 1 << 20
+"""Bytes of a vector: of longer ones the copies count for more than the launches."""
+FLAGS = kernels.FLAG_BYTES + 256
+"""Bytes that the flags and the status take: all that a trial needs."""
+_WINDOW = -(-kernels.blocks_bytes(LARGEST, kernels.RANKS) // 256) * 256
+ROOM = FLAGS + 2 * _WINDOW + kernels.scratch_bytes(LARGEST, 2)
+"""Bytes of each rank's that all map: the flags, two windows, and what one rank has reduced.  Zeros at first."""
+TRIAL = 1.0
+"""Seconds that kernels which are launched together may take to meet."""
+KERNELS = {
+    ("allreduce", "one_shot"): "one_shot", ("allreduce", "direct"): "two_shot",
+    ("reduce_scatter", "direct"): "reduce_scatter", ("allgather", "direct"): "allgather",
+}
+"""Which kernel does what (collective, algorithm) does: the same steps, in the same order of operands."""
+
+
+cdef enum:
+    TIMED_OUT = 1           # kernels/gpu/flags.cuh
+
+
+cdef void next_call(Meet* m, uint64_t limit_ns) noexcept nogil:
+    """What the kernel that is launched next is given; 0: no limit."""
+    m.peers.epoch += 1
+    m.peers.limit_ns = limit_ns if limit_ns else <uint64_t>1 << 62
+    m.windows[0] = m.both[m.peers.epoch % 2]
+
+
+cdef int gave_up(Meet* m, const char* which, char* words, size_t room) noexcept nogil:
+    """Has a kernel given up?  Then why, for people, after `which`."""
+    cdef uint32_t status = hk_load32(m.host + 1) if m.host != NULL else 0
+    if status:
+        snprintf(words, room, b"%sits kernel waited for that of rank %u, %s", which, status & 255,
+                 b"which did not come in time" if status >> 16 == TIMED_OUT else b"until it was aborted")
+    return status != 0
+
+
+cdef class Meeting:
+    """This rank's part.
+
+    `rooms`: where the ROOM bytes of each rank lie, as mapped here, this rank's too; of FLAGS bytes only `barrier` can be
+    had.  `multiprocessors`: of the smallest GPU among them, so that the grids are the same.
+    """
+
+    def __init__(self, Device device, int rank, list rooms, int multiprocessors):
+        self.device, self.multiprocessors = device, multiprocessors
+        self.meet.host = <uint32_t*><uintptr_t>device.alloc_host(2 * sizeof(uint32_t))
+        self.meet.host[0] = self.meet.host[1] = 0
+        self.peers = kernels.Peers(
+            kernels.pointers(rooms).at, rooms[rank] + kernels.FLAG_BYTES, <uintptr_t>self.meet.host, 0, 0, rank, len(rooms)
+        )
+        even, odd, scratch = (FLAGS + i * _WINDOW for i in range(3))
+        self.windows = kernels.pointers(rooms)
+        self.scratch = kernels.pointers([room + scratch for room in rooms])
+        for i, room in enumerate(rooms):
+            self.meet.both[0].at[i], self.meet.both[1].at[i] = room + even, room + odd
+        self.meet.peers = <hk_peers*><uintptr_t>ctypes.addressof(self.peers)
+        self.meet.windows = <hk_pointers*><uintptr_t>ctypes.addressof(self.windows)
+
+    def prepare(self) -> None:
+        """Compile the kernel of `barrier`."""
+        function(self.device, kernels.BARRIER)
+
+    def barrier(self, uintptr_t stream) -> None:
+        """Let one block of each rank meet the others', within TRIAL seconds; `given_up` says whether they did."""
+        values, kept = kernels.arguments(kernels.BARRIER, self.peers)
+        cdef uintptr_t parameters = ctypes.addressof(values), found = function(self.device, kernels.BARRIER)
+        next_call(&self.meet, <uint64_t>(TRIAL * 1e9))
+        with self.device:
+            check(self.device.d.cuda.cuLaunchKernel(<CUfunction>found, 1, 1, 1, kernels.BLOCK, 1, 1, 0,
+                                                    <CUstream>stream, <void**>parameters, NULL), "a kernel that meets")
+
+    def abort(self) -> None:
+        """Kernels that wait give up, and later ones do not wait."""
+        if self.meet.host != NULL:
+            hk_store32(self.meet.host, 1)
+
+    @property
+    def given_up(self) -> str:
+        """As `gave_up` says; ""."""
+        cdef char words[160]
+        return words.decode() if gave_up(&self.meet, b"", words, sizeof(words)) else ""
+
+    def close(self) -> None:
+        """When no kernel waits any more."""
+        cdef uint32_t* host = self.meet.host
+        self.meet.host = NULL
+        if host != NULL:
+            self.device.free_host(<uintptr_t>host)

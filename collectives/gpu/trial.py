@@ -1,0 +1,136 @@
+"""What the members' GPUs can do with each other: tried by all of them together, at the first call on GPU arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hocket.collectives.gpu.meeting import FLAGS, Meeting
+from hocket.errors import Error, TransportError
+from hocket.kernels.gpu import catalogue as kernels
+from hocket.system.cuda import driver
+from hocket.transports.base import LOCAL
+from hocket.transports.cuda_ipc.proof import Proof
+
+Share = Callable[[Any], list[Any]]
+"""Gives a JSON value, gets every member's; one step of all of them."""
+
+
+class Found(NamedTuple):
+    """What came of it.  The same on all members."""
+
+    why_staged: str
+    """Why arrays must go through host memory whole; ""."""
+    mapped: list[list[str]]
+    """[a][b]: why the memories of a's GPU and b's cannot be mapped by each other, "" if they can."""
+    why_events: str
+    """Why streams cannot wait for words that other ranks' streams write, ""; see mark.h."""
+    why_apart: str
+    """Why kernels of all ranks cannot meet (meeting.pyx), ""."""
+    processors: int
+    """Multiprocessors of the smallest GPU."""
+
+
+def tried(comm: Any, ordinal: int, share: Share) -> Found:
+    """All steps, on the GPU of this number here."""
+    proof, why = None, ""
+    try:
+        proof = Proof(driver.device(ordinal), comm.rank, comm.size, FLAGS)
+    except TransportError as error:
+        why = str(error)
+    try:
+        return _found(comm, share, proof, why)
+    except BaseException:
+        if proof is not None:
+            proof.abandon()
+        raise
+
+
+def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
+    why = first(share, why)
+    if why or proof is None:
+        if proof is not None:
+            proof.close()
+        return Found(why, [], "", "", 0)
+    offers = share(proof.offer())
+    refused = proof.reach(offers)
+    tables = share([None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(refused)])
+    both = [[tables[a][b] or tables[b][a] or "" for b in range(comm.size)] for a in range(comm.size)]
+    peers = [r for r, why in enumerate(both[comm.rank]) if not why and r != comm.rank]
+    why_events = _no_words(comm, share, proof, peers)
+    why_apart = "a stream waits here for ever" if proof.stuck else _unfit(comm, both, [o["uuid"] for o in offers])
+    processors = min(offer["processors"] for offer in offers)
+    why_apart = first(share, why_apart) or _no_meeting(comm, share, proof, processors)
+    proof.let_go()
+    share(None)  # now nobody has it mapped
+    proof.close()
+    return Found("", both, why_events, why_apart, processors)
+
+
+def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
+    why = first(share, "HOCKET_GPU_SYNC asks for events" if comm.world.config.gpu_sync == "events" else "")
+    if why:
+        return why
+    why = first(share, proof.wait(peers))
+    if not why:
+        why = first(share, proof.tell(peers))
+    unheard = first(share, proof.heard())  # ends the waits of those who could, too
+    return why or unheard
+
+
+def _unfit(comm: Any, mapped: list[list[str]], uuids: list[str]) -> str:
+    """Why kernels that wait for each other may not even be tried."""
+    if comm.world.config.gpu_sync != "auto":
+        return f"HOCKET_GPU_SYNC asks for {comm.world.config.gpu_sync}"
+    if comm.size == 1:
+        return "there is only one rank"
+    if comm.size > kernels.RANKS:
+        return f"{comm.size} ranks, and a kernel meets at most {kernels.RANKS}"
+    if any(map(any, mapped)):
+        return "some ranks' GPUs are not mapped by others"
+    for rank, uuid in enumerate(uuids):
+        if uuids.index(uuid) < rank:
+            return f"ranks {uuids.index(uuid)} and {rank} share a GPU, where kernels take turns"
+    return ""
+
+
+def _no_meeting(comm: Any, share: Share, proof: Proof, processors: int) -> str:
+    """Let kernels of all ranks meet once: why they did not, or ""."""
+    device, made = proof.device, contextlib.ExitStack()
+    meeting, stream, why = None, 0, ""
+    with made:
+        try:
+            stream = device.stream()
+            made.callback(device.end_stream, stream)
+            meeting = Meeting(device, comm.rank, [proof.room(r) for r in range(comm.size)], processors)
+            made.callback(meeting.close)
+            made.callback(_refusal, device.synchronize, stream)  # the kernel looks at what is given back then
+            meeting.prepare()
+        except Error as error:  # the compiler's too
+            why = str(error)
+        why = first(share, why)
+        if why or meeting is None:
+            return why
+        why = first(share, _refusal(meeting.barrier, stream))
+        unmet = first(share, _refusal(device.synchronize, stream) or meeting.given_up)
+        return why or unmet
+
+
+def _refusal(function: Callable[..., object], *args: Any) -> str:
+    try:
+        function(*args)
+    except TransportError as error:
+        return str(error)
+    return ""
+
+
+def first(share: Share, why: str) -> str:
+    """What the first rank says that refuses; ""."""
+    return next((f"rank {rank}: {said}" for rank, said in enumerate(share(why)) if said), "")
+
+
+def _host(comm: Any, rank: int) -> str | None:
+    """The host channel below must be memory: a packet of some bytes is all that it carries."""
+    road = None if rank == comm.rank else comm.world.road(comm.members[rank])
+    return None if road is None or road in LOCAL else f"the ranks' processes talk over {road}"

@@ -1,0 +1,194 @@
+"""What the environment says, read in one place, once.
+
+Every variable is a line of VARIABLES (which `hocket doctor` prints).  A bad value is an ArgumentError that names the
+variable, the value and what is accepted.  Knows nothing of launchers (launch.py reads theirs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import ipaddress
+import logging
+import os
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any
+
+from hocket.arguments import choices
+from hocket.control import secret
+from hocket.errors import ArgumentError
+
+log = logging.getLogger("hocket")
+LEVELS = ("warning", "info", "debug")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One environment variable; `parse` raises ValueError for what `accepted` does not describe."""
+
+    name: str
+    parse: Callable[[str], Any]
+    accepted: str
+    default: str
+    description: str
+
+
+def _words(text: str) -> str:
+    if not re.fullmatch(r"[\w=:.+-]+(,[\w=:.+-]+)*", text):
+        raise ValueError
+    return text
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _level(text: str) -> str:
+    if text.lower() not in LEVELS:
+        raise ValueError
+    return text.lower()
+
+
+def _tuning(text: str) -> str:
+    if text not in ("auto", "off", "measure") and os.sep not in text:
+        raise ValueError
+    return text
+
+
+def _ports(text: str) -> range:
+    first, dash, last = text.partition("-")
+    found = range(int(first), int(last if dash else first) + 1)
+    if not found or found[0] < 1 or found[-1] > 65535:
+        raise ValueError
+    return found
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError
+    return text == "1"
+
+
+def _rdma(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+(:[1-9]\d*(:\d+)?)?", text):
+        raise ValueError
+    return text
+
+
+def _gpu(text: str) -> str:
+    if text not in ("auto", "on", "off"):
+        raise ValueError
+    return text
+
+
+def _gpu_sync(text: str) -> str:
+    if text not in ("auto", "words", "events"):
+        raise ValueError
+    return text
+
+
+def interface_address(name: str) -> str:
+    """The address to listen on for HOCKET_IFACE: an IP address as it is, or the IPv4 address of an interface."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(name))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            found = fcntl.ioctl(sock, 0x8915, struct.pack("256s", os.fsencode(name)[:15]))  # SIOCGIFADDR
+        except OSError as why:
+            raise ValueError(f"{why.strerror}; there are {', '.join(n for _, n in socket.if_nameindex())}") from None
+    return socket.inet_ntoa(found[20:24])
+
+
+VARIABLES = (
+    Variable("HOCKET_TRANSPORT", _words, "names, with commas between", "", "transports to use, best first"),
+    Variable("HOCKET_ALGORITHM", _words, "a name, or collective=name with commas between", "", "algorithm to use"),
+    Variable("HOCKET_TUNING", _tuning, "auto, off, measure, or a file's path with a / in it", "auto",
+             "what algorithms are chosen by: what `hocket tune` measured, the built-in table, a second at the start"),
+    Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0", "300", "how long a call may wait for other ranks"),
+    Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
+    Variable("HOCKET_SECRET", secret.read_text, "at least 16 bytes that are not easily guessed", "",
+             "the job's secret, the same on every rank"),
+    Variable("HOCKET_SECRET_FILE", secret.read_file,
+             "a file of your own with mode 0600, not a link, or one of a read-only volume of root's; at least 16 bytes",
+             "", "file that holds the job's secret"),
+    Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
+             "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
+    Variable("HOCKET_PLAIN", _words, "names of transports, with commas between", "",
+             "transports that may leave the host without encryption all the same, as their network is encrypted"),
+    Variable("HOCKET_IFACE", interface_address, "an interface's name (eth0) or address",
+             "", "interface that TCP listens on"),
+    Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
+    Variable("HOCKET_RDMA", _rdma, "device, device:port or device:port:GID index", "",
+             "RDMA port to use, instead of the first that is active"),
+    Variable("HOCKET_GPU", _gpu, "auto, on or off", "auto",
+             "whether this rank may have arrays on a GPU; if not, other ranks' go through host memory"),
+    Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto, words or events", "auto",
+             "how GPUs of ranks meet: in kernels, else by words in memory, else by events, as far as trials prove; or "
+             "not in kernels; or only by events"),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of this process.  `secret`: the key made of it (secret.key), never shown."""
+
+    transport: str | None = None
+    algorithm: str | None = None
+    tuning: str = "auto"
+    timeout: float = 300.0
+    log: str = "warning"
+    secret: bytes | None = dataclasses.field(default=None, repr=False)
+    iface: str | None = None  # the address that HOCKET_IFACE stands for
+    ports: range | None = None
+    rdma: str = ""
+    gpu: str = "auto"
+    gpu_sync: str = "auto"
+    encrypt: bool = False
+    plain: str = ""
+    """Transports that need not encrypt, with commas between."""
+
+    @classmethod
+    def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:
+        """Read VARIABLES (empty means unset).
+
+        Removes HOCKET_SECRET, so that this process's children and /proc lack it.
+        """
+        env = os.environ if environ is None else environ
+        _warn_of_unknown(env)
+        found = {each.name: _value(each, env[each.name]) for each in VARIABLES if env.get(each.name)}
+        if env.pop("HOCKET_SECRET", None) and env is os.environ:
+            secret.forget("HOCKET_SECRET")
+        given = found.pop("HOCKET_SECRET", None)
+        from_file = found.pop("HOCKET_SECRET_FILE", None)
+        settings = {name.removeprefix("HOCKET_").lower(): value for name, value in found.items()}
+        return cls(secret=given or from_file, **settings)
+
+
+PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
+         "HOCKET_LAST_WORDS")  # fmt: skip
+"""What `hocket run` leaves for its ranks; read by launch.py, the last by last_words.py."""
+
+
+def _warn_of_unknown(environ: Iterable[str]) -> None:
+    known = [*(each.name for each in VARIABLES), *PLACE]
+    for name in sorted(environ):
+        if name.startswith("HOCKET_") and name not in known:
+            log.warning("%s in the environment means nothing to hocket; %s", name, choices(name, known))
+
+
+def _value(variable: Variable, text: str) -> Any:
+    try:
+        return variable.parse(text)
+    except ValueError as why:
+        if variable.name == "HOCKET_SECRET":  # which is not shown
+            raise ArgumentError(f"HOCKET_SECRET {why}; accepted: {variable.accepted}") from None
+        # Python's own complaints about numbers add nothing.
+        detail = f", which {why}" if variable.parse in (secret.read_file, interface_address) else ""
+        raise ArgumentError(f"{variable.name} is {text!r}{detail}; accepted: {variable.accepted}") from None

@@ -1,0 +1,345 @@
+"""`init()`: from a process that some launcher started to a Communicator of all ranks."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import logging
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hocket.arguments import choices, optional, seconds, whole
+from hocket.collectives import default
+from hocket.collectives.calls import asked
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job import last_words
+from hocket.collectives.job.config import Config
+from hocket.collectives.job.launchers import OPEN_KEY, Place, detect, meeting_path, mpi_place, own_address
+from hocket.collectives.job.local_world import lone_session
+from hocket.collectives.job.world import World
+from hocket.collectives.tuning import cache
+from hocket.collectives.waiting import queued
+from hocket.control import encryption
+from hocket.control.reactor import Reactor
+from hocket.control.rendezvous import join
+from hocket.control.secret import MAKE_ONE
+from hocket.control.session import Session
+from hocket.control.store import MeetAtStore, Store
+from hocket.errors import ArgumentError, Error, TransportError
+from hocket.system import exit_code
+from hocket.transports import registry
+from hocket.transports.base import Context, Transport
+
+log = logging.getLogger("hocket")
+_lock = threading.Lock()
+_config: Config | None = None
+_worlds: list[Communicator] = []
+START_TIMEOUT = 60.0
+"""Seconds for all ranks to come; HOCKET_TIMEOUT or timeout= if that is shorter."""
+OPEN_STORE = (
+    "the ranks meet through a store, and there is no HOCKET_SECRET: whoever reaches the store can join this job, read "
+    f"its data and alter it, as with auth='none'. Set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}"
+)
+NO_SECRET = (
+    "encryption needs a secret that all ranks hold and nobody else: set HOCKET_SECRET or HOCKET_SECRET_FILE on every "
+    f"rank, made by {MAKE_ONE}"
+)
+CALIBRATION = (8, 4 << 10, 64 << 10, 1 << 20)
+"""Sizes measured for HOCKET_TUNING=measure: about a second with a core for each rank."""
+
+
+def config() -> Config:
+    """This process's settings, read from the environment once."""
+    global _config
+    with _lock:
+        if _config is None:
+            if not log.handlers:
+                handler = logging.StreamHandler()
+                handler.setFormatter(logging.Formatter("hocket[%(process)d] %(message)s"))
+                log.addHandler(handler)
+            _config = Config.from_env()
+            log.setLevel(_config.log.upper())
+        return _config
+
+
+def init(
+    rank: int | None = None, size: int | None = None, address: str | None = None, *, store: Store | None = None,
+    auth: str = "secret", transport: str | None = None, timeout: float | None = None, make_default: bool = True,
+    encrypt: bool | None = None,
+) -> Communicator:  # fmt: skip
+    """Join the other ranks of this job and return the communicator of all of them.
+
+    The place in the job is found in what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and
+    WORLD_SIZE set by hand); alone, the size is 1.  Under mpirun, with mpi4py, the ranks meet through MPI.  `rank`,
+    `size` and `address` ("unix:/path", "tcp:host:port") beat the launcher. `store`, with rank and size, instead of an
+    address: any object with set(key, text) and get(key) that all ranks share; whoever reads it may join, unless
+    HOCKET_SECRET is set. `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
+    `timeout`: seconds for all ranks to come (60). `auth="none"`: over several hosts without a secret, where everybody
+    on the network may join. `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every
+    rank; needs the job's secret and OpenSSL 3. HOCKET_LOG=info prints the decisions.
+
+    Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
+
+    >>> import hocket
+    >>> with hocket.init() as comm:
+    ...     comm.rank, comm.size
+    (0, 1)
+    """
+    settings = config() if encrypt is None else dataclasses.replace(config(), encrypt=bool(encrypt))
+    asked.check(settings.algorithm)
+    rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
+    address, transport = optional(address, "address"), optional(transport, "transport")
+    wait = _wait(timeout, settings)
+    told = any(each is not None for each in (store, rank, size, address))
+    by_mpi = None if told else _by_mpi_launcher(settings, wait)
+    if store is not None:
+        start = _at_store(store, rank, size, address, settings, wait)
+    elif by_mpi is not None:
+        start = by_mpi
+    else:
+        place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
+        if settings.encrypt and place.key == OPEN_KEY:
+            raise ArgumentError(NO_SECRET)
+        encrypted = settings.encrypt
+        start = Start(place.rank, place.size, place.why, lambda reactor: _at_address(place, wait, reactor, encrypted))
+    return _communicator(start, settings, transport, wait, make_default)
+
+
+def from_mpi(
+    comm: Any, *, transport: str | None = None, timeout: float | None = None, make_default: bool = False
+) -> Communicator:
+    """A communicator of the ranks of an mpi4py communicator, in its order; all of them call this.
+
+    `comm`: COMM_WORLD or any intracommunicator made of it (Split, Cart); it is duplicated, and stays the caller's.
+    The ranks meet through MPI, then go their own way, over shared memory and TCP where these reach; transport="mpi" for
+    messages over MPI.  algorithm="mpi" calls the library's own collectives.  Several may exist.
+
+    Raises ArgumentError (no usable communicator), TimeoutError (a rank did not come).
+    """
+    from hocket.transports.mpi.job import MpiJob
+
+    settings = config()
+    transport, wait = optional(transport, "transport"), _wait(timeout, settings)
+    return _communicator(_by_mpi(MpiJob(comm, wait), settings, wait), settings, transport, wait, make_default)
+
+
+def _wait(timeout: float | None, settings: Config) -> float:
+    """Seconds for all ranks to come."""
+    if timeout is None:
+        return min(START_TIMEOUT, settings.timeout)
+    return seconds(timeout, "timeout", f"{START_TIMEOUT:g}, or HOCKET_TIMEOUT if that is less")
+
+
+def _communicator(
+    start: Start, settings: Config, transport: str | None, wait: float, make_default: bool
+) -> Communicator:
+    names = (transport or settings.transport or ",".join(registry.known())).split(",")
+    log.info("%s", start.why)
+    world = _alone(settings, names) if start.size == 1 else _join(start, settings, names, wait)
+    world.why = start.why
+    try:
+        comm = Communicator(world, "world", range(start.size))
+        comm.wire(world.session.exchange(comm.offer(), wait))
+        if settings.tuning == "measure" and start.size > 1:
+            comm.tune(sizes=CALIBRATION, seconds=0.3)
+    except BaseException:
+        world.close()
+        raise
+    for peer in range(start.size):
+        if peer != start.rank:
+            log.info("rank %d to rank %d: %s", start.rank, peer, world.road(peer))
+    if start.open_store and start.rank == 0 and len(world.hosts) > 1:
+        _warn_of_open_store()
+    _worlds[:] = [each for each in _worlds if not each._closed]  # what was left may go, and its memory with it
+    _worlds.append(comm)
+    if make_default:
+        default.set_default(comm)
+    return comm
+
+
+class Start(NamedTuple):
+    """Who this rank is, how that was found, and how it meets the others: a session, and the job's name."""
+
+    rank: int
+    size: int
+    why: str
+    meet: Callable[[Reactor], tuple[Session, str]]
+    mpi: Any = None
+    """The MPI job (transports.mpi_job.MpiJob) that the ranks are."""
+    open_store: bool = False
+    """Do they meet through a store, without a secret?"""
+
+
+def _at_address(place: Place, wait: float, reactor: Reactor, encrypt: bool) -> tuple[Session, str]:
+    session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt)
+    return session, place.job
+
+
+def _at_store(
+    store: Store, rank: int | None, size: int | None, address: str | None, settings: Config, wait: float
+) -> Start:
+    if rank is None or size is None or address is not None:
+        raise ArgumentError("init(store=...) needs rank= and size=, and no address=")
+    if not 0 <= rank < size:
+        raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
+
+    why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
+    meet = _meet_at(store, rank, size, settings, wait)
+    return Start(rank, size, why, meet, open_store=settings.secret is None)
+
+
+@functools.cache
+def _warn_of_open_store() -> None:
+    """Once in a process, however often it starts."""
+    log.warning(OPEN_STORE)
+
+
+def _meet_at(
+    store: Store, rank: int, size: int, settings: Config, wait: float
+) -> Callable[[Reactor], tuple[Session, str]]:
+    if settings.encrypt and settings.secret is None and size > 1:
+        raise ArgumentError(NO_SECRET)
+
+    def meet(reactor: Reactor) -> tuple[Session, str]:
+        path = meeting_path(os.environ, secrets.token_hex(16))
+        host = settings.iface or own_address(os.environ)
+        met = MeetAtStore(
+            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports,
+            encrypt=settings.encrypt,
+        )
+        session = met.open() if rank == 0 else met.find()
+        return session, met.job
+
+    return meet
+
+
+def _by_mpi_launcher(settings: Config, wait: float) -> Start | None:
+    """The start of a rank that mpirun has started; None, and a line in the log, where mpi4py does not see it so."""
+    place = mpi_place(os.environ)
+    if place is None or place[1] == 1:
+        return None
+    from hocket.transports.mpi.job import started
+
+    job = started(*place, wait)
+    if isinstance(job, str):
+        log.info("the ranks do not meet through MPI: %s", job)
+        return None
+    return _by_mpi(job, settings, wait)
+
+
+def _by_mpi(job: Any, settings: Config, wait: float) -> Start:
+    from hocket.transports.mpi.job import MpiStore
+
+    why = f"rank {job.rank} of {job.size} from MPI ({job.about}); rank 0 found through MPI"
+    meet = _meet_at(MpiStore(job, wait), job.rank, job.size, settings, wait)
+    return Start(job.rank, job.size, why, meet, job)
+
+
+def _alone(settings: Config, names: list[str]) -> World:
+    check_transports(*names)
+    return World(0, 1, lone_session(), settings, [], lambda name: "alone", check=check_transports)
+
+
+def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
+    if settings.encrypt and (reason := encryption.missing()):
+        raise TransportError(f"rank {start.rank}: HOCKET_ENCRYPT is set: {reason}")
+    reactor = Reactor()
+    try:
+        session, job = start.meet(reactor)
+        try:
+            return _world(start, session, job, settings, names, wait, reactor)
+        except BaseException:
+            session.close()
+            raise
+    except BaseException:  # nothing of a start that failed stays
+        reactor.close()
+        raise
+
+
+def _world(
+    start: Start, session: Session, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor
+) -> World:
+    context = Context(
+        start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
+        start.mpi, settings.rdma, session.epoch, session.look, settings.encrypt,
+    )  # fmt: skip
+    plain = [*encryption.ENCRYPTS, *settings.plain.split(",")] if settings.encrypt else None
+    known = registry.known()
+
+    def make(name: str) -> Transport | str:
+        check_transports(name)
+        if plain is not None and name not in plain:
+            return encryption.refused(name)
+        kind = registry.find(known[name])  # not before it is needed: one host needs no more than shm
+        if isinstance(kind, str):
+            return kind
+        try:
+            made: Transport = kind(context)
+        except TransportError as why:
+            return str(why)
+        return made
+
+    check_transports(*names)
+    tuning = cache.given(settings) if start.rank == 0 else ""
+    mpi = start.mpi if plain is None or "mpi" in plain else None  # its collectives are not encrypted either
+    world = World(start.rank, start.size, session, settings, names, make, tuning, mpi, check_transports)
+    world.reactor = reactor
+    return world
+
+
+def check_transports(*names: str) -> None:
+    """ArgumentError if no transport has one of these names."""
+    known = registry.known()
+    for name in names:
+        if name not in known:
+            raise ArgumentError(f"transport {name!r} is not known; {choices(name, known)}")
+
+
+def _interface(session: Session, settings: Config) -> str:
+    """The address that the other ranks reach us by: the one our own way to the rendezvous starts from."""
+    if settings.iface:
+        return settings.iface
+    here: Any = session.local_address
+    return here or "127.0.0.1"
+
+
+@atexit.register
+def _leave() -> None:
+    """At exit: say goodbye, or what this rank died of."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    broken = [each._broken for comm in _worlds for each in comm.world.present() if each._broken is not None]
+    last_words.tell(os.environ, error if isinstance(error, BaseException) else None, broken)
+    for comm in _worlds:
+        try:
+            if isinstance(error, BaseException):
+                comm.give_up(error)
+            comm.close()
+        except Error as wrong:
+            log.error("%s", wrong)
+            exit_code.at_least(1)
+        except Exception:
+            log.debug("at exit", exc_info=True)
+    queued.stop()
+    job = sys.modules.get("hocket.transports.mpi.job")
+    if job is not None:
+        job.leave()
+    gpus = sys.modules.get("hocket.collectives.gpu.accelerated")
+    if gpus is not None:
+        gpus.leave()
+
+
+def _forked() -> None:
+    """In a forked child the job is the parent's: calls are refused, and nothing of it is touched."""
+    queued.forked()
+    for first in _worlds:
+        for comm in first.world.present():  # those of split and dup too
+            comm.disown()
+    _worlds.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,204 @@
+"""`local_world(n)`: n ranks as threads of this process, for tests, notebooks and examples.
+
+The ranks talk through the same rings and the same engine as processes do, in plain memory; only the control plane
+is replaced by a lock.  Kernels and waits run without the GIL; Python code between calls takes turns as usual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from hocket.arguments import choices, whole
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job.config import Config
+from hocket.collectives.job.world import World
+from hocket.control.hub import ASK_AGAIN
+from hocket.errors import ArgumentError, Error, TimeoutError
+from hocket.transports.base import Transport
+from hocket.transports.reference import Exchange, ReferenceTransport
+from hocket.transports.shm.transport import ThreadTransport
+from hocket.transports.shm.window import Window
+
+Result = TypeVar("Result")
+
+
+class _Meeting:
+    """What the threads' sessions share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.sessions: list[ThreadSession] = []
+        self.barrier = threading.Barrier(size)
+        self.values: list[Any] = [None] * size
+        self.lock = threading.Lock()
+        self.judged: set[str] = set()
+        self.asked: dict[str, float] = {}
+        self.stuck: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+
+
+class ThreadSession:
+    """The control plane between threads; the interface of transports.session.Session."""
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank, self.meeting = rank, meeting
+        self.on_stop: Callable[[dict[str, Any]], dict[str, Any]] = lambda fault: {}
+        self.on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None
+        self.on_left: Callable[[int], None] = lambda rank: None
+        self.on_ask: Callable[[str], dict[str, Any]] = lambda comm: {}
+        self.on_told: Callable[[str, int, dict[str, Any]], None] = lambda comm, rank, account: None
+        meeting.sessions.append(self)
+
+    def exchange(self, value: Any, timeout: float) -> list[Any]:
+        meeting = self.meeting
+        meeting.values[self.rank] = value
+        try:
+            meeting.barrier.wait(timeout)
+            values = list(meeting.values)
+            meeting.barrier.wait(timeout)
+        except threading.BrokenBarrierError:
+            raise TimeoutError("not all threads of the local world came to its start") from None
+        return values
+
+    def report(self, fault: dict[str, Any]) -> None:
+        meeting = self.meeting
+        with meeting.lock:
+            if fault["comm"] in meeting.judged:
+                return
+            meeting.judged.add(fault["comm"])
+        members = [s for s in meeting.sessions if s.rank in fault["ranks"]]
+        accounts = {str(s.rank): fault["account"] if s is self else s.on_stop(fault) for s in members}
+        verdict = {**fault, "by": self.rank, "accounts": accounts}
+        for session in members:
+            session.on_verdict(verdict)
+
+    def stuck(self, info: dict[str, Any]) -> None:
+        with self.meeting.lock:
+            seen = self.meeting.stuck.setdefault((info["comm"], info["seq"]), {})
+            seen[self.rank] = info
+            differ = len({i["fingerprint"] for i in seen.values()}) > 1
+        if differ:
+            self.report({**info, "kind": "mismatch", "text": "ranks wait for different calls"})
+
+    def ask(self, comm: str, ranks: list[int]) -> None:
+        with self.meeting.lock:  # one of those who wait is enough to say it
+            if time.monotonic() - self.meeting.asked.get(comm, -ASK_AGAIN) < ASK_AGAIN:
+                return
+            self.meeting.asked[comm] = time.monotonic()
+        for session in self.meeting.sessions:
+            if session.rank in ranks and session is not self:
+                self.on_told(comm, session.rank, session.on_ask(comm))
+
+    def close(self) -> None:
+        for session in self.meeting.sessions:
+            if session is not self:
+                session.on_left(self.rank)
+
+
+def lone_session() -> ThreadSession:
+    """The control plane of a job of one rank."""
+    return ThreadSession(0, _Meeting(1))
+
+
+class LocalWorld:
+    """n communicators, one for each thread.  A context manager; iterating gives the communicators."""
+
+    def __init__(self, size: int, transport: str = "threads") -> None:
+        size = whole(size, "size")
+        if size < 1:
+            raise ArgumentError(f"local_world({size}): at least one rank")
+        make = _maker(size, transport)
+        self.transport = transport
+        meeting = _Meeting(size)
+        sessions = [ThreadSession(r, meeting) for r in range(size)]
+        self.comms: list[Communicator] = []
+
+        def start(rank: int) -> Communicator:
+            world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank), check=self._check)
+            world.why = f"rank {rank} of {size}: a thread of local_world({size})"
+            comm = Communicator(world, "world", range(size))
+            comm.wire(sessions[rank].exchange(comm.offer(), 30.0))
+            return comm
+
+        self.comms = in_threads(start, range(size))
+
+    def run(self, function: Callable[..., Result], *args: Any) -> list[Result]:
+        """function(comm, *args) on every rank, each in its own thread; the results by rank.  Raises the first error."""
+
+        def call(comm: Communicator) -> Result:
+            from hocket.collectives import default
+
+            with default.current(comm):
+                try:
+                    return function(comm, *args)
+                except BaseException as error:
+                    comm.give_up(error)
+                    raise
+
+        return in_threads(call, self.comms)
+
+    def close(self) -> None:
+        in_threads(lambda comm: comm.close(), self.comms)
+
+    def _check(self, name: str) -> None:
+        if name != self.transport:
+            raise ArgumentError(f"transport {name!r} is not known: this local_world has {self.transport!r} alone")
+
+    def __repr__(self) -> str:
+        closed = ", closed" if all(comm._closed for comm in self.comms) else ""
+        return f"<LocalWorld: {len(self.comms)} ranks as threads, over {self.transport!r}{closed}>"
+
+    def __iter__(self) -> Iterator[Communicator]:
+        return iter(self.comms)
+
+    def __enter__(self) -> LocalWorld:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(*[Error] if exc[1] is not None else []):  # what is being raised says more
+            self.close()
+
+
+def _maker(size: int, transport: str) -> Callable[[int], Transport]:
+    if transport == "threads":
+        windows = [Window(private=True) for _ in range(size)]
+        return lambda rank: ThreadTransport(rank, windows)
+    if transport == "reference":
+        exchange = Exchange()
+        return lambda rank: ReferenceTransport(rank, size, exchange)
+    raise ArgumentError(f"local_world: transport {transport!r}; {choices(transport, ('threads', 'reference'))}")
+
+
+def local_world(size: int, transport: str = "threads") -> LocalWorld:
+    """`size` ranks as threads of this process.  transport="reference": over the pure Python one, for comparison.
+
+    >>> import numpy as np
+    >>> with local_world(3) as world:
+    ...     world.run(lambda comm: int(comm.allreduce(np.array([comm.rank]))[0]))
+    [3, 3, 3]
+    """
+    return LocalWorld(size, transport)
+
+
+def in_threads(function: Callable[[Any], Result], arguments: Sequence[Any]) -> list[Result]:
+    """function(argument) for each argument, in a thread of its own; the results in order.  Raises the first error."""
+    results: list[Any] = [None] * len(arguments)
+    errors: list[BaseException] = []
+
+    def call(i: int) -> None:
+        try:
+            results[i] = function(arguments[i])
+        except BaseException as error:  # handed to the caller below
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(i,), name=f"rank-{i}", daemon=True) for i in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

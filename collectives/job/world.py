@@ -1,0 +1,256 @@
+"""The world: what a process has once, whatever communicators it makes.
+
+Its session with the other ranks (control plane), its transports, and for each other rank the transports that reach
+it and the reason why each other one does not.  The session's callbacks arrive here, on the reactor's thread, and are
+passed on to the communicators they concern.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hocket.algorithms.choice.tuning import Tuning
+from hocket.collectives.arrays.staging import may_have_gpu
+from hocket.collectives.failures.callsite import thread_site
+from hocket.collectives.job.config import Config
+from hocket.control.reactor import Reactor
+from hocket.errors import ArgumentError, MismatchError, TransportError
+from hocket.system.cores import usable_cores
+from hocket.transports.base import LOCAL, Transport
+from hocket.transports.shm.transport import boot_id
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+
+class Control(Protocol):
+    """What the world needs of a session (transports.session.Session, or threads.ThreadSession)."""
+
+    on_stop: Any
+    on_verdict: Any
+    on_left: Any
+    on_ask: Any
+    on_told: Any
+
+    def exchange(self, value: Any, timeout: float) -> list[Any]: ...
+    def report(self, fault: dict[str, Any]) -> None: ...
+    def stuck(self, info: dict[str, Any]) -> None: ...
+    def ask(self, comm: str, ranks: list[int]) -> None: ...
+    def close(self) -> None: ...
+
+
+Exchange = Callable[[Any], list[Any]]
+"""Gives a JSON value, gets every world rank's by rank (None from those who do not take part)."""
+
+
+class World:
+    """This process's place among all ranks.
+
+    `make(name)` builds a transport, or gives the reason why it cannot be.  `names`: the transports to try, best
+    first; the later ones are not even opened if the earlier ones reach everybody (no TCP port on a single host).
+    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.  `mpi`: the MPI job that the ranks are.
+    """
+
+    def __init__(
+        self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
+        make: Callable[[str], Transport | str], tuning: str = "", mpi: Any = None,
+        check: Callable[[str], None] = lambda name: None,
+    ) -> None:  # fmt: skip
+        self.rank, self.size, self.session, self.config = rank, size, session, config
+        self.names, self._make = names, make
+        self.check = check
+        """Raises ArgumentError for a transport's name that nobody knows, before other ranks are asked about it."""
+        self.transports: dict[str, Transport] = {}
+        self.absent: dict[str, str] = {}
+        self.tables: dict[str, list[list[str | None]]] = {}
+        """transport -> [rank][peer] -> None where the road is open, else the reason."""
+        self.left: set[int] = set()
+        self.lost: dict[int, str] = {}
+        self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self.lock = threading.Lock()
+        self.closed = False
+        self.why = ""
+        self.reactor: Reactor | None = None
+        session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
+        session.on_ask, session.on_told = self._on_ask, self._on_told
+        mine = {
+            "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
+            "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
+            "gpu": may_have_gpu(config.gpu), "names": list(names), "encrypt": config.encrypt,
+        }  # fmt: skip
+        met = session.exchange(mine, config.timeout)
+        _agree([each["names"] for each in met])
+        _agree_on_encryption([bool(each["encrypt"]) for each in met])
+        self.gpus = [bool(each["gpu"]) for each in met]
+        """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
+        self.mpi = mpi if all(each["mpi"] for each in met) else None
+        """The MPI job whose library can be called, on all ranks or on none."""
+        self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
+        """May any thread of any rank call it?"""
+        self.vendor: str = mpi.vendor if mpi else ""
+        self.crowded = _crowded(met)
+        """Do ranks outnumber the cores, on any host?"""
+        self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
+        """Rank 0's, on all ranks: who chose by another one would run another algorithm."""
+        try:
+            for name in names:
+                if self._all_reached():
+                    self.absent[name] = "not opened: every rank is reached without it"
+                else:
+                    self.add(name, lambda value: session.exchange(value, config.timeout))
+        except BaseException:
+            for transport in self.transports.values():
+                transport.close()
+            raise
+        self.groups = _hosts(size, self._share_a_host)
+        tried = any(name in self.tables for name in LOCAL)
+        self.hosts = self.groups if tried else _hosts(size, lambda a, b: _machine(met[a]) == _machine(met[b]))
+        """Ranks by the host that they are on: who shares memory, or, where nobody tried, who says that it is there."""
+
+    def admit(self, comm: Communicator) -> None:
+        """One more communicator, which the control plane tells what it hears."""
+        with self.lock:
+            self.communicators.add(comm)
+
+    def present(self) -> list[Communicator]:
+        """Those that are still in use; threads may make others meanwhile."""
+        with self.lock:
+            return list(self.communicators)
+
+    def add(self, name: str, exchange: Exchange) -> None:
+        """Open one more transport, or one more time to ranks that were not there then.
+
+        Collective over those who take part in `exchange`.
+        """
+        made = self.transports.get(name) or self._make(name)
+        if isinstance(made, str):
+            self.absent[name] = made
+            offers = exchange(None)
+            mine: list[str | None] = [made] * self.size
+        else:
+            self.absent.pop(name, None)
+            self.transports[name] = made
+            offers = exchange(made.offer())
+            mine = made.reach(offers)
+        mine[self.rank] = None
+        before = self.tables.get(name, [["it took no part"] * self.size for _ in range(self.size)])
+        self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
+
+    def refusal(self, name: str, rank: int, seen_from: int | None = None) -> str | None:
+        """Why this road is not used; None if it is open at both ends."""
+        me = self.rank if seen_from is None else seen_from
+        if name not in self.tables:
+            return self.absent.get(name, f"no such transport; there are {', '.join(self.names)}")
+        here, there = self.tables[name][me][rank], self.tables[name][rank][me]
+        return here or (f"refused by rank {rank}: {there}" if there else None)
+
+    def road(self, rank: int, forced: str | None = None, seen_from: int | None = None) -> str:
+        """The transport used to `rank`: the first that reaches it, or the forced one."""
+        names = [forced] if forced else list(self.names)
+        for name in names:
+            if self.refusal(name, rank, seen_from) is None:
+                return name
+        why = "; ".join(f"{n}: {self.refusal(n, rank)}" for n in names)
+        raise TransportError(f"rank {self.rank} has no road to rank {rank} ({why})")
+
+    def _all_reached(self) -> bool:
+        pairs = [(a, b) for a in range(self.size) for b in range(a)]
+        return all(any(self.refusal(n, b, a) is None for n in self.tables) for a, b in pairs)
+
+    def _share_a_host(self, a: int, b: int) -> bool:
+        return any(n in self.tables and self.refusal(n, b, a) is None for n in LOCAL)
+
+    # --- from the control plane (reactor's thread)
+
+    def _on_stop(self, fault: dict[str, Any]) -> dict[str, Any]:
+        for comm in self.present():
+            if comm.name == fault["comm"]:
+                return comm.stop(fault)
+        return {"state": "idle", "call": "", "site": "", "seq": 0}
+
+    def _on_ask(self, name: str) -> dict[str, Any]:
+        comm = next((comm for comm in self.present() if comm.name == name), None)
+        return comm.account() if comm is not None else {"state": "idle", "call": "", "site": thread_site(), "seq": 0}
+
+    def _on_told(self, name: str, rank: int, account: dict[str, Any]) -> None:
+        for comm in self.present():
+            if comm.name == name:
+                comm.told[rank] = account
+
+    def _on_verdict(self, verdict: dict[str, Any]) -> None:
+        if verdict["kind"] == "lost":
+            self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
+        for comm in self.present():
+            comm.hear(verdict)
+
+    def _on_left(self, rank: int) -> None:
+        self.left.add(rank)
+
+    def close(self) -> None:
+        """Leave the job: goodbye, then the transports.  Never raises, bounded."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.session.close()
+        for transport in self.transports.values():
+            transport.close()
+        if self.mpi is not None:
+            self.mpi.close(clean=not self.lost)
+        if self.reactor is not None:
+            self.reactor.close()
+
+
+def _agree(names: Sequence[Sequence[str]]) -> None:
+    """All ranks open the same transports in the same order, or they would take each other's addresses for their own."""
+    other = next((r for r, each in enumerate(names) if each != names[0]), None)
+    if other is None:
+        return
+    told = {r: f"transports {', '.join(each) or 'none'}" for r, each in enumerate(names)}
+    raise MismatchError(
+        f"the ranks would use different transports: rank 0 {', '.join(names[0])}, rank {other} "
+        f"{', '.join(names[other])}: HOCKET_TRANSPORT, init(transport=) and the installed packages with "
+        "transports must be the same on every rank",
+        told,
+    )
+
+
+def _agree_on_encryption(asked: Sequence[bool]) -> None:
+    if len(set(asked)) > 1:
+        with_it, without = ([r for r, each in enumerate(asked) if each is wanted] for wanted in (True, False))
+        raise ArgumentError(
+            f"ranks {with_it} encrypt and ranks {without} do not: HOCKET_ENCRYPT (or init(encrypt=)) must be the same "
+            "on every rank"
+        )
+
+
+def _crowded(met: Sequence[dict[str, Any]]) -> bool:
+    """Whoever runs on the same kernel competes for its cores, whatever the roads; launchers may give each its own."""
+    for kernel in {each["kernel"] for each in met}:
+        here = [each for each in met if each["kernel"] == kernel]
+        cores = len(set().union(*(each["cores"] for each in here)))
+        quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
+        if len(here) > min([cores, *quotas]):
+            return True
+    return False
+
+
+def _machine(said: dict[str, Any]) -> tuple[str, str]:
+    """Containers of one kernel have names of their own."""
+    return said["kernel"], said["node"]
+
+
+def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:
+    """Ranks grouped by who shares memory with whom (proven, so a rank that could not prove it is alone)."""
+    groups: list[list[int]] = []
+    for r in range(size):
+        home = next((g for g in groups if together(g[0], r) and together(r, g[0])), None)
+        if home is None:
+            groups.append([r])
+        else:
+            home.append(r)
+    return tuple(tuple(g) for g in groups)

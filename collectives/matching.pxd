@@ -1,7 +1,0 @@
-"""send and recv of users: messages matched by tag, not by their place in a schedule."""
-
-from hocket.collectives.plan cimport Instr
-from hocket.collectives.run cimport Aside, Core, Run, State
-
-cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
-cdef void aside_free(Aside* a) noexcept nogil

@@ -1,0 +1,243 @@
+"""Lowering: one rank's schedule becomes instructions on bytes.
+
+A chunk has a place: at first in the caller's input, and once it has been received or reduced, at its home - in the
+caller's output if this rank wants it there, else in scratch.  So nothing is copied before it is needed, and input
+stays untouched.  Three things are found here and not by the algorithms:
+
+- sends of the same chunks to several peers become one multicast, where the channels offer it;
+- reducing receives of the same chunks become one k-way reduction in rank order;
+- a chunk that is sent and overwritten in the same step keeps its old value: small ones are sent first (the message
+  is buffered, so the receive may wait for it), large ones are received into scratch.
+
+Must not know: channels, dtypes, time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.algorithms.language.registry import Algorithm
+from hocket.algorithms.language.schedule import Copy, Recv, Schedule, Send, Step, ids
+from hocket.errors import ScheduleError
+
+IN, OUT, SCRATCH = 0, 1, 2
+MAX_WAYS = 63
+"""Peers of one instruction: the engine keeps one pointer each on its stack."""
+ALIGN = 64
+"""Scratch and the cuts of long vectors fall on cache lines."""
+
+Place = tuple[int, int]
+"""(space, offset in bytes)"""
+Piece = tuple[int, int, int]
+"""(space, offset, length in bytes)"""
+Instr = tuple[str, Sequence[int], int, bool, list[Piece] | None, list[Piece] | None]
+"""(kind, peers, place of our operand among them or -1, wait for this step's sends, from, to); see plan.pxd"""
+
+
+Groups = list[tuple[tuple[int, ...], list[int]]]
+"""Messages of a step that carry the same chunks: (chunks, peers)"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the chunks of one call lie.  Lengths and offsets in bytes."""
+
+    lengths: Sequence[int]
+    source: Callable[[int], Place]
+    """Place of a chunk that this rank brings."""
+    target: Callable[[int], Place]
+    """Place of a chunk that this rank wants."""
+
+
+@dataclass
+class Lowered:
+    """What `Plan` is made of."""
+
+    steps: list[list[Instr]] = field(default_factory=list)
+    scratch: int = 0
+
+
+def cut(count: int, pieces: int, itemsize: int) -> list[int]:
+    """Cut `count` elements into near-equal pieces (bytes); long ones at cache lines, so that ranks share none."""
+    line = max(1, ALIGN // itemsize)
+    if count >= pieces * line * 8:
+        each = -(-count // (pieces * line)) * line
+        return [max(0, min(each, count - i * each)) * itemsize for i in range(pieces)]
+    small, more = divmod(count, pieces)
+    return [(small + (i < more)) * itemsize for i in range(pieces)]
+
+
+def offsets(lengths: Iterable[int]) -> list[int]:
+    """Where each of several adjacent pieces begins."""
+    at, result = 0, []
+    for length in lengths:
+        result.append(at)
+        at += length
+    return result
+
+
+def lower(
+    algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
+    *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
+) -> Lowered:  # fmt: skip
+    """Instructions for this rank.
+
+    `eager`: messages up to so many bytes are surely buffered by their channel.  `join`: neighbouring chunks may
+    become one piece; not so in a plan run over segments, where both sides must cut at the same places.
+    """
+    return _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join).run()
+
+
+class _Lowering:
+    def __init__(
+        self, algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
+        eager: int, multicasts: Callable[[int], int], join: bool,
+    ) -> None:  # fmt: skip
+        self.rank, self.layout, self.eager, self.multicasts, self.join = rank, layout, eager, multicasts, join
+        self.schedule: Schedule = algorithm.steps(rank, size, root)
+        self.result = Lowered()
+        contract = CONTRACTS[algorithm.collective]
+        count = len(layout.lengths) - algorithm.scratch
+        self.place: list[Place | None] = [None] * len(layout.lengths)
+        self.home: list[Place | None] = [None] * len(layout.lengths)
+        self.wanted: list[int] = []
+        for c in range(count):
+            if contract.holds(rank, size, root, c):
+                self.place[c] = layout.source(c)
+            if contract.wants(rank, size, root, c) is not None:
+                self.home[c] = layout.target(c)
+                self.wanted.append(c)
+
+    def run(self) -> Lowered:
+        for step in self.schedule:
+            self.result.steps.append(self._step(step))
+        last = [self._copy(c, c, self._wanted_place(c)) for c in self.wanted if self.place[c] != self.home[c]]
+        if last:
+            self.result.steps.append(last)
+        return self.result
+
+    def _wanted_place(self, chunk: int) -> Place:
+        place = self.home[chunk]
+        assert place is not None
+        return place
+
+    def _step(self, step: Step) -> list[Instr]:
+        sent = {c for op in step if isinstance(op, Send) for c in ids(op.chunks)}
+        before = list(self.place)
+        instrs = [self._copy_op(op, sent) for op in step if isinstance(op, Copy)]
+        instrs += self._sends([op for op in step if isinstance(op, Send)], before)
+        return instrs + self._recvs([op for op in step if isinstance(op, Recv)], sent, before)
+
+    # --- where things lie
+
+    def _pieces(self, chunks: Sequence[int], places: Sequence[Place | None]) -> list[Piece]:
+        """Chunks in message order, neighbours in memory joined."""
+        pieces: list[Piece] = []
+        for c in chunks:
+            place, length = places[c], self.layout.lengths[c]
+            if place is None:
+                raise ScheduleError(f"rank {self.rank} sends or keeps chunk {c}, which it does not hold")
+            if self.join and pieces and pieces[-1][0] == place[0] and pieces[-1][1] + pieces[-1][2] == place[1]:
+                pieces[-1] = (place[0], pieces[-1][1], pieces[-1][2] + length)
+            elif length or not pieces:
+                pieces.append((*place, length))
+        if len(pieces) > 1 and pieces[0][2] == 0:
+            del pieces[0]
+        return pieces or [(OUT, 0, 0)]
+
+    def _fresh(self, chunk: int) -> Place:
+        place = SCRATCH, self.result.scratch
+        self.result.scratch += -(-self.layout.lengths[chunk] // ALIGN) * ALIGN
+        return place
+
+    def _home(self, chunk: int) -> Place:
+        place = self.home[chunk] or self._fresh(chunk)
+        self.home[chunk] = place
+        return place
+
+    # --- ops
+
+    def _copy(self, source: int, target: int, to: Place) -> Instr:
+        src = self._pieces([source], self.place)
+        self.place[target] = to
+        return "copy", (), -1, False, src, self._pieces([target], self.place)
+
+    def _copy_op(self, op: Copy, sent: set[int]) -> Instr:
+        busy = op.target in sent and self.place[op.target] == self._home(op.target)
+        return self._copy(op.source, op.target, self._fresh(op.target) if busy else self._home(op.target))
+
+    def _sends(self, ops: list[Send], before: Sequence[Place | None]) -> list[Instr]:
+        groups: Groups = []
+        for op in ops:
+            chunks = tuple(ids(op.chunks))
+            joined = self._joinable(groups, chunks, op.peer) if self.multicasts(op.peer) else None
+            if joined is not None and self.multicasts(joined[0]) == self.multicasts(op.peer):
+                joined.append(op.peer)
+            else:
+                groups.append((chunks, [op.peer]))
+        return [("send", peers, -1, False, self._pieces(chunks, before), None) for chunks, peers in groups]
+
+    @staticmethod
+    def _joinable(groups: Groups, chunks: tuple[int, ...], peer: int) -> list[int] | None:
+        """The earlier group with the same chunks, unless joining it would overtake another message to this peer."""
+        for other, peers in reversed(groups):
+            if other == chunks and peer not in peers and len(peers) < MAX_WAYS:
+                return peers
+            if peer in peers:
+                return None
+        return None
+
+    def _recvs(self, ops: list[Recv], sent: set[int], before: Sequence[Place | None]) -> list[Instr]:
+        groups: Groups = []
+        plain: dict[int, bool] = {}
+        for op in ops:
+            chunks = tuple(ids(op.chunks))
+            joined = self._joinable(groups, chunks, op.peer) if op.reduce else None
+            if joined is not None:
+                joined.append(op.peer)
+            else:
+                plain[len(groups)] = not op.reduce
+                groups.append((chunks, [op.peer]))
+        return [self._recv(chunks, peers, plain[i], sent, before) for i, (chunks, peers) in enumerate(groups)]
+
+    def _recv(
+        self, chunks: tuple[int, ...], peers: list[int], plain: bool, sent: set[int], before: Sequence[Place | None]
+    ) -> Instr:
+        after = self._settle(chunks, sent, before)
+        held = [before[c] is not None for c in chunks]
+        if plain or not any(held):
+            own, src = -1, None
+        elif all(held):
+            own, src = sum(p < self.rank for p in peers), self._pieces(chunks, before)
+        else:
+            raise ScheduleError(f"rank {self.rank}: one message reduces into chunks held and not held: {chunks}")
+        kind = "recv" if plain or (len(peers) == 1 and own < 0) else "reduce"
+        dst = self._pieces(chunks, self.place)
+        if src is not None:
+            src, dst = _same_cuts(src, dst)
+        return kind, sorted(peers), own, after, src if kind == "reduce" else None, dst
+
+    def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
+        """Give the received chunks their new places.  True: the receive must wait for this step's sends."""
+        clash = [c for c in chunks if c in sent and before[c] == self._home(c)]
+        small = sum(self.layout.lengths[c] for c in chunks) <= self.eager
+        for c in chunks:
+            self.place[c] = self._fresh(c) if c in clash and not small else self._home(c)
+        return bool(clash) and small
+
+
+def _same_cuts(a: list[Piece], b: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """Two piece lists of one total length, cut so that the i-th pieces are equally long."""
+    left, right = [], []
+    a, b = list(a), list(b)
+    while a and b:
+        n = min(a[0][2], b[0][2])
+        left.append((a[0][0], a[0][1], n))
+        right.append((b[0][0], b[0][1], n))
+        for pieces in (a, b):
+            space, at, length = pieces.pop(0)
+            if length > n:
+                pieces.insert(0, (space, at + n, length - n))
+    return left or [(OUT, 0, 0)], right or [(OUT, 0, 0)]

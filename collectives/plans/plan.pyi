@@ -1,0 +1,28 @@
+from typing import Any
+
+from hocket.collectives.plans.lower import Instr
+
+class Plan:
+    nsteps: int
+    ninstrs: int
+    nsegments: int
+    segment: int
+    itemsize: int
+    scratch: int
+    dtype: int
+    fingerprint: int
+    collective: str
+    algorithm: str
+    text: str
+    site: str
+    peers: frozenset[int]
+    small: bool
+    traffic: int
+    source: int | None
+    meets: bool
+    def __init__(
+        self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
+        fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
+        meets: bool = False, site: str = "",
+    ) -> None: ...
+    def words(self, tag: int | None) -> str: ...

@@ -1,0 +1,147 @@
+"""`Communicator.tune`: every algorithm under the stopwatch, all ranks together.
+
+For each collective and size the algorithms take turns (A B C A B C); a turn is as slow as its slowest rank, the median
+turn counts.  An algorithm that one call shows to be far from the best gets no turns.  What is called is the ordinary
+call on ordinary arrays of float32, sum.  Long vectors come first: what they take beyond their share of the time, if one
+call of each algorithm is that slow, is taken from the short ones, which need less.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from hocket.algorithms.choice.delegated import LIBRARIES
+from hocket.algorithms.choice.tuning import Point, Tuning, candidates
+from hocket.bench.harness import busy
+from hocket.bench.harness.cases import COLLECTIVES, case
+from hocket.bench.rivals.ours import call_of
+from hocket.errors import ArgumentError
+from hocket.system.cores import usable_cores
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+TUNED = tuple(name for name in COLLECTIVES if name != "barrier")
+"""A barrier is an allreduce of nothing."""
+SIZES = (8, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+TURNS = 5
+FIRST, LOOKS, SMALL = 10, 3, 64 << 10
+"""Calls of a first look at an algorithm, and how many looks; of vectors longer than SMALL one of each is enough."""
+LEAST = 0.2
+"""Of its share, what each size gets in any case."""
+HOPELESS = 3.0
+"""So many times slower than the best at the first looks: no turns."""
+WITH_PLAN = 3.0
+"""So many times slower may a call be that makes its plan; of long vectors it is much less."""
+MOST_CALLS = 500
+"""In a turn."""
+log = logging.getLogger("hocket")
+
+
+def check(collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> None:
+    """Raise ArgumentError for what cannot be tuned."""
+    for name in collectives:
+        if name not in TUNED:
+            raise ArgumentError(f"tune: {name!r} is none of {', '.join(TUNED)}")
+    if not sizes or not seconds > 0 or min(sizes) < 1:
+        raise ArgumentError(f"tune: sizes={list(sizes)} and seconds={seconds!r} must be positive")
+
+
+def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> Tuning:
+    """What `comm.tune` returns: the points of this communicator's layout, the same on all ranks."""
+    chosen = list(dict.fromkeys(collectives))
+    check(chosen, sizes, seconds)
+    if comm.world.config.algorithm:
+        raise ArgumentError("tune: HOCKET_ALGORITHM names the algorithms to use; unset it to have them measured")
+    before, layout = comm.tuning, comm._main.layout
+    cases = [(name, nbytes) for nbytes in sorted(set(sizes), reverse=True) for name in chosen]
+    points, start = [], busy.look()
+    try:
+        for done, (name, nbytes) in enumerate(cases):
+            able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
+            (spent,) = _slowest(comm, [time.monotonic() - start.at])
+            share = max(LEAST * seconds / len(cases), (seconds - spent) / (len(cases) - done))
+            found, real = times(comm, name, nbytes, able, share)
+            points.append(Point(name, layout, real, found))
+    finally:
+        comm.retune(before)
+    disturbed = busy.told(*busy.taken(comm, start))
+    if disturbed and comm.rank == 0:
+        log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)
+    cores = int(comm.allreduce(numpy.array([usable_cores()]), "min")[0])
+    return Tuning(points, cores)
+
+
+def times(
+    comm: Communicator, collective: str, nbytes: int, names: Sequence[str], seconds: float
+) -> tuple[dict[str, float], int]:
+    """Seconds of a call by algorithm, on all ranks the same; and the bytes that were taken, as near as they divide.
+
+    `seconds`: about how long; two calls of each algorithm are made in any case, of a hopeless one at least one.
+    """
+    what = case(collective, comm.size, nbytes, "float32", "sum", 0)
+    given, result = (numpy.zeros(what.elements(which), numpy.float32) if which else None for which in what.kind[1:3])
+    call = call_of(comm, what, given, result)
+    begin = time.monotonic()
+    small, spent = nbytes <= SMALL, 0.0
+    first = [math.inf] * len(names)
+    for _ in range(LOOKS if small else 1):
+        if spent < seconds / 2:
+            seen = _look(comm, collective, names, call, FIRST if small else 1)
+            first = [min(each) for each in zip(first, seen, strict=True)]
+            (spent,) = _slowest(comm, [time.monotonic() - begin])
+    best = min(first)
+    serious = [i for i, t in enumerate(first) if t < HOPELESS * best or t == best]
+    left, warm = max(0.0, seconds - spent), 2 if small else 1
+    calls = [max(1, min(MOST_CALLS, int(left / len(serious) / TURNS / first[i]))) for i in serious]
+    plan = [(names[i], n) for i, n in zip(serious, calls, strict=True)]
+    a_turn = sum((warm + n) * first[i] for i, n in zip(serious, calls, strict=True))
+    turns = min(TURNS, round(left / a_turn))
+    slowest = [_slowest(comm, [_turn(comm, collective, name, call, n, warm) for name, n in plan]) for _ in range(turns)]
+    found = dict(zip(names, first, strict=True))
+    if slowest:
+        found |= {names[i]: median(turn[k] for turn in slowest) for k, i in enumerate(serious)}
+    return found, max(1, what.nbytes)
+
+
+def _look(
+    comm: Communicator, collective: str, names: Sequence[str], call: Callable[[], Any], calls: int
+) -> list[float]:
+    """Seconds of a call of each, the slowest rank's.  One whose first call is without hope is not called again."""
+    found: list[float] = []
+    for name in names:
+        comm.retune(comm.tuning, (collective, name))
+        for n in (1, calls):  # the first makes the plan
+            comm.barrier()
+            start = time.perf_counter()
+            for _ in range(n):
+                call()
+            (seconds,) = _slowest(comm, [(time.perf_counter() - start) / n])
+            if found and seconds > HOPELESS * WITH_PLAN * min(found):
+                break
+        found.append(seconds)
+    return found
+
+
+def _turn(comm: Communicator, collective: str, name: str, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
+    """Seconds of a call, on this rank; `warm` calls before make the plan and warm the caches."""
+    comm.retune(comm.tuning, (collective, name))
+    for _ in range(warm):
+        call()
+    comm.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def _slowest(comm: Communicator, seconds: Sequence[float]) -> list[float]:
+    found: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
+    return found

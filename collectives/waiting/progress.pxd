@@ -1,0 +1,30 @@
+"""What is queued in this process, and who makes it go forward."""
+
+from libc.stdint cimport uint32_t
+
+from hocket.collectives.engine.run cimport Core, Run
+from hocket.kernels.cpu.reduce cimport scale_fn
+
+
+cdef struct Node:               # one queued run
+    Run run
+    Core* core
+    Node* next
+    uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
+    scale_fn scale              # afterwards, of the result (avg); NULL: not
+    double factor
+    char* result
+    size_t count
+
+
+cdef int take() except -1                       # the lock, from a thread that has the GIL
+cdef void give() noexcept nogil
+cdef bint has_room(Core* e) noexcept nogil      # under the lock: for this engine's runs
+cdef void submit(Node* n) noexcept nogil        # under the lock: queue it behind its engine's others
+cdef int start_thread() except -1
+cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive, once;
+                                                # BLOCKED if another thread is at it
+cdef void waiting(int change) noexcept nogil    # a thread begins (+1) or ends (-1) to call try_progress
+cdef uint32_t ended_since_reaped() noexcept nogil
+cdef void reaped() noexcept nogil
+cdef void forked() noexcept

@@ -1,0 +1,28 @@
+"""One queued run, as `Work` holds it."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.plans.plan cimport Plan
+from hocket.collectives.waiting.progress cimport Node
+from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
+
+
+cdef class Queued:
+    cdef Node node
+    cdef Engine engine
+    cdef readonly Plan plan
+    cdef readonly uint32_t seq          # its number among the engine's calls
+    cdef tuple made                     # where the user made it: (code, line)
+    cdef bint interrupted               # by a signal, or what `on_wait` raised: kept in engine.error
+    cdef object keep, user
+    cdef char* own_scratch
+
+    cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
+                   bint in_host_memory=*) except -1
+    cdef void scaled(self, scale_fn scale, double factor, size_t count) noexcept
+    cdef int enqueue(self, bint numbered) except -1
+
+
+cdef int reap_ended() except -1     # let go of the works that have ended, if some have
+cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn reduce, uint64_t limit, object keep)

@@ -1,0 +1,28 @@
+from collections.abc import Callable
+from typing import Any
+
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.engine.placed import Placed
+from hocket.collectives.plans.plan import Plan
+
+class Queued:
+    status: int
+    culprit: int
+    foreign: int
+    came: int
+    words: str
+    plan: Plan
+    seq: int
+    site: str | None
+    def __init__(
+        self, engine: Engine, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
+        timeout: float = 0, tag: int | None = None, keep: Any = None, factor: float = 0, count: int = 0,
+        placed: Placed | None = None, first: tuple[int, int, int, float] | None = None,
+    ) -> None: ...
+    needs_callers: bool
+    def wait(self, timeout: float = -1) -> bool: ...
+    def look(self, seconds: float) -> None: ...
+
+def stop() -> None: ...
+def forked() -> None: ...
+def oldest(engine: Engine) -> Queued | None: ...

@@ -1,0 +1,206 @@
+"""Asynchronous calls: a run that is queued, and the wait for its end.  progress.pyx makes it go forward."""
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from hocket.collectives.waiting cimport progress
+from hocket.collectives.engine.drive cimport CHECK_NS, run_free, run_init, scale_first, slow_check
+from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.engine.placed cimport Placed
+from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
+from hocket.collectives.waiting.progress cimport Node
+from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, hk_ladder, hk_load32,
+                                     hk_now, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, nanoseconds)
+from hocket.kernels.cpu.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
+
+from hocket.collectives.waiting.progress import stop
+from hocket.collectives.failures.callsite import caller, shown_site
+from hocket.errors import ArgumentError, Error
+
+PENDING = {}    # works the progress thread may touch, kept alive whether or not the caller keeps them
+
+
+cdef inline int ended(Node* n) noexcept nogil:
+    return <int>hk_load32(&n.status)
+
+
+cdef class Queued:
+    """One queued run.  `Work` (communicator side) wraps it.
+
+    `keep`: what must stay alive until it ends (arrays).  A coroutine may await the `Work`, not this.
+    """
+
+    def __init__(self, Engine engine, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None,
+                 double timeout=0, tag=None, keep=None, double factor=0, size_t count=0, Placed placed=None,
+                 first=None):
+        cdef Node* n = &self.node
+        self.ready(engine, plan, <char*>src, <char*>dst, nanoseconds(timeout), (keep, placed), placed is None)
+        if placed is not None:
+            placed.place(&n.run, plan.scratch)
+        engine.tag = tag
+        n.run.reduce = find_reduce(plan.dtype, op) if op >= 0 and user is None else NULL
+        if user is not None:
+            self.user = user
+            n.run.user = <PyObject*>user
+        if tag is not None:
+            n.run.tag, n.run.matched = tag, True
+        if factor:
+            self.scaled(find_scale(plan.dtype), factor, count)
+        if first is not None:
+            scale_first(&n.run, plan, first)
+        self.enqueue(tag is None)
+
+    cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
+                   bint in_host_memory=True) except -1:
+        cdef Node* n = &self.node
+        self.engine, self.plan, self.keep, self.made = engine, plan, keep, caller()
+        engine.plan, engine.tag = plan, None
+        run_init(&n.run, plan)
+        n.run.base[IN], n.run.base[OUT] = src, dst
+        if plan.scratch and in_host_memory:     # the engine's own scratch may be in use by a run before us
+            self.own_scratch = <char*>malloc(plan.scratch)
+            if self.own_scratch == NULL:
+                raise MemoryError
+            n.run.base[SCRATCH] = self.own_scratch
+        n.run.limit = limit
+        n.core, n.status, n.scale = &engine.core, BLOCKED, NULL
+        return 0
+
+    cdef void scaled(self, scale_fn scale, double factor, size_t count) noexcept:
+        """Afterwards multiply the result (avg)."""
+        cdef Node* n = &self.node
+        n.scale, n.factor, n.result, n.count = scale, factor, n.run.base[OUT], count
+
+    cdef int enqueue(self, bint numbered) except -1:
+        reap_ended()
+        PENDING[id(self)] = self
+        progress.take()
+        if not progress.has_room(self.node.core):
+            progress.give()
+            del PENDING[id(self)]
+            raise Error("too many communicators have asynchronous calls under way; wait for some of them first")
+        if numbered:            # counted and queued in one go, under the GIL: other threads may call at once
+            self.engine.number(&self.node.run, self.plan)
+        self.seq = self.engine.seq
+        progress.submit(&self.node)
+        progress.give()
+        return progress.start_thread()
+
+    @property
+    def status(self):
+        """0 while under way, DONE or an error code (engine.CODES)."""
+        return RAISED if self.interrupted else ended(&self.node)
+
+    @property
+    def culprit(self):
+        return self.node.run.culprit
+
+    @property
+    def foreign(self):
+        return self.node.run.foreign
+
+    @property
+    def came(self):
+        return self.node.run.came
+
+    @property
+    def words(self):
+        """The call, for people."""
+        return self.plan.words(self.node.run.tag if self.node.run.matched else None)
+
+    @property
+    def site(self):
+        """Where the user made it, for people."""
+        return shown_site(*self.made)
+
+    @property
+    def needs_callers(self):
+        """Does it only go forward while somebody calls us?  Hocket's own thread may not drive it."""
+        return self.engine.core.thread != ANY_THREAD
+
+    def wait(self, double timeout=-1):
+        """Drive everything that is queued until this ended.  False: `timeout` seconds (< 0: any) passed."""
+        cdef hk_wait w
+        cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
+        cdef uint64_t waited, checks = 0, until = 0
+        cdef bint failed
+        if ended(&self.node) == BLOCKED and not may_drive(&self.engine.core, True):
+            raise ArgumentError(
+                "this work goes over MPI, which was started so that only one thread may call it: wait in that thread, or "
+                "start MPI with MPI_THREAD_MULTIPLE")
+        if 0 <= timeout < LONGEST:
+            until = hk_now() + <uint64_t>(timeout * 1e9)
+        if ended(&self.node) == BLOCKED:
+            with nogil:
+                progress.waiting(1)
+                memset(&w, 0, sizeof(w))
+                while ended(&self.node) == BLOCKED:
+                    if progress.try_progress(True):
+                        hk_wait_reset(&w, &ladder, NULL)
+                        continue
+                    if until and hk_now() >= until:
+                        break
+                    waited = hk_wait_step(&w, &ladder, NULL, NULL, 0)
+                    if waited // CHECK_NS != checks:
+                        checks = waited // CHECK_NS
+                        progress.waiting(-1)        # it waits for the GIL, and meanwhile drives nothing
+                        failed = slow_check(&self.engine.core, waited) < 0
+                        progress.waiting(1)
+                        if failed:      # as in a blocking call: the communicator ends
+                            hk_store32(&self.engine.core.aborted, 1)
+                            self.interrupted = True
+                            break
+                progress.waiting(-1)
+        if ended(&self.node) == DONE:
+            PENDING.pop(id(self), None)
+        return self.status != BLOCKED
+
+    def look(self, double seconds):
+        """Ask, as a thread that waits here does now and then, whether there is still a use in it."""
+        if ended(&self.node) == BLOCKED and slow_check(&self.engine.core, <uint64_t>(seconds * 1e9)) < 0:
+            hk_store32(&self.engine.core.aborted, 1)
+            self.interrupted = True
+
+    def __dealloc__(self):
+        run_free(&self.node.run)
+        free(self.own_scratch)
+
+
+cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn reduce, uint64_t limit, object keep):
+    """A run of a plan that was run before; not queued yet."""
+    cdef Queued made = Queued.__new__(Queued)
+    made.ready(engine, plan, src, dst, limit, keep)
+    made.node.run.reduce = reduce
+    return made
+
+
+cdef int reap_ended() except -1:
+    """Let go of the works that ended; one that failed is what its rank was doing until its communicator is stopped."""
+    if not progress.ended_since_reaped():
+        return 0
+    progress.reaped()
+    for key, work in list(PENDING.items()):
+        status = ended(&(<Queued>work).node)
+        if status == DONE or status != BLOCKED and (<Queued>work).engine.core.aborted:
+            if status != DONE:
+                (<Queued>work).engine.hold((<Queued>work).keep)
+            PENDING.pop(key, None)
+    return 0
+
+
+def oldest(Engine engine):
+    """The call that this engine's queue is at: the first that has not ended well; None if all have."""
+    for work in list(PENDING.values()):
+        if (<Queued>work).engine is engine and ended(&(<Queued>work).node) != DONE:
+            return work
+    return None
+
+
+def forked():
+    """In a forked child: the queue belongs to the parent."""
+    progress.forked()
+    for work in PENDING.values():
+        hk_store32(<uint32_t*>&(<Queued>work).node.status, <uint32_t>ABORTED)   # nobody here will run it
+    PENDING.clear()

@@ -1,0 +1,133 @@
+"""`Work`: the handle of an asynchronous call."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+from hocket.collectives.calls.functions import refuse_inside
+from hocket.collectives.engine.engine import CODES
+from hocket.collectives.engine.shortcut import group_opened
+from hocket.collectives.waiting.completer import completer
+from hocket.collectives.waiting.queued import Queued
+
+DONE = CODES["done"]
+_groups = threading.local()
+LOOK = 0.0005
+"""Seconds between two looks of a coroutine at a work that only its own calls drive."""
+
+
+class Work:
+    """What `async_op=True` returns.  Also awaitable: `y = await comm.allreduce(x, async_op=True)`."""
+
+    def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None], stream: int = 0) -> None:
+        self._queued, self._result, self._fail = queued, result, fail
+        self.stream = stream
+        """Of a call on GPU arrays: the address of the CUDA stream that it is ordered in, where it has ended when it has
+        been issued.  0: it is on host arrays, or went through host memory."""
+
+    def done(self) -> bool:
+        """Has it ended (well or not)?  Never blocks."""
+        if self._queued.needs_callers:
+            self._queued.wait(0.0)
+        return self._queued.status != 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has ended; runs it here if it has not started.  Raises its error.
+
+        False if it has not ended after `timeout` seconds (0: one try); it goes on.
+        """
+        if self._queued.status == 0:
+            refuse_inside()
+        if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
+            return False
+        self._fail(self._queued)
+        return True
+
+    def look(self, seconds: float) -> None:
+        """What waiting threads do now and then, for one that sleeps and has done so for `seconds`."""
+        self._queued.look(seconds)
+
+    def giving(self, result: Any) -> Work:
+        """The same call, of which this is the result."""
+        self._result = result
+        return self
+
+    def __repr__(self) -> str:
+        """The call, and how it stands, as far as is known without driving it."""
+        status = self._queued.status
+        state = "under way" if status == 0 else "done" if status == DONE else "failed"
+        return f"<Work {self._queued.words}: {state}>"
+
+    @property
+    def source(self) -> int | None:
+        """Of a recv that has ended: the rank whose message it took."""
+        return self._queued.plan.source
+
+    def result(self) -> Any:
+        """Wait, and return what the blocking call would have returned."""
+        self.wait()
+        return self._result
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # slow to import, and only those who await need it
+
+        loop = asyncio.get_running_loop()
+        if self._queued.needs_callers:  # perhaps only this thread's calls
+            while not self._queued.wait(0.0):
+                yield from asyncio.sleep(LOOK).__await__()
+        elif not self.done():
+            told: asyncio.Future[None] = loop.create_future()
+            completer.add(_Coroutine(self._queued, told))
+            yield from told.__await__()
+        return self.result()
+
+
+class _Coroutine:
+    """One that awaits a work.  (No thread waits for it: many may await works that only end together.)"""
+
+    def __init__(self, queued: Queued, told: Any) -> None:
+        self._queued, self._told = queued, told
+
+    def over(self) -> bool:
+        return self._queued.status != 0 or self._told.done()  # cancelled, if it was not told
+
+    def complete(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._told.get_loop().call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        if not self._told.done():
+            self._told.set_result(None)
+
+    def look(self, seconds: float) -> None:
+        self._queued.look(seconds)
+
+
+@contextlib.contextmanager
+def group() -> Generator[list[Work], None, None]:
+    """Several calls issued as one: inside the block each call returns at once, the block ends when all have ended.
+
+    Sends and receives of a group progress together, so their order does not matter.  Results are in place, in
+    `out=`, or in the array that the call returned.
+    """
+    if getattr(_groups, "open", None) is not None:
+        yield _groups.open  # nested: part of the outer group
+        return
+    works: list[Work] = []
+    _groups.open = works
+    group_opened(1)
+    try:
+        yield works
+    finally:
+        _groups.open = None
+        group_opened(-1)
+    for work in works:
+        work.wait()
+
+
+def open_group() -> list[Work] | None:
+    """The works of the group this thread is in, if it is in one."""
+    return getattr(_groups, "open", None)

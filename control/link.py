@@ -1,0 +1,196 @@
+"""A control connection: JSON objects on the reactor, each behind its length in 4 bytes and its proof in 16.
+
+The proof is HMAC(the direction's key, number of the message | SHA-256 of its body), cut to 16 bytes; both keys come
+from the connection's own (handshake.Connection).  It is compared before anything is parsed, so who sits in between can
+end the connection but neither alter, repeat, swap, leave out nor turn round a message.  A Unix socket for which the
+user id was the proof, and a pair of sockets inside a process, have no key and no proofs.
+Used after the handshake only; a message is at most 16 MiB.  Knows nothing of what the messages mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import json
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hocket.control.handshake import Connection, prove
+from hocket.control.reactor import Reactor
+from hocket.errors import ArgumentError, TransportError
+
+LIMIT = 16 << 20
+LENGTH = struct.Struct("!I")
+NUMBER = struct.Struct("!Q")
+PROOF = 16
+Message = dict[str, Any]
+
+# A vanished host is noticed in about 5 s.  TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given; with
+# 1500 ms living jobs ended in a lossy network (tests/guest/test_weather.py).  Control connections only: on one that
+# carries data, TCP_USER_TIMEOUT kills a living peer that is merely slow to read.
+ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4500),
+)
+GONE = {errno.ETIMEDOUT: "its host does not answer (control connection timed out)"}
+ENDED = "its process ended (control connection closed)"
+NONSENSE = "it sent what is not a control message"
+ALTERED = "a control message without its proof came: somebody between the ranks alters what they say"
+
+
+class Altered(Exception):
+    """A message came with another proof than its place in this connection needs."""
+
+
+class Packed(NamedTuple):
+    """A message as it travels; the digest once for all whom it is sent to."""
+
+    body: bytes
+    digest: bytes
+
+
+class Seal:
+    """Proves the messages of one direction, each in its place."""
+
+    def __init__(self, key: bytes, label: bytes) -> None:
+        self._key, self._number = prove(key, label, b""), 0
+
+    def next(self, digest: bytes) -> bytes:
+        """The proof of the next message."""
+        proof = hmac.digest(self._key, NUMBER.pack(self._number) + digest, "sha256")[:PROOF]
+        self._number += 1
+        return proof
+
+
+def encode(message: Message) -> Packed:
+    try:
+        body = json.dumps(message, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as why:
+        raise ArgumentError(f"a control message must be JSON: {why}") from None
+    if len(body) > LIMIT:
+        raise ArgumentError(f"a control message of {len(body)} bytes: at most {LIMIT} are allowed")
+    return Packed(body, hashlib.sha256(body).digest())
+
+
+def seals(sock: socket.socket) -> tuple[Seal | None, Seal | None]:
+    """Of what we send and of what we get."""
+    if not isinstance(sock, Connection) or not sock.key:
+        return None, None
+    client, server = Seal(sock.key, b"from the client"), Seal(sock.key, b"from the server")
+    return (client, server) if sock.dialled else (server, client)
+
+
+class Link:
+    """Sends from any thread; calls `on_message(message)` and, once, `on_end(how)` on the reactor's thread.
+
+    After `close` neither is called.  `start` begins reading.
+    """
+
+    def __init__(self, reactor: Reactor, sock: socket.socket) -> None:
+        self.on_message: Callable[[Message], object] = lambda message: None
+        self.on_end: Callable[[str], object] = lambda how: None
+        self._reactor, self._sock, self._open = reactor, sock, True
+        self._in, self._out = bytearray(), bytearray()
+        self._ours, self._theirs = seals(sock)
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            for level, option, value in ALIVE:
+                sock.setsockopt(level, option, value)
+
+    @property
+    def local_address(self) -> str | None:
+        """The IP address of this end; None for a Unix socket."""
+        return None if self._sock.family == socket.AF_UNIX else str(self._sock.getsockname()[0])
+
+    def start(self) -> None:
+        self._reactor.add(self._sock, self._readable)
+
+    def send(self, message: Message) -> None:
+        self.post(encode(message))
+
+    def post(self, packed: Packed) -> None:
+        """Send what `encode` made."""
+        self._reactor.soon(lambda: self._push(packed))
+
+    def close(self) -> None:
+        """Close when what was sent before has reached the system, or in a second if the peer does not read."""
+        self._reactor.soon(self._close)
+
+    def _close(self) -> None:
+        self._open = False
+        if self._out:
+            self._reactor.later(1.0, lambda: self._reactor.remove(self._sock, close=True))
+        else:
+            self._reactor.remove(self._sock, close=True)
+
+    def _push(self, packed: Packed) -> None:
+        if self._open:
+            proof = self._ours.next(packed.digest) if self._ours else b""
+            self._out += LENGTH.pack(len(packed.body)) + proof + packed.body
+            self._writable()
+
+    def _writable(self) -> None:
+        try:
+            while self._out:
+                del self._out[: self._sock.send(self._out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()  # the end is told by the reading side, after what the peer said last
+        if self._out or self._open:
+            self._reactor.add(self._sock, self._readable, self._writable if self._out else None)
+        else:
+            self._reactor.remove(self._sock, close=True)
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except TransportError as why:
+            self._end(f"its control connection was {why}")
+            return
+        except OSError as why:
+            self._end(GONE.get(why.errno or 0, ENDED))
+            return
+        if not data:
+            self._end(ENDED)
+            return
+        if not self._open:
+            return  # only waiting for the last of our own words to go out
+        self._in += data
+        try:
+            self._parse()
+        except Altered:
+            self._end(ALTERED)
+        except (ValueError, RecursionError):
+            self._end(NONSENSE)
+
+    def _parse(self) -> None:
+        head = LENGTH.size + (PROOF if self._theirs else 0)
+        while self._open and len(self._in) >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(self._in)
+            if size > LIMIT:
+                raise ValueError(size)
+            if len(self._in) < head + size:
+                return
+            proof, body = bytes(self._in[LENGTH.size : head]), bytes(self._in[head : head + size])
+            del self._in[: head + size]
+            if self._theirs and not hmac.compare_digest(proof, self._theirs.next(hashlib.sha256(body).digest())):
+                raise Altered
+            message = json.loads(body)
+            if not isinstance(message, dict):
+                raise ValueError(message)
+            self._reactor.guard(lambda m=message: self.on_message(m))  # type: ignore[misc]
+
+    def _end(self, how: str) -> None:
+        told, self._open = not self._open, False
+        self._reactor.remove(self._sock, close=True)
+        if not told:
+            self.on_end(how)

@@ -1,0 +1,108 @@
+"""Meeting through a store: rank 0 opens the hub where it likes and writes down where, the others read that and come.
+
+A store is somebody's key-value service (torch's TCPStore, say), which all ranks reach and all who reach it may read
+and write.  It may also be old: what a rank reads can be the note of a job that is over, whose ranks a launcher started
+again.  So nothing but the note is taken from it; whether it is this job's shows when the hub proves that it wrote it,
+and a rank that is refused reads again.  A rank that was given a key takes none from a note; only without one is
+whoever writes the store believed.  Cost: one write, and a read and one connection a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from hocket.control.handshake import Address, AuthError
+from hocket.control.hub import Hub
+from hocket.control.listener import Listener
+from hocket.control.reactor import Reactor
+from hocket.control.rendezvous import WRONG_KEY, Meet
+from hocket.control.session import Session
+
+NOTE = "hocket"
+"""The key that rank 0 writes."""
+STRANGE_KEY = (
+    "the store's note carries a key, and this rank has a secret (HOCKET_SECRET), so the note is refused: either rank 0 "
+    "has no secret, so set the same on every rank, or somebody else has written it"
+)
+NO_KEY = "rank 0 has a secret (HOCKET_SECRET) and this rank has none: set the same on every rank"
+
+
+class Store(Protocol):
+    """What is asked of a store."""
+
+    def set(self, key: str, value: str) -> object:
+        """Keep a value, instead of an older one."""
+
+    def get(self, key: str) -> bytes | str | None:
+        """The value, None if there is none (yet).  Does not wait."""
+
+
+class MeetAtStore(Meet):
+    """One rank's attempt to join by the store.
+
+    `path` (of a Unix socket, for ranks of rank 0's host) and `host` with `ports` (an address of rank 0's) are where
+    rank 0 listens.  key None: rank 0 makes one and writes it down too, so whoever reads the store can join.
+    """
+
+    patience = float("inf")  # a note may be old, so another key means: read again
+
+    def __init__(
+        self, rank: int, size: int, store: Store, key: bytes | None, timeout: float, reactor: Reactor,
+        *, path: str, host: str, ports: Iterable[int] | None, encrypt: bool = False,
+    ) -> None:  # fmt: skip
+        own = secrets.token_bytes(32) if rank == 0 else None
+        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt)
+        self.store, self.given = store, key
+        self.doubted = 0.0  # since when the note has not fitted to what this rank was given; 0: it fits
+        self.places: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
+        self.host = host
+
+    def listen(self, hub: Hub) -> list[Listener]:
+        assert self.key is not None
+        found = [Listener(self.reactor, place, self.key, self.taker(hub)) for place in self.places]
+        shown = None if self.given else self.key.hex()
+        note = {"job": self.job, "key": shown, "addresses": [each.address for each in found]}
+        self.store.set(NOTE, json.dumps(note))
+        return found
+
+    def addresses(self) -> list[Address]:
+        """What the store says now."""
+        try:
+            note = json.loads(self.store.get(NOTE) or "{}")
+            job, drawn = str(note["job"]), bytes.fromhex(note["key"] or "")
+            found = [_address(*each) for each in note["addresses"]]
+        except (ValueError, KeyError, TypeError):
+            return []
+        if bool(drawn) == (self.given is not None):
+            self._doubt()
+            return []
+        self.doubted = 0.0
+        self.job, self.key = job, self.given or drawn
+        self.host = next((each[1] for each in found if each[0] == "tcp"), self.host)
+        return found
+
+    def _doubt(self) -> None:
+        """A key beside a secret is refused, and none where no secret is; after a while, as the note may be old."""
+        self.doubted = self.doubted or time.monotonic()
+        if time.monotonic() - self.doubted > min(WRONG_KEY, self.timeout / 2):
+            raise AuthError(f"rank {self.rank}: " + (STRANGE_KEY if self.given else NO_KEY))
+
+    def nobody(self, addresses: list[Address]) -> str:
+        if not addresses:
+            return "rank 0 has not written into the store where it is"
+        return "rank 0 was not found where the store says that it is"
+
+    def knock(self, address: Address) -> Session:
+        session = super().knock(address)
+        if address[0] == "unix":  # on rank 0's host: what reaches rank 0 from elsewhere reaches us
+            session.home = self.host
+        return session
+
+
+def _address(kind: str, place: str, port: int = 0) -> Address:
+    return ("unix", str(place)) if kind == "unix" else ("tcp", str(place), int(port))
+

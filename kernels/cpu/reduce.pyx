@@ -1,0 +1,116 @@
+"""Arithmetic on bytes: the C kernels of kernels/cpu/reduce.h behind two lookups and two calls on NumPy arrays.
+
+Holds no arithmetic and no table; the only state is the level in use, chosen from the CPU at import.
+"""
+
+from libc.stdlib cimport free, malloc
+
+from hocket.errors import ArgumentError
+from hocket.kernels.dtypes import from_numpy
+from hocket.kernels.ops import lookup
+
+cdef extern from "kernels/cpu/reduce.h" nogil:
+    cdef struct hk_level:
+        const char *name
+        const char *features
+    const hk_level hk_levels[1]
+    int hk_level_count()
+    reduce_fn hk_find_reduce(const hk_level *level, int dtype, int op)
+    scale_fn hk_find_scale(const hk_level *level, int dtype)
+
+cdef const hk_level *_level = &hk_levels[hk_level_count() - 1]
+
+
+cdef reduce_fn find_reduce(int dtype, int op) noexcept nogil:
+    return hk_find_reduce(_level, dtype, op)
+
+
+cdef scale_fn find_scale(int dtype) noexcept nogil:
+    return hk_find_scale(_level, dtype)
+
+
+def features():
+    """The level in use and the CPU features it needs, such as "avx2: avx2 f16c"."""
+    return f"{_level.name.decode()}: {_level.features.decode()}"
+
+
+def levels():
+    """The levels this CPU can run, worst first; the last one is in use unless `use_level` said otherwise."""
+    return tuple(hk_levels[i].name.decode() for i in range(hk_level_count()))
+
+
+def use_level(name):
+    """Find kernels at another level from now on.  For tests and benchmarks: every level gives the same bits."""
+    global _level
+    names = levels()
+    if name not in names:
+        raise ArgumentError(f"this CPU cannot run the level {name!r}; it can run {', '.join(names)}")
+    _level = &hk_levels[names.index(name)]
+
+
+def reduce_arrays(out, inputs, op):
+    """out = inputs[0] op inputs[1] op ..., left to right, on contiguous NumPy arrays of one dtype and shape.
+
+    (k + 1) n bytes of memory traffic for k inputs.
+    """
+    cdef int k = len(inputs)
+    if k == 0:
+        raise ArgumentError("a reduction needs at least one input, got none")
+    dtype = from_numpy(out.dtype)
+    cdef reduce_fn function = find_reduce(dtype.code, lookup(op, dtype))
+    cdef void *target = <void *><size_t>_writable(out)
+    cdef size_t count = out.size
+    addresses = [_like(x, out, i) for i, x in enumerate(inputs)]
+    cdef const void **sources = <const void **>malloc(k * sizeof(void *))
+    if sources == NULL:
+        raise MemoryError()
+    for i in range(k):
+        sources[i] = <const void *><size_t>addresses[i]
+    with nogil:
+        function(target, sources, k, count)
+        free(sources)
+
+
+def scale_array(out, x, factor):
+    """out = x * factor, on contiguous NumPy arrays of one dtype and shape.  2n bytes of memory traffic."""
+    dtype = from_numpy(out.dtype)
+    cdef scale_fn function = find_scale(dtype.code)
+    if function == NULL:
+        raise ArgumentError(f"only numbers can be scaled, got {dtype.name}")
+    cdef void *target = <void *><size_t>_writable(out)
+    cdef const void *source = <const void *><size_t>_like(x, out, 0)
+    cdef size_t count = out.size
+    cdef double by = factor
+    with nogil:
+        function(target, source, count, by)
+
+
+def scale_bytes(int dtype, size_t out, size_t x, size_t count, double factor):
+    """The same on two addresses, for a dtype (its code) that can be scaled."""
+    cdef scale_fn function = find_scale(dtype)
+    with nogil:
+        function(<void *>out, <const void *>x, count, factor)
+
+
+cdef size_t _address(array):
+    # The interface, unlike the buffer protocol, also describes the dtypes of ml_dtypes.
+    return array.__array_interface__["data"][0]
+
+
+cdef size_t _writable(out) except? 0:
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise ArgumentError("out must be C-contiguous and writable")
+    return _address(out)
+
+
+cdef size_t _like(x, out, int i) except? 0:
+    """The address of input `i`, if it has the dtype and shape of `out` and is `out` or apart from it."""
+    if x.dtype != out.dtype or x.shape != out.shape or not x.flags.c_contiguous:
+        layout = "" if x.flags.c_contiguous else " (not C-contiguous)"
+        raise ArgumentError(
+            f"input {i} is {x.dtype}{x.shape}{layout}; out is {out.dtype}{out.shape}, and all must be alike and C-contiguous"
+        )
+    cdef size_t source = _address(x), target = _address(out), size = out.nbytes
+    if source != target and source < target + size and target < source + size:
+        raise ArgumentError(f"input {i} overlaps out in part; it may be the whole of out or apart from it")
+    return source

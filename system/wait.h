@@ -1,0 +1,115 @@
+/* The waiting ladder: spin, then yield, then sleep on a word (futex) or on descriptors (poll).
+ *
+ * The wrong rung costs a thousand times the right one.  With a core for each rank the answer is there after a few
+ * spins, and a futex wake takes hundreds of times longer; where ranks share a core, who spins keeps the one he waits
+ * for away until his time slice ends, and a yield brings him at once; beside a foreign busy process it is the yield
+ * that costs a slice.  So: spin long only if every rank has a core, measure each yield, and when one was slow
+ * (someone else has our core) go to sleep on the word instead. */
+#ifndef HK_WAIT_H
+#define HK_WAIT_H
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "system/atomics.h"
+
+typedef struct hk_ladder {
+    uint32_t spins;     /* polls on the first rung at most: many if each local rank has a core, few otherwise */
+    uint32_t spins_now; /* ... and now: halved by each wait in which another process got our core, doubled by others */
+    uint64_t yield_ns;  /* how long to stay on the second rung */
+    uint64_t slow_ns;   /* a single yield longer than this: the core is wanted by a stranger */
+} hk_ladder;
+
+typedef struct hk_wait {
+    uint32_t polls;
+    uint32_t slow;      /* slow yields met in this wait */
+    uint32_t shared;    /* a yield let somebody else run */
+    uint32_t armed;     /* counted among the bell's sleepers, and has polled since */
+    uint32_t seen;      /* the bell's count when it was armed */
+    uint64_t since;     /* ns, when the spinning ended */
+} hk_wait;
+
+static inline uint64_t hk_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline void hk_sleep_on(uint32_t *bell, uint32_t seen, uint64_t ns) {
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    syscall(SYS_futex, bell, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+/* A bell is two words: [0] rung so many times, [1] how many sleep on it. */
+static inline void hk_ring_bell(uint32_t *bell) {
+    if (hk_relaxed32(bell + 1) == 0) return; /* may miss one who is just lying down: his sleep is short */
+    hk_add32(bell, 1);
+    syscall(SYS_futex, bell, FUTEX_WAKE, 64, NULL, NULL, 0);
+}
+
+static inline void hk_wait_end(hk_wait *w, uint32_t *bell) {
+    if (bell && w->armed) hk_add32(bell + 1, (uint32_t)-1);
+    w->armed = 0;
+}
+
+enum {
+    HK_SPINS_MIN = 1,
+    HK_SWITCH_NS = 1000 /* a yield that comes back sooner found nobody to run: 245 ns by `timeit os.sched_yield()` */
+};
+
+/* Something moved: start again on the first rung, and learn from this wait.  Two ranks that a foreign process has
+ * driven onto one core find each other by yielding at once, not after thousands of vain spins. */
+static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
+    hk_wait_end(w, bell);
+    if (w->shared) {
+        l->spins_now = l->spins_now / 2 > HK_SPINS_MIN ? l->spins_now / 2 : HK_SPINS_MIN;
+    } else if (w->polls && l->spins_now < l->spins) {
+        l->spins_now = l->spins_now * 2 < l->spins ? l->spins_now * 2 : l->spins;
+    }
+    w->polls = w->slow = w->shared = 0;
+    w->since = 0;
+}
+
+/* One step of waiting; returns the time (ns) on the slow rungs, 0 while spinning. */
+static inline uint64_t hk_wait_step(hk_wait *w, const hk_ladder *l, uint32_t *bell, struct pollfd *fds, int nfds) {
+    if (w->polls < l->spins_now) {
+        w->polls++;
+        hk_pause();
+        return 0;
+    }
+    uint64_t t0 = hk_now();
+    if (w->since == 0) w->since = t0;
+    uint64_t waited = t0 - w->since;
+    if (waited < l->yield_ns && w->slow < 2) {
+        sched_yield();
+        uint64_t t1 = hk_now();
+        if (t1 - t0 > l->slow_ns) w->slow++;
+        if (t1 - t0 > HK_SWITCH_NS) w->shared = 1;
+        return t1 - w->since + 1;
+    }
+    w->shared = 1;
+    uint64_t nap = waited < 1000000000u ? 1000000u : 10000000u; /* 1 ms, after a second 10 ms */
+    if (nfds > 0) {
+        poll(fds, (nfds_t)nfds, bell ? 1 : (int)(nap / 1000000u));
+    } else if (bell && !w->armed) {
+        /* Announce ourselves, then let the caller poll once more: what came before is seen by that poll, and
+         * whoever comes later sees us and rings. */
+        w->armed = 1;
+        hk_add32(bell + 1, 1);
+        w->seen = hk_load32(bell);
+    } else if (bell) {
+        hk_sleep_on(bell, w->seen, nap);
+        hk_wait_end(w, bell);
+    } else {
+        struct timespec t = {0, 50000};
+        nanosleep(&t, NULL);
+    }
+    return hk_now() - w->since + 1;
+}
+
+#endif

@@ -1,0 +1,96 @@
+"""Float results: the same bits on every rank, and on every run, whatever the timing.
+
+The values are such that any other order of the additions gives other bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import same, spread
+
+from hocket.algorithms.hierarchical import hierarchical
+from hocket.algorithms.language import registry
+from hocket.algorithms.language.registry import Algorithm
+from hocket.collectives.communicator.communicator import Communicator
+
+COUNTS = (1, 7, 300, 5000, 70001)
+GROUPS = {3: ((0, 1), (2,)), 4: ((0, 2), (1, 3)), 5: ((0, 1), (2, 3, 4))}
+REPEATS = 5
+
+
+def values(rank: int, count: int, dtype: str) -> np.ndarray[Any, Any]:
+    source = np.random.default_rng((rank, count))
+    return (source.standard_normal(count) * 10.0 ** source.integers(-3, 4, count)).astype(dtype)
+
+
+def algorithms(collective: str, size: int) -> list[str | Algorithm | None]:
+    named: list[str | Algorithm | None] = [None, *registry.names(collective)]
+    usable = [n for n in named if n is None or registry.get(collective, str(n)).requires(size) is None]
+    return usable + ([hierarchical(collective, GROUPS[size])] if size in GROUPS else [])
+
+
+def same_bits_everywhere(comm: Communicator) -> None:
+    for algorithm in algorithms("allreduce", comm.size):
+        for count in COUNTS:
+            for dtype in ("float32", "float16", "complex64"):
+                digests = []
+                for _ in range(REPEATS):
+                    got = comm.allreduce(values(comm.rank, count, dtype), algorithm=algorithm)
+                    digests.append(hashlib.sha256(got.tobytes()).digest())
+                all_of_them = comm.allgather(np.frombuffer(b"".join(digests), np.uint8)).reshape(-1, 32)
+                assert (all_of_them == all_of_them[0]).all(), (
+                    f"allreduce of {count} {dtype} by {getattr(algorithm, 'doc', algorithm)}: "
+                    f"{len(np.unique(all_of_them, axis=0))} different results over {comm.size} ranks, {REPEATS} runs"
+                )
+
+
+@pytest.mark.parametrize(
+    ("size", "transport"), [(2, "threads"), (3, "threads"), (4, "threads"), (5, "threads"), (4, "shm"), (3, "tcp")]
+)
+def test_same_bits_on_all_ranks_and_runs(size: int, transport: str) -> None:
+    spread(same_bits_everywhere, size, transport)
+
+
+def test_the_values_tell_orders_apart() -> None:
+    """Else the tests above could not fail."""
+    rows = [values(r, 5000, "float32") for r in range(3)]
+    assert ((rows[0] + rows[1]) + rows[2]).tobytes() != ((rows[2] + rows[1]) + rows[0]).tobytes()
+
+
+def left_fold(comm: Communicator) -> None:
+    """The algorithms made of one k-way reduction, and a linear scan, add strictly from rank 0 on."""
+    for count in COUNTS:
+        rows = [values(r, count, "float32") for r in range(comm.size)]
+        for name in ("one_shot", "direct"):
+            want = rows[0].copy()
+            for row in rows[1:]:
+                want = want + row
+            same(comm.allreduce(rows[comm.rank].copy(), algorithm=name), want, f"{count} elements by {name}")
+        want = rows[0].copy()
+        for row in rows[1 : comm.rank + 1]:
+            want = want + row
+        same(comm.scan(rows[comm.rank].copy(), algorithm="linear"), want, f"scan of {count}")
+
+
+def test_added_from_rank_0_on() -> None:
+    spread(left_fold, 5, "threads")
+
+
+def reduce_equals_allreduce(comm: Communicator) -> None:
+    """A root's result does not depend on which rank is the root, where the algorithm keeps rank order."""
+    x = values(comm.rank, 5000, "float32")
+    results = []
+    for root in range(comm.size):
+        got = comm.reduce(x, root, algorithm="direct")
+        results.append(comm.broadcast(got if comm.rank == root else np.empty_like(x), root))
+    for root, got in enumerate(results):
+        same(got, results[0], f"root {root}")
+    same(comm.allreduce(x.copy(), algorithm="direct"), results[0], "allreduce")
+
+
+def test_the_root_does_not_matter() -> None:
+    spread(reduce_equals_allreduce, 4, "threads")

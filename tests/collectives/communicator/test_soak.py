@@ -1,0 +1,95 @@
+"""A million small calls: nothing hangs, nothing grows."""
+
+from __future__ import annotations
+
+import os
+import time
+from operator import le
+
+import numpy as np
+import pytest
+from worlds import spread
+
+from hocket.collectives.communicator.communicator import Communicator
+
+CALLS = 1_000_000
+MESSAGES = 100_000
+
+
+def resident() -> int:
+    """Bytes of memory in use."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def held() -> tuple[int, int, int]:
+    """(descriptors, threads, mappings)."""
+    with open("/proc/self/maps") as file:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(file.readlines())
+
+
+def steady(before: tuple[int, tuple[int, int, int]], what: str) -> None:
+    memory, counts = before
+    grown = resident() - memory
+    assert grown < 4 << 20, f"{what}: {grown} bytes more memory"
+    allowed = counts[0], counts[1], counts[2] + 5
+    now = held()
+    assert all(map(le, now, allowed)), f"{what}: {counts} became {now}"
+
+
+def a_million_allreduces(comm: Communicator) -> None:
+    x = np.zeros(1)
+    for _ in range(2000):  # plans, buffers, arenas
+        comm.allreduce(x)
+    before = resident(), held()
+    x[0] = 1
+    began = time.monotonic()
+    for i in range(CALLS):
+        x[0] = comm.rank + i
+        comm.allreduce(x)
+        if x[0] != 2 * i + 1:
+            raise AssertionError(f"call {i} gave {x[0]}")
+    print(f"{(time.monotonic() - began) / CALLS * 1e6:.2f} us a call")
+    steady(before, "a million allreduces")
+
+
+def mixed_sends(comm: Communicator) -> None:
+    """Sizes, tags, blocking or not, in one random order that both ranks know."""
+    source = np.random.default_rng(7)
+    sizes = np.array([1, 40, 100, 1000, 6000, 70_000])[source.choice(6, MESSAGES, p=[0.3, 0.3, 0.2, 0.15, 0.04, 0.01])]
+    tags, ahead = source.integers(0, 4, MESSAGES), source.random(MESSAGES) < 0.1
+    from_0 = source.random(MESSAGES) < 0.5
+    buffer, out, works, before = np.arange(70_000, dtype=np.uint8), np.empty(70_000, np.uint8), [], (0, (0, 0, 0))
+    for i in range(MESSAGES):
+        n, tag = int(sizes[i]), int(tags[i])
+        if i == MESSAGES // 5:
+            before = resident(), held()
+        if from_0[i] == (comm.rank == 0):
+            shifted = buffer[i % 200 : i % 200 + n] if n < 60_000 else buffer[:n]
+            if ahead[i]:
+                works.append(comm.send(shifted, 1 - comm.rank, tag, async_op=True))
+            else:
+                comm.send(shifted, 1 - comm.rank, tag)
+        else:
+            comm.recv(out[:n], 1 - comm.rank, tag)
+            first = i % 200 if n < 60_000 else 0
+            if out[0] != first or out[n - 1] != (first + n - 1) % 256:
+                raise AssertionError(f"message {i} of {n} bytes, tag {tag}, is wrong")
+        if len(works) > 50:
+            for work in works:
+                work.wait()
+            works.clear()
+    for work in works:
+        work.wait()
+    comm.barrier()
+    steady(before, "mixed sends")
+
+
+@pytest.mark.timeout(150)
+def test_a_million_allreduces() -> None:
+    spread(a_million_allreduces, 2, "shm", 140)
+
+
+@pytest.mark.timeout(100)
+def test_a_hundred_thousand_messages() -> None:
+    spread(mixed_sends, 2, "shm", 90)

@@ -1,0 +1,289 @@
+"""Ranks that call different things: MismatchError on all of them, naming every call and its line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty import facts, job
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from mismatches import MESSAGES, PAIRS, site, try_pair
+
+import hocket
+from hocket.algorithms.language.registry import names as hocket_names
+
+QUICK = 10.0
+"""Seconds within which a mismatch is found; a hang takes HOCKET_TIMEOUT = 20."""
+
+
+def check(name: str, by_rank: list[dict[str, Any]], functions: list[Any]) -> None:
+    seen = set()
+    for rank, said in enumerate(by_rank):
+        assert said["error"] == "MismatchError", (name, rank, said)
+        assert said["again"] == "MismatchError", (name, rank, said)
+        assert said["guards"], (name, rank)
+        assert said["took"] < QUICK, (name, rank, said["took"])
+        assert sorted(map(int, said["calls"])) == [0, 1, 2], (name, rank, said)
+        for other, function in enumerate(functions):
+            text = said["calls"].get(str(other), said["calls"].get(other))
+            assert f"rank {other} {text}" in said["text"]
+            if function is not None and text.startswith("called"):
+                seen.add(function)
+                found = re.search(r"mismatches\.py:(\d+)", text)
+                first, last = site(function)
+                # A rank whose send is done may be on its way to the next call.
+                assert found and (first <= int(found[1]) <= last or "try_pair" in text), (name, rank, text)
+            elif function is not None:  # found before this rank came to its call at all
+                assert text.startswith("is not in a call"), (name, rank, text)
+    assert len(seen) > 1, (name, by_rank)
+
+
+def read(ends: list[Any]) -> list[dict[str, Any]]:
+    for end in ends:
+        assert end.code == 0, end
+    return [{k: v for line in end.out.splitlines() for k, v in json.loads(line).items()} for end in ends]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_pairs_of_collectives(transport: str, tmp_path: pathlib.Path) -> None:
+    program = f"import mismatches as m\nm.go_through({transport!r}, m.PAIRS, lambda i: i % 3)"
+    with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
+        said = read(run.wait(110))
+    for number, (name, (most, odd)) in enumerate(PAIRS.items()):
+        check(name, [s[name] for s in said], [odd if r == number % 3 else most for r in range(3)])
+        told = {text.split(" at ")[0] for s in said for text in s[name]["calls"].values() if text.startswith("called")}
+        assert len(told) > 1, f"{name}: nothing in {told} tells the calls apart"
+
+
+CAME = {
+    "longer than recv": "4800 bytes of float64",
+    "shorter than recv": "80 bytes of float64",
+    "dtype": "4800 bytes of float64",
+    "large and small": "8000000 bytes of float64",
+    "set aside, then of the wrong size": "40 bytes of float64",
+}
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
+    program = f"import mismatches as m\nm.go_through({transport!r}, m.MESSAGES, lambda i: None)"
+    with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
+        said = read(run.wait(60))
+    for name, (send, recv) in MESSAGES.items():
+        check(name, [s[name] for s in said], [send, recv, None])
+        text = said[1][name]["text"]
+        assert re.match(rf"recv\(.*, source=0, tag=\d\) at mismatches.py:.* got {CAME[name]} from rank 0: ", text), text
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_in_threads(name: str) -> None:
+    most, odd = PAIRS[name]
+    functions = [odd if r == 1 else most for r in range(3)]
+    with hocket.local_world(3) as world:
+        check(name, world.run(lambda comm: try_pair(comm, functions[comm.rank])), functions)
+
+
+EXITS = """
+comm = hocket.init(transport={transport!r})
+x = np.ones(1000)
+with telling():
+    comm.allreduce(x)
+    if comm.rank == 1:
+        {how}
+    comm.allreduce(x)
+with telling():
+    comm.allreduce(x)
+"""
+
+
+LEAVING, ENDED, FAILING = "raise SystemExit(0)", "import os; os._exit(0)", "raise ValueError('mine')"
+
+
+@pytest.mark.parametrize(
+    ("transport", "how"),
+    [
+        ("shm", LEAVING), ("shm", ENDED), ("shm", FAILING), ("tcp", ENDED),
+        pytest.param("tcp", LEAVING, marks=pytest.mark.more), pytest.param("tcp", FAILING, marks=pytest.mark.more),
+    ],
+)  # fmt: skip
+def test_one_exits(transport: str, how: str, tmp_path: pathlib.Path) -> None:
+    with job(3, EXITS.format(transport=transport, how=how), tmp_path) as run:
+        ends = run.wait(30)
+    for rank in (0, 2):
+        said = facts(ends[rank])
+        assert said["error"] == "PeerLostError" and said["ranks"] == [1] and "rank 1" in said["text"], said
+        assert ("ValueError: mine" in said["text"]) == ("ValueError" in how), said
+
+
+BEHIND = """
+import time
+comm = hocket.init(transport={transport!r})
+x = np.full(3, 7.0 if comm.rank == 0 else 0.0)
+comm.barrier()
+if comm.rank == 2:
+    time.sleep({late})
+with telling():
+    {call}
+    say(got=x.tolist())
+with telling():
+    comm.allreduce(np.ones(3 + comm.rank))
+"""
+
+
+@pytest.mark.parametrize("call", ["comm.broadcast(x)", "comm.broadcast(x, async_op=True).wait(20)"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_calls_before_finish(transport: str, call: str, tmp_path: pathlib.Path) -> None:
+    """A rank that is behind, when the others part, still gets what they had finished; only then the error."""
+    with job(3, BEHIND.format(transport=transport, call=call, late=0.4), tmp_path) as run:
+        ends = run.wait(30)
+    for end in ends:
+        said = facts(end)
+        assert said["got"] == [7.0] * 3 and said["error"] == "MismatchError", said
+
+
+def test_calls_before_end_in_the_end(tmp_path: pathlib.Path) -> None:
+    """... but not for ever: what it waits for might never come."""
+    with job(3, BEHIND.format(transport="shm", call="comm.broadcast(x)", late=2.5), tmp_path) as run:
+        said = facts(run.wait(30)[2])
+    assert "got" not in said and said["error"] == "MismatchError", said
+
+
+# ----------------------------------------------------------------------------------- generated, in threads
+
+COUNTS = st.sampled_from([0, 1, 3, 12, 600, 30_000])
+"""Nothing, one cache line, some, several slots."""
+ALGORITHMS = {c: [None, *hocket_names(c)] for c in ("allreduce", "broadcast", "allgather", "reduce_scatter")}
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Any, ...]:
+    """(collective, count, dtype, op or root, algorithm): legal on every rank, if all make it."""
+    collective = draw(st.sampled_from(["allreduce", "broadcast", "allgather", "reduce_scatter", "reduce", "alltoall"]))
+    dtype = draw(st.sampled_from(["float64", "int64", "float32"]))
+    algorithm = draw(st.sampled_from(ALGORITHMS.get(collective, [None])))
+    detail: Any = None
+    if collective in ("allreduce", "reduce_scatter"):
+        detail = draw(st.sampled_from(["sum", "max"]))
+    elif collective in ("broadcast", "reduce"):
+        detail = draw(st.integers(0, 2))
+    return collective, draw(COUNTS), dtype, detail, algorithm
+
+
+def perform(comm: Any, call: tuple[Any, ...]) -> Any:
+    collective, count, dtype, detail, algorithm = call
+    x = (np.arange(count) % 50 + comm.rank).astype(dtype)
+    more = {} if detail is None else {"op" if isinstance(detail, str) else "root": detail}
+    return getattr(comm, collective)(x, **more, algorithm=algorithm)
+
+
+def right(rank: int, call: tuple[Any, ...]) -> Any:
+    """What `perform` gives on a rank of three."""
+    collective, count, dtype, detail, _ = call
+    all_x = [(np.arange(count) % 50 + r).astype(dtype) for r in range(3)]
+    combined = np.max(all_x, axis=0) if detail == "max" else np.sum(all_x, axis=0).astype(dtype)
+    each = count // 3
+    if collective == "reduce":
+        return combined if rank == detail else None
+    if collective == "alltoall":
+        return np.concatenate([x[rank * each : (rank + 1) * each] for x in all_x])
+    return {
+        "allreduce": combined,
+        "broadcast": all_x[detail if collective == "broadcast" else 0],
+        "allgather": np.concatenate(all_x),
+        "reduce_scatter": combined[rank * each : (rank + 1) * each],
+    }[collective]
+
+
+def legal(call: tuple[Any, ...]) -> bool:
+    if call[0] in ("reduce_scatter", "alltoall") and call[1] % 3:
+        return False
+    with hocket.local_world(3) as world:
+        try:
+            world.run(perform, call)
+        except hocket.ArgumentError:  # an algorithm that needs a power of two, say
+            return False
+    return True
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(calls(), calls(), st.integers(0, 2), st.integers(0, 3))
+def test_random_pairs(most: tuple[Any, ...], odd: tuple[Any, ...], who: int, before: int) -> None:
+    """Never a wrong result, never a hang, and an error on all ranks unless the calls are the same."""
+    assume(legal(most) and legal(odd))
+
+    def program(comm: Any) -> Any:
+        mine = odd if comm.rank == who else most
+        for _ in range(before):
+            comm.allreduce(np.ones(3))
+        try:
+            result = perform(comm, mine)
+            ended = time.monotonic()
+            for _ in range(3):
+                comm.barrier()
+        except hocket.Error as error:
+            return type(error).__name__
+        assert ended
+        return np.array_equal(result, right(comm.rank, mine)) if result is not None else right(comm.rank, mine) is None
+
+    began = time.monotonic()
+    with hocket.local_world(3) as world:
+        found = world.run(program)
+    assert time.monotonic() - began < QUICK
+    same = choice(most) == choice(odd)
+    if most == odd:
+        assert found == [True] * 3
+    elif not same or found != [True] * 3:
+        assert found == ["MismatchError"] * 3, (most, odd, found)
+
+
+def choice(call: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The call without its algorithm: two that differ in nothing else may be one, if the default is what was named."""
+    return call[:4]
+
+
+# ------------------------------------------------------------------------------------ legal programs
+
+LEGAL = """
+import random
+comm = hocket.init(transport={transport!r})
+other = comm.dup()
+common, own = random.Random(5), random.Random(comm.rank)
+works = []
+for i in range({calls}):
+    c = common.choice([comm, other])
+    name = common.choice(sorted(faulty.CALLS))
+    x = np.arange(float(common.choice([12, 120, 1200, 24000])))
+    if own.random() < 0.05:
+        time.sleep(own.random() * 0.01)
+    if common.random() < 0.2:
+        y = x + c.rank
+        works.append((c.allreduce(y, async_op=True), y, 3 * x + 3))
+    if len(works) > 5:
+        own.shuffle(works)
+        for work, y, expected in works:
+            work.wait()
+            assert np.array_equal(y, expected)
+        works = []
+    y = faulty.CALLS[name](c, x.copy())
+    if name in ("allreduce", "scan"):
+        assert np.array_equal(y, x * (c.rank + 1 if name == "scan" else 3)), (i, name)
+for work, y, expected in works:
+    work.wait()
+    assert np.array_equal(y, expected)
+other.close()
+comm.close()
+say(done=True)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_legal_programs_never_raise(transport: str, tmp_path: pathlib.Path) -> None:
+    with job(3, LEGAL.format(transport=transport, calls=1000), tmp_path, {"HOCKET_TIMEOUT": "30"}) as run:
+        for end in run.wait(60):
+            assert facts(end)["done"] and not end.err, end

@@ -1,0 +1,56 @@
+"""A rank that waits long says for whom, and what that one is doing, long before the time limit."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Job
+
+LATE = """
+import time
+import hocket, numpy as np
+from hocket.collectives.failures import reporting
+reporting.STILL_WAITING = 0.5
+comm = hocket.init(transport="{transport}")
+x = np.ones(3)
+comm.allreduce(x)
+if comm.rank == 1:
+    time.sleep(2.5)
+for _ in range(2):
+    {call}
+comm.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "call", "words"),
+    [
+        ("shm", "comm.allreduce(x)", "allreduce(float64[3], op='sum') at rank.py:12 in <module> has waited for 1 s"),
+        ("tcp", "comm.barrier(async_op=True).wait()", "barrier() at rank.py:12 in <module> has waited for 1 s"),
+    ],
+)
+def test_a_call_says_who_holds_it_up(transport: str, call: str, words: str) -> None:
+    with Job(3, LATE.format(transport=transport, call=call)) as job:
+        ends = job.wait(30)
+    where = "still waiting for rank 1:\n  rank 1 is not in a call on this communicator, it is at rank.py:10 in <module>"
+    assert [end.code for end in ends] == [0, 0, 0], ends
+    said = ends[0].err + ends[2].err  # one of those who wait says it, once
+    assert said.count(words) == 1 and said.count(where) == 1 and ends[1].err == "", ends
+
+
+EARLY = """
+import os, time
+import hocket
+from hocket.control import rendezvous
+rendezvous.STILL_WAITING = 0.5
+if os.environ["HOCKET_RANK"] == "1":
+    time.sleep(2)
+hocket.init().close()
+"""
+
+
+def test_init_says_who_has_not_come() -> None:
+    with Job(3, EARLY) as job:
+        ends = job.wait(30)
+    assert [end.code for end in ends] == [0, 0, 0], ends
+    assert "rank 0: of 3 ranks, [1] have not come yet" in ends[0].err, ends[0].err
+    assert ends[1].err == "", ends[1].err

@@ -1,0 +1,387 @@
+"""Asynchronous calls: many in flight, in any mixture, on several communicators; `Work`, `await` and `group`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import same, spread
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError, Error, MismatchError
+
+Array = np.ndarray[Any, Any]
+
+
+def vector(rank: int, i: int, n: int) -> Array:
+    return np.arange(n, dtype=np.int64) * (i + 1) + rank
+
+
+def total(size: int, i: int, n: int) -> Array:
+    return size * np.arange(n, dtype=np.int64) * (i + 1) + size * (size - 1) // 2
+
+
+def in_flight(comm: Communicator) -> None:
+    """Issued together, waited for in another order."""
+    lengths = [1, 50_000, 17, 3000, 200_000, 0, 8] * 6
+    works = [comm.allreduce(vector(comm.rank, i, n), async_op=True) for i, n in enumerate(lengths)]
+    for i in [*range(1, len(works), 2), *range(0, len(works), 2)][::-1]:
+        same(works[i].result(), total(comm.size, i, lengths[i]), f"work {i}")
+        assert works[i].done() and works[i].wait() and works[i].wait(0.1)
+
+
+def mixed(comm: Communicator) -> None:
+    """Asynchronous and blocking calls of all sorts take their turns in the order of issue."""
+    works = []
+    for i in range(30):
+        n = 1 + 977 * i
+        works.append((i, n, comm.allreduce(vector(comm.rank, i, n), async_op=True)))
+        if i % 3 == 0:
+            same(comm.allreduce(vector(comm.rank, i, 5)), total(comm.size, i, 5), f"blocking {i}")
+        if i % 3 == 1:
+            same(comm.broadcast(vector(comm.rank, i, 9), i % comm.size), vector(i % comm.size, i, 9), f"broadcast {i}")
+        if i % 5 == 2:
+            gathered = comm.allgather(vector(comm.rank, i, 4), async_op=True)
+            comm.barrier()
+            assert gathered.done()  # it was queued before the barrier
+            same(gathered.result(), np.concatenate([vector(r, i, 4) for r in range(comm.size)]), f"allgather {i}")
+    for i, n, work in works:
+        same(work.result(), total(comm.size, i, n), f"work {i}")
+
+
+def every_collective(comm: Communicator) -> None:
+    p, me, m = comm.size, comm.rank, 1000
+    x = vector(me, 1, p * m)
+    block = slice(me * m, me * m + m)
+    sum_of_all = total(p, 1, p * m)
+    works = {
+        "allreduce": (comm.allreduce(x.copy(), async_op=True), sum_of_all),
+        "reduce": (comm.reduce(x, 0, async_op=True), sum_of_all if me == 0 else None),
+        "reduce_scatter": (comm.reduce_scatter(x, async_op=True), sum_of_all[block]),
+        "scan": (comm.scan(x.copy(), async_op=True), total(me + 1, 1, p * m)),
+        "broadcast": (comm.broadcast(x.copy(), p - 1, async_op=True), vector(p - 1, 1, p * m)),
+        "allgather": (comm.allgather(x, async_op=True), np.concatenate([vector(r, 1, p * m) for r in range(p)])),
+        "scatter": (comm.scatter(x, 0, async_op=True), vector(0, 1, p * m)[block]),
+        "alltoall": (comm.alltoall(x, async_op=True), np.concatenate([vector(r, 1, p * m)[block] for r in range(p)])),
+        "gatherv": (comm.gatherv(x[:me], list(range(p)), 0, async_op=True),
+                    np.concatenate([vector(r, 1, p * m)[:r] for r in range(p)]) if me == 0 else None),
+        "barrier": (comm.barrier(async_op=True), None),
+    }  # fmt: skip
+    for name, (work, want) in works.items():
+        if want is not None:
+            same(work.result(), want, f"asynchronous {name}")
+        else:
+            work.wait()
+
+
+def other_order_elsewhere(comm: Communicator) -> None:
+    """Communicators are independent: each rank may issue on them, and wait, in an order of its own."""
+    comms = [comm.dup() for _ in range(4)]
+    mine = [(i + comm.rank) % 4 for i in range(4)]
+    for _ in range(5):
+        works = {i: comms[i].allreduce(vector(comm.rank, i, 30_000), async_op=True) for i in mine}
+        for i in reversed(mine):
+            same(works[i].result(), total(comm.size, i, 30_000), f"communicator {i}")
+    for made in comms:
+        made.close()
+
+
+def wait_with_limit(comm: Communicator) -> None:
+    if comm.rank == 0:
+        x = np.ones(3)
+        work = comm.allreduce(x, async_op=True)
+        began = time.monotonic()
+        assert work.wait(timeout=0.2) is False and not work.done()
+        assert 0.15 < time.monotonic() - began < 5
+        comm.send(np.zeros(1), 1)
+        assert work.wait() is True and work.done() and work.result() is x and x[0] == comm.size
+    else:
+        if comm.rank == 1:
+            comm.recv(np.zeros(1), 0)
+        comm.allreduce(np.ones(3))
+    comm.barrier()
+
+
+def dropped(comm: Communicator) -> None:
+    """Works that nobody keeps go on, their arrays stay alive as long as they are needed, and no longer."""
+    kept = []
+    for i in range(20):
+        x = vector(comm.rank, i, 20_000)
+        if i % 2:
+            kept.append((i, x))
+        comm.allreduce(x, async_op=True)
+    x = vector(comm.rank, 0, 100)
+    gone = weakref.ref(x)
+    comm.allreduce(x, async_op=True)
+    del x
+    gc.collect()
+    comm.barrier()
+    for i, x in kept:
+        same(x, total(comm.size, i, 20_000), f"dropped work {i}")
+    comm.allreduce(np.zeros(1), async_op=True).wait()  # lets go of what has ended
+    gc.collect()
+    assert gone() is None, "the array of a work that ended is still held"
+
+
+def dropped_and_closed(comm: Communicator) -> None:
+    """close() waits for what is still in flight."""
+    twin = comm.dup()
+    arrays = [vector(comm.rank, i, 100_000) for i in range(5)]
+    for x in arrays:
+        twin.allreduce(x, async_op=True)
+    twin.close()
+    for i, x in enumerate(arrays):
+        same(x, total(comm.size, i, 100_000), f"work {i} of a closed communicator")
+
+
+def grouped(comm: Communicator) -> None:
+    with hocket.group() as works:
+        arrays = [comm.allreduce(vector(comm.rank, i, 5000)) for i in range(10)]
+        rows = comm.allgather(vector(comm.rank, 0, 3))
+        with hocket.group():  # nested: part of the outer one
+            last = comm.broadcast(vector(comm.rank, 3, 7), 0)
+        assert len(works) == 12
+    for i, x in enumerate(arrays):
+        same(x, total(comm.size, i, 5000), f"call {i} of the group")
+    same(rows, np.concatenate([vector(r, 0, 3) for r in range(comm.size)]), "allgather of the group")
+    same(last, vector(0, 3, 7), "broadcast of the inner group")
+
+
+def awaited(comm: Communicator) -> None:
+    async def one(i: int) -> None:
+        same(await comm.allreduce(vector(comm.rank, i, 4000), async_op=True), total(comm.size, i, 4000), f"awaited {i}")
+
+    async def main() -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticker = asyncio.create_task(tick())
+        for i in range(5):
+            await one(i)
+        await asyncio.gather(*[one(i) for i in range(8)])
+        if comm.rank == 0:
+            await asyncio.sleep(0.2)  # the others wait meanwhile, and their loops go on
+        before = ticks
+        await comm.barrier(async_op=True)
+        assert comm.rank == 0 or ticks - before > 3, "the loop stood still"
+        ticker.cancel()
+
+    asyncio.run(main())
+    comm.barrier()
+
+
+def awaited_in_other_orders(comm: Communicator) -> None:
+    """More coroutines than asyncio has threads, each with two calls, in opposite orders on the ranks."""
+    comms = [comm.dup() for _ in range(12)]
+
+    async def two(c: Communicator) -> None:
+        await c.barrier(async_op=True, timeout=20)
+        await c.barrier(async_op=True, timeout=20)
+
+    async def main() -> None:
+        if comm.rank == 0:
+            await asyncio.gather(*[two(c) for c in comms])
+        else:
+            for c in reversed(comms):
+                await two(c)
+
+    asyncio.run(main())
+    for c in comms:
+        c.close()
+
+
+def given_up(comm: Communicator) -> None:
+    """A coroutine that no longer waits holds up nothing: its loop ends at once, and the call goes on."""
+    peer, began = comm.rank ^ 1, time.monotonic()
+    if peer >= comm.size:
+        return
+    out = np.zeros(1)
+    work = comm.recv(out, peer, async_op=True)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.ensure_future(one()), 0.1)
+
+    async def one() -> None:
+        await work
+
+    asyncio.run(main())
+    assert time.monotonic() - began < 5
+    comm.sendrecv(np.ones(1), peer, np.empty(1), peer, tag=1)  # both have given up
+    comm.send(np.ones(1), peer)
+    work.wait()
+    assert out[0] == 1
+
+
+def wait_for_ever(comm: Communicator) -> None:
+    """Limits beyond what a clock can tell are none."""
+    for limit in (math.inf, 1e300, 2e10):
+        if comm.rank == 0:
+            time.sleep(0.05)
+        work = comm.allreduce(np.ones(3), async_op=True, timeout=limit)
+        assert work.wait(limit), f"wait({limit})"
+        assert comm.allreduce(np.ones(3), timeout=limit)[0] == comm.size
+
+
+def premultiplied_in_turn(comm: Communicator) -> None:
+    """x is scaled when the call's turn has come, not while an earlier call is at work on it."""
+    p = comm.size
+    for _ in range(20):
+        x, y = np.ones(50_000), np.empty(50_000)
+        if comm.rank == 0:
+            time.sleep(0.002)
+        works = [
+            comm.broadcast(x, 0, async_op=True),
+            comm.allreduce(x, async_op=True),
+            comm.allreduce(x, hocket.premul_sum(2.0), async_op=True),
+            comm.allreduce(x, hocket.premul_sum(0.5), y, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        assert (x == 2 * p * p).all() and (y == p**3).all(), (x[0], y[0])
+
+
+def limit_counts_own_turn(comm: Communicator) -> None:
+    """The limit of a queued call counts from its turn, and while nothing moves."""
+    works = [comm.allreduce(np.ones(5), async_op=True, timeout=1.0) for _ in range(4)] if comm.rank == 0 else []
+    if comm.rank:
+        for _ in range(4):
+            time.sleep(0.5)
+            comm.allreduce(np.ones(5))
+    for work in works:
+        work.wait()
+
+
+def while_computing(comm: Communicator) -> None:
+    """Progress without anybody waiting: the result is there after some computing that lets the GIL go."""
+    x = vector(comm.rank, 0, 500_000)
+    comm.barrier()
+    work = comm.allreduce(x, async_op=True)
+    a = np.random.default_rng(1).standard_normal((300, 300))
+    deadline = time.monotonic() + 30
+    while not work.done() and time.monotonic() < deadline:
+        a = a @ a
+        a /= np.abs(a).max()
+    assert work.done(), "no progress while computing"
+    same(work.result(), total(comm.size, 0, 500_000), "reduced while computing")
+    comm.barrier()
+
+
+def done_without_wait(comm: Communicator) -> None:
+    """done() alone sees the end, whoever brings it about."""
+    work = comm.allreduce(vector(comm.rank, 0, 100), async_op=True)
+    deadline = time.monotonic() + 30
+    while not work.done():
+        assert time.monotonic() < deadline, "a queued work never ended"
+        time.sleep(0.001)
+    same(work.result(), total(comm.size, 0, 100), "done")
+
+
+def wrong_arguments(comm: Communicator) -> None:
+    """What is wrong with this rank's call is said at the call, and disturbs nobody."""
+    with pytest.raises(ArgumentError):
+        comm.allreduce(np.ones((4, 4))[:, 1], async_op=True)
+    with pytest.raises(ArgumentError):
+        comm.broadcast(np.ones(3), comm.size, async_op=True)
+    assert comm.allreduce(np.ones(1), async_op=True).result()[0] == comm.size
+
+
+CHECKS: tuple[Callable[[Communicator], None], ...] = (
+    in_flight, mixed, every_collective, other_order_elsewhere, wait_with_limit, dropped, dropped_and_closed, grouped,
+    awaited, awaited_in_other_orders, given_up, wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
+    while_computing, done_without_wait, wrong_arguments,
+)  # fmt: skip
+
+
+def everything(comm: Communicator) -> None:
+    for check in CHECKS:
+        check(comm)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda f: str(f.__name__))
+def test_between_threads(check: Callable[[Communicator], None]) -> None:
+    spread(check, 3, "threads")
+
+
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference")])
+def test_between_ranks(size: int, transport: str) -> None:
+    if size == 1:
+        for check in (in_flight, mixed, every_collective, grouped, dropped, awaited):
+            spread(check, 1, transport)
+    else:
+        spread(everything, size, transport)
+
+
+def failing(comm: Communicator) -> None:
+    """An error surfaces in wait, on all ranks; later calls are refused."""
+
+    def bad(a: Array, b: Array) -> Array:
+        raise ZeroDivisionError("on purpose")
+
+    work = comm.allreduce(np.ones(4), bad, async_op=True)
+    with pytest.raises((ZeroDivisionError, Error)) as caught:
+        work.wait()
+    assert "on purpose" in str(caught.value), caught.value
+    with pytest.raises((ZeroDivisionError, Error)):
+        work.result()
+    with pytest.raises(Error):
+        comm.allreduce(np.ones(4))
+
+
+def repeated(comm: Communicator) -> None:
+    """The same call again and again, alone and beside blocking ones: every kind of output, and avg."""
+    p, mine = comm.size, np.arange(6.0) + comm.rank
+    mean, rows = np.arange(6.0) + (p - 1) / 2, np.concatenate([np.arange(6.0) + r for r in range(p)])
+    for i in range(6):
+        out = np.empty(6)
+        works = [
+            comm.allreduce(mine.copy(), "avg", async_op=True),
+            comm.allreduce(mine, "avg", out, async_op=True),
+            comm.allgather(mine, async_op=True),
+            comm.reduce(mine, 0, async_op=True),
+            comm.broadcast(mine.copy(), p - 1, async_op=True),
+        ]
+        if i % 2:
+            same(comm.allreduce(mine.copy()), p * mean, "a blocking call behind queued ones")
+        same(works[1].result(), mean, "avg in out")
+        assert works[1].result() is out
+        same(works[0].result(), mean, "avg in place")
+        same(works[2].result(), rows, "allgather")
+        assert (works[3].result() is None) == (comm.rank != 0)
+        same(works[4].result(), np.arange(6.0) + p - 1, "broadcast")
+
+
+def differing_later(comm: Communicator) -> None:
+    """A call that was made often takes the short way; its error still says which call, and which line."""
+    for _ in range(3):
+        comm.allreduce(np.ones(4), async_op=True).wait()
+    count = 4 if comm.rank == 0 else 5
+    with pytest.raises(MismatchError) as caught:  # a rank that comes last may hear of it before it calls
+        comm.allreduce(np.ones(count), async_op=True).wait(20)
+    text = str(caught.value)
+    assert "allreduce(float64[4], op='sum') at test_async.py:" in text and "in differing_later" in text, text
+    assert "allreduce(float64[5], op='sum') at test_async.py:" in text, text
+
+
+@pytest.mark.parametrize("check", [repeated, differing_later], ids=lambda f: str(f.__name__))
+@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (3, "shm"), (2, "tcp")])
+def test_calls_made_before(check: Callable[[Communicator], None], size: int, transport: str) -> None:
+    spread(check, size, transport)
+
+
+@pytest.mark.parametrize(("size", "transport"), [(3, "threads"), (2, "shm")])
+def test_errors_surface_in_wait(size: int, transport: str) -> None:
+    spread(failing, size, transport)

@@ -1,0 +1,109 @@
+"""Floods of strangers, 5,000 connections a second: who belongs to the job joins and opens lanes as fast as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import free
+import pytest
+from faulty import all_ready, facts, job, wait_for
+from holding import listening
+
+FLOODER = pathlib.Path(__file__).parents[1] / "support" / "flooding.py"
+RATE = 5000
+SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def flooded(port: int, kind: str) -> Iterator[None]:
+    """Something floods this port inside the block, and for SECONDS at most."""
+    words = [sys.executable, str(FLOODER), "127.0.0.1", str(port), str(RATE), str(SECONDS), kind]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield
+            made = int(process.communicate(timeout=SECONDS + 10)[0])
+            assert made > RATE * SECONDS / 2, "this machine is too busy to flood anything"
+        finally:
+            process.kill()
+
+
+LANES = """
+comm = hocket.init(transport="tcp", timeout=20)
+x = np.ones(16)
+def calls(seconds):
+    times, end = [], time.monotonic() + seconds
+    while True:
+        on = np.array([float(time.monotonic() < end)])
+        begun = time.perf_counter()
+        comm.allreduce(on, "min", out=on)
+        times.append(time.perf_counter() - begun)
+        if not on[0]:
+            return sorted(times)
+def lanes():
+    begun = time.perf_counter()
+    with comm.dup() as other:
+        other.allreduce(x, timeout=8)
+    return time.perf_counter() - begun
+lanes()
+quiet, before = calls(0.5), faulty.count()
+ready()
+await_file("flood")
+time.sleep(0.3)
+opened, loud = [], []
+for _ in range(3):
+    opened.append(lanes())
+    loud += calls(0.3)
+during = faulty.count()
+await_file("over")
+time.sleep(0.5)
+after = faulty.count()
+say(opened=max(opened), quiet=quiet[len(quiet) // 2], loud=sorted(loud)[len(loud) // 2],
+    fds=[each["fds"] for each in (before, during, after)], rss=[each["rss"] for each in (before, during, after)])
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["silent", "hello", pytest.param("closed", marks=pytest.mark.more)])
+def test_lanes_open_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
+    with job(2, LANES, tmp_path) as run:
+        all_ready(tmp_path, range(2))
+        port = listening([run.processes[0].pid])[0]
+        with flooded(port, kind):
+            (tmp_path / "signs" / "flood").touch()
+        (tmp_path / "signs" / "over").touch()
+        told = [facts(end) for end in run.wait(60)]
+    for rank in told:
+        assert rank["opened"] < 1.0, rank
+        fds, rss = rank["fds"], rank["rss"]
+        assert fds[1] < fds[0] + 300 and fds[2] <= fds[0], rank
+        assert rss[2] < rss[0] + (16 << 20), rank
+        assert rank["loud"] < 20 * rank["quiet"] + 0.002, rank
+
+
+JOIN = """
+import os
+if os.environ["HOCKET_RANK"] != "0":
+    await_file("go")
+begun = time.monotonic()
+comm = hocket.init(transport="tcp", timeout=20)
+say(joined=time.monotonic() - begun)
+assert comm.allreduce(np.ones(5))[0] == 2
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("kind", [pytest.param("silent", marks=pytest.mark.more), "hello"])
+def test_a_rank_joins_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
+    [port] = free.ports()
+    with job(2, JOIN, tmp_path, {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}) as run:
+        wait_for(lambda: port in listening([run.processes[0].pid]), 20, "the hub")
+        with flooded(port, kind):
+            time.sleep(0.5)
+            (tmp_path / "signs" / "go").touch()
+            told = facts(run.wait(60)[1])
+    assert told["joined"] < 1.0

@@ -1,0 +1,261 @@
+"""Control messages with somebody in between: each arrives as it was said and in its place, or the connection ends."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hocket.control import link
+from hocket.control.handshake import AuthError, Client, Connection, Hello, Server, dial
+from hocket.control.hub import PURPOSE, Hub
+from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, Link
+from hocket.control.listener import Listener
+from hocket.control.reactor import Reactor
+from hocket.control.session import Session
+
+KEY = b"k" * 32
+CORPUS = Path(__file__).parents[1] / "fuzz" / "control"
+SAID = [{"exchange": n, "value": {"host": "10.0.0.1", "port": 4000 + n}} for n in range(5)]
+Frames = list[bytes]
+
+
+@pytest.fixture(scope="module")
+def reactor() -> Iterator[Reactor]:
+    made = Reactor()
+    yield made
+    made.close()
+
+
+def until(true: Callable[[], object], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.001)
+
+
+def sides(key: bytes = KEY) -> tuple[Client, Server]:
+    """Of a handshake that is done."""
+    client, server = Client(key, Hello(1, PURPOSE, "job")), Server(key)
+    server.feed(client.feed(server.feed(client.start)))
+    return client, server
+
+
+class Ears:
+    """A link's other end: what it understood, and how it ended."""
+
+    def __init__(self, reactor: Reactor, sock: socket.socket) -> None:
+        self.heard: list[link.Message] = []
+        self.ended: list[str] = []
+        self.link = Link(reactor, sock)
+        self.link.on_message, self.link.on_end = self.heard.append, self.ended.append
+        reactor.soon(self.link.start)
+
+
+def spoken(reactor: Reactor, side: Client | Server, said: list[link.Message]) -> Frames:
+    """What a link of this side writes."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = Link(reactor, Connection.of(ours, side))
+        for message in said:
+            link.send(message)
+        link.close()
+        data = b""
+        while piece := theirs.recv(1 << 16):
+            data += piece
+    return cut(data)
+
+
+def cut(data: bytes) -> Frames:
+    frames = []
+    while data:
+        size = LENGTH.size + PROOF + LENGTH.unpack_from(data)[0]
+        frames.append(data[:size])
+        data = data[size:]
+    return frames
+
+
+def listens(reactor: Reactor, side: Client | Server, data: bytes) -> Ears:
+    """What a link of this side makes of these bytes and an end."""
+    ours, theirs = socket.socketpair()
+    ears = Ears(reactor, Connection.of(ours, side))
+    with contextlib.suppress(OSError):  # it may have hung up already
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+    until(lambda: ears.ended)
+    theirs.close()
+    return ears
+
+
+def flip(frame: bytes, place: int) -> bytes:
+    return frame[:place] + bytes([frame[place] ^ 1]) + frame[place + 1 :]
+
+
+def rewritten(frames: Frames) -> Frames:
+    """Another address in the third message; as long as the true one."""
+    return [frame.replace(b"10.0.0.1", b"10.6.6.6") if n == 2 else frame for n, frame in enumerate(frames)]
+
+
+MEDDLED: dict[str, tuple[Callable[[Frames], Frames], int]] = {
+    "nothing": (lambda f: f, 5),
+    "rewritten": (rewritten, 2),
+    "a flipped bit": (lambda f: [flip(f[0], -1), *f[1:]], 0),
+    "a flipped proof": (lambda f: [*f[:3], flip(f[3], 5), f[4]], 3),
+    "left out": (lambda f: f[1:], 0),
+    "repeated": (lambda f: [f[0], f[0], *f[1:]], 1),
+    "swapped": (lambda f: [f[0], f[2], f[1], *f[3:]], 1),
+    "without proofs": (lambda f: [frame[:4] + frame[4 + PROOF :] + bytes(16) for frame in f], 0),
+}
+
+
+@pytest.mark.parametrize("what", MEDDLED)
+@pytest.mark.parametrize("upwards", [True, False], ids=["to the hub", "from the hub"])
+def test_what_is_not_as_it_was_said_ends_the_connection(what: str, upwards: bool, reactor: Reactor) -> None:
+    client, server = sides()
+    meddle, understood = MEDDLED[what]
+    frames = meddle(spoken(reactor, *((client, SAID) if upwards else (server, SAID))))
+    ears = listens(reactor, server if upwards else client, b"".join(frames))
+    assert ears.heard == SAID[:understood]
+    assert ears.ended == [ENDED if understood == 5 else ALTERED]
+
+
+def test_neither_turned_round_nor_from_another_connection(reactor: Reactor) -> None:
+    client, server = sides()
+    frames = b"".join(spoken(reactor, client, SAID))
+    for side in (client, sides()[1]):
+        ears = listens(reactor, side, frames)
+        assert (ears.heard, ears.ended) == ([], [ALTERED])
+    assert listens(reactor, server, frames).heard == SAID
+
+
+# --- the hub and its members
+
+@contextlib.contextmanager
+def hub_of(reactor: Reactor, size: int, keyed: bool = True) -> Iterator[tuple[Hub, Listener]]:
+    hub = Hub(reactor, size, "job", keyed)
+    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, hub.take)
+    yield hub, listener
+    listener.close()
+    reactor.soon(hub.shut)
+
+
+def member(reactor: Reactor, listener: Listener, rank: int, size: int) -> Session:
+    return Session(reactor, dial(listener.address, KEY, Hello(rank, PURPOSE, "job"), 2), rank, size, KEY)
+
+
+def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) -> None:
+    """Somebody adds words to a member's connection behind its handshake."""
+    with hub_of(reactor, 3) as (_, listener):
+        ranks = [member(reactor, listener, rank, 3) for rank in range(3)]
+        for rank in ranks:
+            welcome = rank._wait("welcome", seconds=3)
+            assert welcome is not None
+            rank._admit(welcome["welcome"])
+        assert len({(rank.key, rank.epoch) for rank in ranks}) == 1 and ranks[0].epoch
+        ranks[2]._link._sock.send(LENGTH.pack(2) + bytes(PROOF) + b"{}")
+        until(lambda: 2 in ranks[0].lost and 2 in ranks[1].lost)
+        assert ranks[0].lost[2] == ALTERED
+        for rank in ranks:
+            rank._link.close()
+
+
+def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
+    """The hub, or who speaks for it, offers a key of its own instead of a salt."""
+    with hub_of(reactor, 1, keyed=False) as (_, listener):
+        rank = member(reactor, listener, 0, 1)
+        welcome = rank._wait("welcome", seconds=3)
+        assert welcome is not None and "key" in welcome["welcome"]
+        for bad in (welcome["welcome"], {}, {"salt": 3}, {"salt": "x"}):
+            with pytest.raises(AuthError, match="no salt.*no secret, and this rank has one"):
+                rank._admit(bad)
+        rank.key = b""
+        with pytest.raises(AuthError, match="no key.*this rank has none"):
+            rank._admit({"salt": "00" * 32})
+        rank._link.close()
+
+
+def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
+    with hub_of(reactor, 3) as (hub, listener):
+        first = member(reactor, listener, 1, 3)
+        until(lambda: 1 in hub._links)
+        first._link.close()
+        until(lambda: hub.absent)
+        late = member(reactor, listener, 2, 3)
+        assert late._wait("welcome", seconds=3) is None and list(late.lost) == [1]
+
+
+# --- any bytes
+
+def seeds(reactor: Reactor) -> tuple[Client, Server, list[bytes]]:
+    """Connections as they are, and what others have found (`tests/fuzz/control`)."""
+    client, server = sides()
+    said = [b"".join(spoken(reactor, side, SAID)) for side in (client, server)]
+    return client, server, [*said, *(path.read_bytes() for path in sorted(CORPUS.iterdir()))]
+
+
+def mutant(dice: random.Random, pool: list[bytes]) -> bytes:
+    """Some of these bytes, with the kinds of changes that a parser of frames may fail at."""
+    data = bytearray(dice.choice(pool))
+    for _ in range(dice.randrange(1, 5)):
+        at = dice.randrange(len(data) + 1)
+        kind = dice.randrange(6)
+        if kind == 0 and data:
+            data[at - 1] ^= 1 << dice.randrange(8)
+        elif kind == 1:
+            del data[at : at + dice.randrange(1, 40)]
+        elif kind == 2:
+            data[at:at] = dice.randbytes(dice.randrange(1, 40))
+        elif kind == 3:
+            other = dice.choice(pool)
+            start = dice.randrange(len(other) + 1)
+            data[at:at] = other[start : start + dice.randrange(200)]
+        elif kind == 4:
+            size = dice.choice([0, 1, 2, link.LIMIT, link.LIMIT + 1, 0xFFFFFFFF])
+            data[at : at + 4] = LENGTH.pack(size)
+        else:
+            data[at:at] = data[at : at + dice.randrange(200)]
+    return bytes(data)
+
+
+def test_any_bytes_are_what_was_said_or_an_end(reactor: Reactor) -> None:
+    """A keyed link understands nothing but a beginning of what its peer said, whatever else comes.  3 s."""
+    client, server, pool = seeds(reactor)
+    dice, tried, over = random.Random(20261122), 0, time.monotonic() + 3
+    while time.monotonic() < over:
+        data = mutant(dice, pool)
+        ears = listens(reactor, dice.choice([client, server]), data)
+        assert ears.heard == SAID[: len(ears.heard)], data
+        assert ears.ended[0] in (ENDED, ALTERED, NONSENSE), data
+        tried += 1
+    assert tried > 200
+
+
+HOSTILE = [
+    b"[" * 100_000, b'{"a":' * 100_000, b"null", b"[]", b"{}", b"1e999", b'"x"', b"\xff\xfe", b"9" * 5000,
+    b'{"join":null}', b'{"join":{"rank":{},"size":[]}}', b'{"exchange":[1],"value":1}', b'{"exchange":{},"value":1}',
+    b'{"who":[1]}', b'{"report":null}', b'{"report":{"comm":"c","ranks":["x"]}}', b'{"goodbye":1}',
+    b'{"report":{"comm":"c","ranks":[9999999999]}}', b'{"account":1}', b'{"exchange":"join","value":1}',
+    b'{"stuck":{"comm":1,"seq":"z","ranks":null,"fingerprint":1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Reactor) -> None:
+    """It holds the key, so its words have proofs; the hub goes on answering another member."""
+    with hub_of(reactor, 3) as (hub, listener):
+        honest = member(reactor, listener, 2, 3)
+        for words in HOSTILE:
+            hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 2))
+            if joined:
+                hostile.send({"join": {"rank": 1, "size": 3}})
+            hostile.post(link.Packed(words, hashlib.sha256(words).digest()))
+            assert 0 in honest._ask("join"), words[:40]
+            hostile.close()
+            until(lambda: 1 not in hub._links)
+        honest._link.close()

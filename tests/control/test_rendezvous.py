@@ -1,0 +1,240 @@
+"""Rendezvous with real processes and sockets: all meet, or each is told why not."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import holding
+import pytest
+from controlled import KEY, exchanged
+
+from hocket.control import hub, rendezvous
+from hocket.control.link import ALIVE
+from hocket.errors import ArgumentError
+from hocket.errors import TimeoutError as HocketTimeout
+
+
+def eventually(address):
+    """A connection to whoever will listen there soon."""
+    for _ in range(200):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(address)
+        time.sleep(0.05)
+    raise AssertionError(f"nobody listens at {address}")
+
+
+@pytest.mark.parametrize("transport", ["unix", "unix with key", "tcp"])
+def test_all_meet_exchange_and_leave(start, unix, ports, transport):
+    tcp = ("tcp", "127.0.0.1", ports)
+    address, key = {"unix": (unix, None), "unix with key": (unix, KEY), "tcp": (tcp, KEY)}[transport]
+    ranks = start(4, address, key=key)
+    assert not os.path.exists(unix[1]), "the hub still listens"
+    for round_ in range(3):
+        exchanged(ranks, round_)
+    began = time.monotonic()
+    for rank in ranks:
+        rank.tell("close")
+    for rank in ranks:
+        rank.hear("done")
+        rank.silent("verdict", 0.05)
+    assert time.monotonic() - began < 1.5
+    assert rank.process.poll() is None
+
+
+def test_a_session_key_is_new_every_time(start, ports):
+    first = start.one(0, 1, ("tcp", "127.0.0.1", ports), key=KEY).hear("joined")
+    second = start.one(0, 1, ("tcp", "127.0.0.1", ports), key=KEY).hear("joined")
+    assert len({first, second, KEY.hex()}) == 3
+
+
+def test_missing_ranks_are_named_on_all_who_came(start, unix):
+    came = [start.one(rank, 4, unix, timeout=1.0) for rank in (0, 2)]
+    for rank in came:
+        told = rank.hear("error")
+        assert told["error"] == "TimeoutError" and told["gone"] == [1, 3] and "[1, 3] did not come" in told["text"]
+    assert not os.path.exists(unix[1])
+
+
+def test_a_member_whose_time_is_over_first_names_them_too(start, unix):
+    hub = start.one(0, 3, unix, timeout=2.0)
+    told = start.one(2, 3, unix, timeout=1.0).hear("error")
+    assert told["error"] == "TimeoutError" and told["gone"] == [1]
+    assert hub.hear("error")["gone"] == [1], "rank 2 had come"
+
+
+def test_a_rank_that_gave_up_may_come_again(start, unix):
+    first = start.one(0, 3, unix)
+    start.one(2, 3, unix, timeout=0.5).hear("error")
+    for rank in [first, start.one(1, 3, unix), start.one(2, 3, unix)]:
+        rank.hear("joined")
+
+
+def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
+    """It is there again before it counts as dead."""
+    monkeypatch.setattr(hub, "AGAIN", 2.0)
+    sessions, cut = {}, []
+
+    def member(rank):
+        sessions[rank] = rendezvous.join(rank, 3, unix, None, "j", 8)
+
+    class Cut(rendezvous.Session):
+        """The first one of rank 1 loses its connection when it has said that it is there."""
+
+        def __init__(self, reactor, sock, rank, *rest):
+            super().__init__(reactor, sock, rank, *rest)
+            if rank == 1 and not cut:
+                cut.append(self)
+                reactor.later(0.2, lambda: sock.shutdown(socket.SHUT_RDWR))
+
+    monkeypatch.setattr(rendezvous, "Session", Cut)
+    ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
+    for rank in ranks[:2]:
+        rank.start()
+    time.sleep(0.6)
+    ranks[2].start()
+    for rank in ranks:
+        rank.join()
+    assert cut and sorted(sessions) == [0, 1, 2]
+    for rank in (2, 1, 0):
+        sessions[rank].close()
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, ports, transport, dead):
+    """By all who are here, long before their time to meet is over."""
+    address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
+    ranks = [start.one(rank, 4, address, key=key, timeout=20.0) for rank in range(3)]
+    time.sleep(1.0)
+    ranks[dead].process.kill()
+    began = time.monotonic()
+    for rank in ranks:
+        if rank.rank != dead:
+            told = rank.hear("error")
+            assert told["error"] == "PeerLostError" and told["gone"] == [dead], told
+    assert time.monotonic() - began < 1.5  # on a busy machine; 0.4 to 0.6 s are waited
+
+
+def test_no_rank_0_at_all(start, unix):
+    told = start.one(1, 2, unix, timeout=0.5).hear("error")
+    assert told["error"] == "TimeoutError" and told["gone"] == [0] and "ENOENT" in told["text"]
+
+
+def test_a_duplicate_rank_is_told_and_the_job_goes_on(start, unix):
+    first = [start.one(0, 3, unix), start.one(1, 3, unix)]
+    time.sleep(0.5)
+    told = start.one(1, 3, unix).hear("error")
+    assert told["error"] == "ArgumentError"
+    assert f"rank 1 is taken by process {first[1].process.pid}" in told["text"]
+    last = start.one(2, 3, unix)
+    for rank in [*first, last]:
+        rank.hear("joined")
+    exchanged([*first, last], 0)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_second_rank_0_is_told(start, unix, ports, transport):
+    address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
+    first = start.one(0, 2, address, key=key)
+    time.sleep(0.5)
+    told = start.one(0, 2, address, key=key).hear("error")
+    assert told["error"] == "ArgumentError" and f"rank 0 is taken by process {first.process.pid}" in told["text"]
+    start.one(1, 2, address, key=key).hear("joined")
+
+
+def test_another_size_is_told(start, unix):
+    start.one(0, 3, unix)
+    told = start.one(1, 4, unix).hear("error")
+    assert told["error"] == "ArgumentError" and "came with size 4, but rank 0 with size 3" in told["text"]
+
+
+def test_wrong_key_is_told(start, ports):
+    start.one(0, 2, ("tcp", "127.0.0.1", ports[0]), key=KEY)
+    time.sleep(0.3)
+    told = start.one(1, 2, ("tcp", "127.0.0.1", ports[0]), key=b"x" * 32, wrong_key=0.5).hear("error")
+    assert told["error"] == "AuthError" and "HOCKET_SECRET" in told["text"]
+
+
+def test_strangers_on_the_candidate_ports_do_not_confuse(start, ports):
+    with socket.socket() as silent, socket.socket() as web:
+        for sock, port in ((silent, ports[0]), (web, ports[1])):
+            sock.bind(("127.0.0.1", port))
+            sock.listen()
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    conn, _ = web.accept()
+                    conn.sendall(b"HTTP/1.1 400 Bad Request\r\n" + b"x" * 300)
+                    conn.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        ranks = start(3, ("tcp", "127.0.0.1", ports), key=KEY)
+        exchanged(ranks, 0)
+        web.shutdown(socket.SHUT_RDWR)
+
+
+def test_another_jobs_hub_with_the_same_key_is_passed_by(start, ports):
+    start.one(0, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="other")
+    time.sleep(0.4)
+    ranks = [start.one(rank, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="mine") for rank in (0, 1)]
+    for rank in ranks:
+        rank.hear("joined")
+
+
+def test_junk_at_the_hub_while_a_job_comes_together(start, ports):
+    address = ("127.0.0.1", ports[0])
+    ranks = [start.one(rank, 3, ("tcp", *address), key=KEY) for rank in (0, 1)]
+    idle = [eventually(address)] + [socket.create_connection(address) for _ in range(199)]
+    for number in range(100):
+        with socket.create_connection(address) as sock, contextlib.suppress(OSError):
+            sock.sendall([b"GET / HTTP/1.0\r\n\r\n", os.urandom(500), b""][number % 3])
+    ranks.append(start.one(2, 3, ("tcp", *address), key=KEY))
+    for rank in ranks:
+        rank.hear("joined")
+    exchanged(ranks, 0)
+    for sock in idle:
+        sock.close()
+
+
+def test_bad_arguments():
+    with pytest.raises(ArgumentError, match="outside of 0..1"):
+        rendezvous.join(2, 2, ("unix", "/x"), None, "j", 1)
+    with pytest.raises(ArgumentError, match="HOCKET_SECRET"):
+        rendezvous.join(0, 2, ("tcp", "127.0.0.1", 0), None, "j", 1)
+
+
+def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
+    def member(rank):
+        session = rendezvous.join(rank, 3, unix, None, "j", 5)
+        assert session.exchange(rank, 5) == [0, 1, 2]
+        session.close()
+        session.close()
+
+    before = holding.descriptors(), holding.threads()
+    for _ in range(5):
+        ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
+        for thread in ranks:
+            thread.start()
+        for thread in ranks:
+            thread.join()
+        with pytest.raises(HocketTimeout):
+            rendezvous.join(0, 2, unix, None, "j", 0.05)
+        with pytest.raises(HocketTimeout):
+            rendezvous.join(1, 2, unix, None, "j", 0.05)
+    assert holding.descriptors() <= before[0] and holding.threads() <= before[1]
+
+
+def test_control_connections_notice_a_vanished_host(ports):
+    sessions = {}
+    address = ("tcp", "127.0.0.1", ports[0])
+    other = threading.Thread(target=lambda: sessions.update({1: rendezvous.join(1, 2, address, KEY, "j", 5)}))
+    other.start()
+    sessions[0] = rendezvous.join(0, 2, address, KEY, "j", 5)
+    other.join()
+    for sock in (sessions[1]._link._sock, sessions[0]._hub._links[1]._sock):
+        assert all(sock.getsockopt(level, option) == value for level, option, value in ALIVE)
+    for rank in (1, 0):
+        sessions[rank].close()

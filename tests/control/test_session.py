@@ -1,0 +1,191 @@
+"""The control plane while a job runs, by real kills: losses, goodbyes and faults reach everybody once."""
+
+import signal
+import time
+
+import pytest
+from controlled import KEY, exchanged
+
+from hocket.control.faults import Faults
+
+
+def fault(comm="world", ranks=(0, 1, 2), **more):
+    return {"kind": "timeout", "comm": comm, "seq": 7, "ranks": list(ranks), "text": "too long", **more}
+
+
+def test_a_killed_member_is_told_to_all_at_once(start, unix):
+    ranks = start(4, unix)
+    ranks[3].tell("exchange", "I wait", 30)
+    time.sleep(0.1)
+    began = time.monotonic()
+    ranks[2].process.kill()
+    for rank in (ranks[0], ranks[1], ranks[3]):
+        verdict = rank.hear("verdict")
+        assert verdict["kind"] == "lost" and verdict["lost"] == [2] and "process ended" in verdict["how"]
+    told = ranks[3].hear("error")
+    assert told["error"] == "PeerLostError" and told["gone"] == [2]
+    assert time.monotonic() - began < 2
+    ranks[1].process.kill()
+    verdict = ranks[0].hear("verdict")
+    assert verdict["lost"] == [1, 2] and verdict["new"] == [1]
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_killed_rank_0_is_noticed_by_each(start, unix, ports, transport):
+    address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
+    ranks = start(3, address, key=key)
+    began = time.monotonic()
+    ranks[0].process.kill()
+    for rank in ranks[1:]:
+        verdict = rank.hear("verdict")
+        assert verdict["kind"] == "lost" and verdict["lost"] == [0]
+        rank.tell("exchange", 1, 5)
+        told = rank.hear("error")
+        assert told["error"] == "PeerLostError" and told["gone"] == [0]
+        rank.tell("close")
+        rank.hear("done")
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_killed_rank_is_noticed_though_its_forked_child_lives(start, unix):
+    ranks = start(3, unix)
+    for rank in ranks[:2]:
+        rank.tell("fork")
+        rank.hear("done")
+    ranks[1].process.kill()
+    assert ranks[2].hear("verdict", 1)["lost"] == [1]
+    ranks[0].process.kill()
+    assert ranks[2].hear("verdict", 0.8)["lost"] == [0, 1]
+
+
+def test_leaving_is_not_dying(start, unix):
+    ranks = start(3, unix)
+    ranks[1].tell("close")
+    ranks[1].hear("done")
+    ranks[1].process.kill()
+    for rank in (ranks[0], ranks[2]):
+        assert rank.hear("left") == 1
+    ranks[0].tell("close")  # waits for rank 2, whose process has not said goodbye, and leaves without it
+    assert ranks[2].hear("left") == 0
+    ranks[0].silent("done", 1.0)
+    ranks[0].hear("done", 2.5)
+    ranks[0].process.kill()
+    ranks[2].silent("verdict")
+    ranks[2].tell("close")
+    ranks[2].hear("done")
+
+
+def test_rank_0_waits_for_late_goodbyes(start, unix):
+    ranks = start(2, unix)
+    ranks[0].tell("close")
+    time.sleep(0.5)
+    ranks[1].tell("close")
+    began = time.monotonic()
+    ranks[0].hear("done")
+    assert time.monotonic() - began < 1.9
+    ranks[1].silent("verdict", 0.1)
+
+
+def test_an_exchange_names_who_did_not_come(start, unix):
+    ranks = start(3, unix)
+    ranks[0].tell("exchange", 0, 0.4)
+    ranks[1].tell("exchange", 1, 0.4)
+    for rank in ranks[:2]:
+        told = rank.hear("error")
+        assert told["error"] == "TimeoutError" and told["gone"] == [2] and "rank 2 had not come" in told["text"]
+
+
+def test_values_too_long_together_are_refused_on_all(start, unix):
+    ranks = start(2, unix)
+    for rank in ranks:
+        rank.tell("exchange", "x" * (9 << 20), 8)
+    for rank in ranks:
+        assert rank.hear("error")["error"] == "ArgumentError"
+    for rank in ranks:
+        rank.tell("exchange", "y" * (2 << 20), 8)
+    for rank in ranks:
+        assert [len(value) for value in rank.hear("done")] == [2 << 20] * 2
+
+
+# --- faults ---
+
+
+def test_a_fault_stops_its_ranks_and_becomes_one_verdict(start, unix):
+    ranks = start(4, unix)
+    ranks[1].tell("report", fault(account={"state": "in call", "call": "allreduce"}))
+    ranks[2].tell("report", fault(kind="error", text="second", account={"state": "in call", "call": "broadcast"}))
+    for rank in ranks[:3]:
+        stop = rank.hear("stop")
+        assert stop["comm"] == "world" and stop["kind"] in ("timeout", "error")
+        verdict = rank.hear("verdict")
+        assert verdict["by"] in (1, 2) and verdict["seq"] == 7 and set(verdict["accounts"]) == {"0", "1", "2"}
+        assert verdict["accounts"]["0"] == {"state": "idle", "me": 0}
+        assert verdict["accounts"][str(verdict["by"])]["state"] == "in call"
+        rank.silent("verdict", 0.1)
+    ranks[3].silent("stop", 0.1)
+    ranks[0].silent("verdict", 0.6)  # nor another when the time to gather is over
+    ranks[3].tell("report", fault(comm="other", ranks=(3,)))
+    assert ranks[3].hear("verdict")["accounts"] == {"3": {"state": "idle", "me": 3}}
+
+
+def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
+    ranks = start(3, unix)
+    ranks[2].process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    ranks[0].tell("report", fault())
+    for rank in ranks[:2]:
+        verdict = rank.hear("verdict")
+        assert verdict["kind"] == "timeout" and verdict["accounts"]["2"] == {"state": "no answer"}
+        assert verdict["accounts"]["1"] == {"state": "idle", "me": 1}
+    assert 0.3 < time.monotonic() - began < 1.5
+    ranks[2].process.send_signal(signal.SIGCONT)
+    assert ranks[2].hear("verdict")["by"] == 0
+
+
+def test_the_lost_and_the_left_are_not_waited_for(start, unix):
+    ranks = start(4, unix)
+    ranks[2].process.kill()
+    ranks[3].tell("close")
+    for rank in ranks[:2]:
+        rank.hear("verdict")
+        rank.hear("left")
+    took = []
+    for name in "abc":
+        began = time.monotonic()
+        ranks[0].tell("report", fault(comm=name, ranks=range(4)))
+        accounts = ranks[1].hear("verdict", 2)["accounts"]
+        took.append(time.monotonic() - began)
+        assert accounts["2"] == {"state": "lost"} and accounts["3"] == {"state": "left"}
+    assert min(took) < 0.3
+
+
+def test_two_that_wait_for_different_things_are_a_mismatch(start, unix):
+    ranks = start(3, unix)
+    info = {"comm": "world", "seq": 5, "ranks": [0, 1, 2]}
+    for rank, word in ((0, "sum"), (1, "sum"), (2, "max")):
+        ranks[rank].tell("stuck", {**info, "fingerprint": word, "account": {"state": "in call", "call": word}})
+    for rank in ranks:
+        verdict = rank.hear("verdict")
+        assert verdict["kind"] == "mismatch" and verdict["seq"] == 5
+        assert verdict["accounts"]["2"]["call"] == "max"
+        assert "called different things in call 5 of world" in verdict["text"]
+
+
+def test_stuck_reports_of_older_calls_are_forgotten():
+    sent = []
+    faults = Faults(lambda rank, message: sent.append((rank, message)), lambda seconds, call: None, {})
+    info = {"comm": "c", "ranks": [0, 1], "account": {"state": "in call"}}
+    faults.stuck(0, {**info, "seq": 1, "fingerprint": "a"})
+    faults.stuck(0, {**info, "seq": 2, "fingerprint": "b"})
+    faults.stuck(1, {**info, "seq": 1, "fingerprint": "z"})
+    assert not sent
+    faults.stuck(1, {**info, "seq": 2, "fingerprint": "c"})
+    assert [message["verdict"]["kind"] for _, message in sent if "verdict" in message] == ["mismatch"] * 2
+
+
+def test_a_malformed_report_disturbs_nobody(start, unix):
+    ranks = start(2, unix)
+    for words in (("report", {"comm": "c"}), ("stuck", {"comm": "c"}), ("report", 3)):
+        ranks[1].tell(*words)
+        ranks[1].hear("done")
+    exchanged(ranks, 0)

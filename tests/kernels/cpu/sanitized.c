@@ -1,0 +1,67 @@
+/* Every kernel at every level this CPU has, at odd addresses and with `out` apart and in place, on exact allocations.
+ * Run under AddressSanitizer and UBSan by test_sanitized.py; prints how many kernels it ran. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/reduce.h"
+
+static const int itemsizes[HK_DTYPE_COUNT] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 8, 16, 8, 16, 1};
+static const int lengths[] = {0, 1, 15, 17, 31, 1100};
+static const double factors[] = {0.5, 1.0 / 3, -1e300, 1e300, 0.0};
+enum { INPUTS = 9 };
+
+/* `bytes` random bytes, `offset` past what malloc gave and up to its very end. */
+static unsigned char *fresh(size_t bytes, int offset) {
+    unsigned char *room = malloc(bytes + offset);
+    for (size_t i = 0; i < bytes + offset; i++)
+        room[i] = (unsigned char)rand();
+    return room + offset;
+}
+
+static void run_reduce(hk_reduce_fn function, size_t itemsize, size_t count, int k) {
+    unsigned char *inputs[INPUTS];
+    for (int j = 0; j < k; j++)
+        inputs[j] = fresh(count * itemsize, (3 * j + 1) % 8);
+    unsigned char *out = fresh(count * itemsize, 5);
+    function(out, (const void *const *)inputs, k, count);
+    int last = k - 1;
+    function(inputs[last], (const void *const *)inputs, k, count);
+    if (memcmp(out, inputs[last], count * itemsize) != 0) {
+        printf("in place differs\n");
+        exit(1);
+    }
+    free(out - 5);
+    for (int j = 0; j < k; j++)
+        free(inputs[j] - (3 * j + 1) % 8);
+}
+
+static void run_scale(hk_scale_fn function, size_t itemsize, size_t count) {
+    for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
+        unsigned char *x = fresh(count * itemsize, 3), *out = fresh(count * itemsize, 1);
+        function(out, x, count, factors[f]);
+        function(x, x, count, factors[f]);
+        free(x - 3);
+        free(out - 1);
+    }
+}
+
+int main(void) {
+    static const int ks[] = {1, 2, 3, 4, 5, 8, 9};
+    int ran = 0;
+    for (int l = 0; l < hk_level_count(); l++)
+        for (int d = 0; d < HK_DTYPE_COUNT; d++) {
+            for (int op = 0; op < HK_OP_COUNT; op++) {
+                hk_reduce_fn function = hk_find_reduce(&hk_levels[l], d, op);
+                for (size_t k = 0; function && k < sizeof ks / sizeof *ks; k++)
+                    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+                        run_reduce(function, itemsizes[d], lengths[n], ks[k]);
+                ran += function != NULL;
+            }
+            hk_scale_fn scale = hk_find_scale(&hk_levels[l], d);
+            for (size_t n = 0; scale && n < sizeof lengths / sizeof *lengths; n++)
+                run_scale(scale, itemsizes[d], lengths[n]);
+            ran += scale != NULL;
+        }
+    printf("%d kernels at %d levels\n", ran, hk_level_count());
+    return 0;
+}

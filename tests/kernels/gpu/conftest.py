@@ -1,0 +1,12 @@
+"""What the tests of the CUDA kernels share."""
+
+import pytest
+from emulation import Emulator, modules_of
+
+from hocket.kernels.gpu import catalogue
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    """Every kernel there is."""
+    return Emulator(tmp_path_factory.mktemp("emulator"), modules_of(catalogue.catalogue()))

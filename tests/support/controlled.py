@@ -1,0 +1,108 @@
+"""Processes that join a job's control plane and do what the test tells them, one line at a time."""
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+RANK = """
+import json, os, sys, threading, time
+from hocket.control import rendezvous
+spec = json.loads(sys.argv[1])
+rendezvous.Meet.patience = spec["wrong_key"]
+lock = threading.Lock()
+def tell(**what):
+    with lock:
+        print(json.dumps(what), flush=True)
+def attempt(call, *args):
+    try:
+        return {"done": call(*args)}
+    except Exception as why:
+        gone = list(getattr(why, "missing", getattr(why, "ranks", ())))
+        return {"error": type(why).__name__, "text": str(why), "gone": gone}
+key = bytes.fromhex(spec["key"]) if spec["key"] else None
+made = attempt(rendezvous.join, spec["rank"], spec["size"], spec["address"], key, spec["job"], spec["timeout"])
+if "error" in made:
+    tell(**made)
+    sys.exit(1)
+session = made["done"]
+session.on_stop = lambda fault: tell(stop=fault) or {"state": "idle", "me": session.rank}
+session.on_verdict = lambda verdict: tell(verdict=verdict)
+session.on_left = lambda rank: tell(left=rank)
+tell(joined=session.key.hex(), lost=list(session.lost))
+for line in sys.stdin:
+    command, *args = json.loads(line)
+    if command == "fork":
+        if os.fork() == 0:
+            session.close()
+            os.close(1)
+            time.sleep(2)
+            os._exit(0)
+        tell(done=None)
+    else:
+        tell(**attempt(getattr(session, command), *args))
+"""
+
+
+class Rank:
+    """One process that joins and then does what it is told; `hear(kind)` is the next thing of that kind it tells."""
+
+    def __init__(self, rank, size, address, key=None, timeout=10.0, job="job", wrong_key=5.0):
+        spec = {"rank": rank, "size": size, "address": address, "key": key and key.hex(), "job": job}
+        spec |= {"timeout": timeout, "wrong_key": wrong_key}
+        self.rank, self.told, self.kept = rank, queue.Queue(), []
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RANK, json.dumps(spec)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.listener = threading.Thread(target=self.listen, daemon=True)
+        self.listener.start()
+
+    def listen(self):
+        for line in self.process.stdout:
+            self.told.put(json.loads(line))
+
+    def hear(self, kind, timeout=8.0):
+        for event in self.kept:
+            if kind in event:
+                self.kept.remove(event)
+                return event if kind == "error" else event[kind]
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                event = self.told.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"rank {self.rank} did not tell {kind}, only {self.kept}") from None
+            if kind in event:
+                return event if kind == "error" else event[kind]
+            self.kept.append(event)
+
+    def silent(self, kind, seconds=0.3):
+        with pytest.raises(AssertionError):
+            self.hear(kind, seconds)
+
+    def tell(self, *command):
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.listener.join(4)  # a forked child may hold the other end
+        self.process.stdout.close()
+
+
+KEY = bytes(range(32))
+
+
+def exchanged(ranks, round_):
+    for rank in ranks:
+        rank.tell("exchange", {"from": rank.rank, "round": round_}, 5)
+    for rank in ranks:
+        assert rank.hear("done") == [{"from": r, "round": round_} for r in range(len(ranks))]

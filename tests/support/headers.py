@@ -1,0 +1,29 @@
+"""A copy of the C headers with one of them broken: what a test of a check must notice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("system", "transports")
+
+
+def copied(place: Path) -> Path:
+    """All headers, in folders of the same names under `place`, which it returns: a compiler's include path."""
+    for folder in FOLDERS:
+        for header in (ROOT / folder).rglob("*.h"):
+            copy = place / header.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(header, copy)
+    return place
+
+
+def broken(place: Path, old: str, new: str, *names: str) -> Path:
+    """A copy in which the text `old`, that stands once in one of the headers `names`, is `new`."""
+    copied(place)
+    texts = {place / name: (place / name).read_text() for name in names}
+    assert sum(text.count(old) for text in texts.values()) == 1, f"{names}: this mutant no longer applies: {old!r}"
+    for header, text in texts.items():
+        header.write_text(text.replace(old, new))
+    return place

@@ -1,0 +1,34 @@
+"""A job of four ranks on two hosts: network namespaces with a cable between them, two ranks in each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import secrets
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from faulty import job
+
+from hocket.bench.harness.hosts import V4, on
+
+SECRET = secrets.token_hex(32)
+UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"]
+
+
+@contextlib.contextmanager
+def job_on(hosts: list[str], source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
+    own = {"WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "29500", "HOCKET_SECRET": SECRET, **env}
+    own = {k: v for k, v in own.items() if v}
+    with tempfile.TemporaryDirectory(prefix="hosts-") as short:  # sockets have short paths
+        places = [pathlib.Path(short, f"host{r // 2}") for r in range(4)]
+        for place in places:
+            place.mkdir(exist_ok=True)
+        clean = ["env", *(word for name in UNSET for word in ("-u", name)), *(f"{k}={v}" for k, v in own.items())]
+        prefix = {r: [*on(hosts[r // 2], str(places[r])), *clean, f"RANK={r}"] for r in range(4)}
+        with job(4, source, where, prefix=prefix) as run:
+            yield run
+        for place in places:
+            assert [name for name in os.listdir(place) if not name.startswith("hocket-0")] == []

@@ -1,0 +1,68 @@
+"""One function on all ranks, over any transport: threads of this process, or real processes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import harness
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job import local_world
+
+SUPPORT = os.path.dirname(os.path.abspath(__file__))
+SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(hocket.__file__)))
+PATH = os.pathsep.join([SOURCES, SUPPORT])
+"""Where a rank's process finds hocket and these files."""
+THREADS = ("threads", "reference")
+
+
+RANK = """
+import hocket
+from {module} import {name}
+with hocket.init(transport={transport!r}) as comm:
+    {name}(comm)
+"""
+
+
+def path_to(file: str) -> str:
+    """PATH, and the folder of this test file."""
+    return os.pathsep.join([PATH, os.path.dirname(os.path.abspath(file))])
+
+
+def spread(
+    function: Callable[[Communicator], Any], size: int, transport: str, seconds: float = 100.0, **env: str
+) -> None:
+    """Run `function(comm)`, a top-level function of a test file, on `size` ranks; it asserts."""
+    if transport in THREADS:
+        with hocket.local_world(size, transport) as world:
+            world.run(function)
+        return
+    file = inspect.getfile(function)
+    source = RANK.format(module=inspect.getmodulename(file), name=function.__name__, transport=transport)
+    harness.run(size, source, seconds, PYTHONPATH=path_to(file), **env)
+
+
+def in_threads(*functions: Callable[[], None]) -> None:
+    """Call each in a thread of its own; the first error is raised."""
+    local_world.in_threads(lambda function: function(), functions)
+
+
+def same(got: Any, wanted: Any, what: str) -> None:
+    """Assert equal arrays (equal bits), with a text that tells where they differ."""
+    import numpy as np
+
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    assert got.shape == wanted.shape, f"{what}: shape {got.shape}, wanted {wanted.shape}"
+    assert got.dtype == wanted.dtype, f"{what}: dtype {got.dtype}, wanted {wanted.dtype}"
+    if got.tobytes() != wanted.tobytes():
+        pairs = zip(got.ravel(), wanted.ravel(), strict=True)
+        wrong = [i for i, (a, b) in enumerate(pairs) if a.tobytes() != b.tobytes()]
+        first = wrong[0]
+        raise AssertionError(
+            f"{what}: {len(wrong)} of {got.size} elements differ, the first at {first}: "
+            f"{got.ravel()[first]}, wanted {wanted.ravel()[first]}"
+        )

@@ -1,0 +1,123 @@
+"""`hocket simulate`: the table, the files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+
+from hocket.algorithms.choice.table import select
+from hocket.tools import simulate
+
+HOSTS = "hosts:2x4,inside=0.3us/10GB,link=20us/10Gbit"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[list[str]], str]:
+    """The cells of the rows that a command line prints, and what it says on stderr."""
+    assert simulate.main(words) == 0
+    out, err = capsys.readouterr()
+    return [text.partition("  <- ")[0].split() for text in out.splitlines() if not text.startswith("#")], err
+
+
+def test_every_algorithm_size_and_length(capsys: pytest.CaptureFixture[str]) -> None:
+    rows, err = run(capsys, "allreduce", "--size", "4,8", "--bytes", "8,1M", "--topology", HOSTS)
+    assert sorted(row[0] for row in rows[:7]) == sorted(row[0] for row in rows[7:14])
+    assert "ring" in [row[0] for row in rows[:7]]
+    assert [row[0] for row in rows].count("hierarchical") == 2, "of 8 ranks only: 4 are on one host"
+    assert {(row[1], row[2]) for row in rows} == {(p, n) for p in ("4", "8") for n in ("8", "1048576")}
+    assert err == ""
+
+
+def test_the_fastest_comes_first_and_the_own_choice_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate.main(["allreduce", "--size", "4,8", "--bytes", "8,1M", "--topology", HOSTS]) == 0
+    lines = [text for text in capsys.readouterr().out.splitlines() if not text.startswith("#")]
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for text in lines:
+        tables.setdefault(tuple(text.split()[1:3]), []).append(text)
+    assert len(tables) == 4
+    for (size, nbytes), table in tables.items():
+        times = [float(text.split()[3]) for text in table]
+        assert times == sorted(times)
+        assert "<- best" in table[0] and sum("best" in text for text in table) == 1
+        (own,) = [text.split()[0] for text in table if "hocket's choice" in text]
+        groups = [(0, 1, 2, 3)] if size == "4" else [(0, 1, 2, 3), (4, 5, 6, 7)]
+        assert own == select("allreduce", int(size), int(nbytes), groups)
+
+
+def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """A broadcast of 1 MiB over 1 Gbit/s: 8.389 ms, in 18 segments of 60 KiB."""
+    spec = "flat:latency=0us,bandwidth=1Gbit,overhead=0us"
+    words = ("--algorithm", "direct", "--size", "2", "--bytes", "1M", "--topology", spec)
+    rows, _ = run(capsys, "broadcast", *words)
+    assert rows == [["direct", "2", "1048576", "8389", "0.125", "0.125", "18", "1048576", "rank", "0", "out", "(100%)"]]
+
+
+def test_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    words = ("--algorithm", "ring,hierarchical", "--bytes", "1M", "--topology", HOSTS)
+    file, picture = tmp_path / "rows.json", tmp_path / "time.png"
+    table = tmp_path / "table.md"
+    rows, _ = run(capsys, "allreduce", "--size", "8", *words, "--json", str(file), "--markdown", str(table))
+    wanted = f"| ranks | 8 |\n|---|---|\n| hierarchical | {rows[0][3]} |\n| ring | {rows[1][3]} |\n"
+    assert f"\n1 MiB\n\n{wanted}" in table.read_text()
+    assert " --size 8 --bytes 1M --algorithm ring,hierarchical --topology " + HOSTS in table.read_text()
+    written = json.loads(file.read_text())
+    assert written["topology"] == HOSTS
+    assert [row["algorithm"] for row in written["rows"]] == ["hierarchical", "ring"]
+    for row, cells in zip(written["rows"], rows, strict=True):
+        assert round(row["time_us"]) == int(cells[3]) and row["messages"] == int(cells[6]) and row["simulated"] == 4
+    pytest.importorskip("matplotlib")
+    for sizes in ("8", "6,8"):
+        run(capsys, "allreduce", "--size", sizes, *words, "--plot", str(picture))
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        picture.unlink()
+
+
+def test_what_would_take_too_long_is_mentioned(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hocket.algorithms.prediction.simulate"], "MOST_STEPS", 100)
+    words = (
+        "--algorithm",
+        "chain,direct",
+        "--size",
+        "40",
+        "--bytes",
+        "8",
+        "--topology",
+        "flat:latency=1us,bandwidth=1GB",
+    )
+    assert simulate.main(["broadcast", *words]) == 1
+    out, err = capsys.readouterr()
+    assert [text.split()[0] for text in out.splitlines() if text[0] != "#"] == ["direct"]
+    assert "# not simulated: broadcast chain, 40 ranks, 8 bytes: more than 1,560 steps" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--topology", "ring"], "accepted are flat:latency=TIME"),
+        (["--size", "0"], "--size '0': wanted are numbers of ranks"),
+        (["--size", "4,x"], "--size 'x'"),
+        (["--size", "9"], "9 ranks: wanted is 1 or more, and at most 8 have room here"),
+        (["--bytes", "1X"], "'1X' is no size"),
+        (["--algorithm", "rung"], "no allreduce algorithm 'rung'; known: one_shot"),
+        (["--root", "8"], "--root 8 is none of 8 ranks"),
+        (["--json", "/nowhere/rows.json"], "/nowhere/rows.json cannot be written"),
+    ],
+)
+def test_what_is_refused(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"--size": "8", "--bytes": "8", "--topology": HOSTS, "--algorithm": "ring"} | {words[0]: words[1]}
+    with pytest.raises(SystemExit) as left:
+        simulate.main(["allreduce", *(word for pair in good.items() for word in pair)])
+    assert left.value.code == 2
+    assert re.search(re.escape(why), capsys.readouterr().err)
+
+
+def test_no_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(simulate, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        simulate.main(["allreduce", "--size", "8", "--bytes", "8", "--topology", HOSTS, "--plot", "x.png"])
+    assert "--plot needs matplotlib (pip install matplotlib)" in capsys.readouterr().err

@@ -1,0 +1,382 @@
+"""Channels of GPU memory on host channels (pinned.h).  test_pinned.py runs this over the stand-in for the driver."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_driver import NUMBERS, Driver
+from gpu_arrays import GpuArray, put
+
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.gpu.device import Accelerated, OnStream
+from hocket.collectives.plans.plan import Plan
+from hocket.conformance import LAWS, Lanes, NotOfferedError, Pair, Side, laws
+from hocket.conformance.ends import WORDS, End, both, data, pieces
+from hocket.errors import TransportError
+from hocket.system.cuda import driver
+from hocket.transports.adapter import Adapter
+from hocket.transports.pinned import channels
+from hocket.transports.reference import Pipe
+from hocket.transports.shm.window import RingLane, Window
+from hocket.transports.tcp.transport import TcpTransport
+
+CUDA = Driver()
+DEVICE = driver.device(0)
+CONTEXT = CUDA.begin()
+MADE = ("pinned", "bytes", "events", "streams")
+MIB = 1 << 20
+SIZES = [0, 1, 4095, MIB - 1, MIB, MIB + 1, 9 * MIB + 3]
+DELAY = 1000
+
+
+def made() -> dict[str, int]:
+    gc.collect()
+    return {name: CUDA.get(name) for name in MADE}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = made()
+    CUDA.set(misuses=0, delay=0)
+    yield
+    CUDA.refuse("", 0, 0)
+    CUDA.set(dead=0, delay=0)
+    assert made() == before and CUDA.get("misuses") == 0
+
+
+# ------------------------------------------------------------------------------------------- host channels
+
+
+def memory() -> tuple[Side, Side]:
+    """Rings whose reader may read what the producer names."""
+    windows = [Window() for _ in range(2)]
+    lanes = [RingLane(rank, windows, [os.getpid()] * 2) for rank in range(2)]
+    a, b = (Side(*lanes[r].open(1 - r, lanes[1 - r].offer()), (lanes, windows)) for r in range(2))
+    return a, b
+
+
+def python() -> tuple[Side, Side]:
+    """Without `recv`, without anything to wait on."""
+    there, back = Pipe(), Pipe()
+    adapters = [Adapter(pipe) for pipe in (there, back, back, there)]
+    a, b = (Side(adapters[i].capsule, adapters[i + 1].capsule, adapters) for i in (0, 2))
+    return a, b
+
+
+HOSTS = ("shm", "tcp", "python")
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with Lanes(TcpTransport) as lanes:
+        yield {"shm": memory, "tcp": lanes.pair, "python": python}[request.param]
+
+
+class Sides:
+    """What was opened by a test, and is closed after it."""
+
+    def __init__(self) -> None:
+        self.all: list[channels.Pinned] = []
+
+    def side(self, below: Side) -> Side:
+        self.all.append(channels.Pinned(DEVICE))
+        send, recv = self.all[-1].open(below.send, below.recv)
+        return Side(send, recv, (self.all[-1], below.owner), below.close)
+
+
+@pytest.fixture
+def sides() -> Iterator[Sides]:
+    made = Sides()
+    yield made
+    assert all(each.close() for each in made.all)
+
+
+# ------------------------------------------------------------------------------------------- the laws
+
+# The stand-in copies host memory as readily as its own, so the laws' arrays will do.
+ENDS = {"both": (True, True), "sends": (True, False), "receives": (False, True)}
+
+
+PLAIN = ("tcp", "both")
+"""In the plain run of the tests; the others with the marker `gpu`."""
+ON = [
+    pytest.param(host, which, marks=() if (host, which) == PLAIN else pytest.mark.gpu)
+    for host in HOSTS
+    for which in ENDS
+]
+
+
+@pytest.mark.parametrize(("host", "which"), ON, indirect=["host"])
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Pair], None], which: str, host: Pair, sides: Sides) -> None:
+    def pair() -> tuple[Side, Side]:
+        a, b = (sides.side(each) if on else each for each, on in zip(host(), ENDS[which], strict=True))
+        return a, b
+
+    try:
+        law(pair)
+    except NotOfferedError:
+        assert law is laws.closing_is_noticed  # memory cannot tell
+
+
+@pytest.mark.parametrize("host", ["tcp"], indirect=True)
+def test_a_slot_ends_with_a_whole_element(host: Pair, sides: Sides) -> None:
+    """12 divides no slot."""
+    n = 2 * MIB // 12 * 12
+
+    def send(end: End) -> str:
+        return end.send(data(n), itemsize=12, user=print)
+
+    def read(end: End) -> Any:
+        result, got = end.reduce(data(n, 1), [0], 12)
+        return result, np.array_equal(got, data(n) ^ data(n, 1))
+
+    sides = tuple(sides.side(each) for each in host())
+    assert both(lambda: sides, send, read) == ("done", ("done", True))  # type: ignore[arg-type, return-value]
+
+
+# ------------------------------------------------------------------------------------------- GPU memory
+
+
+class Rank:
+    """One end; its arrays are in GPU memory if its channels are."""
+
+    def __init__(self, rank: int, side: Side, on_gpu: bool) -> None:
+        self.rank, self.peer, self.on_gpu = rank, 1 - rank, on_gpu
+        self.engine = Engine(rank, 2, 200)
+        self.engine.connect(self.peer, side.send, side.recv, side)
+        self.close_side = side.close or (lambda: None)
+        self.stream = DEVICE.stream() if on_gpu else 0
+        self.accelerated = Accelerated(DEVICE) if on_gpu else None
+
+    def array(self, host: Any) -> Any:
+        """These bytes, which come late."""
+        if not self.on_gpu:
+            return host
+        array = GpuArray(max(1, len(host)), np.uint8, stream=self.stream)
+        array.host = host  # type: ignore[attr-defined]
+        DEVICE.copy(array.address, host.ctypes.data, len(host), self.stream)
+        return array
+
+    def run(self, *instrs: Any, source: Any = None, target: Any = None, tag: int = 1, timeout: float = 20) -> str:
+        plan = Plan([list(instrs)], itemsize=1, dtype=0, scratch=0, segment=0, fingerprint=0, collective="",
+                    algorithm="", text="", traffic="moved")  # fmt: skip
+        at = [0 if a is None else a.address if self.on_gpu else a.ctypes.data for a in (source, target)]
+        placed = OnStream(self.accelerated, self.stream) if self.accelerated else None
+        return WORDS[self.engine.execute(plan, *at, timeout=timeout, tag=tag, placed=placed)]
+
+    def send(self, array: Any, length: int, **how: Any) -> str:
+        return self.run(("send", [self.peer], -1, False, pieces(0, length), None), source=array, **how)
+
+    def recv(self, array: Any, length: int, **how: Any) -> str:
+        return self.run(("recv", [self.peer], -1, False, None, pieces(1, length)), target=array, **how)
+
+    def swap(self, source: Any, target: Any, length: int) -> str:
+        sent = ("send", [self.peer], -1, False, pieces(0, length), None)
+        return self.run(sent, ("recv", [self.peer], -1, False, None, pieces(1, length)), source=source, target=target)
+
+    def bytes(self, array: Any, length: int) -> Any:
+        return array.get()[:length] if self.on_gpu else array
+
+    def close(self) -> None:
+        if self.accelerated:
+            DEVICE.synchronize(self.stream)
+            DEVICE.end_stream(self.stream)
+            self.accelerated.close()
+
+
+@pytest.fixture
+def ranks(host: Pair, sides: Sides) -> Iterator[Callable[[str], list[Rank]]]:
+    opened: list[Rank] = []
+
+    def open_them(which: str) -> list[Rank]:
+        for rank, (side, on) in enumerate(zip(host(), ENDS[which], strict=True)):
+            opened.append(Rank(rank, sides.side(side) if on else side, on))
+        return opened
+
+    yield open_them
+    for rank in opened:
+        rank.close()
+    opened.clear()
+
+
+def together(ranks: list[Rank], *what: Callable[[Rank], Any]) -> list[Any]:
+    """What each gives, in threads of their own."""
+    found: list[Any] = [None] * len(ranks)
+
+    def call(i: int) -> None:
+        found[i] = what[i % len(what)](ranks[i])
+
+    threads = [threading.Thread(target=call, args=(i,), daemon=True) for i in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+Open = Callable[[str], list[Rank]]
+
+
+@pytest.mark.parametrize("which", ENDS)
+def test_every_size_both_ways_at_once(which: str, ranks: Open) -> None:
+    """Streams are late, so whoever does not wait for them sees other bytes."""
+    CUDA.set(delay=DELAY)
+
+    def swap(rank: Rank) -> list[str]:
+        found = []
+        for n in SIZES:
+            x, into = rank.array(data(n, rank.rank)), rank.array(np.full(n, 0xEE, np.uint8))
+            said = rank.swap(x, into, n)
+            same = np.array_equal(rank.bytes(into, n), data(n, rank.peer))
+            found.append(said if same else f"other bytes, of {n}")
+        return found
+
+    assert together(ranks(which), swap) == [["done"] * len(SIZES)] * 2
+
+
+def test_many_messages_in_a_row(ranks: Open) -> None:
+    """One after the other into one array, in stream order: nothing is waited for but at the end."""
+    CUDA.set(delay=100)
+    lengths = [i % 61 for i in range(100)]
+    starts = np.cumsum([0, *lengths])
+    whole = data(int(starts[-1]))
+
+    def each(rank: Rank, act: Callable[[Any, int], str], array: Any) -> list[str]:
+        parts = [array.part(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+        return [act(part, n) for part, n in zip(parts, lengths, strict=True)]
+
+    def send(rank: Rank) -> list[str]:
+        return each(rank, rank.send, rank.array(whole))
+
+    def recv(rank: Rank) -> bool:
+        into = rank.array(np.zeros(len(whole), np.uint8))
+        return each(rank, rank.recv, into) == ["done"] * 100 and np.array_equal(rank.bytes(into, len(whole)), whole)
+
+    assert together(ranks("both"), send, recv) == [["done"] * 100, True]
+
+
+@pytest.mark.parametrize("which", ["both", "sends"])
+def test_a_reader_that_is_late(which: str, ranks: Open) -> None:
+    """What the host channel has taken, but not let go of, stays where it is."""
+    n = 9 * MIB + 3
+
+    def recv(rank: Rank) -> Any:
+        into = rank.array(np.zeros(n, np.uint8))
+        time.sleep(0.05)
+        return rank.recv(into, n), np.array_equal(rank.bytes(into, n), data(n))
+
+    found = together(ranks(which), lambda rank: rank.send(rank.array(data(n)), n), recv)
+    assert found == ["done", ("done", True)]
+
+
+@pytest.mark.parametrize("host", ["shm"], indirect=True)
+def test_settled_is_what_the_host_channel_has_let_go_of(ranks: Open) -> None:
+    """Nobody reads, and what lies in the slots is only named: they are ours again when it has been read."""
+    sender, _ = ranks("both")
+    assert sender.send(sender.array(data(MIB)), MIB, timeout=0.1) == "timeout"
+
+
+# ------------------------------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("host", ["tcp"], indirect=True)
+def test_a_peer_that_goes_in_the_middle(ranks: Open) -> None:
+    """What it sent before is received."""
+    first, then = MIB + 5, 40 * MIB  # more than the sockets take
+    gone = threading.Event()
+
+    def send(rank: Rank) -> tuple[str, str]:
+        found = rank.send(data(first), first), rank.send(data(then), then, timeout=0.2)
+        rank.close_side()
+        gone.set()
+        return found
+
+    def recv(rank: Rank) -> tuple[str, bool, str]:
+        into = rank.array(np.zeros(then, np.uint8))
+        gone.wait(10)
+        said = rank.recv(into, first)
+        return said, np.array_equal(rank.bytes(into, first), data(first)), rank.recv(into, then)
+
+    assert together(ranks("receives"), send, recv) == [("done", "timeout"), ("done", True, "lost")]
+
+
+class Cut(Pipe):
+    """Its sender is gone when it is empty."""
+
+    def peek(self, want: int) -> Any:
+        head = super().peek(want)
+        if head is None:
+            raise ConnectionResetError
+        return head
+
+
+def test_all_that_came_is_read_though_a_slot_is_not_full(sides: Sides) -> None:
+    pipe, aside = Cut(), Pipe()
+    piece = data(60000).tobytes()
+    pipe.send(1, 3 * MIB, 0, piece)
+    adapters = [Adapter(aside), Adapter(pipe)]
+    rank = Rank(0, sides.side(Side(adapters[0].capsule, adapters[1].capsule, adapters)), True)
+    into = rank.array(np.zeros(3 * MIB, np.uint8))
+    assert rank.recv(into, 3 * MIB) == "lost"
+    assert rank.bytes(into, 60000).tobytes() == piece
+    del into
+    rank.close()
+
+
+@pytest.mark.parametrize("function", ["cuMemcpyAsync", "cuEventRecord", "cuEventQuery"])
+@pytest.mark.parametrize("host", ["shm"], indirect=True)
+def test_what_the_driver_refuses_is_a_fault(function: str, ranks: Open) -> None:
+    sender, _ = ranks("sends")
+    x = put(data(3 * MIB))
+    CUDA.refuse(function, 2, NUMBERS["CUDA_ERROR_UNKNOWN"])
+    assert sender.send(x, 3 * MIB) == "fault"
+    assert "CUDA error 999" in sender.engine.channel_error(sender.peer)
+
+
+@pytest.mark.parametrize("function", ["cuEventRecord", "cuEventQuery"])
+@pytest.mark.parametrize("host", ["shm"], indirect=True)
+def test_what_the_driver_refuses_a_receiver_is_a_fault(function: str, ranks: Open) -> None:
+    both = ranks("receives")
+    into = both[1].array(np.zeros(3 * MIB, np.uint8))
+
+    def recv(rank: Rank) -> str:
+        CUDA.refuse(function, 2, NUMBERS["CUDA_ERROR_UNKNOWN"])
+        return rank.recv(into, 3 * MIB)
+
+    assert together(both, lambda rank: rank.send(data(3 * MIB), 3 * MIB, timeout=0.2), recv)[1] == "fault"
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("function", ["cuMemHostAlloc", "cuEventCreate"])
+def test_a_pair_that_cannot_be_opened_leaves_nothing(function: str, nth: int) -> None:
+    side, _ = python()
+    lanes = channels.Pinned(DEVICE)
+    CUDA.refuse(function, nth, NUMBERS["CUDA_ERROR_OUT_OF_MEMORY"])
+    with pytest.raises(TransportError, match=r"GPU 0.*CUDA error 2"):
+        lanes.open(side.send, side.recv)
+    assert lanes.close()
+
+
+@pytest.mark.parametrize("host", ["shm"], indirect=True)
+def test_a_stream_that_stands_still(ranks: Open, sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run ends by its time limit; what it may still write to is not given back before it has."""
+    monkeypatch.setattr(channels, "PATIENCE", 0.05)
+    sender, _ = ranks("sends")
+    x, word, aside = put(data(MIB)), CUDA.alloc(4), DEVICE.stream()
+    CUDA.write(word, bytes(4), aside)
+    CUDA.cuStreamWaitValue32_v2(sender.stream, word, 1, NUMBERS["CU_STREAM_WAIT_VALUE_EQ"])
+    assert sender.send(x, MIB, timeout=0.1) == "timeout"
+    assert not sides.all[0].close() and not sides.all[0].close()
+    CUDA.write(word, (1).to_bytes(4, "little"), aside)
+    DEVICE.synchronize(sender.stream)
+    assert sides.all[0].close()
+    DEVICE.end_stream(aside)
+    CUDA.cuMemFree_v2(word)

@@ -1,0 +1,166 @@
+"""Arbitrary bytes into every parser of what comes from the network: refused by name, never worse."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+
+import headers
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, Client, Hello, Server, prove
+from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
+from hocket.control.reactor import Reactor
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "tests" / "fuzz" / "frame_fuzz.c"
+CORPUS = sorted((ROOT / "tests" / "fuzz" / "corpus").iterdir())
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
+
+
+def compiled(compiler: str, program: Path, include: Path, *more: str) -> list[str]:
+    command = [compiler, *FLAGS, *more, f"-I{include}", str(SOURCE), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=60)
+    return [str(program)]
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    # A preloaded allocator or sanitizer of the test run itself must not leak into this program.
+    environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def test_a_stream_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None:
+    program = compiled("gcc", tmp_path / "fuzz", ROOT, "-fsanitize=address,undefined")
+    done = run([*program, "4", *map(str, CORPUS)])
+    assert done.returncode == 0 and done.stdout.startswith("ok"), done.stderr
+
+
+BROKEN = [
+    ("frame.h", " || n > HK_FRAME_MAX", ""),
+    ("stream.h", "staged < r->left ? staged : (size_t)r->left", "staged"),
+    ("stream.h", "r->tail, HK_STAGE - r->tail);", "r->tail, HK_STAGE);"),
+    ("stream.h", "    r->left -= (uint64_t)n;\n", ""),
+]
+
+
+@pytest.mark.parametrize(("header", "old", "new"), BROKEN)
+def test_the_fuzzer_notices(header: str, old: str, new: str, tmp_path: Path) -> None:
+    headers.broken(tmp_path, old, new, f"transports/tcp/{header}")
+    program = compiled("gcc", tmp_path / "fuzz", tmp_path, "-fsanitize=address,undefined")
+    assert run([*program, "4", *map(str, CORPUS)]).returncode != 0
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="libFuzzer is clang's; gcc runs the same target above")
+def test_the_libfuzzer_target(tmp_path: Path) -> None:
+    program = compiled("clang", tmp_path / "fuzz", ROOT, "-DLIBFUZZER", "-fsanitize=fuzzer,address,undefined")
+    (tmp_path / "found").mkdir()
+    options = ["-max_total_time=3", "-max_len=70000", f"-artifact_prefix={tmp_path}/"]
+    done = run([*program, *options, str(tmp_path / "found"), str(SOURCE.parent / "corpus")])
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+# --- the handshake
+
+PIECES = st.lists(st.binary(max_size=200), max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(PIECES, st.booleans(), st.booleans())
+def test_a_handshake_of_any_bytes_ends_in_auth_error(pieces: list[bytes], client: bool, honest_start: bool) -> None:
+    side = Client(b"k", Hello(1, "tcp", "job")) if client else Server(b"k")
+    if honest_start and not client:
+        side.feed(Client(b"k", Hello(1, "tcp", "job")).start)
+    for piece in pieces:
+        try:
+            side.feed(piece)
+        except AuthError:
+            break
+        assert 0 < side.missing <= START
+    assert not side.done
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(min_size=HELLO.size - 9, max_size=HELLO.size - 9))
+def test_a_hello_of_any_fields_is_answered_or_refused(rest: bytes) -> None:
+    """Right magic, version and key, anything else."""
+    server = Server(b"k")
+    said = (Client(b"k", Hello(1, "tcp", "job")).start[:8] + rest + bytes(2))[: HELLO.size]
+    try:
+        assert len(server.feed(said + prove(b"k", b"hello", said))) == NONCE + PROOF
+    except AuthError as why:
+        assert len(why.reply) in (0, NONCE + PROOF)
+    assert not server.done and server.hello is None
+
+
+# --- control messages
+
+@pytest.fixture(scope="module")
+def reactor():
+    made = Reactor()
+    yield made
+    made.close()
+
+
+def ends_after(reactor: Reactor, data: bytes, close: bool = True) -> tuple[str | None, list[Message]]:
+    """How a link that reads `data` ended (None: it did not), and what it understood."""
+    ours, theirs = socket.socketpair()
+    link, heard, end, over = Link(reactor, ours), [], [], threading.Event()
+    link.on_message = heard.append
+    link.on_end = lambda how: (end.append(how), over.set())
+    reactor.soon(link.start)
+    with contextlib.suppress(OSError):  # it may have hung up already
+        theirs.sendall(data)
+        if close:
+            theirs.shutdown(socket.SHUT_WR)
+    over.wait(10 if close else 0.3)
+    link.close()
+    theirs.close()
+    return (end[0] if end else None), heard
+
+
+def framed(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(framed), st.just(framed(b'{"a":1}')))))
+def test_a_control_connection_of_any_bytes_only_ends(reactor: Reactor, pieces: list[bytes]) -> None:
+    how, heard = ends_after(reactor, b"".join(pieces))
+    assert how in (ENDED, "it sent what is not a control message")
+    assert all(isinstance(message, dict) for message in heard)
+
+
+WRONG = [b"[" * 100000, b"[]", b"1e999999", b"\xff\xfe", b'{"a":' * 50000, b"9" * 5000, b"NaN", b""]
+
+
+@pytest.mark.parametrize("body", WRONG, ids=range(len(WRONG)))
+def test_what_is_no_control_message_ends_the_connection(reactor: Reactor, body: bytes) -> None:
+    assert ends_after(reactor, framed(body), close=False) == ("it sent what is not a control message", [])
+
+
+def test_a_promised_size_takes_no_memory(reactor: Reactor) -> None:
+    tracemalloc.start()
+    try:
+        assert ends_after(reactor, LENGTH.pack(LIMIT + 1), close=False)[0] is not None
+        assert ends_after(reactor, LENGTH.pack(LIMIT) + b"x", close=False) == (None, [])
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_message_is_read_in_linear_time(reactor: Reactor) -> None:
+    body = b'{"a":"' + b"x" * (8 << 20) + b'"}'
+    begun = time.monotonic()
+    how, heard = ends_after(reactor, framed(body))
+    assert how == ENDED and len(heard) == 1
+    assert time.monotonic() - begun < 8

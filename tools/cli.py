@@ -1,0 +1,42 @@
+"""The command `hocket`: a word, then that word's own arguments.  Nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "run": ("hocket.tools.run", "start the ranks of a job on this machine"),
+    "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
+    "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
+    "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),
+    "doctor": ("hocket.tools.doctor", "what works on this machine, and why the rest does not"),
+}
+"""Word -> the module whose `main(argv)` runs it, and what it does."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code.  2: it made no sense."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(usage())
+        return 0
+    if words[:1] == ["--version"]:
+        from hocket import __version__
+
+        print(f"hocket {__version__}")
+        return 0
+    if not words or words[0] not in COMMANDS:
+        wrong = f"hocket: {words[0]!r} is no command\n" if words else ""
+        print(wrong + usage(), file=sys.stderr)
+        return 2
+    from importlib import import_module
+
+    code: int = import_module(COMMANDS[words[0]][0]).main(words[1:])
+    return code
+
+
+def usage() -> str:
+    """All commands."""
+    lines = [f"  hocket {word:<8} {what}" for word, (_, what) in COMMANDS.items()]
+    return "\n".join(["usage:", *lines, "  hocket --version", "more: hocket COMMAND --help"])

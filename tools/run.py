@@ -1,0 +1,390 @@
+"""`hocket run -n 4 script.py ...`: starts the ranks of a job on this machine and ends them together.
+
+The first rank that fails ends the job: the others get a moment to report it themselves, then SIGTERM, then SIGKILL.
+It is named, and its exit code counts; ranks that only followed it (last_words.py) may have ended before.  Ctrl-C, or a
+signal to the launcher, goes to the ranks first, and they have a grace to save what they have; then SIGTERM, SIGKILL.
+Every rank is its own session, so that Ctrl-C reaches the launcher alone, and dies with the launcher, however it dies.
+The secret goes by environment, never on a command line.  Imports nothing of the ranks' side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import math
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from hocket.collectives.job import last_words
+from hocket.tools.output import Screen, Source
+
+GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
+REPORT = 3.0  # seconds in which the others report a failure themselves
+TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
+JUDGE = 2.0  # seconds until a failure is told although all that failed followed a rank that is not even ending
+LOOK = 0.05  # seconds between looks for what that rank says
+SAME = 0.3  # seconds in which a second Ctrl-C is the first: what started us passes on what the terminal sent us too
+DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1
+MOST_RANKS = 4096  # more would bring any machine down before they had met
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line behind `hocket run`; returns the exit code: 0, or the first failing rank's."""
+    options = _options(argv)
+    # A long TMPDIR would not fit into a socket's path.
+    base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) < 80 else "/tmp"
+    directory = tempfile.mkdtemp(prefix="hocket-run-", dir=base)
+    try:
+        return Job(options, directory).run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _options(argv: list[str]) -> argparse.Namespace:
+    what = "Start n ranks of a program on this machine."
+    parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
+    parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
+    parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
+    grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
+    parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
+    report = f"seconds for the others after a rank failed (default: {REPORT:g})"
+    parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")
+    options = parser.parse_args(argv)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command:
+        parser.error("nothing to run: hocket run -n 4 script.py")
+    if options.command[0].endswith(".py"):
+        options.command.insert(0, sys.executable)
+    return options
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return found
+
+
+class Rank:
+    """One process and its output."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str) -> None:
+        self.number, self.process = number, process
+        self.sources: list[Source] = []
+        self.code: int | None = None
+        self._words = words
+
+    def said(self) -> last_words.Words | None:
+        """What it said that it died of, if it has."""
+        return last_words.heard(self._words)
+
+    def ending(self) -> bool:
+        """Is it at its exit, and not because of another rank?"""
+        said = self.said()
+        return said is not None and not said.followed
+
+    def signal(self, number: int) -> None:
+        """To the rank and all it started, as long as it has not been reaped."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def ended(self) -> bool:
+        """Has it just ended?  Then nothing of it is left: its group goes before its pid can mean another process."""
+        if self.code is not None or not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return False
+        self.signal(signal.SIGKILL)
+        self.code = self.process.wait()
+        return True
+
+
+class Job:
+    """The ranks of one `hocket run`, on one thread: output, signals and clocks in one loop."""
+
+    def __init__(self, options: argparse.Namespace, directory: str) -> None:
+        self.options, self.directory = options, directory
+        self.ranks: list[Rank] = []
+        self.exit_code = 0
+        self.signalled: list[int] = []
+        self.failed: list[Rank] = []  # as they ended
+        self.failed_at: float | None = None  # when the first did, as long as none has been named
+        self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
+        self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to those who live
+        self.selector = selectors.DefaultSelector()
+        self.broken = False  # nobody reads our output any more
+        out, err = Screen(), Screen()
+        self.screens = (out, out if _same(1, 2) else err)
+
+    def run(self) -> int:
+        with self._signals():
+            try:
+                self._start()
+                self._loop()
+            finally:
+                self._reap()
+                self.selector.close()
+        return self.exit_code
+
+    # --- starting ---
+
+    def _start(self) -> None:
+        secret, port = secrets.token_hex(32), str(_free_port())
+        for number in range(self.options.n):
+            if self.signalled:  # the loop ends those that were started
+                return
+            try:
+                self._start_rank(number, secret, port)
+            except OSError as why:
+                self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
+                self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
+                self.plan = [(0.0, signal.SIGKILL)]
+                return
+
+    def _start_rank(self, number: int, secret: str, port: str) -> None:
+        size, words = str(self.options.n), os.path.join(self.directory, f"words-{number}")
+        env = {
+            **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
+            "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
+            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secret, last_words.PLACE: words,
+            # What torchrun sets, for programs of torch alone.
+            "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        }  # fmt: skip
+        env.pop("HOCKET_SECRET_FILE", None)
+        env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
+        if self.options.n > 1:
+            env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
+        output = None if self.options.no_prefix else subprocess.PIPE
+        process = subprocess.Popen(
+            self.options.command,
+            env=env,
+            stdin=None if number == 0 else subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+        rank = Rank(number, process, words)
+        self.ranks.append(rank)
+        for target, pipe in ((1, process.stdout), (2, process.stderr)):
+            if pipe is not None:
+                rank.sources.append(self._source(number, target))
+                self.selector.register(pipe, selectors.EVENT_READ, rank.sources[-1])
+
+    def _source(self, number: int, target: int) -> Source:
+        width = len(str(self.options.n - 1))
+        return Source(f"[{number:{width}}] ".encode(), self.screens[target - 1], lambda data: self._write(target, data))
+
+    # --- the loop ---
+
+    def _loop(self) -> None:
+        while any(rank.code is None for rank in self.ranks):
+            self._listen(self._sleep())
+            now = time.monotonic()
+            for source in self._sources():
+                if (due := source.due()) is not None and due <= now:
+                    source.flush()
+            while self.signalled:
+                self._interrupted(self.signalled.pop(0))
+            for rank in self.ranks:
+                if rank.ended():
+                    self._ended(rank, now)
+            if self.failed_at is not None:
+                self._judge(self.failed_at, now)
+            while self.plan and self.plan[0][0] <= now:
+                self._signal_all(self.plan.pop(0)[1])
+        self._drain()
+
+    def _sleep(self) -> float | None:
+        times = [when for when, _ in self.plan[:1]]
+        times += [] if self.failed_at is None else [time.monotonic() + LOOK]
+        times += [due for source in self._sources() if (due := source.due()) is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _sources(self) -> list[Source]:
+        return [source for rank in self.ranks for source in rank.sources]
+
+    def _listen(self, seconds: float | None) -> None:
+        for key, _ in self.selector.select(seconds):
+            data = os.read(key.fd, 65536)
+            if key.data is None:  # a signal; its handler has noted it
+                continue
+            if data:
+                key.data.feed(data, time.monotonic())
+            else:
+                key.data.finish()
+                self.selector.unregister(key.fd)
+
+    def _drain(self) -> None:
+        """What the ranks wrote last."""
+        end = time.monotonic() + DRAIN
+        while len(self.selector.get_map()) > 1 and time.monotonic() < end:  # 1: the wake-up pipe
+            self._listen(end - time.monotonic())
+        for source in self._sources():
+            source.finish()
+
+    # --- ending ---
+
+    def _ended(self, rank: Rank, now: float) -> None:
+        """The first failure ends the job, whichever rank is named for it."""
+        if rank.code == 0 or self.exit_code:
+            return
+        self.failed.append(rank)
+        if self.failed_at is None:
+            self.failed_at, report = now, self.options.timeout_grace
+            self.plan = [(now + report, signal.SIGTERM), (now + report + TERM, signal.SIGKILL)]
+
+    def _judge(self, since: float, now: float) -> None:
+        """Name the rank that began; its exit code counts.
+
+        One that followed another is named only if that one ends well, says nothing for a while, or followed too.
+        `since`: when the first failed.
+        """
+        began = next((rank for rank in self.failed if (said := rank.said()) is None or not said.followed), None)
+        if began is None:
+            living = [rank for rank in self.ranks if rank.code is None]
+            ending = [rank for rank in living if rank.ending()]
+            report = self.options.timeout_grace
+            if living and now < since + (report + TERM if ending else min(JUDGE, report)):
+                return
+            began = [*ending, *self.failed][0]
+        code, said = began.code, began.said()
+        self.failed_at = None
+        self.exit_code = 1 if code is None else code if code > 0 else 128 - code
+        how = f"was killed by {_name(-code)}" if code is not None and code < 0 else f"ended with exit code {code}"
+        how = "is ending" if code is None else how
+        why = f" ({said.text})" if said is not None and said.text else ""
+        self._say(f"rank {began.number} (pid {began.process.pid}) {how}{why}; ending the job")
+
+    def _interrupted(self, number: int) -> None:
+        """Ctrl-C and the like: the ranks get the same signal, and have a grace to end; a further one shortens it."""
+        now = time.monotonic()
+        before, self.heard = self.heard, (number, now)
+        if before[0] == number and now - before[1] < SAME:
+            return
+        if self.failed_at is not None:
+            self._judge(-math.inf, now)
+        if self.exit_code:  # it is ending: what is planned comes at once, and what follows that sooner
+            ahead = self.plan[0][0] - now if self.plan else 0.0
+            self.plan = [(when - ahead, what) for when, what in self.plan] or [(now, signal.SIGKILL)]
+            return
+        self.exit_code = 128 + number
+        grace = self.options.grace
+        self.plan = [(now, number), (now + grace, signal.SIGTERM), (now + grace + TERM, signal.SIGKILL)]
+        if number == signal.SIGTERM:
+            del self.plan[1]
+            self.plan[-1] = (now + grace, signal.SIGKILL)
+        if number == signal.SIGINT:
+            self._say(f"interrupted; the ranks have {grace:g} s to end, Ctrl-C again shortens that")
+        else:
+            self._say(f"got {_name(number)}; the ranks have {grace:g} s to end")
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self.ranks:
+            if number == signal.SIGTERM and self.failed_at is not None and rank.ending():
+                continue  # this one began, and its own exit code is wanted
+            rank.signal(number)
+            if number != signal.SIGKILL:
+                rank.signal(signal.SIGCONT)  # a stopped rank would not hear it
+
+    def _reap(self) -> None:
+        """Whatever happened above: no rank outlives the launcher."""
+        self._signal_all(signal.SIGKILL)
+        for rank in self.ranks:
+            if rank.code is None:
+                rank.code = rank.process.wait()
+            for pipe in (rank.process.stdout, rank.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    # --- our own words and signals ---
+
+    def _write(self, target: int, data: bytes) -> None:
+        try:
+            while data and not self.broken:
+                data = data[os.write(target, data) :]
+        except OSError:  # `hocket run ... | head` has read enough
+            self.broken = True
+            if not self.exit_code:
+                now, self.exit_code = time.monotonic(), 128 + signal.SIGPIPE
+                self.plan = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
+
+    def _say(self, text: str) -> None:
+        screen = self.screens[1]
+        if screen.open is not None:
+            screen.open.finish()
+        self._write(2, f"hocket run: {text}\n".encode())
+
+    @contextlib.contextmanager
+    def _signals(self):  # type: ignore[no-untyped-def]
+        """Signals wake the loop instead of interrupting it."""
+        wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.selector.register(wake_in, selectors.EVENT_READ, None)
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # nohup
+        before[signal.SIGCHLD] = signal.getsignal(signal.SIGCHLD)
+        wake_before = signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        for number in before:
+            signal.signal(number, lambda number, frame: self.signalled.append(number) if number in SIGNALS else None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wake_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for end in (wake_in, wake_out):
+                os.close(end)
+
+
+def die_with(launcher: int) -> Callable[[], None]:
+    """For a child before its exec: when the launcher dies, however it dies, the kernel kills this process."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def before_exec() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:  # it died before the line above
+            os._exit(1)
+
+    return before_exec
+
+
+def _free_port() -> int:
+    """For MASTER_PORT: nobody listens on it now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def _same(one: int, other: int) -> bool:
+    """Do two descriptors lead to the same file or terminal?"""
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False

@@ -1,0 +1,186 @@
+"""`hocket simulate allreduce --size 64 --bytes 1M --topology ...`: a collective on machines that are not at hand.
+
+The command only: reads its words, prints the table, writes JSON and the picture.  algorithms/prediction/simulate.py
+says what is simulated, and how true it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Any
+
+from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical, names, simulate, topology
+from hocket.algorithms.choice.table import select
+from hocket.algorithms.hierarchical import STAGES
+from hocket.algorithms.language.registry import Algorithm
+from hocket.bench.harness.cases import COLLECTIVES, parse_size
+from hocket.bench.harness.table import micro
+from hocket.collectives.communicator.explain import human
+from hocket.collectives.engine.queue import SEGMENT_LOCAL, SEGMENT_STREAM
+from hocket.errors import ArgumentError, Error
+
+COLUMNS = (
+    ("algorithm", "", 20), ("ranks", "", 7), ("bytes", "(B)", 12), ("time", "(us)", 11), ("algbw", "(GB/s)", 9),
+    ("busbw", "(GB/s)", 9), ("messages", "", 11), ("sent", "(B, most)", 12),
+)  # fmt: skip
+"""(name, unit, width); then the busiest link, and whether it is the best, and what hocket takes unmeasured."""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="hocket simulate", description="Predict a collective.", allow_abbrev=False)
+    add = made.add_argument
+    add("collective", choices=list(CONTRACTS), metavar="COLLECTIVE", help=", ".join(CONTRACTS))
+    add("--algorithm", default="all", metavar="A,...", help="names, hierarchical among them, or all (the default)")
+    add("--size", required=True, metavar="P,...", help="numbers of ranks")
+    add("--bytes", required=True, metavar="N,...", help="a rank's whole vector: 8, 64K, 1M (powers of 1024)")
+    add("--topology", required=True, metavar="SPEC", help="hosts:4x8,inside=0.3us/10GB,link=20us/10Gbit; flat:, racks:")
+    add("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
+    add("--json", metavar="FILE", help="write all numbers")
+    add("--markdown", metavar="FILE", help="write a table for each of --bytes: algorithms by ranks")
+    add("--plot", metavar="PNG", help="draw time over ranks, or over bytes if one size is given (needs matplotlib)")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line behind `hocket simulate`.  0; 1: not all could be simulated; 2: bad arguments."""
+    made = parser()
+    options = made.parse_args(argv)
+    try:
+        return _report(options)
+    except Error as why:
+        made.error(str(why))
+
+
+def _report(options: argparse.Namespace) -> int:
+    there = topology(options.topology)
+    cases = _cases(options, there)
+    for file in filter(None, (options.json, options.markdown, options.plot)):
+        if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
+            raise ArgumentError(f"{file} cannot be written")
+    if options.plot and find_spec("matplotlib") is None:
+        raise ArgumentError("--plot needs matplotlib (pip install matplotlib)")
+    print(f"# {options.collective} on {options.topology}\n{header()}", flush=True)
+    rows: list[Prediction] = []
+    for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
+        segment = SEGMENT_LOCAL if len(there.groups(size)) == 1 else SEGMENT_STREAM
+        found = []
+        for algorithm, _, _ in some:
+            try:
+                found.append(simulate(algorithm, size, nbytes, there, options.root, segment))
+            except ArgumentError as why:
+                print(f"# not simulated: {why}", file=sys.stderr)
+        found.sort(key=lambda row: row.seconds)
+        own = select(options.collective, size, nbytes, there.groups(size))
+        for row in found:
+            marks = [*(["best"] if row is found[0] else []), *(["hocket's choice"] if row.algorithm == own else [])]
+            print(line(row) + (f"  <- {', '.join(marks)}" if marks else ""), flush=True)
+        rows += found
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(f"{options.collective} on `{options.topology}`, us\n\n    {_command(options)}\n" + growth(rows))
+    if options.plot and rows:
+        from hocket.bench.harness.plot import plot_simulated
+
+        plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows)
+    return 0 if len(rows) == len(cases) else 1
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The line that makes such a table."""
+    words = ["hocket simulate", options.collective, "--size", options.size, "--bytes", options.bytes]
+    words += ["--algorithm", options.algorithm] if options.algorithm != "all" else []
+    return " ".join([*words, "--topology", str(options.topology), "--markdown", options.markdown])
+
+
+def _cases(options: argparse.Namespace, there: Topology) -> list[tuple[Algorithm, int, int]]:
+    """(algorithm, ranks, bytes); what makes no sense is refused before anything is simulated."""
+    sizes, lengths = [_ranks(text) for text in options.size.split(",")], [*map(parse_size, options.bytes.split(","))]
+    for size in sizes:
+        there.check(size)
+        if not 0 <= options.root < size:
+            raise ArgumentError(f"--root {options.root} is none of {size} ranks")
+    return [
+        (_algorithm(options.collective, name, there, size), size, nbytes)
+        for size in sizes
+        for nbytes in lengths
+        for name in _names(options, there, size)
+    ]
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentError(f"--size {text!r}: wanted are numbers of ranks, like 4,8,16")
+    return int(text)
+
+
+def _names(options: argparse.Namespace, there: Topology, size: int) -> Sequence[str]:
+    if options.algorithm != "all":
+        return [*dict.fromkeys(options.algorithm.split(","))]
+    levels = options.collective in STAGES and 1 < len(there.groups(size)) < size
+    return [*names(options.collective), *(["hierarchical"] if levels else [])]
+
+
+def _algorithm(collective: str, name: str, there: Topology, size: int) -> Algorithm:
+    return hierarchical(collective, there.groups(size)) if name == "hierarchical" else get(collective, name)
+
+
+def busbw(row: Prediction) -> float:
+    """GB/s, as `hocket bench` defines it."""
+    return algbw(row) * COLLECTIVES[row.collective].factor(row.size)
+
+
+def algbw(row: Prediction) -> float:
+    """GB/s."""
+    return row.nbytes / row.seconds / 1e9 if row.seconds else 0.0
+
+
+def record(row: Prediction) -> dict[str, Any]:
+    """As JSON; names as in `hocket bench --json`."""
+    return {
+        "collective": row.collective, "algorithm": row.algorithm, "ranks": row.size, "bytes": row.nbytes,
+        "time_us": row.seconds * 1e6, "algbw_gbs": algbw(row), "busbw_gbs": busbw(row), "messages": row.messages,
+        "sent_most": row.sent, "busiest": row.busiest, "share": row.share, "segments": row.segments,
+        "simulated": row.simulated,
+    }  # fmt: skip
+
+
+def header() -> str:
+    """Two lines: names and units."""
+    named = "".join(f"{name:>{width}}" for name, _, width in COLUMNS)
+    units = "".join(f"{unit:>{width}}" for _, unit, width in COLUMNS)
+    return f"#{named}  busiest link\n#{units}  (part of the time)"
+
+
+def line(row: Prediction) -> str:
+    """One row of the table."""
+    cells = (
+        row.algorithm, row.size, f"{row.nbytes:.0f}", micro(row.seconds), f"{algbw(row):.3f}", f"{busbw(row):.3f}",
+        row.messages, f"{row.sent:.0f}",
+    )  # fmt: skip
+    text = "".join(f"{cell:>{width}}" for cell, (_, _, width) in zip(cells, COLUMNS, strict=True))
+    return f" {text}  {row.busiest or '-'} ({row.share:.0%})"
+
+
+def growth(rows: Sequence[Prediction]) -> str:
+    """Markdown: how the time of each algorithm grows with the ranks, a table for each number of bytes."""
+    text = ""
+    for nbytes in dict.fromkeys(row.nbytes for row in rows):
+        times = {(row.algorithm, row.size): micro(row.seconds) for row in rows if row.nbytes == nbytes}
+        sizes = sorted({size for _, size in times})
+        text += f"\n{human(int(nbytes))}\n\n| ranks | {' | '.join(map(str, sizes))} |\n|---{'|---' * len(sizes)}|\n"
+        for name in dict.fromkeys(name for name, _ in times):
+            text += f"| {name} | " + " | ".join(times.get((name, size), "") for size in sizes) + " |\n"
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

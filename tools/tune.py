@@ -1,0 +1,166 @@
+"""`hocket tune`: measure every algorithm on this machine and keep it for later jobs; `--check`: are the choices good?
+
+Without a launcher it starts the ranks itself, for each number of them that -n names; under `hocket run`, mpirun or
+torchrun the job's ranks are measured, over the hosts and roads that they are on.  Rank 0 writes the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import hocket
+from hocket.algorithms.choice.choose import choose
+from hocket.algorithms.choice.tuning import Tuning, candidates
+from hocket.bench.harness import busy
+from hocket.bench.harness.cases import parse_size
+from hocket.bench.harness.table import micro
+from hocket.bench.rivals.launchers import is_first, launched
+from hocket.collectives.communicator.explain import human
+from hocket.collectives.tuning import cache, measure
+from hocket.errors import ArgumentError, Error
+from hocket.tools.run import MOST_RANKS, die_with
+
+RANKS = "2,4,8"
+BETWEEN = (32, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
+"""Sizes for --check: between those that are measured."""
+COLUMNS = ("collective", "bytes", "chosen", "us", "why", "best", "us", "chosen / best")
+LOOK = 0.5
+"""Seconds of looking how busy the machine is, before."""
+NEAR = 1.1
+"""A choice is good if the best algorithm is not faster than by this."""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="hocket tune", description="Measure every algorithm here.", allow_abbrev=False)
+    add = made.add_argument
+    add("-n", "--ranks", metavar="N,...", help=f"numbers of ranks to start on this machine ({RANKS})")
+    add("--transport", metavar="T", help="shm, tcp, ...: over this one")
+    add("--collectives", metavar="C,...", help="default all")
+    add("--sizes", metavar="S,...", help="bytes of a rank's whole vector (8 to 16M)")
+    add("--seconds", type=float, default=10.0, metavar="S", help="about how long for each number of ranks (10)")
+    add("--file", metavar="FILE", help=f"where it is kept ({cache.place()})")
+    add("--check", action="store_true", help="keep nothing: measure, and show what is chosen beside the best")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.  0; 1 if a run failed; 2: bad arguments."""
+    made = parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = made.parse_args(words)
+    try:
+        among = launched(None) is not None
+        try:
+            collectives, sizes = _asked(options)
+        except ArgumentError:
+            if among and not is_first():
+                return 2  # rank 0 says it for all
+            raise
+        if among:
+            return _join(options, collectives, sizes)
+        return max(_start(n, words) for n in _rank_counts(options.ranks or RANKS))
+    except ArgumentError as why:
+        made.error(str(why))
+    except Error as why:
+        print(f"hocket tune: {why}", file=sys.stderr)
+        return 1
+
+
+def _asked(options: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
+    """The collectives and sizes of the command line; what makes no sense is refused before anything is started."""
+    collectives = options.collectives.split(",") if options.collectives else measure.TUNED
+    usual = BETWEEN if options.check else measure.SIZES
+    sizes = [parse_size(s) for s in options.sizes.split(",")] if options.sizes else usual
+    measure.check(collectives, sizes, options.seconds)
+    return collectives, sizes
+
+
+def _rank_counts(text: str) -> list[int]:
+    found = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
+    if min(found) < 1 or max(found) > MOST_RANKS:
+        raise ArgumentError(f"-n {text}: wanted are numbers of ranks, 1 to {MOST_RANKS}, with commas between")
+    return found
+
+
+def _start(ranks: int, words: list[str]) -> int:
+    run = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
+    command = [*run, sys.executable, "-m", "hocket.tools.tune", *words]
+    return subprocess.run(command, check=False, preexec_fn=die_with(os.getpid())).returncode
+
+
+def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequence[int]) -> int:
+    """This process is one of the ranks; rank 0 prints and writes."""
+    path = options.file or cache.place()
+    with hocket.init(transport=options.transport) as comm:
+        if options.check:
+            return _check(comm, collectives, sizes, options.seconds)
+        _quiet(comm)
+        before = _kept(path) if comm.rank == 0 else Tuning()
+        found = comm.tune(collectives, sizes, options.seconds)
+        if comm.rank == 0:
+            cache.store(path, before + found)
+            print(f"# {comm._main.layout.text}: {len(found.points)} points measured, kept in {path}")
+            _changes(comm, found)
+    return 0
+
+
+def _quiet(comm: hocket.Communicator) -> None:
+    """Say before anything is measured that the machine does other things."""
+    comm.barrier()
+    before = busy.look()
+    time.sleep(LOOK)
+    disturbed = busy.told(*busy.taken(comm, before))
+    if disturbed and comm.rank == 0:
+        print(f"# {disturbed} (load {os.getloadavg()[0]:.2f})", flush=True)
+
+
+def _kept(path: str) -> Tuning:
+    """What the file holds; nothing if it is spoilt, as it is about to be written anew."""
+    try:
+        return cache.load(path)
+    except ArgumentError as why:
+        print(f"# {path} is replaced: {why}", file=sys.stderr)
+        return Tuning()
+
+
+def _changes(comm: hocket.Communicator, found: Tuning) -> None:
+    """Where it is worth something."""
+    queue = comm._main
+    for p in found.points:
+        usual = choose(Tuning(), p.collective, p.nbytes, queue.layout, queue.groups).name
+        chosen = choose(found, p.collective, p.nbytes, queue.layout, queue.groups).name
+        if chosen != usual:
+            gain = f"{micro(p.seconds[chosen])} us instead of {micro(p.seconds[usual])}"
+            print(f"{p.collective} {human(p.nbytes)}: {chosen} instead of {usual}, {gain}")
+
+
+def _check(comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
+    queue, share = comm._main, seconds / (len(collectives) * len(sizes))
+    good = points = 0
+    if comm.rank == 0:
+        print(f"\n{queue.layout.text}\n\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
+    for name in collectives:
+        able = candidates(name, queue.layout)
+        for nbytes in sizes:
+            tuning = comm.tuning
+            found, real = measure.times(comm, name, nbytes, able, share)
+            comm.retune(tuning)
+            choice = choose(tuning, name, real, queue.layout, queue.groups)
+            best = min(found, key=found.__getitem__)
+            ratio = found[choice.name] / found[best]
+            good, points = good + (ratio <= NEAR), points + 1
+            if comm.rank == 0:
+                print(f"| {name} | {human(real)} | {choice.name} | {micro(found[choice.name])} | {choice.why} "
+                      f"| {best} | {micro(found[best])} | {ratio:.2f} |", flush=True)  # fmt: skip
+    if comm.rank == 0:
+        print(f"\n{good} of {points} choices are within {NEAR - 1:.0%} of the best")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

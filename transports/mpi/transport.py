@@ -1,0 +1,124 @@
+"""The mpi transport: hocket's own schedules over the point-to-point messages of an MPI library.
+
+For clusters whose network only MPI knows how to use.  Where tcp or shm reach every rank, it is not opened unless it is
+asked for (`transport="mpi"`).  Channels lie on a private communicator; opening one asks nothing of the peer, as each
+rank deals out the tags that it receives on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from hocket.errors import TransportError
+from hocket.transports.base import Context
+from hocket.transports.mpi.job import MpiJob, told_to_finalize
+
+CLOSE_SECONDS = 0.2
+"""How long a lane that closes waits until its last packets have been taken."""
+_unfinished: list[MpiLane] = []
+"""Closed, with something still under way: MPI may write into their memory, so they stay."""
+
+
+class MpiTransport:
+    """Messages between the ranks of an MPI job."""
+
+    name = "mpi"
+    launched = True
+    """Only the ranks of a launcher of its own can use it."""
+
+    def __init__(self, context: Context) -> None:
+        if context.mpi is None:
+            raise TransportError("these processes are no MPI job: start them with mpirun, or use hocket.from_mpi")
+        self.rank = context.rank
+        self.job: MpiJob = context.mpi
+        self.lanes: list[MpiLane] = []
+        told_to_finalize(self.close)
+
+    @staticmethod
+    def available() -> str | None:
+        """Looks, but imports nothing: to import mpi4py starts MPI."""
+        if importlib.util.find_spec("mpi4py") is None:
+            return "mpi4py is not installed (pip install mpi4py)"
+        version = metadata.version("mpi4py")
+        return None if int(version.split(".")[0]) >= 4 else f"mpi4py {version} is too old: 4 or later is needed"
+
+    @staticmethod
+    def about() -> str:
+        """For `hocket doctor`.  MPI is started only where a launcher of it has started us."""
+        from hocket.transports.mpi.job import described
+
+        return f"(mpi4py {metadata.version('mpi4py')}; {described()})"
+
+    def offer(self) -> dict[str, Any]:
+        return {"rank": self.job.rank, "library": self.job.library}
+
+    def reach(self, offers: Sequence[Any]) -> list[str | None]:
+        """Who is in the communicator is reached: its making was the test."""
+        return [self._refusal(rank, offer) for rank, offer in enumerate(offers)]
+
+    def _refusal(self, rank: int, offer: Any) -> str | None:
+        if not offer:
+            return "that rank has no MPI"
+        return None if offer["rank"] == rank else f"it is rank {offer['rank']} of the MPI job"
+
+    def detail(self, rank: int) -> str:
+        return self.job.about
+
+    def lane(self, name: str, index: int, members: Sequence[int]) -> MpiLane:
+        _sweep(0.0)
+        lane = MpiLane(self, members)
+        self.lanes.append(lane)
+        return lane
+
+    def close(self) -> None:
+        for lane in list(self.lanes):
+            lane.close()
+        _sweep(0.0)
+
+
+class MpiLane:
+    """One lane's channels."""
+
+    def __init__(self, transport: MpiTransport, members: Sequence[int]) -> None:
+        self.transport, self.members = transport, members
+        self.thread = transport.job.thread
+        """Who may drive these channels; see Engine.thread."""
+        self.tag = transport.job.next_tags()
+        self.channels: list[Any] = []  # not emptied by `close`: an engine may still point to them
+
+    def offer(self) -> dict[str, int]:
+        return {"tag": self.tag}
+
+    def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
+        from hocket.transports.mpi.channel import MpiChannels
+
+        job = self.transport.job
+        channels = MpiChannels(job.mpi, job.handle, self.members[peer], offer["tag"], self.tag)
+        self.channels.append(channels)
+        return channels.send, channels.recv
+
+    def close(self) -> None:
+        if self not in self.transport.lanes:
+            return
+        self.transport.lanes.remove(self)
+        if not self.ended(CLOSE_SECONDS):
+            _unfinished.append(self)
+
+    def ended(self, seconds: float) -> bool:
+        """Is nothing under way any more, after so many seconds at most?  Ends what can be ended."""
+        deadline = time.monotonic() + seconds
+        done = [each.close(max(0.0, deadline - time.monotonic())) for each in self.channels]
+        return all(done)
+
+    @property
+    def pinned(self) -> bool:
+        """Does MPI still hold memory of callers?  Then their arrays must stay."""
+        return any(each.pinned for each in self.channels)
+
+
+def _sweep(seconds: float) -> None:
+    _unfinished[:] = [lane for lane in _unfinished if not lane.ended(seconds)]

@@ -1,0 +1,217 @@
+"""A connected socket inside TLS 1.3, and two of them as a pair of channels; tls.h is how.  Policy is in encryption.py.
+
+libssl is opened when it is first asked for.
+"""
+
+import errno
+import os
+import threading
+from socket import SHUT_RDWR
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free
+
+from hocket.errors import TransportError
+from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel, hk_channel_ops
+
+
+cdef extern from "system/atomics.h" nogil:
+    void hk_store32(uint32_t*, uint32_t)
+
+cdef extern from "transports/tcp/libssl.h" nogil:
+    struct hk_ssl:
+        const char* (*OpenSSL_version)(int)
+
+cdef extern from "transports/tcp/tls.h" nogil:
+    enum: HK_TLS_KEY
+    enum: HK_TLS_RECORD
+    struct hk_receiver:
+        hk_channel base
+        char* stage
+    struct hk_tls:
+        int fd
+        int only
+        int error
+        size_t out_head
+        size_t out_tail
+        uint64_t renew
+        char* words
+    struct hk_tls_sender:
+        hk_channel base
+        hk_tls* tls
+    struct hk_tls_receiver:
+        hk_receiver plain
+        hk_tls* tls
+    const hk_channel_ops hk_tls_sender_ops
+    const hk_channel_ops hk_tls_receiver_ops
+    int hk_tls_open_library(hk_ssl*, const char*, char*, size_t)
+    int hk_tls_open(hk_tls*, hk_ssl*, int, const unsigned char*, int)
+    void hk_tls_close(hk_tls*)
+    int hk_tls_shake(hk_tls*)
+    int hk_tls_flush(hk_tls*, int)
+    long hk_tls_seal(hk_tls*, const char*, size_t)
+    long hk_tls_unseal(hk_tls*, char*, size_t)
+
+LIBRARY = "libssl.so.3"
+KEY = HK_TLS_KEY
+"""Bytes of a pre-shared key."""
+
+cdef hk_ssl library
+cdef object opened = None       # None: not tried yet; else why it cannot be used, "" if it can
+lock = threading.Lock()
+
+
+def missing():
+    """Why connections cannot be encrypted here, or None."""
+    global opened
+    cdef char why[256]
+    with lock:
+        if opened is None:
+            why[0] = 0
+            failed = hk_tls_open_library(&library, os.fsencode(LIBRARY), why, sizeof(why))
+            opened = why.decode(errors="replace") if failed else ""
+        return opened or None
+
+
+def version():
+    """The name of the library that encrypts."""
+    reason = missing()
+    return reason or library.OpenSSL_version(0).decode()
+
+
+cdef class Tls:
+    """One end of a connection, over a connected socket, which is not blocking and stays the caller's.
+
+    key: KEY bytes, the same at both ends.  First `shake` until it says None.
+    """
+
+    cdef hk_tls tls
+    cdef object socket
+    cdef size_t unsettled   # plain bytes that were sealed and not told to the caller of `write`
+
+    def __cinit__(self, socket, bytes key, bint server):
+        reason = missing()
+        if reason:
+            raise TransportError(f"connections cannot be encrypted: {reason}")
+        if len(key) != HK_TLS_KEY:
+            raise ValueError(f"a key of {len(key)} bytes")
+        self.socket = socket
+        socket.setblocking(False)
+        if hk_tls_open(&self.tls, &library, socket.fileno(), key, server) != 0:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if library.OpenSSL_version != NULL:
+            hk_tls_close(&self.tls)
+
+    def renew_after(self, uint64_t nbytes):
+        """How many bytes are sent under one key."""
+        self.tls.renew = nbytes
+
+    def shake(self):
+        """Get on with the handshake: None when it is over, else "read" or "write", what the socket must be ready for."""
+        cdef int rc
+        with nogil:
+            rc = hk_tls_shake(&self.tls)
+        if rc == 1:
+            return None
+        if rc != HK_AGAIN:
+            raise self.failure(rc)
+        return "write" if self.tls.out_head < self.tls.out_tail else "read"
+
+    cdef object failure(self, int rc):
+        if rc == HK_FAULT:
+            return TransportError((<bytes>self.tls.words).decode(errors="replace"))
+        number = self.tls.error or errno.ECONNRESET
+        return OSError(number, os.strerror(number))
+
+    def close(self):
+        self.tls.fd = -1        # who still calls must not meet another file of this number
+        self.socket.close()
+
+    def shutdown(self):
+        """Both directions end, and the descriptor stays."""
+        self.socket.shutdown(SHUT_RDWR)
+
+    def read(self):
+        """All that has come, at least a byte; b"" at the end.  BlockingIOError: nothing has come.
+
+        All, as `select` knows nothing of what lies here already.
+        """
+        cdef bytes found, room
+        cdef long n
+        pieces = []
+        self.tls.only = 2           # the socket is asked once
+        while True:
+            room = PyBytes_FromStringAndSize(NULL, HK_TLS_RECORD)
+            n = hk_tls_unseal(&self.tls, PyBytes_AS_STRING(room), HK_TLS_RECORD)
+            if n < 0:
+                break
+            pieces.append(room[:n])
+        self.tls.only = 0
+        if n == HK_FAULT:           # at once, as the socket may have no more to say
+            raise self.failure(HK_FAULT)
+        if pieces:
+            return b"".join(pieces)
+        if n == HK_AGAIN:
+            raise BlockingIOError(errno.EAGAIN, "nothing has come")
+        if n == HK_LOST and self.tls.error == 0:
+            return b""
+        raise self.failure(<int>n)
+
+    def write(self, data):
+        """How many bytes of `data` have been sent, at least one.  BlockingIOError: the same data must come again."""
+        cdef bytes piece
+        cdef int rc
+        if not self.unsettled:
+            piece = bytes(data[:HK_TLS_RECORD])
+            rc = <int>hk_tls_seal(&self.tls, piece, len(piece))
+            if rc < 0:
+                raise self.failure(rc)
+            self.unsettled = len(piece)
+        rc = hk_tls_flush(&self.tls, 0)
+        if rc == HK_AGAIN:
+            raise BlockingIOError(errno.EAGAIN, "the peer does not read")
+        if rc < 0:
+            raise self.failure(rc)
+        sent, self.unsettled = self.unsettled, 0
+        return sent
+
+
+cdef class TlsChannels:
+    """The two channels over encrypted streams: `out` for ours, and the peer's when it has come.
+
+    Both ends' handshakes are over.  This object owns and closes the sockets.
+    """
+
+    cdef hk_tls_sender sender
+    cdef hk_tls_receiver receiver
+    cdef Tls out, incoming
+    cdef readonly object send, recv     # capsules
+
+    def __cinit__(self, Tls out):
+        self.out = out
+        self.sender.tls = &out.tls
+        self.sender.base.ops = &hk_tls_sender_ops
+        self.sender.base.fd = out.socket.fileno()
+        self.receiver.plain.base.ops = &hk_tls_receiver_ops
+        self.receiver.plain.base.fd = -1
+        self.send = PyCapsule_New(&self.sender.base, HK_CAPSULE, NULL)
+        self.recv = PyCapsule_New(&self.receiver.plain.base, HK_CAPSULE, NULL)
+
+    def receive_from(self, Tls incoming):
+        """The peer's stream has come.  From any thread, once; a run may be waiting for it."""
+        self.incoming = incoming
+        self.receiver.tls = &incoming.tls
+        hk_store32(<uint32_t*>&self.receiver.plain.base.fd, <uint32_t><int>incoming.socket.fileno())
+
+    def close(self):
+        hk_store32(<uint32_t*>&self.receiver.plain.base.fd, <uint32_t>-1)
+        self.out.close()
+        if self.incoming is not None:
+            self.incoming.close()
+
+    def __dealloc__(self):
+        free(self.receiver.plain.stage)

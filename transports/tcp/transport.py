@@ -1,0 +1,222 @@
+"""The tcp transport: for each pair of ranks and lane one stream in each direction, opened at first use.
+
+Each rank listens on one port of the interface that routes to the other ranks (never on all of them, and never on
+loopback if another host takes part).  Who sends dials; every connection proves the job's key first, so a stranger,
+a port scanner or a stale process is closed and disturbs nothing.  With HOCKET_ENCRYPT each is encrypted right behind
+that (encryption.py), or not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hocket.control import encryption
+from hocket.control.handshake import Connection, Hello, connect
+from hocket.errors import TransportError
+from hocket.transports.base import Context
+from hocket.transports.dialled import DialledLane
+from hocket.transports.shm.transport import boot_id
+from hocket.transports.tcp.stream import SocketChannels
+from hocket.transports.tcp.tls import Tls, TlsChannels
+
+log = logging.getLogger("hocket.transports")
+Channels = SocketChannels | TlsChannels
+PURPOSE = "tcp:"
+VERDICT = 0.5
+"""Seconds that a failed handshake waits for the news that its peer is lost."""
+TOO_LATE = 10_000
+"""Streams that are remembered as too late; one that comes after so many others is kept until the end."""
+LOCAL_CONGESTION = b"cubic"
+"""For connections inside a host: bbr, some systems' default, paces what has no need of it."""
+
+
+class TcpTransport:
+    """Streams between any two ranks that have a route."""
+
+    name = "tcp"
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._lock = threading.RLock()  # a lane that is dropped closes itself, also in the middle of what holds it
+        self._closed = False
+        self._arrived: dict[tuple[int, str], Any] = {}
+        """Streams, as their channels take them: sockets, or Tls."""
+        self._waiting: dict[tuple[int, str], Channels] = {}
+        self._too_late: dict[tuple[int, str], None] = {}
+        """Streams that may still be on their way to lanes that have been closed, the oldest first."""
+        place: Any = ("tcp", context.host, context.ports or 0)
+        self._listener = context.listen(place, self._on_peer)
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self.lanes: weakref.WeakSet[TcpLane] = weakref.WeakSet()
+        self._purpose = encryption.MARK if context.encrypt else PURPOSE
+
+    @staticmethod
+    def available() -> str | None:
+        return None
+
+    def offer(self) -> dict[str, Any]:
+        _, host, port = self._listener.address  # type: ignore[misc]
+        return {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
+
+    def reach(self, offers: Sequence[Any]) -> list[str | None]:
+        """A loopback address is no road to another host; the connection itself is made at first use."""
+        refusals: list[str | None] = []
+        for offer in offers:
+            if not offer:
+                refusals.append("that rank offers no TCP address")
+            elif offer.get("encrypts", False) != self.context.encrypt:
+                refusals.append(f"one of the two encrypts: {encryption.DIFFERS}")
+            elif ipaddress.ip_address(offer["host"]).is_loopback and offer["network"] != network_id():
+                refusals.append(f"it listens on {offer['host']}, which is loopback, on another host or in a container")
+            else:
+                refusals.append(None)
+        self._addresses.update({r: (o["host"], o["port"]) for r, o in enumerate(offers) if o})
+        return refusals
+
+    def detail(self, rank: int) -> str:
+        """For people: is it encrypted?"""
+        return "encrypted: TLS 1.3, AES-256-GCM" if self.context.encrypt else ""
+
+    def _on_peer(self, link: Connection, hello: Hello) -> None:
+        if not hello.purpose.startswith(self._purpose):
+            log.warning("hocket: closed a connection of rank %d: %s", hello.rank, encryption.DIFFERS)
+            link.close()
+        elif self.context.encrypt:
+            me = self.context
+            encryption.Securing(
+                me.reactor, tuned(link), encryption.connection_key(link.key, hello.purpose, hello.rank, me.rank),
+                lambda end: self._on_stream(end, link, hello),
+                lambda why: log.warning("hocket: closed a connection of rank %d: %s", hello.rank, why),
+            )  # fmt: skip
+        else:
+            self._on_stream(tuned(link), link, hello)
+
+    def _on_stream(self, stream: Any, link: socket.socket, hello: Hello) -> None:
+        key = hello.rank, hello.purpose
+        with self._lock:
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None:
+                waiting.receive_from(stream)
+            elif not self._closed and key not in self._arrived and key not in self._too_late:
+                self._arrived[key] = stream
+            else:
+                self._too_late.pop(key, None)
+                link.close()
+
+    def open(self, rank: int, lane: str, look: Callable[[], object]) -> Channels:
+        """Channels to and from `rank`: ours over the stream that we dial, theirs over the one that they dial.
+
+        So nobody waits here until the other makes the same call: its reactor answers.  `look` is called between
+        attempts, and raises if there is no more use in trying.
+        """
+        me = self.context
+        hello = me.hello(self._purpose + lane, rank)
+        link = connect(("tcp", *self._addresses[rank]), me.key, hello, me.timeout, look)
+        tuned(link)
+        channels: Channels
+        if me.encrypt:
+            channels = TlsChannels(self._secured(link, rank, hello.purpose, look))
+        else:
+            channels = SocketChannels(link, receive=False)
+        key = rank, hello.purpose
+        with self._lock:
+            if key in self._arrived:
+                channels.receive_from(self._arrived.pop(key))
+            else:
+                self._waiting[key] = channels
+        return channels
+
+    def _secured(self, link: Connection, rank: int, purpose: str, look: Callable[[], object]) -> Tls:
+        me = self.context
+        host, port = self._addresses[rank]
+        try:
+            key = encryption.connection_key(link.key, purpose, me.rank, rank)
+            return encryption.secure(link, key, me.timeout, look)
+        except TransportError as why:
+            link.close()
+            until = time.monotonic() + VERDICT
+            while time.monotonic() < until:  # has that rank been lost?  Then this raises it
+                look()
+                time.sleep(0.05)
+            raise type(why)(f"tcp:{host}:{port} (rank {rank}): {why}") from None
+        except BaseException:
+            link.close()
+            raise
+
+    def forget(self, lane: TcpLane) -> None:
+        """Nobody waits for its streams any more: those that come are closed."""
+        with self._lock:
+            for rank in lane.members:
+                key = rank, self._purpose + lane.name
+                arrived = self._arrived.pop(key, None)
+                if arrived is not None:
+                    arrived.close()
+                elif rank != self.context.rank:
+                    waiting = self._waiting.pop(key, None)
+                    if waiting is not None or rank not in lane.opened:
+                        self._too_late[key] = None
+            while len(self._too_late) > TOO_LATE:
+                self._too_late.pop(next(iter(self._too_late)))
+
+    def lane(self, name: str, index: int, members: Sequence[int]) -> TcpLane:
+        return TcpLane(self, name, members)
+
+    def close(self) -> None:
+        self._listener.close()
+        for lane in list(self.lanes):
+            lane.close()
+        with self._lock:
+            self._closed = True
+            for stream in self._arrived.values():
+                stream.close()
+            self._arrived.clear()
+
+
+class TcpLane(DialledLane):
+    """One lane's streams."""
+
+    def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
+        super().__init__(transport, name, members)
+        self.transport = transport
+        self.channels: list[Channels] = []
+        self.opened: set[int] = set()
+        """Members, by world rank."""
+
+    def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
+        channels = self.transport.open(self.members[peer], self.name, self.look)
+        self.opened.add(self.members[peer])
+        self.channels.append(channels)
+        return channels.send, channels.recv
+
+    def close(self) -> None:
+        self.transport.forget(self)
+        for channels in self.channels:  # which stay: an engine may still know them
+            channels.close()
+        super().close()
+
+    def __del__(self) -> None:
+        """Of a communicator that was dropped: what was sent still arrives, as the system delivers it."""
+        if hasattr(self, "opened"):
+            self.close()
+
+
+def network_id() -> str:
+    """The same on two processes only if they share a loopback interface: one kernel, and one network namespace."""
+    return f"{boot_id()}:{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def tuned(link: socket.socket) -> socket.socket:
+    with contextlib.suppress(OSError):  # the peer is gone: the first call on it says so
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if link.getpeername()[0] == link.getsockname()[0]:  # not every system allows it
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOCAL_CONGESTION)
+    return link
