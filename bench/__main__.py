@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from hocket.algorithms.choice.table import REDUCING
-from hocket.bench.harness.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
+from hocket.algorithms.language.contract import reduces
 from hocket.bench.harness.check import FOLDS
 from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.table import Row, header, line
@@ -26,6 +25,7 @@ from hocket.bench.harness.worker import Subject
 from hocket.bench.rivals import launchers
 from hocket.bench.rivals.ours import Ours
 from hocket.collectives.calls.asked import algorithms
+from hocket.collectives.tuning.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.ops import lookup
@@ -97,7 +97,7 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
     if options.algorithm and options.algorithm not in algorithms(where):
         known = ", ".join(algorithms(where))
         raise ArgumentError(f"--algorithm {options.algorithm}: {where} has none of this name; known: {known}")
-    if options.op != "avg" and options.collective in REDUCING:
+    if options.op != "avg" and reduces(options.collective):
         lookup(options.op, by_name(options.dtype))
     for file in filter(None, (options.json, options.plot)):
         if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):

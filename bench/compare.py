@@ -20,7 +20,6 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.harness import machine
-from hocket.bench.harness.cases import case
 from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.table import micro
 from hocket.bench.harness.targets import TARGETS, Target
@@ -28,6 +27,7 @@ from hocket.bench.harness.team import Started, Team
 from hocket.bench.harness.worker import Order
 from hocket.bench.rivals import launchers
 from hocket.collectives.communicator.explain import human
+from hocket.collectives.tuning.cases import case
 from hocket.errors import ArgumentError, Error
 from hocket.system.cores import usable_cores
 

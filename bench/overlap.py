@@ -20,9 +20,9 @@ from statistics import median
 import numpy
 
 import hocket
-from hocket.bench.harness.cases import parse_size
 from hocket.bench.harness.table import micro
 from hocket.bench.rivals.ours import timed
+from hocket.collectives.tuning.cases import parse_size
 
 TIMES = 21
 STARTS = 1000

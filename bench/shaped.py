@@ -27,12 +27,12 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
-from hocket.bench.harness.cases import parse_size
 from hocket.bench.harness.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
 from hocket.bench.harness.ranks import findings
 from hocket.bench.rivals.ours import timed
-from hocket.collectives.engine.queue import SEGMENT_STREAM
+from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError
+from hocket.transports.base import Traits
 
 PORT = 29517
 RANKS, HOSTS = 2, 2
@@ -162,7 +162,7 @@ def report(lines: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         ring = row["algorithm"] == "ring"
         algorithm = get("allreduce", "ring") if ring else hierarchical("allreduce", there.groups(RANKS * HOSTS))
-        predicted = simulate(algorithm, RANKS * HOSTS, row["nbytes"], there, segment=SEGMENT_STREAM)
+        predicted = simulate(algorithm, RANKS * HOSTS, row["nbytes"], there, segment=Traits().segment)
         error = predicted.seconds / row["seconds"] - 1
         wire = [sent / row["nbytes"] for sent in row["wire"][::RANKS]]
         ideal = predicted.share * predicted.seconds * there.link.bandwidth / row["nbytes"]

@@ -1,4 +1,13 @@
-"""Three leaves and a hub: algorithms, transports and kernels import neither each other nor collectives."""
+"""The floors: whoever stands on one imports what lies below it, and nothing beside or above.
+
+    examples, tests
+    bench   conformance   frameworks        stand on the hub's public names
+    tools                                   the command line
+    collectives                             the hub
+    algorithms   transports   kernels       leaves: never import each other
+    control                                 how ranks find, trust and hear each other
+    system                                  the operating system and drivers; knows no rank
+"""
 
 from __future__ import annotations
 
@@ -9,14 +18,37 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LEAVES = ("algorithms", "transports", "kernels")
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".cuh")
-FILES = [path for leaf in LEAVES for path in sorted((ROOT / leaf).iterdir()) if path.suffix in SUFFIXES]
-FOREIGN = {
-    "algorithms": r"(hocket\.(collectives|transports|kernels|bench)|numpy|torch)\b",
-    "transports": r"(hocket\.(collectives|algorithms|kernels|bench)|torch)\b",
-    "kernels": r"(hocket\.(collectives|algorithms|transports|bench)|torch)\b",
+HUB = {"system", "control", "algorithms", "transports", "kernels", "collectives"}
+MAY: dict[str, set[str]] = {
+    "system": {"system"},
+    "control": {"control", "system"},
+    "algorithms": {"algorithms"},
+    "kernels": {"kernels"},
+    "transports": {"transports", "control", "system"},
+    "collectives": HUB,
+    "tools": {*HUB, "tools", "bench"},
+    "conformance": {*HUB, "conformance"},
+    "bench": {*HUB, "tools", "bench"},
+    "frameworks/torch": {*HUB, "torch"},
 }
+"""What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
+EXCEPTIONS = {
+    "bench/torch_backend.py": "torch",  # the benchmark of it
+}
+FORBIDDEN = {
+    "algorithms": ("numpy", "torch"),  # they never see a byte
+    "kernels": ("torch",),
+    "transports": ("torch",),
+    "control": ("numpy", "torch"),
+    "system": ("torch",),
+    "collectives": ("torch",),
+}
+MOST = 17
+"""Modules and headers of a folder, with its __init__."""
+BIG = {"kernels/gpu", "frameworks/torch"}
+"""Folders with more: a CUDA file for each kernel; torch's, which its __init__ groups."""
+FILES = [(folder, path) for folder in MAY for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
 
 
 def imported(path: Path) -> list[str]:
@@ -38,31 +70,59 @@ def imported(path: Path) -> list[str]:
     return names + ["hocket." + header.replace("/", ".") for header in headers]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_a_leaf_knows_only_itself(path: Path) -> None:
-    foreign = [name for name in imported(path) if re.match(FOREIGN[path.parent.name], name)]
-    # kernels/dtypes.py names NumPy's types for type checkers only; transports and kernels may use NumPy
-    assert not foreign, f"{path.parent.name}/{path.name} imports {', '.join(foreign)}"
+def wrong(folder: str, path: Path) -> list[str]:
+    """The imports of a file that its floor does not allow."""
+    allowed = MAY[folder] | {EXCEPTIONS.get(str(path.relative_to(ROOT)), "")}
+    everywhere = {part.rpartition("/")[2] for part in MAY}
+    found = []
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "hocket" and len(parts) > 1 and parts[1] in everywhere and parts[1] not in allowed:
+            found.append(name)
+        if parts[0] in FORBIDDEN.get(folder, ()):
+            found.append(name)
+    return found
 
 
-def test_nothing_imports_a_framework() -> None:
-    """They stand on top: whoever does not use torch never loads what is for it."""
-    folders = ("algorithms", "transports", "kernels", "collectives", "bench")
-    files = [path for folder in folders for path in sorted((ROOT / folder).iterdir()) if path.suffix in SUFFIXES]
-    found = [path for path in files if any(re.match(r"hocket\.torch\b", name) for name in imported(path))]
-    assert [path.name for path in found] == ["torch_backend.py"], "the benchmark of it is the only one that may"
+@pytest.mark.parametrize(("folder", "path"), FILES, ids=[str(path.relative_to(ROOT)) for _, path in FILES])
+def test_a_file_knows_only_what_lies_below(folder: str, path: Path) -> None:
+    found = wrong(folder, path)
+    assert not found, f"{path.relative_to(ROOT)} imports {', '.join(found)}"
 
 
-def test_nothing_imports_the_laws() -> None:
-    folders = ("algorithms", "transports", "kernels", "collectives", "bench")
-    files = [path for folder in folders for path in sorted((ROOT / folder).iterdir()) if path.suffix in SUFFIXES]
-    assert not [path for path in files if any(re.match(r"hocket\.conformance\b", name) for name in imported(path))]
+def test_every_room_is_seen() -> None:
+    """Folders of folders too, C headers and Cython: else the test above would see nothing."""
+    seen = {str(path.parent.relative_to(ROOT)) for _, path in FILES}
+    assert {"collectives/engine", "transports/shm", "control", "system/cuda", "kernels/gpu"} <= seen
+    assert {path.suffix for _, path in FILES} == set(SUFFIXES)
+    names = {name for folder, path in FILES if folder == "collectives" for name in imported(path)}
+    for leaf in ("algorithms", "transports", "kernels", "control", "system"):
+        assert any(re.match(rf"hocket\.{leaf}\b", name) for name in names)
 
 
-def test_the_hub_does_import_the_leaves() -> None:
-    """Else the patterns above match nothing."""
-    hub = [path for path in (ROOT / "collectives").iterdir() if path.suffix in SUFFIXES]
-    seen = {name for path in hub for name in imported(path)}
-    for leaf in LEAVES:
-        assert any(re.match(rf"hocket\.{leaf}\b", name) for name in seen)
-    assert any(re.match(FOREIGN["algorithms"], name) for name in seen)
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("control/faults.py", "from hocket.transports.base import Lane\n"),
+        ("algorithms/language/registry.py", "import numpy\n"),
+        ("transports/shm/ring.h", '#include "kernels/dtypes.h"\n'),
+        ("kernels/cpu/reduce.pyx", "from hocket.system.cuda cimport driver\n"),
+        ("collectives/job/world.py", "from hocket.tools import doctor\n"),
+        ("collectives/engine/run.pxd", 'cdef extern from "bench/any.h":\n    pass\n'),
+    ],
+)
+def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / file
+    copy.parent.mkdir(parents=True)
+    copy.write_text((ROOT / file).read_text() + line)
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert len(wrong(file.partition("/")[0], copy)) == 1
+
+
+def test_no_folder_is_a_heap() -> None:
+    """Modules and headers that are read together: one idea each, and a folder that a reader sees at a glance."""
+    stems: dict[Path, set[str]] = {}
+    for _, path in FILES:
+        stems.setdefault(path.parent, set()).add(path.stem)
+    heaps = {str(folder.relative_to(ROOT)): len(names) for folder, names in stems.items() if len(names) > MOST}
+    assert set(heaps) <= BIG, heaps

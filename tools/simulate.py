@@ -19,11 +19,12 @@ from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical
 from hocket.algorithms.choice.table import select
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language.registry import Algorithm
-from hocket.bench.harness.cases import COLLECTIVES, parse_size
 from hocket.bench.harness.table import micro
 from hocket.collectives.communicator.explain import human
-from hocket.collectives.engine.queue import SEGMENT_LOCAL, SEGMENT_STREAM
+from hocket.collectives.tuning.cases import COLLECTIVES, parse_size
 from hocket.errors import ArgumentError, Error
+from hocket.transports.base import Traits
+from hocket.transports.shm.transport import RINGS
 
 COLUMNS = (
     ("algorithm", "", 20), ("ranks", "", 7), ("bytes", "(B)", 12), ("time", "(us)", 11), ("algbw", "(GB/s)", 9),
@@ -68,7 +69,7 @@ def _report(options: argparse.Namespace) -> int:
     print(f"# {options.collective} on {options.topology}\n{header()}", flush=True)
     rows: list[Prediction] = []
     for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
-        segment = SEGMENT_LOCAL if len(there.groups(size)) == 1 else SEGMENT_STREAM
+        segment = (RINGS if len(there.groups(size)) == 1 else Traits()).segment
         found = []
         for algorithm, _, _ in some:
             try:

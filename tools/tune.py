@@ -16,12 +16,11 @@ from collections.abc import Sequence
 import hocket
 from hocket.algorithms.choice.choose import choose
 from hocket.algorithms.choice.tuning import Tuning, candidates
-from hocket.bench.harness import busy
-from hocket.bench.harness.cases import parse_size
 from hocket.bench.harness.table import micro
 from hocket.bench.rivals.launchers import is_first, launched
 from hocket.collectives.communicator.explain import human
-from hocket.collectives.tuning import cache, measure
+from hocket.collectives.tuning import busy, cache, measure
+from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError, Error
 from hocket.tools.run import MOST_RANKS, die_with
 

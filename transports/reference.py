@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.transports.adapter import Adapter
+from hocket.transports.base import Traits
 
 ROOM = 1 << 16
 """Bytes that a pipe holds: bounded, like every real transport's memory."""
@@ -64,6 +65,7 @@ class ReferenceTransport:
     """Pipes between the ranks of one process."""
 
     name = "reference"
+    traits = Traits(needs_gil=True)
 
     def __init__(self, rank: int, size: int, exchange: Exchange) -> None:
         self.rank, self.size, self.exchange = rank, size, exchange

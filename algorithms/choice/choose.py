@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hocket.algorithms.choice.table import REDUCING, select
+from hocket.algorithms.choice.table import select
 from hocket.algorithms.choice.tuning import Layout, Tuning, candidates
+from hocket.algorithms.language.contract import CONTRACTS
 
 SAME = 1.05
 """Times that differ by no more are the same: a measurement is not better than that."""
@@ -30,7 +31,7 @@ def choose(
 
     `libraries`: those of library.py that can carry out this call; one is taken only where it was measured.
     """
-    ordered = not commutative and collective in REDUCING
+    ordered = not commutative and CONTRACTS[collective].reduces
     able = candidates(collective, layout, not ordered, libraries)
     times = {name: t for name, t in tuning.measured(collective, layout, nbytes).items() if name in able}
     if times:

@@ -8,19 +8,18 @@ catalogue (registry.names), like "hierarchical".
 
 from __future__ import annotations
 
+from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 LIBRARIES = ("mpi",)
 """Names of such algorithms, which are also the libraries'."""
-IN_ORDER = frozenset({"scan", "exscan"})
-"""Collectives whose meaning is an order, so that the library keeps it."""
 
 
 def meet(rank: int, size: int, root: int = 0) -> Schedule:
     """A barrier: ceil(log2 p) steps; in step k, empty messages to rank r + 2^k and from r - 2^k.
 
-    Nobody passes it before he has heard, over others, of everybody: all are there, and all are in the same call.
+    No rank passes it before it has heard of every other one: all are there, and all are in the same call.
     """
     distance = 1
     while distance < size:
@@ -35,6 +34,6 @@ MEETING = Algorithm("allreduce", "meeting", meet, lambda size: 1)
 def library(collective: str, name: str) -> Algorithm:
     """The algorithm `name` of LIBRARIES for a collective."""
     return Algorithm(
-        collective, name, meet, lambda size: 1, order="rank" if collective in IN_ORDER else "any", library=name,
+        collective, name, meet, lambda size: 1, order="rank" if CONTRACTS[collective].ordered else "any", library=name,
         doc=f"{name}'s own {collective}, after a meeting of ceil(log2 p) steps.  Waits there as {name} waits.",
     )  # fmt: skip

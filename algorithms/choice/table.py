@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hocket.algorithms.hierarchical import STAGES
+from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import get, names
 from hocket.errors import ArgumentError
 
 ANY = 1 << 62
 KB = 1024
 
-REDUCING = frozenset({"allreduce", "reduce_scatter", "reduce", "scan", "exscan"})
-"""Collectives that have an op."""
 HIERARCHICAL_FROM = 64 * KB
 """Below this one more level costs more steps than the shared links save."""
 
@@ -139,7 +138,7 @@ def select(
     names(collective)  # refuses an unknown collective
     if groups and sum(map(len, groups)) != size:
         raise ArgumentError(f"groups hold {sum(map(len, groups))} ranks, but size={size}")
-    ordered = collective in REDUCING and not commutative
+    ordered = CONTRACTS[collective].reduces and not commutative
     shared = len(groups) > 1 and any(len(group) > 1 for group in groups)
     if shared and not ordered and nbytes >= HIERARCHICAL_FROM and collective in STAGES:
         return "hierarchical"

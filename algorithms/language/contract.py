@@ -1,8 +1,8 @@
 """What each collective promises, as data: who brings what, and what must stand where at the end.
 
 A contribution is a rank's own input for a chunk.  `wants` names contributions by rank, always in rank
-order: that is what a chunk must hold, each exactly once.  Verification and lowering read this table;
-nothing else in the library says what a collective means.
+order: that is what a chunk must hold, each exactly once.  Verification, lowering, the choice of algorithms and
+the calls read this table; nothing else in the library says what a collective means.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ class Contract(NamedTuple):
     """(rank, size, root, chunk): whose contributions must stand there at the end; None: not wanted."""
     blocks: bool = False
     rooted: bool = False
+    reduces: bool = False
+    """Does it combine contributions by an op?"""
+    ordered: bool = False
+    """Does the result of each rank depend on the order of ranks, whatever the op?"""
+    in_place: bool = False
+    """Does it work in place where no out= is given?"""
+    traffic: str = "one way"
+    """What two ranks have on the way to each other at once: "one way", or bytes both ways that are "moved", or
+    "reduced"."""
 
 
 def _all(size: int) -> tuple[int, ...]:
@@ -35,20 +44,34 @@ def _all(size: int) -> tuple[int, ...]:
 CONTRACTS: dict[str, Contract] = {
     row.collective: row
     for row in (
-        Contract("allreduce", lambda r, p, root, c: True, lambda r, p, root, c: _all(p)),
+        Contract(
+            "allreduce",
+            lambda r, p, root, c: True,
+            lambda r, p, root, c: _all(p),
+            reduces=True,
+            in_place=True,
+            traffic="reduced",
+        ),
         Contract(
             "reduce_scatter",
             lambda r, p, root, c: True,
             lambda r, p, root, c: _all(p) if c == r else None,
             blocks=True,
+            reduces=True,
+            traffic="reduced",
         ),
-        Contract("allgather", lambda r, p, root, c: c == r, lambda r, p, root, c: (c,), blocks=True),
-        Contract("broadcast", lambda r, p, root, c: r == root, lambda r, p, root, c: (root,), rooted=True),
+        Contract(
+            "allgather", lambda r, p, root, c: c == r, lambda r, p, root, c: (c,), blocks=True, traffic="moved"
+        ),
+        Contract(
+            "broadcast", lambda r, p, root, c: r == root, lambda r, p, root, c: (root,), rooted=True, in_place=True
+        ),
         Contract(
             "reduce",
             lambda r, p, root, c: True,
             lambda r, p, root, c: _all(p) if r == root else None,
             rooted=True,
+            reduces=True,
         ),
         Contract(
             "gather",
@@ -69,11 +92,31 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: c // p == r,
             lambda r, p, root, c: (c // p,) if c % p == r else None,
             blocks=True,
+            traffic="moved",
         ),
-        Contract("scan", lambda r, p, root, c: True, lambda r, p, root, c: _all(r + 1)),
-        Contract("exscan", lambda r, p, root, c: True, lambda r, p, root, c: _all(r) if r else None),
+        Contract(
+            "scan",
+            lambda r, p, root, c: True,
+            lambda r, p, root, c: _all(r + 1),
+            reduces=True,
+            ordered=True,
+            in_place=True,
+        ),
+        Contract(
+            "exscan",
+            lambda r, p, root, c: True,
+            lambda r, p, root, c: _all(r) if r else None,
+            reduces=True,
+            ordered=True,
+            in_place=True,
+        ),
     )
 }
+
+
+def reduces(collective: str) -> bool:
+    """Has it an op?  Not a barrier, which has no contract of its own."""
+    return collective in CONTRACTS and CONTRACTS[collective].reduces
 
 
 def block_count(contract: Contract, size: int) -> int:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
+from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.bench.adversary.fuzz_program import Call
 from hocket.bench.adversary.fuzz_values import ALL, FUNCTIONS, Array, Wanted, difference, reduced, values
-from hocket.collectives.calls.call import IN_PLACE, ROOTED
 
 GUARD, POISON = 64, 0xA5
 """Bytes before and after each array, which nobody may change."""
@@ -122,6 +122,10 @@ class Case:
         xs, factors = [self.inputs[r] for r in ranks], call.factors[:last]
         return reduced(xs, call.dtype, call.op or "", factors, left, self.comm.size)
 
+    @property
+    def contract(self) -> Contract:
+        return CONTRACTS["allreduce" if self.call.collective == "barrier" else self.call.collective]
+
     # --- the call
 
     def make(self) -> Made:
@@ -131,7 +135,7 @@ class Case:
             return Made(self.comm.barrier(**how), later, lambda result: None)
         at = self._places()
         before = None if at.x is None or at.changes else at.x.tobytes()
-        rooted = (call.root,) if call.collective in ROOTED else ()
+        rooted = (call.root,) if self.contract.rooted else ()
         wants = () if call.op is None else (self._op(),)
         rest = (*rooted, *wants) if call.collective == "reduce" else (*self._counts(), *wants, *rooted)
         given = {} if at.out is None else {"out": at.out}
@@ -142,14 +146,14 @@ class Case:
                 each.check()
             if before is not None and at.x is not None and at.x.tobytes() != before:
                 raise WrongError("x was changed")
-            return self._check(result, at.x if at.out is None and call.collective in IN_PLACE else at.out)
+            return self._check(result, at.x if at.out is None and self.contract.in_place else at.out)
 
         return Made(returned, later, check)
 
     def _places(self) -> Places:
         """Where x and the result lie."""
         call, me, own = self.call, self.rank, self._own(self.blocks)
-        rooted_elsewhere = call.collective in ROOTED and me != call.root
+        rooted_elsewhere = self.contract.rooted and me != call.root
         if call.collective == "scatter" and rooted_elsewhere and (call.bare[me] or call.way == "in place"):
             out = self._guarded((self.blocks[me], *call.tail))
             return Places(None, out.array, [out], False)
@@ -161,8 +165,8 @@ class Case:
         if call.collective not in ("broadcast", "scatter") or not rooted_elsewhere:
             x.array[...] = self.inputs[me]
         if call.way == "new" or call.collective == "broadcast" or rooted_elsewhere and call.collective != "scatter":
-            return Places(x.array, None, [x], call.collective in IN_PLACE)
-        if call.way == "in place" and call.collective in (*IN_PLACE, "reduce"):
+            return Places(x.array, None, [x], self.contract.in_place)
+        if call.way == "in place" and (self.contract.in_place or call.collective == "reduce"):
             return Places(x.array, x.array, [x], True)
         if call.way == "in place" and call.collective == "reduce_scatter" and self.blocks[me]:
             return Places(x.array, x.array[own], [x], True)

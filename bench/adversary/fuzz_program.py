@@ -10,10 +10,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 
-from hocket.algorithms.choice.table import REDUCING
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language import registry
-from hocket.algorithms.language.contract import CONTRACTS
+from hocket.algorithms.language.contract import CONTRACTS, reduces
 from hocket.bench.adversary.fuzz_values import ALL, DT, FUNCTIONS, KIND, OPAQUE, ops_for
 
 EDGES = (48, 64, 4096, 16384, 65536)
@@ -180,15 +179,15 @@ def _calls(dice: random.Random, comm: int, size: int, road: str) -> Calls:
 def _call(dice: random.Random, size: int, road: str) -> Call:
     collective = dice.choice([*CONTRACTS, *VECTOR, *["allreduce"] * 3, "barrier"])
     contract = "allreduce" if collective == "barrier" else collective
-    reduces = collective in REDUCING
-    dtype = dice.choice([*DT, "affine"] if reduces else [*DT, *OPAQUE])
-    op = _op(dice, collective, dtype) if reduces else None
+    reducing = reduces(collective)
+    dtype = dice.choice([*DT, "affine"] if reducing else [*DT, *OPAQUE])
+    op = _op(dice, collective, dtype) if reducing else None
     rows, tail = _shape(dice, dtype, size if collective in VECTOR else 1)
     counts = _counts(dice, rows, size) if collective in VECTOR and dice.random() < 0.4 else None
     matrix = _matrix(dice, rows, size) if collective == "alltoall" and counts else ()
     scalar = collective not in (*VECTOR, "barrier") and dice.random() < 0.05
-    order = "rank" if reduces and "scan" not in collective and dice.random() < 0.3 else "any"
-    in_order = reduces and (order == "rank" or op in FUNCTIONS or "scan" in collective)
+    order = "rank" if reducing and "scan" not in collective and dice.random() < 0.3 else "any"
+    in_order = reducing and (order == "rank" or op in FUNCTIONS or "scan" in collective)
     algorithm = _algorithm(dice, contract, size, in_order, bool(matrix)) if dice.random() < 0.45 else None
     way = dice.choice(WAYS)
     kind = dice.random()

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness.cases import Case
 from hocket.bench.harness.table import Row
 from hocket.bench.harness.team import Team
+from hocket.collectives.tuning.cases import Case
 from hocket.errors import Error
 
 MOST = 20000  # calls in a block

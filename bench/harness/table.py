@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hocket.bench.harness.cases import Case
+from hocket.collectives.tuning.cases import Case
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hocket.bench.harness.cases import Case, as_tensor
 from hocket.bench.harness.worker import Ordinary
+from hocket.collectives.tuning.cases import Case, as_tensor
 from hocket.errors import ArgumentError
 
 OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}

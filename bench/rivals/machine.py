@@ -16,8 +16,8 @@ from typing import Any
 import numpy
 
 from hocket.bench.harness import limits
-from hocket.bench.harness.cases import Case
 from hocket.bench.harness.worker import Ordinary
+from hocket.collectives.tuning.cases import Case
 from hocket.errors import ArgumentError
 from hocket.transports.tcp.transport import tuned
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy
 
 import hocket
-from hocket.bench.harness.cases import Case, as_tensor, numpy_dtype
+from hocket.collectives.tuning.cases import Case, as_tensor, call_of, numpy_dtype
 
 
 class Ours:
@@ -61,23 +60,3 @@ def timed(comm: hocket.Communicator, call: Callable[[], object], trials: int) ->
         call()
         seconds.append(time.perf_counter() - begin)
     return float(numpy.median(comm.allreduce(numpy.array(seconds), "max")))
-
-
-def call_of(comm: hocket.Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:
-    """The call that a case means."""
-    op, root = case.op, case.root
-    at_root = comm.rank == root
-    calls: dict[str, Callable[[], object]] = {
-        "allreduce": partial(comm.allreduce, given, op),
-        "reduce": partial(comm.reduce, given, root, op, result if at_root else None),
-        "reduce_scatter": partial(comm.reduce_scatter, given, op, result),
-        "broadcast": partial(comm.broadcast, given, root),
-        "allgather": partial(comm.allgather, given, result),
-        "gather": partial(comm.gather, given, root, result if at_root else None),
-        "scatter": partial(comm.scatter, given if at_root else None, root, result),
-        "alltoall": partial(comm.alltoall, given, result),
-        "scan": partial(comm.scan, given, op),
-        "exscan": partial(comm.exscan, given, op),
-        "barrier": comm.barrier,
-    }
-    return calls[case.collective]

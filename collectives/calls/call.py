@@ -14,17 +14,12 @@ from typing import Any
 
 import numpy
 
+from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.arguments import wholes
 from hocket.collectives.arrays.buffers import Buffer, describe, empty_like, overlap
 from hocket.collectives.plans.lower import IN, OUT, Layout, cut, offsets
 from hocket.errors import ArgumentError
-
-IN_PLACE = frozenset({"allreduce", "scan", "exscan", "broadcast", "barrier"})
-"""Collectives that work in place when no out= is given."""
-
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives with a root."""
 
 
 @dataclass
@@ -64,15 +59,15 @@ class Call:
                 buffer.stage()
 
     @property
-    def contract(self) -> str:
-        """Whose schedules carry it out: a barrier, and the one before closing, is an allreduce of nothing."""
-        return "allreduce" if self.collective in ("barrier", "close") else self.collective
+    def contract(self) -> Contract:
+        """What it promises, and whose schedules carry it out: a barrier, and closing, is an allreduce of nothing."""
+        return CONTRACTS["allreduce" if self.collective in ("barrier", "close") else self.collective]
 
     @property
     def is_told_by_shape(self) -> bool:
         """Do x's shape and whether out was given tell all?  Not for v-variants, nor out= that makes a call in place."""
         even = not self.private and (self.counts is None or len(set(self.counts)) == 1)
-        return even and (not self.in_place or self.collective in IN_PLACE)
+        return even and (not self.in_place or self.contract.in_place)
 
     @property
     def agreed(self) -> str:
@@ -84,7 +79,7 @@ class Call:
         """The call, for people, with all that ranks may differ in; `algorithm` if somebody asked for one."""
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
-        said = {"op": op or None, "root": self.root if self.collective in ROOTED else None, "algorithm": algorithm}
+        said = {"op": op or None, "root": self.root if self.contract.rooted else None, "algorithm": algorithm}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.counts is not None and (self.private or len(set(self.counts)) > 1):
             parts.append(f"counts of elements {shortened(self.counts)}")

@@ -19,7 +19,6 @@ from hocket.collectives.engine.queue import Queue
 from hocket.collectives.engine.shortcut import HotPath
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
-from hocket.transports.base import LOCAL
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -77,12 +76,12 @@ class Members(HotPath):
         name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(roads) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.members) for t in used}
-        near = forced is None or forced in LOCAL
+        near = forced is None or self.world.traits[forced].local
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
             name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,
-            between=self._between(groups, forced, accelerator), concurrent=kind == "messages", vendor=self.world.vendor,
-            accelerator=accelerator,
+            between=self._between(groups, forced, accelerator), traits=self.world.traits,
+            concurrent=kind == "messages", accelerator=accelerator,
         )  # fmt: skip
         queue.engine.owner = self
         return queue

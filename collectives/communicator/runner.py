@@ -9,9 +9,9 @@ from typing import Any
 
 from hocket.algorithms.choice.choose import choose
 from hocket.algorithms.choice.delegated import LIBRARIES, MEETING, library
-from hocket.algorithms.choice.table import REDUCING
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
+from hocket.algorithms.language.contract import reduces
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
 from hocket.collectives.arrays.buffers import describe, empty_like
@@ -36,11 +36,9 @@ from hocket.kernels.cpu.reduce import scale_bytes
 DONE, BUSY = CODES["done"], CODES["busy"]
 NO_OP = Resolved("", -1)
 EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
-"""Of a meeting: nothing, which every rank has and wants."""
+"""A meeting's layout: every rank has and wants nothing."""
 Scaling = tuple[int, int, int, float]
 """To which address, from which, how many elements, times what: what a run does before anything else."""
-TRAFFIC = {"allgather": "moved", "alltoall": "moved", "allreduce": "reduced", "reduce_scatter": "reduced"}
-"""What channels may know of a call: in others some ranks only send, others only receive."""
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -70,7 +68,7 @@ class Running(Failing):
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
         check_timeout(options.timeout)
-        how = resolve(op, call.model, self.size) if call.collective in REDUCING else NO_OP
+        how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
         queue = self._queue_for(call, how, options)
@@ -189,7 +187,7 @@ class Running(Failing):
         longest = max(layout.lengths, default=0)
         itemsize = call.model.dtype.itemsize
         segment = queue.segment // itemsize * itemsize
-        if queue.reads_all and TRAFFIC.get(call.contract) and WHOLE_FROM <= call.count * itemsize < WHOLE_BELOW:
+        if queue.reads_all and call.contract.traffic != "one way" and WHOLE_FROM <= call.count * itemsize < WHOLE_BELOW:
             segment = 0
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
@@ -198,7 +196,7 @@ class Running(Failing):
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
         )  # fmt: skip
         plan = Plan(
-            lowered.steps, scratch=lowered.scratch, segment=segment, traffic=TRAFFIC.get(call.contract, "one way"),
+            lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
             **self._about(queue, call, how, options, algorithm),
         )  # fmt: skip
         self._connect(queue, plan, self._limit(options))
@@ -210,7 +208,7 @@ class Running(Failing):
         agreed += options.within
         where = "" if queue.accelerator is None else " on a GPU"
         where += f" within {options.within}" if options.within else ""
-        special = options.algorithm or asked(self.world.config.algorithm, call.contract)
+        special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         return {
             "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
@@ -253,7 +251,7 @@ class Running(Failing):
 
     def _algorithm(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Algorithm:
         commutative = how.commutative and options.order == "any"
-        collective, wanted = call.contract, options.algorithm
+        collective, wanted = call.contract.collective, options.algorithm
         if isinstance(wanted, Algorithm):
             name, chosen = wanted.name, wanted
         else:
@@ -285,16 +283,17 @@ class Running(Failing):
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
         nbytes, libraries = call.count * call.model.dtype.itemsize, offered(self.world, call, how)
-        return choose(self.tuning, call.contract, nbytes, queue.layout, queue.groups, commutative, libraries).name
+        what = call.contract.collective
+        return choose(self.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name
 
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
+        collective = call.contract.collective
         if name not in LIBRARIES:
-            two_levels = name == "hierarchical"
-            return hierarchical(call.contract, queue.groups) if two_levels else registry.get(call.contract, name)
+            return hierarchical(collective, queue.groups) if name == "hierarchical" else registry.get(collective, name)
         why = refusal(self.world, call, how)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
-        return library(call.contract, name)
+        return library(collective, name)
 
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
         """Would `algorithm` need the lengths of blocks that this rank has not been told?"""

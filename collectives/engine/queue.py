@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -21,7 +21,7 @@ from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Plan
 from hocket.errors import ArgumentError, TransportError
-from hocket.transports.base import LOCAL, Lane
+from hocket.transports.base import Lane, Traits
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
 """Polls before the first yield: with a core for each local rank (over sockets fewer: each poll is a system call), and
@@ -34,29 +34,10 @@ CLOSE_WAIT = 1.0
 POLLS_WITH_GIL = 200
 """Polls before the GIL is released: to release it and take it back costs a small call a tenth of its time
 (`hocket bench allreduce -n 2 -b 8 -e 8`: 0.43 us with, 0.49 us without)."""
-SEGMENT_LOCAL, SEGMENT_STREAM = 65536, 61440
-"""One slot of a ring (transports/shm/ring.h).  Of a stream, what fits with its header into one super-packet of Linux'
-TCP (64 KiB): beyond that it is cut, and ranks that share cores wait longer for each other.  `hocket bench allreduce
--n 4 --transport tcp -b 64M -e 64M` with 4 ranks on 2 cores: 53 ms, with 256 KiB 88 ms; 2 ranks, 1 MiB: 0.21 and
-0.35 ms."""
-SEGMENT_MPI = 1 << 24
-"""Each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
---transport mpi -b 4M -e 4M`, our time by Open MPI's own: 1.04 to 1.20, with 128 KiB in pieces of 256 KiB 1.84."""
-SEGMENT_INTEL_MPI = 131072
-"""What goes through its shared memory in one piece.  The same with Intel MPI, 16M: 0.53, in one piece 1.12."""
-SEGMENT_VERBS = 1 << 20
-"""Long enough that pieces of it (verbs.h) follow each other without a gap."""
-SEGMENTS = {"verbs": SEGMENT_VERBS, "mpi": SEGMENT_MPI, "Intel MPI": SEGMENT_INTEL_MPI}
-"""By the road across, where it is another."""
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
 what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
 better, at 1M much."""
-EAGER_LOCAL, EAGER_STREAM = 16384, 4096
-"""Bytes of one message that a channel surely buffers: what a ring always copies (ring.h), and well below any socket's
-buffers."""
-
-
 _pinned: list[Queue] = []
 """Closed, but a library that cannot let go, or a thread in them, may still touch what they have; so that stays."""
 
@@ -71,23 +52,21 @@ class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
     `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
-    `between`: the roads inside and across.  `vendor`: whose MPI it is, if that is one.
+    `between`: the roads inside and across.  `traits`: of every transport that is open in this job, by its name.
     """
 
     def __init__(
         self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
-        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], concurrent: bool = False, vendor: str = "",
-        accelerator: Any = None,
+        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], traits: Mapping[str, Traits],
+        concurrent: bool = False, accelerator: Any = None,
     ) -> None:  # fmt: skip
         self.name, self.roads, self.lanes = name, roads, lanes
-        polls_memory = all(road in (*LOCAL, "verbs") for i, road in enumerate(roads) if i != index)
-        spins = SPIN_SHARED if crowded else SPIN_ALONE if polls_memory else SPIN_STREAM
-        in_threads = "threads" in lanes or "reference" in lanes  # the peer needs the GIL to come to us
-        polls = 0 if in_threads else min(POLLS_WITH_GIL, spins)
+        self._traits = [traits[road] for road in roads if road is not None]
+        spins = SPIN_SHARED if crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
+        polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(roads), spins, concurrent, polls)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
-        across = vendor if between[1] == "mpi" and vendor in SEGMENTS else between[1]
-        self.segment = SEGMENT_LOCAL if len(groups) == 1 else SEGMENTS.get(across, SEGMENT_STREAM)
+        self.segment = traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
         self.accelerator = accelerator
         """Of calls on GPU arrays: what stands on the host channels (accelerated.py)."""
@@ -101,6 +80,7 @@ class Queue:
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
+        self._local = {road for road in roads if road is not None and traits[road].local}
         self._opening = [threading.Lock() for _ in roads]
         pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
         self._pins = [lane.pin for lane in pinning]
@@ -150,7 +130,7 @@ class Queue:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
         self.reads_all = all(len(offer.get("shm", {}).get("reads", ())) == len(offers) - 1 for offer in offers)
-        self.connect(p for p, road in enumerate(self.roads) if road in LOCAL and p != self.engine.rank)
+        self.connect(p for p, road in enumerate(self.roads) if road in self._local)
 
     def connect(self, peers: Iterable[int], look: Callable[[int], object] = lambda peer: None) -> None:
         """Open the channels to these members that are not open yet; `look(peer)` is called now and then in a wait."""
@@ -178,8 +158,7 @@ class Queue:
     @property
     def eager(self) -> int:
         """Bytes that every channel of this queue buffers."""
-        others = (road for i, road in enumerate(self.roads) if i != self.engine.rank)
-        return EAGER_LOCAL if all(road in LOCAL for road in others) else EAGER_STREAM
+        return min((t.eager for t in self._traits), default=Traits().eager)
 
     def close(self) -> None:
         self.engine.abort()

@@ -10,7 +10,6 @@ from hocket.collectives.gpu.meeting import FLAGS, Meeting
 from hocket.errors import Error, TransportError
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.system.cuda import driver
-from hocket.transports.base import LOCAL
 from hocket.transports.cuda_ipc.proof import Proof
 
 Share = Callable[[Any], list[Any]]
@@ -133,4 +132,4 @@ def first(share: Share, why: str) -> str:
 def _host(comm: Any, rank: int) -> str | None:
     """The host channel below must be memory: a packet of some bytes is all that it carries."""
     road = None if rank == comm.rank else comm.world.road(comm.members[rank])
-    return None if road is None or road in LOCAL else f"the ranks' processes talk over {road}"
+    return None if road is None or comm.world.traits[road].local else f"the ranks' processes talk over {road}"

@@ -20,7 +20,7 @@ from hocket.collectives.job.config import Config
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
-from hocket.transports.base import LOCAL, Transport
+from hocket.transports.base import Traits, Transport
 from hocket.transports.shm.transport import boot_id
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class World:
         """Raises ArgumentError for a transport's name that nobody knows, before other ranks are asked about it."""
         self.transports: dict[str, Transport] = {}
         self.absent: dict[str, str] = {}
+        self.traits: dict[str, Traits] = {}
+        """Of every transport that some rank has: all ranks know the same."""
         self.tables: dict[str, list[list[str | None]]] = {}
         """transport -> [rank][peer] -> None where the road is open, else the reason."""
         self.left: set[int] = set()
@@ -91,7 +93,6 @@ class World:
         """The MPI job whose library can be called, on all ranks or on none."""
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
-        self.vendor: str = mpi.vendor if mpi else ""
         self.crowded = _crowded(met)
         """Do ranks outnumber the cores, on any host?"""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
@@ -107,7 +108,7 @@ class World:
                 transport.close()
             raise
         self.groups = _hosts(size, self._share_a_host)
-        tried = any(name in self.tables for name in LOCAL)
+        tried = any(traits.local for traits in self.traits.values())
         self.hosts = self.groups if tried else _hosts(size, lambda a, b: _machine(met[a]) == _machine(met[b]))
         """Ranks by the host that they are on: who shares memory, or, where nobody tried, who says that it is there."""
 
@@ -129,13 +130,16 @@ class World:
         made = self.transports.get(name) or self._make(name)
         if isinstance(made, str):
             self.absent[name] = made
-            offers = exchange(None)
+            said = exchange(None)
             mine: list[str | None] = [made] * self.size
         else:
             self.absent.pop(name, None)
             self.transports[name] = made
-            offers = exchange(made.offer())
-            mine = made.reach(offers)
+            said = exchange([made.offer(), *getattr(made, "traits", Traits())])
+            mine = made.reach([each and each[0] for each in said])
+        traits = next((Traits(*each[1:]) for each in said if each is not None), None)
+        if traits is not None:
+            self.traits[name] = traits
         mine[self.rank] = None
         before = self.tables.get(name, [["it took no part"] * self.size for _ in range(self.size)])
         self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
@@ -162,7 +166,7 @@ class World:
         return all(any(self.refusal(n, b, a) is None for n in self.tables) for a, b in pairs)
 
     def _share_a_host(self, a: int, b: int) -> bool:
-        return any(n in self.tables and self.refusal(n, b, a) is None for n in LOCAL)
+        return any(traits.local and self.refusal(n, b, a) is None for n, traits in self.traits.items())
 
     # --- from the control plane (reactor's thread)
 

@@ -19,9 +19,8 @@ import numpy
 
 from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Point, Tuning, candidates
-from hocket.bench.harness import busy
-from hocket.bench.harness.cases import COLLECTIVES, case
-from hocket.bench.rivals.ours import call_of
+from hocket.collectives.tuning import busy
+from hocket.collectives.tuning.cases import COLLECTIVES, call_of, case
 from hocket.errors import ArgumentError
 from hocket.system.cores import usable_cores
 

@@ -9,10 +9,9 @@ import pytest
 
 import hocket
 from hocket.bench.harness import check
-from hocket.bench.harness.cases import COLLECTIVES, Case, numpy_dtype
 from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.worker import Order, Ordinary, Worker
-from hocket.bench.rivals.ours import call_of
+from hocket.collectives.tuning.cases import COLLECTIVES, Case, call_of, numpy_dtype
 
 SIZE = 3
 CHECKED = [name for name in COLLECTIVES if name != "barrier"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hocket.algorithms import Prediction
-from hocket.bench.harness.cases import Case
 from hocket.bench.harness.table import Row
+from hocket.collectives.tuning.cases import Case
 
 pytest.importorskip("matplotlib")
 

@@ -14,13 +14,21 @@ from importlib import metadata
 from typing import Any
 
 from hocket.errors import TransportError
-from hocket.transports.base import Context
+from hocket.transports.base import Context, Traits
 from hocket.transports.mpi.job import MpiJob, told_to_finalize
 
 CLOSE_SECONDS = 0.2
 """How long a lane that closes waits until its last packets have been taken."""
 _unfinished: list[MpiLane] = []
 """Closed, with something still under way: MPI may write into their memory, so they stay."""
+
+
+SEGMENT = 1 << 24
+"""Bytes; each is a message of MPI's long kind, with a handshake.  `mpirun -n 2 python -m hocket.bench allreduce
+--transport mpi -b 4M -e 4M`, our time by Open MPI's own: 1.04 to 1.20, with 128 KiB in pieces of 256 KiB 1.84."""
+SEGMENTS = {"Intel MPI": 131072}
+"""By vendor, where another is better.  What goes through Intel MPI's shared memory in one piece: the same with 16M:
+0.53, in one piece 1.12."""
 
 
 class MpiTransport:
@@ -35,6 +43,7 @@ class MpiTransport:
             raise TransportError("these processes are no MPI job: start them with mpirun, or use hocket.from_mpi")
         self.rank = context.rank
         self.job: MpiJob = context.mpi
+        self.traits = Traits(segment=SEGMENTS.get(self.job.vendor, SEGMENT))
         self.lanes: list[MpiLane] = []
         told_to_finalize(self.close)
 

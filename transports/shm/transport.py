@@ -28,8 +28,8 @@ from typing import Any
 from hocket.control.handshake import Hello, connect
 from hocket.control.listener import PATH_LIMIT
 from hocket.errors import PeerLostError, TransportError
-from hocket.transports.base import Context
-from hocket.transports.shm.window import NO_MEMORY, RingLane, Window, read_memory
+from hocket.transports.base import Context, Traits
+from hocket.transports.shm.window import EAGER, NO_MEMORY, SLOT, RingLane, Window, read_memory
 
 PURPOSE = "shm"
 ROOM = 32
@@ -54,10 +54,15 @@ def short_directory(prefix: str) -> str:
         raise TransportError(f"no folder can be made in {base}: {why.strerror}; set TMPDIR to a short path") from None
 
 
+RINGS = Traits(local=True, polled=True, segment=SLOT, eager=EAGER)
+"""A segment is a slot of a ring, and what a ring always copies it also buffers."""
+
+
 class ShmTransport:
     """Shared memory between the ranks of a host."""
 
     name = "shm"
+    traits = RINGS
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -181,6 +186,7 @@ class ThreadTransport:
     """The same rings between threads of one process, in plain memory: `hocket.local_world`."""
 
     name = "threads"
+    traits = RINGS._replace(needs_gil=True)
 
     def __init__(self, rank: int, windows: list[Window]) -> None:
         self.rank, self.windows, self.window = rank, windows, windows[rank]

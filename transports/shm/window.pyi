@@ -2,6 +2,8 @@ from typing import Any
 
 RESERVE: int
 NO_MEMORY: int
+SLOT: int
+EAGER: int
 
 def read_memory(pid: int, address: int, nbytes: int) -> bytes: ...
 

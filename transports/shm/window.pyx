@@ -34,6 +34,7 @@ cdef extern from "transports/shm/ring.h" nogil:
     enum: HK_NO_MEMORY
     enum: HK_SHARED_SLOTS
     enum: HK_SLOT_BYTES
+    enum: HK_BY_REF_MIN
     size_t HK_LANE_BYTES(size_t size)
     struct hk_ring:
         uint32_t gone
@@ -72,6 +73,7 @@ cdef enum:
     FIRST = 8192        # the first byte that can be allocated
 
 NO_MEMORY = HK_NO_MEMORY
+SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where a limit (ulimit -v) forbids it
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from hocket.control.handshake import Hello, connect
 from hocket.control.link import Link, Message
 from hocket.errors import ArgumentError, TransportError
-from hocket.transports.base import Context
+from hocket.transports.base import Context, Traits
 from hocket.transports.dialled import DialledLane
 from hocket.transports.verbs import rdma
 
@@ -130,6 +130,8 @@ class VerbsTransport:
     """Channels to all ranks that this rank's port reaches."""
 
     name = "verbs"
+    traits = Traits(polled=True, segment=1 << 20)
+    """Segments long enough that their pieces (protocol.h) follow each other without a gap."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.bench.harness import busy
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.tuning import measure
+from hocket.collectives.tuning import busy, measure
 
 
 @pytest.mark.parametrize(("nbytes", "most"), [(8, 60), (16 << 20, 4)])

@@ -12,8 +12,8 @@ import headers
 import pytest
 
 import hocket
-from hocket.collectives.engine import queue
 from hocket.errors import TransportError
+from hocket.transports.shm.transport import RINGS
 from hocket.transports.shm.window import RingLane, Window, read_memory
 
 ROOT = Path(__file__).parents[3]
@@ -160,7 +160,7 @@ def test_a_view_lies_within_the_window() -> None:
             window.view(*wrong)
 
 
-@pytest.mark.parametrize("count", [1024, queue.EAGER_LOCAL // 4, queue.EAGER_LOCAL // 4 + 1])
+@pytest.mark.parametrize("count", [1024, RINGS.eager // 4, RINGS.eager // 4 + 1])
 def test_short_messages_in_shared_memory_do_not_wait_for_their_reader(count: int) -> None:
     """Two ranks that send before they receive: the lowering takes so many bytes for surely buffered."""
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
 
 
 class Collective(NamedTuple):
@@ -142,3 +146,23 @@ def as_tensor(array: Any) -> Any:
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
     return torch.from_numpy(array)
+
+
+def call_of(comm: Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:
+    """The call that a case means."""
+    op, root = case.op, case.root
+    at_root = comm.rank == root
+    calls: dict[str, Callable[[], object]] = {
+        "allreduce": partial(comm.allreduce, given, op),
+        "reduce": partial(comm.reduce, given, root, op, result if at_root else None),
+        "reduce_scatter": partial(comm.reduce_scatter, given, op, result),
+        "broadcast": partial(comm.broadcast, given, root),
+        "allgather": partial(comm.allgather, given, result),
+        "gather": partial(comm.gather, given, root, result if at_root else None),
+        "scatter": partial(comm.scatter, given if at_root else None, root, result),
+        "alltoall": partial(comm.alltoall, given, result),
+        "scan": partial(comm.scan, given, op),
+        "exscan": partial(comm.exscan, given, op),
+        "barrier": comm.barrier,
+    }
+    return calls[case.collective]
