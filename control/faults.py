@@ -14,6 +14,8 @@ from typing import Any
 
 GATHER = 0.4  # seconds in which a rank says what it was doing
 NO_ANSWER = {"state": "no answer"}
+LEFT = "left"
+"""The kind of a fault that only concerns who waits for the rank that reports it: it needed one that has left."""
 Fault = dict[str, Any]
 
 
@@ -42,6 +44,10 @@ class Faults:
     def report(self, by: int, fault: Fault) -> None:
         """A rank failed: open the case of its communicator, or add to it."""
         comm, account = str(fault["comm"]), fault.get("account")
+        if fault["kind"] == LEFT:
+            for rank in fault["ranks"]:
+                self._send(rank, {"verdict": {**fault, "by": by}})
+            return
         case = self._cases.get(comm)
         if case is None:
             ranks = [int(rank) for rank in fault["ranks"]]

@@ -3,10 +3,10 @@
 Everything runs on the reactor's thread.  A member's messages:
 
     join {rank, size, pid, host}   exchange n, value   who n   report fault   stuck info   account comm   goodbye
-    ask {comm, ranks}   told account, comm, to
+    finished   ask {comm, ranks}   told account, comm, to
 
 and the hub's: welcome, refused, missing, exchange n, values, who n, missing, stop, verdict, ask comm, by,
-told account, comm, rank, left, bye.
+told account, comm, rank, left finished, bye.
 Every member hears of a loss in one hop.  Cost: 2 messages a rank and exchange.
 """
 
@@ -143,7 +143,7 @@ class Hub:
         elif "told" in message:
             self._send(message["to"], {"told": message["told"], "rank": rank, "comm": message["comm"]})
         elif "goodbye" in message:
-            self._leaves(rank)
+            self._leaves(rank, message["goodbye"])
         else:
             log.warning("hocket: rank %d sent an unknown control message %s", rank, list(message))
 
@@ -182,7 +182,7 @@ class Hub:
         missing = self._missing(number)
         return [rank for rank in missing if number != JOIN or rank not in self._gave_up] or missing
 
-    def _leaves(self, rank: int) -> None:
+    def _leaves(self, rank: int, finished: Any) -> None:
         self._send(rank, {"bye": True})
         self._links.pop(rank).close()
         if not self.formed:
@@ -190,7 +190,7 @@ class Hub:
             del self._rounds[JOIN][rank]
             return
         self.absent[rank] = "left"
-        self._tell_absence(rank, {"left": rank})
+        self._tell_absence(rank, {"left": rank, "finished": finished if isinstance(finished, dict) else {}})
 
     def _ended(self, rank: int, how: str) -> None:
         del self._links[rank]

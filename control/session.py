@@ -32,7 +32,7 @@ class Session:
     on_stop(fault) -> account    a communicator of this rank fails: stop waiting in it, say what this rank is doing
     on_verdict(verdict)          what failed and what every rank was doing; kind "lost": `lost` names all ranks that
                                  died so far, `new` those that this verdict is about
-    on_left(rank)                a rank said goodbye
+    on_left(rank, finished)      a rank said goodbye, and how many calls it has finished, by communicator
     on_ask(comm) -> account      another rank waits, and wants to know what this one is doing
     on_told(comm, rank, account) the answer of one rank to `ask`
 
@@ -46,7 +46,7 @@ class Session:
         self.left: set[int] = set()
         self.on_stop: Callable[[Message], Message] = lambda fault: {}
         self.on_verdict: Callable[[Message], object] = lambda verdict: None
-        self.on_left: Callable[[int], object] = lambda rank: None
+        self.on_left: Callable[[int, dict[str, int]], object] = lambda rank, finished: None
         self.on_ask: Callable[[str], Message] = lambda comm: {}
         self.on_told: Callable[[str, int, Message], object] = lambda comm, rank, account: None
         self._hub: Hub | None = None
@@ -100,17 +100,20 @@ class Session:
         """Ask these ranks what they are doing on this communicator; `on_told` gets each one's answer."""
         self._link.send({"ask": {"comm": comm, "ranks": ranks}})
 
-    def close(self) -> None:
-        """Say goodbye.  Takes at most about 3 s (rank 0 waits for the others), never raises, may be repeated."""
+    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
+        """Say goodbye, and how many calls this rank has finished.  Never raises, may be repeated.
+
+        Takes at most about 3 s, as rank 0 waits for the others; if it is `patient`, until they have left.
+        """
         if self._closed or self.reactor.dead:
             return
         self._closed = True
         try:
-            self._link.send({"goodbye": True})
+            self._link.send({"goodbye": finished or {}})
             if not self.reactor.inside():
                 self._wait("bye", seconds=GOODBYE, absence=False)
                 if self._hub is not None:
-                    self._hub.empty.wait(LAST_OUT if self._hub.formed else 0.0)
+                    self._hub.empty.wait((None if patient else LAST_OUT) if self._hub.formed else 0.0)
             self._shut()
         except Exception:
             log.debug("hocket: leaving the job", exc_info=True)
@@ -184,7 +187,7 @@ class Session:
             self._judge(message["verdict"])
         elif "left" in message:
             self._note(left=message["left"])
-            self.on_left(message["left"])
+            self.on_left(message["left"], message["finished"])
         elif "ask" in message:
             self._link.send({"told": self.on_ask(message["ask"]), "comm": message["ask"], "to": message["by"]})
         elif "told" in message:

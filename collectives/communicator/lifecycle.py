@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import time
@@ -22,6 +23,7 @@ from hocket.collectives.communicator.runner import NO_OP
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures import wording
+from hocket.collectives.failures.leaving import GRACE
 from hocket.collectives.waiting.queued import Queued, oldest
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
 
@@ -71,6 +73,32 @@ class CommunicatorBase(Messages):
             for queue in self._queues.values():
                 queue.close()
             self.gpus.close()
+
+    def drop(self) -> None:
+        """Nobody uses it any more, and nobody has closed it: leave the job, in the background.
+
+        Calls under way end first; the others may finish what this rank has finished.  For a finalizer, where nothing
+        may wait or take a lock.
+        """
+        if not self._closed and self.name == "world":
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and we leave with it
+                _thread.start_new_thread(self._leave_alone, ())
+
+    def _leave_alone(self) -> None:
+        """To leave while others stay: nothing is compared, and they may take their time to hear what was sent."""
+        if any(other is not self and not other._closed for other in self.world.present()):
+            return  # what was made of it is in use
+        for queue in list(self._queues.values()):
+            while (first := oldest(queue.engine)) is not None and first.wait(self.timeout) and first.status == DONE:
+                pass
+        self._closed = True
+        self._broken = self._broken or ArgumentError(f"communicator {self.name!r} is closed")
+        self._halt()
+        self.world.say_goodbye(patient=True)
+        time.sleep(GRACE)
+        for comm in self.world.present():
+            comm.end_with_job()
+        self.world.close()
 
     def _last_barrier(self, timeout: float) -> Error | None:
         """Wait, bounded, until no member can still need what this rank has written.  What is wrong, if anything."""

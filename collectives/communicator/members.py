@@ -53,6 +53,8 @@ class Members(HotPath):
         """Of each engine, how its long wait stands (failing.Waiting)."""
         self.told: dict[int, dict[str, Any]] = {}
         """What other world ranks said that they were doing, when this one asked as it waited long."""
+        self._stranded: dict[int, list[int]] = {}
+        """Members that cannot go on, as those have left."""
         self._halted = False
         self._nothing = numpy.empty(0, numpy.uint8)
         self.gpus = Gpus()

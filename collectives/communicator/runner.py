@@ -24,6 +24,7 @@ from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.failures.callsite import caller_site
+from hocket.collectives.failures.leaving import GRACE, HasLeft
 from hocket.collectives.failures.reporting import Failing
 from hocket.collectives.gpu.call import OnGpu
 from hocket.collectives.plans.lower import OUT, Layout, lower
@@ -310,6 +311,8 @@ class Running(Failing):
             waits_for, waited = peer, time.monotonic() - began
             if self._halted and not engine.spares_next:
                 raise _Ended(CODES["aborted"])
+            if self.members[peer] in self.world.left and waited > GRACE:
+                raise HasLeft([peer])
             if engine.owner is not None:
                 self.on_wait(engine, waited)
             if 0 < timeout < waited:

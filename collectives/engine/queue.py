@@ -130,7 +130,11 @@ class Queue:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
         self.reads_all = all(len(offer.get("shm", {}).get("reads", ())) == len(offers) - 1 for offer in offers)
-        self.connect(p for p, road in enumerate(self.roads) if road in self._local)
+        self.connect(p for p in range(len(self.roads)) if self.is_local(p))
+
+    def is_local(self, peer: int) -> bool:
+        """Are the channels to this member memory?"""
+        return self.roads[peer] in self._local
 
     def connect(self, peers: Iterable[int], look: Callable[[int], object] = lambda peer: None) -> None:
         """Open the channels to these members that are not open yet; `look(peer)` is called now and then in a wait."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,9 +17,12 @@ from typing import Any, NoReturn
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import wording
+from hocket.collectives.failures import wording as verdicts
 from hocket.collectives.failures.callsite import caller_site, thread_site
+from hocket.collectives.failures.leaving import GRACE, HAS_LEFT, HasLeft, missed_in_collective, missed_in_messages
 from hocket.collectives.plans.plan import Plan
-from hocket.collectives.waiting.queued import Queued, oldest
+from hocket.collectives.waiting.queued import Queued, oldest, under_way
+from hocket.control.faults import LEFT
 from hocket.errors import ArgumentError, Error, PeerLostError
 from hocket.kernels.dtypes import DTYPES
 
@@ -30,8 +34,8 @@ VERDICT_WAIT = 3.0
 """Seconds a failed call waits for the hub to hear all sides."""
 STILL_WAITING, ANSWERS = 10.0, 0.5
 """Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
-LEFT_GRACE = 2.0
-"""Seconds of waiting after which a rank that said goodbye counts as missing."""
+TOLD = 1.0
+"""Seconds in which the control plane tells why a connection has ended."""
 
 
 @dataclass
@@ -43,6 +47,8 @@ class Waiting:
     stuck: bool = False
     asked: bool = False
     said: bool = False
+    left: frozenset[int] = frozenset()
+    """Ranks that had left, and that it could not end without, when it last looked."""
 
 
 class Failing(Members):
@@ -73,6 +79,8 @@ class Failing(Members):
         if code == CODES["raised"]:
             error = engine.error or Error("unknown")
             engine.error = None
+            if isinstance(error, HasLeft):
+                self._end_as_left(error.ranks, engine, account)
             told = f"{type(error).__name__}: {error}"
             if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
                 self._report("op", told, account)  # this rank goes on; what failed is a function given as op
@@ -81,6 +89,9 @@ class Failing(Members):
                 self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", told, account)
                 self._abort(PeerLostError(f"this communicator failed at {here}: {told}"))
             raise error
+        left = self.members[culprit] in self.world.left
+        if left and code == CODES["mismatch"] and "waits_for" not in account:  # its close() came instead
+            self._end_as_left([culprit], engine, account)
         if code == CODES["mismatch"]:
             odd = ended.foreign if ended is not None else engine.foreign
             told = f"rank {self.rank} got a message of another call from rank {culprit}"
@@ -92,10 +103,12 @@ class Failing(Members):
             self._report("mismatch", told, account, seq, seq if engine is self._main.engine else 0)
         elif code == CODES["timeout"]:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
-        elif code in (CODES["lost"], CODES["fault"]) and not self._heard.wait(1.0):
+        elif code in (CODES["lost"], CODES["fault"]) and not self._hears_of(culprit):
             lost = code == CODES["lost"]
             what = f"rank {culprit} closed the connection" if lost else f"the road to rank {culprit} failed"
             self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
+        if self.members[culprit] in self.world.left and code == CODES["lost"] and not self._heard.is_set():
+            self._end_as_left([culprit], engine, account)
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = self._verdict if heard else None
         if verdict is None:  # the hub itself is silent: say what this rank knows
@@ -111,10 +124,31 @@ class Failing(Members):
         self._abort(error)
         raise error
 
-    def _report(self, kind: str, text: str, account: dict[str, Any], seq: int | None = None, first: int = 0) -> None:
+    def _hears_of(self, culprit: int) -> bool:
+        """Wait a little for the control plane to say why that rank's connection has ended: it was lost, or has left."""
+        deadline = time.monotonic() + TOLD
+        while not self._heard.wait(0.01) and self.members[culprit] not in self.world.left:
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _end_as_left(self, gone: list[int], engine: Engine, account: dict[str, Any]) -> NoReturn:
+        """These ranks have left, and the call cannot end without them.
+
+        The others notice by themselves in their next collective, not in messages, for which they may wait for this one.
+        """
+        gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
+        self._report(LEFT, HAS_LEFT, account, left=[self.members[r] for r in gone])
+        error = verdicts.lost(gone, HAS_LEFT, self.rank, account["call"])
+        self._abort(error)
+        raise error
+
+    def _report(
+        self, kind: str, text: str, account: dict[str, Any], seq: int | None = None, first: int = 0, **more: Any
+    ) -> None:
         self.world.session.report({
             "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
-            "text": text, "account": account, "first": first,
+            "text": text, "account": account, "first": first, **more,
         })  # fmt: skip
 
     def _abort(self, error: BaseException, first: int = 0) -> None:
@@ -152,6 +186,9 @@ class Failing(Members):
             mine = verdict["comm"] == self.name
         if not mine or self._verdict is not None:
             return
+        if verdict["kind"] == LEFT:
+            self._stranded[self.members.index(verdict["by"])] = [self.members.index(r) for r in verdict["left"]]
+            return
         if self._gone:
             self._end_waits()  # of streams, which closing may wait for
             return
@@ -181,9 +218,16 @@ class Failing(Members):
                 look = look.f_back
         return thread_site()
 
+    def finished(self) -> int:
+        """How many collectives this rank has finished: it has sent all that others need for them."""
+        counted = [self._queues[kind, None].engine for kind in ("collectives", "gpu") if (kind, None) in self._queues]
+        first = [work.seq for work in map(oldest, counted) if work is not None]
+        main = self._main.engine
+        return min([main.sequence + 1 - main.failed, *first]) - 1
+
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
-        plan, call, seq, _ = _at(engine)
+        plan, _, seq, _ = _at(engine)
         waiting = self._waits.get(engine)
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
             waiting = self._waits[engine] = Waiting(seq)
@@ -196,10 +240,25 @@ class Failing(Members):
             })  # fmt: skip
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
-        gone = self.world.left & set(self.members)
-        if gone and seconds > LEFT_GRACE and not self._closed:
-            left = sorted(self.members.index(r) for r in gone)
-            raise wording.lost(left, "it has left the job (closed its communicator or exited)", self.rank, call)
+        if self.world.left:
+            self._look_who_left(engine, waiting)
+
+    def _look_who_left(self, engine: Engine, waiting: Waiting) -> None:
+        """Raise `HasLeft` if a call of this engine needs a rank that has left."""
+        left = {self.members.index(r): calls for r, calls in self.world.left.items() if r in self.members}
+        said = dict.fromkeys(self._stranded) | {r: calls.get(self.name) for r, calls in left.items()}
+        queue = next((queue for queue in self._queues.values() if queue.engine is engine), self._main)
+        plan, number, before = engine.plan, waiting.seq, waiting.left
+        waiting.left = frozenset(said)
+        if plan is None or plan.algorithm != "message":
+            counted = said if queue is self._main else dict.fromkeys(said)
+            gone = missed_in_collective(number, counted, waiting.seconds)
+        else:  # what it sent before it left may have come since this wait last looked for it
+            gone = missed_in_messages([plan if engine.busy else None, *under_way(engine)], before)
+            if waiting.seconds < GRACE and not all(queue.is_local(r) for r in gone):
+                gone = []
+        if gone:
+            raise HasLeft(gone)
 
     def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
         """Once in a call that takes long: ask the others what they are doing, and a moment later log it.

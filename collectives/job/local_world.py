@@ -16,6 +16,7 @@ from hocket.arguments import choices, whole
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import World
+from hocket.control.faults import LEFT
 from hocket.control.hub import ASK_AGAIN
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport
@@ -47,7 +48,7 @@ class ThreadSession:
         self.rank, self.meeting = rank, meeting
         self.on_stop: Callable[[dict[str, Any]], dict[str, Any]] = lambda fault: {}
         self.on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None
-        self.on_left: Callable[[int], None] = lambda rank: None
+        self.on_left: Callable[[int, dict[str, int]], None] = lambda rank, finished: None
         self.on_ask: Callable[[str], dict[str, Any]] = lambda comm: {}
         self.on_told: Callable[[str, int, dict[str, Any]], None] = lambda comm, rank, account: None
         meeting.sessions.append(self)
@@ -65,11 +66,15 @@ class ThreadSession:
 
     def report(self, fault: dict[str, Any]) -> None:
         meeting = self.meeting
+        members = [s for s in meeting.sessions if s.rank in fault["ranks"]]
+        if fault["kind"] == LEFT:
+            for session in members:
+                session.on_verdict({**fault, "by": self.rank})
+            return
         with meeting.lock:
             if fault["comm"] in meeting.judged:
                 return
             meeting.judged.add(fault["comm"])
-        members = [s for s in meeting.sessions if s.rank in fault["ranks"]]
         accounts = {str(s.rank): fault["account"] if s is self else s.on_stop(fault) for s in members}
         verdict = {**fault, "by": self.rank, "accounts": accounts}
         for session in members:
@@ -92,10 +97,10 @@ class ThreadSession:
             if session.rank in ranks and session is not self:
                 self.on_told(comm, session.rank, session.on_ask(comm))
 
-    def close(self) -> None:
+    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
         for session in self.meeting.sessions:
             if session is not self:
-                session.on_left(self.rank)
+                session.on_left(self.rank, finished or {})
 
 
 def lone_session() -> ThreadSession:

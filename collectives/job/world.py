@@ -40,7 +40,7 @@ class Control(Protocol):
     def report(self, fault: dict[str, Any]) -> None: ...
     def stuck(self, info: dict[str, Any]) -> None: ...
     def ask(self, comm: str, ranks: list[int]) -> None: ...
-    def close(self) -> None: ...
+    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None: ...
 
 
 Exchange = Callable[[Any], list[Any]]
@@ -70,7 +70,8 @@ class World:
         """Of every transport that some rank has: all ranks know the same."""
         self.tables: dict[str, list[list[str | None]]] = {}
         """transport -> [rank][peer] -> None where the road is open, else the reason."""
-        self.left: set[int] = set()
+        self.left: dict[int, dict[str, int]] = {}
+        """Who has left the job: how many calls it had finished, by communicator."""
         self.lost: dict[int, str] = {}
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
@@ -191,8 +192,12 @@ class World:
         for comm in self.present():
             comm.hear(verdict)
 
-    def _on_left(self, rank: int) -> None:
-        self.left.add(rank)
+    def _on_left(self, rank: int, finished: dict[str, int]) -> None:
+        self.left[rank] = finished
+
+    def say_goodbye(self, patient: bool = False) -> None:
+        """Tell the others that this rank leaves.  `patient`: if it is rank 0, wait until they have left too."""
+        self.session.close({comm.name: comm.finished() for comm in self.present()}, patient)
 
     def close(self) -> None:
         """Leave the job: goodbye, then the transports.  Never raises, bounded."""
@@ -200,7 +205,7 @@ class World:
             if self.closed:
                 return
             self.closed = True
-        self.session.close()
+        self.say_goodbye()
         for transport in self.transports.values():
             transport.close()
         if self.mpi is not None:

@@ -198,6 +198,12 @@ def oldest(Engine engine):
     return None
 
 
+def under_way(engine):
+    """The plans of all calls that are in this engine's queue."""
+    return [(<Queued>work).plan for work in list(PENDING.values())
+            if (<Queued>work).engine is engine and ended(&(<Queued>work).node) == BLOCKED]
+
+
 def forked():
     """In a forked child: the queue belongs to the parent."""
     progress.forked()

@@ -64,6 +64,11 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
             self.comm = communicator(options)
         functional.complete()
 
+    def __del__(self) -> None:
+        """A group that is dropped, not destroyed, leaves the job, as with Gloo."""
+        if "comm" in vars(self):
+            self.comm.drop()
+
     def getGroupName(self) -> str:
         return self._name
 

@@ -33,7 +33,7 @@ if "error" in made:
 session = made["done"]
 session.on_stop = lambda fault: tell(stop=fault) or {"state": "idle", "me": session.rank}
 session.on_verdict = lambda verdict: tell(verdict=verdict)
-session.on_left = lambda rank: tell(left=rank)
+session.on_left = lambda rank, finished: tell(left=rank)
 tell(joined=session.key.hex(), lost=list(session.lost))
 for line in sys.stdin:
     command, *args = json.loads(line)

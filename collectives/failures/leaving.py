@@ -1,0 +1,37 @@
+"""Ranks that leave the job while others go on: which calls still need them.
+
+A rank that leaves says how many calls it has finished on each communicator.  All that it had to send for those is on
+its way, so the others may finish them too; in a later call they would wait for nothing.  Messages are not counted: what
+was sent before has arrived when the ranks share memory, and is given a moment over sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+from hocket.collectives.plans.plan import Plan
+
+HAS_LEFT = "it has left the job (closed its communicator or exited)"
+GRACE = 2.0
+"""Seconds of waiting after which a rank that has left counts as missing, where nothing says that all has arrived."""
+
+
+class HasLeft(Exception):
+    """Within the library: a call waits for these ranks of its communicator, and they have left."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        self.ranks = ranks
+
+
+def missed_in_collective(number: int, finished: Mapping[int, int | None], seconds: float) -> list[int]:
+    """Whom call `number`, which has waited so long, waits for in vain; `finished`: by rank, None if it did not say."""
+    return sorted(r for r, last in finished.items() if (seconds > GRACE if last is None else number > last))
+
+
+def missed_in_messages(calls: Iterable[Plan | None], left: Set[int]) -> list[int]:
+    """The same of sends and receives; one from any rank can end while one of them is there."""
+    for call in calls:
+        gone = call.peers & left if call is not None else frozenset()
+        if call is not None and gone and (call.collective != "recv" or gone == call.peers):
+            return sorted(gone)
+    return []
