@@ -10,7 +10,8 @@ from typing import Any
 import numpy
 
 import hocket
-from hocket.collectives.tuning.cases import Case, as_tensor, call_of, numpy_dtype
+from hocket.bench.rivals.tensors import as_tensor
+from hocket.collectives.tuning.cases import Case, call_of, numpy_dtype
 
 
 class Ours:

@@ -5,7 +5,7 @@ An account is what one rank says it was doing: {"state": "in call" | "idle" | "n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hocket.errors as errors
@@ -60,7 +60,8 @@ def build(verdict: dict[str, Any], members: list[int], me: int, call: str, closi
             "order, with the same dtype, shape, counts, op, root and algorithm.", calls)  # fmt: skip
     if kind == "timeout":
         awaited = accounts.get(members.index(by), {}).get("waits_for") if by in members else None
-        missing = awaited or [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]
+        late = [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]
+        missing = holding_up(awaited, accounts) if awaited else late
         names = ranks(missing) if missing else "no rank (the data did not move)"
         return errors.TimeoutError(
             f"{verdict.get('text', '')} ({where}, seen by {who}): waiting for {names}:{lines}\n"
@@ -111,6 +112,28 @@ def still_waiting(mine: dict[str, Any], others: dict[int, dict[str, Any] | None]
     shown = "".join(f"\n  rank {r} {text}" for r, text in list(late.items())[:MOST_SHOWN])
     more = f"\n  and {len(late) - MOST_SHOWN} more" if len(late) > MOST_SHOWN else ""
     return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{shown}{more}"
+
+
+def holding_up(awaited: Sequence[int], accounts: Mapping[int, dict[str, Any]]) -> list[int]:
+    """Of the ranks that a message waits for, and those that they wait for themselves: who holds up the rest.
+
+    Those that do not answer; else those that wait for nobody; else, as all wait for each other, the awaited.
+    """
+    reached, ahead = set(), list(awaited)
+    while ahead:
+        rank = ahead.pop()
+        if rank not in reached:
+            reached.add(rank)
+            ahead += _waits_for(accounts.get(rank, {}), accounts)
+    silent = [r for r in reached if accounts.get(r, {}).get("state") in (None, "no answer", "lost", "left")]
+    return sorted(silent or [r for r in reached if not _waits_for(accounts[r], accounts)] or awaited)
+
+
+def _waits_for(account: Mapping[str, Any], accounts: Mapping[int, dict[str, Any]]) -> list[int]:
+    if account.get("state") != "in call":
+        return []
+    late = [r for r, other in accounts.items() if not arrived(other, account.get("seq", 0))]
+    return list(account.get("waits_for", late))
 
 
 def arrived(account: dict[str, Any], seq: int) -> bool:

@@ -136,18 +136,6 @@ def numpy_dtype(name: str) -> numpy.dtype[Any]:
     return found
 
 
-def as_tensor(array: Any) -> Any:
-    """The same memory as a torch tensor; ml_dtypes' arrays go by their bits."""
-    if array is None:
-        return None
-    import torch
-
-    name = array.dtype.name
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
-    return torch.from_numpy(array)
-
-
 def call_of(comm: Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:
     """The call that a case means."""
     op, root = case.op, case.root

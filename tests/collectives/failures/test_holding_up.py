@@ -1,0 +1,61 @@
+"""A message that comes too late: the error names who holds it up, not who waits as well."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+
+import pytest
+from faulty import all_ready, facts, job
+
+from hocket.collectives.failures.wording import holding_up
+
+SILENT, IDLE = {"state": "no answer"}, {"state": "idle", "seq": 3}
+
+
+def waits(*ranks: int) -> dict[str, object]:
+    return {"state": "in call", "seq": 0, "waits_for": list(ranks)}
+
+
+@pytest.mark.parametrize(
+    ("awaited", "accounts", "wanted"),
+    [
+        pytest.param([1], {0: waits(1), 1: IDLE, 2: IDLE}, [1], id="it is elsewhere"),
+        pytest.param([1], {0: waits(1), 1: waits(2), 2: SILENT}, [2], id="the next one is stopped"),
+        pytest.param([1, 2], {0: waits(1, 2), 1: waits(0, 2), 2: SILENT}, [2], id="a ring"),
+        pytest.param([1], {0: waits(1), 1: waits(0), 2: SILENT}, [1], id="they wait for each other"),
+        pytest.param([1, 2], {0: waits(1, 2), 1: {"state": "in call", "seq": 4}, 2: SILENT}, [2], id="a collective"),
+        pytest.param([1], {0: waits(1)}, [1], id="nothing is known"),
+    ],
+)
+def test_who_holds_it_up(awaited: list[int], accounts: dict[int, dict[str, object]], wanted: list[int]) -> None:
+    assert holding_up(awaited, accounts) == wanted
+
+
+RING = """
+comm = hocket.init(transport="shm")
+x, y = np.ones(100_000), np.empty(100_000)
+comm.barrier()
+if comm.rank == 2:
+    ready()
+await_file("stopped")
+with telling():
+    comm.sendrecv(x, (comm.rank + 1) % 4, y, (comm.rank - 1) % 4, timeout=1)
+    comm.sendrecv(x, (comm.rank + 1) % 4, y, (comm.rank - 1) % 4, timeout=1)
+ready("raised")
+comm.close()
+"""
+
+
+def test_a_ring_with_one_that_is_stopped(tmp_path: pathlib.Path) -> None:
+    with job(4, RING, tmp_path) as run:
+        all_ready(tmp_path, [2])
+        run.signal(2, signal.SIGSTOP)
+        (tmp_path / "signs" / "stopped").touch()
+        all_ready(tmp_path, [0, 1, 3], "raised")
+        run.signal(2, signal.SIGCONT)
+        ends = run.wait(30)
+    for rank in (0, 1, 3):
+        said = facts(ends[rank])
+        assert said["error"] == "TimeoutError" and said["missing"] == [2], said
+        assert "waiting for rank 2:" in said["text"] and "rank 2 does not answer" in said["text"], said
