@@ -30,6 +30,10 @@ ENCRYPTS = ("shm", "tcp")
 DIFFERS = "HOCKET_ENCRYPT must be the same on every rank"
 
 
+class Ended(AuthError):
+    """The other side ended the connection and said nothing: it does not encrypt, or it (or this side) was too slow."""
+
+
 def missing() -> str | None:
     """Why this machine cannot encrypt, or None."""
     reason = tls.missing()
@@ -56,7 +60,8 @@ def secure(
 ) -> tls.Tls:
     """The dialling side, which waits for the other's reactor.
 
-    Raises AuthError (it does not encrypt, or not with this key), TransportError (it does not answer).
+    Raises AuthError (it does not encrypt, or not with this key), Ended (another attempt may do), TransportError (it
+    does not answer).
     """
     deadline = time.monotonic() + timeout
     end = tls.Tls(sock, key, server=False)
@@ -84,7 +89,7 @@ def _step(end: tls.Tls) -> str | None:
     except BlockingIOError:
         return "read"
     except OSError as why:
-        raise AuthError(_failed(why)) from None
+        raise (AuthError if isinstance(why, TransportError) else Ended)(_failed(why)) from None
 
 
 class Securing:

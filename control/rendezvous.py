@@ -159,6 +159,7 @@ class Meet:
 
     def find(self) -> Session:
         started, last, stranger, gone = time.monotonic(), "not tried", "", 0.0
+        doubted = started  # since when all who answered were strangers
         addresses: list[Address] = []
         while time.monotonic() < self.deadline:
             strangers, addresses = 0, self.addresses()
@@ -173,7 +174,9 @@ class Meet:
                     gone = gone or (time.monotonic() if isinstance(why, HubLost) else 0.0)
             if gone and time.monotonic() - gone > RETURN:
                 raise PeerLostError(f"rank {self.rank}: rank 0 was lost while the ranks met: {last}", [0])
-            if addresses and strangers == len(addresses) and time.monotonic() - started > self.patience:
+            if not addresses or strangers < len(addresses):
+                doubted = time.monotonic()
+            if time.monotonic() - doubted > self.patience:
                 raise AuthError(last)
             # Ranks of one host start together: soon after the first look rank 0 is there.
             time.sleep(min(AGAIN, (time.monotonic() - started) / 4 + 0.001))

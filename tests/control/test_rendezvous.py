@@ -14,6 +14,10 @@ from hocket.control import hub, rendezvous
 from hocket.control.link import ALIVE
 from hocket.errors import ArgumentError
 from hocket.errors import TimeoutError as HocketTimeout
+from hocket.errors import ArgumentError, TransportError
+from hocket.control import hub
+from hocket.control import rendezvous
+from hocket.control.handshake import AuthError
 
 
 def eventually(address):
@@ -155,6 +159,21 @@ def test_wrong_key_is_told(start, ports):
     time.sleep(0.3)
     told = start.one(1, 2, ("tcp", "127.0.0.1", ports[0]), key=b"x" * 32, wrong_key=0.5).hear("error")
     assert told["error"] == "AuthError" and "HOCKET_SECRET" in told["text"]
+
+
+def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
+    """What ends a slow rank's handshake looks like another key; only who says so for a while is believed."""
+    said = [TransportError("not up")] * 25 + [AuthError("ended"), None]
+
+    def knock(address):
+        if error := said.pop(0):
+            raise error
+
+    meet = rendezvous.Meet(1, 2, [("tcp", "127.0.0.1", 1)], KEY, "job", 10, None)
+    monkeypatch.setattr(meet, "patience", 0.2)
+    monkeypatch.setattr(meet, "knock", knock)
+    monkeypatch.setattr(meet, "_settle", lambda session: "met")
+    assert meet.find() == "met"
 
 
 def test_strangers_on_the_candidate_ports_do_not_confuse(start, ports):

@@ -120,13 +120,19 @@ class TcpTransport:
         """
         me = self.context
         hello = me.hello(self._purpose + lane, rank)
-        link = connect(("tcp", *self._addresses[rank]), me.key, hello, me.timeout, look)
-        tuned(link)
+        deadline = time.monotonic() + me.timeout
         channels: Channels
-        if me.encrypt:
-            channels = TlsChannels(self._secured(link, rank, hello.purpose, look))
-        else:
-            channels = SocketChannels(link, receive=False)
+        while True:
+            left = max(0.01, deadline - time.monotonic())
+            link = connect(("tcp", *self._addresses[rank]), me.key, hello, left, look)
+            tuned(link)
+            if not me.encrypt:
+                channels = SocketChannels(link, receive=False)
+                break
+            end = self._secured(link, rank, hello.purpose, deadline, look)
+            if end is not None:
+                channels = TlsChannels(end)
+                break
         key = rank, hello.purpose
         with self._lock:
             if key in self._arrived:
@@ -135,18 +141,23 @@ class TcpTransport:
                 self._waiting[key] = channels
         return channels
 
-    def _secured(self, link: Connection, rank: int, purpose: str, look: Callable[[], object]) -> Tls:
+    def _secured(
+        self, link: Connection, rank: int, purpose: str, deadline: float, look: Callable[[], object]
+    ) -> Tls | None:
+        """None: the other side ended it, as it must where one of the two is slow; another attempt may do."""
         me = self.context
         host, port = self._addresses[rank]
         try:
             key = encryption.connection_key(link.key, purpose, me.rank, rank)
-            return encryption.secure(link, key, me.timeout, look)
+            return encryption.secure(link, key, max(0.01, deadline - time.monotonic()), look)
         except TransportError as why:
             link.close()
             until = time.monotonic() + VERDICT
             while time.monotonic() < until:  # has that rank been lost?  Then this raises it
                 look()
                 time.sleep(0.05)
+            if isinstance(why, encryption.Ended) and time.monotonic() < deadline:
+                return None
             raise type(why)(f"tcp:{host}:{port} (rank {rank}): {why}") from None
         except BaseException:
             link.close()

@@ -4,6 +4,7 @@ ever sent plain instead."""
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -132,6 +133,45 @@ def test_an_altered_control_message_ends_the_job() -> None:
     with job(CONTROL) as running:
         for out in said(running):
             assert out.startswith("PeerLostError"), out
+
+
+# --- slow ranks
+
+SLOW = """
+import os, signal, hocket, numpy as np
+from hocket.transports import encryption
+comm = hocket.init(transport="tcp")
+comm.barrier()
+where, name = (encryption, "_step") if comm.rank == 0 else (encryption.Securing, "_step")
+step = getattr(where, name)
+def stopping(end):
+    setattr(where, name, step)
+    if comm.rank == {who}:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return step(end)
+second = comm.dup()
+setattr(where, name, stopping)
+if comm.rank == 0:
+    second.send(np.arange(5), 1)
+else:
+    assert (second.recv(np.zeros(5, int), 0) == np.arange(5)).all()
+second.barrier()
+print("done", name, getattr(where, name) is step)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_slow_rank_is_waited_for(who: int) -> None:
+    """It is stopped in the middle of a lane's handshake for longer than that may take: the dialling one tries anew."""
+    with job(SLOW.format(who=who)) as running:
+        pid, until = running.processes[who].pid, time.monotonic() + 20
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        time.sleep(encryption.ATTEMPT + 0.5)
+        running.signal(who, signal.SIGCONT)
+        assert all(out == "done _step True\n" for out in said(running))
 
 
 # --- never plain instead
