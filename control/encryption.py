@@ -2,8 +2,9 @@
 
 HOCKET_ENCRYPT: every TCP connection of the job, of data and control, is TLS 1.3 (tls.h), right behind the handshake in
 which both ends have proven that they hold the job's key.  Its pre-shared key is made of what that handshake gave both,
-of what the connection is for and of who its ends are, so it fits no other.  There is no way back: who cannot encrypt
-is refused.  Unix sockets and shared memory are inside a host, and stay as they are.
+of what the connection is for and of who its ends are, so it fits no other.  Certificates (HOCKET_TLS_CERT) take the
+key's place in TLS; the key is then proven inside, where the proof fits this one connection.  There is no way back: who
+cannot encrypt is refused.  Unix sockets and shared memory are inside a host, and stay as they are.
 
 Cost: two round trips and 0.3 ms of each side's CPU a connection, then `python -m hocket.bench.encryption`.
 """
@@ -14,20 +15,21 @@ import hmac
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from hocket.control.handshake import ATTEMPT, AuthError
 from hocket.control.reactor import Reactor
-from hocket.errors import TransportError
+from hocket.errors import ArgumentError, TransportError
 from hocket.transports.tcp import tls
 
 MARK = "tls:"
 """The purposes of connections that are encrypted begin so: a plain one that comes instead is told from them."""
-READY = b"\1"
-"""What the side that was connected to says first."""
 ENCRYPTS = ("shm", "tcp")
 """Transports that encrypt, or whose bytes do not leave the host."""
-DIFFERS = "HOCKET_ENCRYPT must be the same on every rank"
+DIFFERS = "HOCKET_ENCRYPT must be the same on every rank, and HOCKET_TLS_CERT set on all or on none"
+FILES = ("HOCKET_TLS_CERT", "HOCKET_TLS_KEY", "HOCKET_TLS_CA")
+certificates: tls.Certificates | None = None
+"""This process's, if certificates say who is who."""
 
 
 class Ended(AuthError):
@@ -55,6 +57,24 @@ def connection_key(key: bytes, purpose: str, client: int, server: int) -> bytes:
     return hmac.digest(key, f"hocket tls 1\0{purpose}\0{client}\0{server}".encode(), "sha384")
 
 
+def use(paths: Sequence[str]) -> None:
+    """Take the certificate, its key and the authorities' from these PEM files; none: the job's key is proof enough."""
+    global certificates
+    certificates = _read(paths) if any(paths) else None
+
+
+def _read(paths: Sequence[str]) -> tls.Certificates:
+    try:
+        return tls.Certificates(*paths)
+    except ValueError as why:
+        which, reason = why.args
+        need = ("a certificate, and those between it and the CA's", f"the key of {FILES[0]}, without a passphrase",
+                "the certificates of the CA that all ranks' come from")[which]  # fmt: skip
+        raise ArgumentError(
+            f"{FILES[which]} is {paths[which]!r}, which cannot be used ({reason}): a PEM file is needed, with {need}"
+        ) from None
+
+
 def secure(
     sock: socket.socket, key: bytes, timeout: float = ATTEMPT, look: Callable[[], object] = lambda: None
 ) -> tls.Tls:
@@ -64,11 +84,15 @@ def secure(
     does not answer).
     """
     deadline = time.monotonic() + timeout
-    end = tls.Tls(sock, key, server=False)
+    end = tls.Tls(sock, key, False, certificates)
+    steps = _steps(end, key, server=False)
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     while True:
-        waits = _step(end)
+        try:
+            waits = next(steps, None)
+        except OSError as why:
+            raise (AuthError if isinstance(why, TransportError) else Ended)(_failed(why)) from None
         if waits is None:
             return end
         left = deadline - time.monotonic()
@@ -79,17 +103,35 @@ def secure(
         look()
 
 
-def _step(end: tls.Tls) -> str | None:
-    """The dialling side's next step, and last the other's word: our proof comes last, and may be altered too."""
-    try:
-        waits = end.shake()
-        if waits is None and not end.read():
-            raise ConnectionResetError
-        return waits
-    except BlockingIOError:
-        return "read"
-    except OSError as why:
-        raise (AuthError if isinstance(why, TransportError) else Ended)(_failed(why)) from None
+def _steps(end: tls.Tls, key: bytes, server: bool) -> Iterator[str]:
+    """The handshake, then each end's proof that the key is known to who has shaken hands: the dialling side's first.
+
+    Yields what the socket must be ready for ("read", "write").  With certificates these proofs are the key's only use:
+    who has a certificate of this authority, and sits in between, has two connections, and no proof fits both.
+    """
+    while waits := end.shake():
+        yield waits
+    bound = end.binding()
+    proofs = [hmac.digest(key, side + bound, "sha256") for side in (b"client", b"server")]
+    if not server:
+        try:
+            end.write(proofs[0])
+        except TransportError:
+            raise
+        except OSError:
+            pass  # it has ended the connection; what it said last tells why
+    while True:
+        try:
+            said = end.read()
+            break
+        except BlockingIOError:
+            yield "read"
+    if not said:
+        raise ConnectionResetError
+    if not hmac.compare_digest(said, proofs[not server]):
+        raise TransportError("the other side has not proven this job's key: another job's, or somebody in between")
+    if server:
+        end.write(proofs[1])
 
 
 class Securing:
@@ -100,8 +142,9 @@ class Securing:
         failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._reactor, self._sock, self._done, self._failed = reactor, sock, done, failed
-        self._end: tls.Tls | None = tls.Tls(sock, key, server=True)
+        self._end: tls.Tls | None = tls.Tls(sock, key, True, certificates)
         """None when it is over; the timer below keeps this object longer than that."""
+        self._steps = _steps(self._end, key, server=True)
         reactor.later(ATTEMPT, lambda: self._fail(f"no encrypted connection within {ATTEMPT:g} s"))
         self._step()
 
@@ -109,9 +152,7 @@ class Securing:
         if self._end is None:
             return
         try:
-            waits = self._end.shake()
-            if waits is None:
-                self._end.write(READY)
+            waits = next(self._steps, None)
         except OSError as why:
             self._fail(_failed(why))
             return
@@ -176,5 +217,6 @@ def secure_accepted(
 
 def _failed(why: OSError) -> str:
     if isinstance(why, TransportError):
-        return f"the connection could not be encrypted: {why}; {DIFFERS}"
+        text = f"the connection could not be encrypted: {why}"
+        return text if "certificate is not taken" in text else f"{text}; {DIFFERS}"
     return f"the other side closed the connection instead of encrypting it: {DIFFERS}"

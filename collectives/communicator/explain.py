@@ -32,7 +32,8 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         lines.append(f"  found by: {world.why}")
     lines.append(f"  hosts: {' | '.join(','.join(map(str, g)) for g in comm.groups)} (proven by sharing memory)")
     if world.config.encrypt:
-        lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()})")
+        by = f"; certificates of {world.config.tls_ca}" if world.config.tls_cert else ""
+        lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()}{by})")
     lines.append("roads:")
     for peer, member in enumerate(comm.members):
         if peer == comm.rank:

@@ -76,6 +76,14 @@ def _switch(text: str) -> bool:
     return text == "1"
 
 
+def _readable(path: str) -> str:
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError as why:
+        raise ValueError(f"cannot be opened ({why.strerror})") from None
+
+
 def _rdma(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+(:[1-9]\d*(:\d+)?)?", text):
         raise ValueError
@@ -120,6 +128,10 @@ VARIABLES = (
              "", "file that holds the job's secret"),
     Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
              "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
+    Variable("HOCKET_TLS_CERT", _readable, "a PEM file", "",
+             "this process's certificate: ranks show certificates of one CA (and encrypt); with the two below"),
+    Variable("HOCKET_TLS_KEY", _readable, "a PEM file", "", "the certificate's key, without a passphrase"),
+    Variable("HOCKET_TLS_CA", _readable, "a PEM file", "", "the CA (or several) that all ranks' certificates are of"),
     Variable("HOCKET_PLAIN", _words, "names of transports, with commas between", "",
              "transports that may leave the host without encryption all the same, as their network is encrypted"),
     Variable("HOCKET_IFACE", interface_address, "an interface's name (eth0) or address",
@@ -151,6 +163,9 @@ class Config:
     gpu: str = "auto"
     gpu_sync: str = "auto"
     encrypt: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
     plain: str = ""
     """Transports that need not encrypt, with commas between."""
 
@@ -168,7 +183,21 @@ class Config:
         given = found.pop("HOCKET_SECRET", None)
         from_file = found.pop("HOCKET_SECRET_FILE", None)
         settings = {name.removeprefix("HOCKET_").lower(): value for name, value in found.items()}
+        _agree_on_certificates(settings)
         return cls(secret=given or from_file, **settings)
+
+
+def _agree_on_certificates(settings: dict[str, Any]) -> None:
+    """All three files or none; they turn encryption on."""
+    names = ("tls_cert", "tls_key", "tls_ca")
+    lacking = [f"HOCKET_{name.upper()}" for name in names if name not in settings]
+    if len(lacking) == len(names):
+        return
+    if lacking:
+        unset = ", ".join(lacking)
+        raise ArgumentError(f"HOCKET_TLS_CERT, HOCKET_TLS_KEY and HOCKET_TLS_CA go together; not set: {unset}")
+    if not settings.setdefault("encrypt", True):
+        raise ArgumentError("HOCKET_TLS_CERT is set and HOCKET_ENCRYPT is 0: unset one of them")
 
 
 PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
@@ -190,5 +219,5 @@ def _value(variable: Variable, text: str) -> Any:
         if variable.name == "HOCKET_SECRET":  # which is not shown
             raise ArgumentError(f"HOCKET_SECRET {why}; accepted: {variable.accepted}") from None
         # Python's own complaints about numbers add nothing.
-        detail = f", which {why}" if variable.parse in (secret.read_file, interface_address) else ""
+        detail = f", which {why}" if variable.parse in (secret.read_file, interface_address, _readable) else ""
         raise ArgumentError(f"{variable.name} is {text!r}{detail}; accepted: {variable.accepted}") from None

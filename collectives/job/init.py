@@ -248,6 +248,8 @@ def _alone(settings: Config, names: list[str]) -> World:
 def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
     if settings.encrypt and (reason := encryption.missing()):
         raise TransportError(f"rank {start.rank}: HOCKET_ENCRYPT is set: {reason}")
+    if settings.encrypt:
+        encryption.use((settings.tls_cert, settings.tls_key, settings.tls_ca))
     reactor = Reactor()
     try:
         session, job = start.meet(reactor)

@@ -84,10 +84,12 @@ class World:
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
             "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
             "gpu": may_have_gpu(config.gpu), "names": list(names), "encrypt": config.encrypt,
+            "certified": config.encrypt and bool(config.tls_cert),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         _agree([each["names"] for each in met])
-        _agree_on_encryption([bool(each["encrypt"]) for each in met])
+        _agree_on_encryption([bool(each["encrypt"]) for each in met], "encrypt", "HOCKET_ENCRYPT (or init(encrypt=))")
+        _agree_on_encryption([bool(each["certified"]) for each in met], "have certificates", "HOCKET_TLS_CERT")
         self.gpus = [bool(each["gpu"]) for each in met]
         """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
         self.mpi = mpi if all(each["mpi"] for each in met) else None
@@ -228,13 +230,11 @@ def _agree(names: Sequence[Sequence[str]]) -> None:
     )
 
 
-def _agree_on_encryption(asked: Sequence[bool]) -> None:
+def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:
     if len(set(asked)) > 1:
         with_it, without = ([r for r, each in enumerate(asked) if each is wanted] for wanted in (True, False))
-        raise ArgumentError(
-            f"ranks {with_it} encrypt and ranks {without} do not: HOCKET_ENCRYPT (or init(encrypt=)) must be the same "
-            "on every rank"
-        )
+        same = "be the same on every rank" if what == "encrypt" else "be set on all ranks or on none"
+        raise ArgumentError(f"ranks {with_it} {what} and ranks {without} do not: {by} must {same}")
 
 
 def _crowded(met: Sequence[dict[str, Any]]) -> bool:

@@ -11,13 +11,10 @@ import pytest
 from controlled import KEY, exchanged
 
 from hocket.control import hub, rendezvous
-from hocket.control.link import ALIVE
-from hocket.errors import ArgumentError
-from hocket.errors import TimeoutError as HocketTimeout
-from hocket.errors import ArgumentError, TransportError
-from hocket.control import hub
-from hocket.control import rendezvous
 from hocket.control.handshake import AuthError
+from hocket.control.link import ALIVE
+from hocket.errors import ArgumentError, TransportError
+from hocket.errors import TimeoutError as HocketTimeout
 
 
 def eventually(address):

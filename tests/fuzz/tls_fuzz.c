@@ -94,7 +94,7 @@ static int once(hk_ssl *lib, unsigned long *shaken) {
     join(left), join(right);
     const wire there = {left[1], right[0]}, back = {right[0], left[1]};
     hk_tls a = {0}, b = {0};
-    must(hk_tls_open(&a, lib, left[0], key, 0) == 0 && hk_tls_open(&b, lib, right[1], key, 1) == 0, "open");
+    must(hk_tls_open(&a, lib, NULL, left[0], key, 0) == 0 && hk_tls_open(&b, lib, NULL, right[1], key, 1) == 0, "open");
     if (draw() % 4 == 0) a.renew = 1000;
     for (int i = 0; i < 20; i++) {
         x = hk_tls_shake(&a);

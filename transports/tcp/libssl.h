@@ -9,10 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum {
-    SSL_ERROR_SSL = 1, SSL_ERROR_WANT_READ = 2, SSL_ERROR_WANT_WRITE = 3, SSL_ERROR_SYSCALL = 5,
-    SSL_ERROR_ZERO_RETURN = 6
-};
+enum { SSL_ERROR_WANT_READ = 2, SSL_ERROR_WANT_WRITE = 3, SSL_ERROR_ZERO_RETURN = 6 };
+enum { SSL_FILETYPE_PEM = 1, SSL_VERIFY_PEER = 1, SSL_VERIFY_FAIL_IF_NO_PEER_CERT = 2 };
 enum { SSL_CTRL_SET_MIN_PROTO_VERSION = 123, TLS1_3_VERSION = 0x0304 };
 enum { BIO_TYPE_SOURCE_SINK = 0x0400, BIO_CTRL_FLUSH = 11, BIO_READ = 1, BIO_WRITE = 2, BIO_SHOULD_RETRY = 8 };
 
@@ -25,6 +23,7 @@ typedef struct bio_st BIO;
 typedef struct bio_method_st BIO_METHOD;
 typedef struct evp_md_st EVP_MD;
 typedef int (*hk_psk_use)(SSL *, const EVP_MD *, const unsigned char **, size_t *, SSL_SESSION **);
+typedef int (*hk_password)(char *, int, int, void *);
 typedef int (*hk_psk_find)(SSL *, const unsigned char *, size_t, SSL_SESSION **);
 
 /* The functions, by name. */
@@ -39,6 +38,11 @@ typedef int (*hk_psk_find)(SSL *, const unsigned char *, size_t, SSL_SESSION **)
     X(int, SSL_CTX_set_num_tickets, (SSL_CTX *, size_t)) \
     X(void, SSL_CTX_set_psk_use_session_callback, (SSL_CTX *, hk_psk_use)) \
     X(void, SSL_CTX_set_psk_find_session_callback, (SSL_CTX *, hk_psk_find)) \
+    X(int, SSL_CTX_use_certificate_chain_file, (SSL_CTX *, const char *)) \
+    X(int, SSL_CTX_use_PrivateKey_file, (SSL_CTX *, const char *, int)) \
+    X(int, SSL_CTX_load_verify_file, (SSL_CTX *, const char *)) \
+    X(void, SSL_CTX_set_default_passwd_cb, (SSL_CTX *, hk_password)) \
+    X(void, SSL_CTX_set_verify, (SSL_CTX *, int, int (*)(int, void *))) \
     X(SSL *, SSL_new, (SSL_CTX *)) \
     X(void, SSL_free, (SSL *)) \
     X(void, SSL_set_bio, (SSL *, BIO *, BIO *)) \
@@ -48,6 +52,10 @@ typedef int (*hk_psk_find)(SSL *, const unsigned char *, size_t, SSL_SESSION **)
     X(void, SSL_set_accept_state, (SSL *)) \
     X(int, SSL_do_handshake, (SSL *)) \
     X(int, SSL_session_reused, (const SSL *)) \
+    X(long, SSL_get_verify_result, (const SSL *)) \
+    X(const char *, X509_verify_cert_error_string, (long)) \
+    X(int, SSL_export_keying_material, \
+      (SSL *, unsigned char *, size_t, const char *, size_t, const unsigned char *, size_t, int)) \
     X(int, SSL_read, (SSL *, void *, int)) \
     X(int, SSL_write, (SSL *, const void *, int)) \
     X(int, SSL_key_update, (SSL *, int)) \
@@ -75,7 +83,7 @@ typedef int (*hk_psk_find)(SSL *, const unsigned char *, size_t, SSL_SESSION **)
 
 typedef struct hk_ssl {
     void *library;
-    SSL_CTX *context; /* of this process, for both roles */
+    SSL_CTX *context; /* of this process, for both roles: pre-shared keys */
     BIO_METHOD *method;
 #define HK_SSL_MEMBER(result, name, arguments) result(*name) arguments;
     HK_SSL_FUNCTIONS(HK_SSL_MEMBER)

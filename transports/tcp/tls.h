@@ -1,8 +1,8 @@
 /* A byte stream (stream.h) inside TLS 1.3: what the network carries can neither be read nor altered.
  *
- * Both ends hold a pre-shared key, and nothing else proves who they are; each connection mixes in fresh Diffie-Hellman
- * secrets (psk_dhe_ke), so that a key which is stolen later opens nothing that was recorded.  No certificates, tickets,
- * early data or renegotiation.  One cipher: AES-256-GCM; the key is renewed on the way (RFC 8446, 5.5).
+ * Both ends hold a pre-shared key, or have certificates of one authority; each connection mixes in fresh Diffie-Hellman
+ * secrets (psk_dhe_ke), so that a key which is stolen later opens nothing that was recorded.  No tickets, early data or
+ * renegotiation.  One cipher: AES-256-GCM; the key is renewed on the way (RFC 8446, 5.5).
  *
  * OpenSSL never sees the socket.  It writes records into `out`, which one send takes to the kernel, and reads them from
  * `in`, which one recv has filled: 16 KiB at a time, its own way, would be a system call each.
@@ -23,6 +23,7 @@
 
 enum {
     HK_TLS_KEY = 48,         /* bytes: of SHA-384 */
+    HK_TLS_BINDING = 32,     /* bytes that this very connection has, and no other */
     HK_TLS_RECORD = 16384,   /* plain bytes of the longest record */
     HK_TLS_PIECE = 131072,   /* plain bytes per call, so that sending and receiving take turns */
     HK_TLS_OUT = HK_TLS_PIECE + 16384, /* ... sealed, or a handshake's flight */
@@ -35,7 +36,7 @@ enum {
 typedef struct hk_tls {
     hk_ssl *lib;
     SSL *ssl;
-    int fd;
+    int fd, certified;           /* certified: by certificates, not by a key */
     unsigned char key[HK_TLS_KEY];
     char *out, *in, *first;      /* HK_TLS_OUT, HK_TLS_IN, HK_TLS_RECORD bytes */
     size_t out_head, out_tail;   /* not yet with the kernel */
@@ -124,16 +125,22 @@ static int hk_tls_find(SSL *ssl, const unsigned char *id, size_t n, SSL_SESSION 
 
 /* ------------------------------------------------------------------------------------------- the two ends */
 
+static inline SSL_CTX *hk_tls_context(hk_ssl *v) {
+    SSL_CTX *context = v->SSL_CTX_new(v->TLS_method());
+    if (context && v->SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL) &&
+        v->SSL_CTX_set_ciphersuites(context, "TLS_AES_256_GCM_SHA384") && v->SSL_CTX_set_num_tickets(context, 0))
+        return context;
+    v->SSL_CTX_free(context);
+    return NULL;
+}
+
 /* Open the library, once in a process.  0, or -1 with the reason in `why`. */
 static inline int hk_tls_open_library(hk_ssl *v, const char *path, char *why, size_t room) {
     if (hk_ssl_load(v, path, why, room) != 0) return -1;
-    v->context = v->SSL_CTX_new(v->TLS_method());
+    v->context = hk_tls_context(v);
     v->method = v->BIO_meth_new(v->BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "hocket");
     if (v->context == NULL || v->method == NULL || !v->BIO_meth_set_read(v->method, hk_tls_bio_read) ||
-        !v->BIO_meth_set_write(v->method, hk_tls_bio_write) || !v->BIO_meth_set_ctrl(v->method, hk_tls_bio_ctrl) ||
-        !v->SSL_CTX_ctrl(v->context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL) ||
-        !v->SSL_CTX_set_ciphersuites(v->context, "TLS_AES_256_GCM_SHA384") ||
-        !v->SSL_CTX_set_num_tickets(v->context, 0)) {
+        !v->BIO_meth_set_write(v->method, hk_tls_bio_write) || !v->BIO_meth_set_ctrl(v->method, hk_tls_bio_ctrl)) {
         snprintf(why, room, "%s does not offer TLS 1.3 with AES-256-GCM", v->OpenSSL_version(0));
         return -1;
     }
@@ -143,14 +150,46 @@ static inline int hk_tls_open_library(hk_ssl *v, const char *path, char *why, si
     return 0;
 }
 
-/* 0, or -1: no memory. */
-static inline int hk_tls_open(hk_tls *t, hk_ssl *lib, int fd, const unsigned char key[HK_TLS_KEY], int server) {
+/* Never asks for a key's passphrase: nobody sits there. */
+static int hk_tls_no_password(char *to, int room, int writing, void *user) {
+    (void)to, (void)room, (void)writing, (void)user;
+    return -1;
+}
+
+/* For both roles: this process's certificate (with those between it and the authority), its key, and the authorities
+ * that the other's certificate must come from; paths of PEM files.  0, or which of them (1, 2, 3) cannot be used, with
+ * the reason in `why`; -1: no memory. */
+static inline int hk_tls_certify(hk_ssl *v, SSL_CTX **made, const char *certificate, const char *key,
+                                 const char *authority, char *why, size_t room) {
+    SSL_CTX *context = hk_tls_context(v);
+    if (context == NULL) return -1;
+    v->SSL_CTX_set_default_passwd_cb(context, hk_tls_no_password);
+    v->SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    v->ERR_clear_error();
+    int bad = 0;
+    if (v->SSL_CTX_use_certificate_chain_file(context, certificate) != 1) bad = 1;
+    else if (v->SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1) bad = 2;
+    else if (v->SSL_CTX_load_verify_file(context, authority) != 1) bad = 3;
+    if (bad) {
+        const char *reason = v->ERR_reason_error_string(v->ERR_peek_error());
+        snprintf(why, room, "%s", reason ? reason : "no reason given");
+        v->SSL_CTX_free(context);
+        context = NULL;
+    }
+    *made = context;
+    return bad;
+}
+
+/* `certified`: the context that hk_tls_certify has made, or NULL: the key alone says who is who.  0, or -1: no memory. */
+static inline int hk_tls_open(hk_tls *t, hk_ssl *lib, SSL_CTX *certified, int fd, const unsigned char key[HK_TLS_KEY],
+                              int server) {
     BIO *bio = lib->BIO_new(lib->method);
     t->lib = lib;
     t->fd = fd;
+    t->certified = certified != NULL;
     t->renew = HK_TLS_RENEW;
     memcpy(t->key, key, HK_TLS_KEY);
-    t->ssl = bio ? lib->SSL_new(lib->context) : NULL;
+    t->ssl = bio ? lib->SSL_new(certified ? certified : lib->context) : NULL;
     /* Mapped: each end uses little of one half, and what comes and goes with communicators leaves no holes in a heap. */
     t->out = (char *)mmap(NULL, HK_TLS_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (t->out == MAP_FAILED) t->out = NULL;
@@ -183,9 +222,16 @@ static inline int hk_tls_failed(hk_tls *t, int rc) {
     if (t->ended || what == SSL_ERROR_ZERO_RETURN) return HK_LOST;
     const unsigned long code = v->ERR_peek_error();
     const char *reason = code ? v->ERR_reason_error_string(code) : NULL;
-    if (t->words[0] == 0) /* later ones have no reason */
-        snprintf(t->words, sizeof t->words, "altered on its way, or not encrypted with this job's key (TLS: %s)",
-                 reason ? reason : "no reason given");
+    const long doubt = t->certified ? v->SSL_get_verify_result(t->ssl) : 0;
+    if (t->words[0] == 0) { /* later ones have no reason */
+        if (doubt)
+            snprintf(t->words, sizeof t->words, "the other side's certificate is not taken (%s)",
+                     v->X509_verify_cert_error_string(doubt));
+        else
+            snprintf(t->words, sizeof t->words, "altered on its way, or %s (TLS: %s)",
+                     t->certified ? "refused by the other side" : "not encrypted with this job's key",
+                     reason ? reason : "no reason given");
+    }
     t->error = EPROTO;
     return HK_FAULT;
 }
@@ -214,12 +260,18 @@ static inline int hk_tls_shake(hk_tls *t) {
     const int rc = v->SSL_do_handshake(t->ssl);
     int what = rc == 1 ? 1 : hk_tls_failed(t, rc);
     const int sent = hk_tls_flush(t, 0); /* the alert too, if it has failed */
-    if (what == 1 && !v->SSL_session_reused(t->ssl)) {
+    if (what == 1 && !t->certified && !v->SSL_session_reused(t->ssl)) {
         snprintf(t->words, sizeof t->words, "the other side has not used this job's key");
         what = HK_FAULT;
     }
     if (what == HK_LOST || what == HK_FAULT) return what;
     return sent == 1 ? what : sent;
+}
+
+/* What only the two ends of this connection know (RFC 9266).  1, or 0. */
+static inline int hk_tls_binding(hk_tls *t, unsigned char to[HK_TLS_BINDING]) {
+    static const char label[] = "EXPORTER-Channel-Binding";
+    return t->lib->SSL_export_keying_material(t->ssl, to, HK_TLS_BINDING, label, sizeof label - 1, NULL, 0, 1) == 1;
 }
 
 /* Seal `len` bytes into `out`, which has room: `len`, or HK_FAULT. */

@@ -21,11 +21,15 @@ cdef extern from "system/atomics.h" nogil:
     void hk_store32(uint32_t*, uint32_t)
 
 cdef extern from "transports/tcp/libssl.h" nogil:
+    struct SSL_CTX:
+        pass
     struct hk_ssl:
         const char* (*OpenSSL_version)(int)
+        void (*SSL_CTX_free)(SSL_CTX*)
 
 cdef extern from "transports/tcp/tls.h" nogil:
     enum: HK_TLS_KEY
+    enum: HK_TLS_BINDING
     enum: HK_TLS_RECORD
     struct hk_receiver:
         hk_channel base
@@ -47,7 +51,9 @@ cdef extern from "transports/tcp/tls.h" nogil:
     const hk_channel_ops hk_tls_sender_ops
     const hk_channel_ops hk_tls_receiver_ops
     int hk_tls_open_library(hk_ssl*, const char*, char*, size_t)
-    int hk_tls_open(hk_tls*, hk_ssl*, int, const unsigned char*, int)
+    int hk_tls_certify(hk_ssl*, SSL_CTX**, const char*, const char*, const char*, char*, size_t)
+    int hk_tls_open(hk_tls*, hk_ssl*, SSL_CTX*, int, const unsigned char*, int)
+    int hk_tls_binding(hk_tls*, unsigned char*)
     void hk_tls_close(hk_tls*)
     int hk_tls_shake(hk_tls*)
     int hk_tls_flush(hk_tls*, int)
@@ -81,17 +87,45 @@ def version():
     return reason or library.OpenSSL_version(0).decode()
 
 
+cdef class Certificates:
+    """This process's certificate and key, and the authority that the other side's certificate must come from.
+
+    Paths of PEM files.  ValueError(which, why): number `which` of them (0, 1, 2) cannot be used.
+    """
+
+    cdef SSL_CTX* context
+
+    def __cinit__(self, str certificate, str key, str authority):
+        cdef char why[256]
+        reason = missing()
+        if reason:
+            raise TransportError(f"connections cannot be encrypted: {reason}")
+        why[0] = 0
+        paths = [os.fsencode(each) for each in (certificate, key, authority)]
+        bad = hk_tls_certify(&library, &self.context, paths[0], paths[1], paths[2], why, sizeof(why))
+        if bad < 0:
+            raise MemoryError
+        if bad:
+            raise ValueError(bad - 1, why.decode(errors="replace"))
+
+    def __dealloc__(self):
+        if self.context != NULL:
+            library.SSL_CTX_free(self.context)
+
+
 cdef class Tls:
     """One end of a connection, over a connected socket, which is not blocking and stays the caller's.
 
-    key: KEY bytes, the same at both ends.  First `shake` until it says None.
+    key: KEY bytes, the same at both ends.  certificates: they say who is who, instead of the key, which is not used.
+    First `shake` until it says None.
     """
 
     cdef hk_tls tls
     cdef object socket
     cdef size_t unsettled   # plain bytes that were sealed and not told to the caller of `write`
 
-    def __cinit__(self, socket, bytes key, bint server):
+    def __cinit__(self, socket, bytes key, bint server, Certificates certificates=None):
+        cdef SSL_CTX* certified = NULL if certificates is None else certificates.context
         reason = missing()
         if reason:
             raise TransportError(f"connections cannot be encrypted: {reason}")
@@ -99,7 +133,7 @@ cdef class Tls:
             raise ValueError(f"a key of {len(key)} bytes")
         self.socket = socket
         socket.setblocking(False)
-        if hk_tls_open(&self.tls, &library, socket.fileno(), key, server) != 0:
+        if hk_tls_open(&self.tls, &library, certified, socket.fileno(), key, server) != 0:
             raise MemoryError
 
     def __dealloc__(self):
@@ -120,6 +154,13 @@ cdef class Tls:
         if rc != HK_AGAIN:
             raise self.failure(rc)
         return "write" if self.tls.out_head < self.tls.out_tail else "read"
+
+    def binding(self):
+        """Bytes that both ends of this connection have, and nobody else.  After the handshake."""
+        cdef unsigned char found[HK_TLS_BINDING]
+        if not hk_tls_binding(&self.tls, found):
+            raise TransportError("the system's OpenSSL could not say what binds a connection")
+        return PyBytes_FromStringAndSize(<char*>found, HK_TLS_BINDING)
 
     cdef object failure(self, int rc):
         if rc == HK_FAULT:
