@@ -52,6 +52,11 @@ def refused(name: str) -> str:
     )
 
 
+def cipher(theirs: object) -> int:
+    """The one for a connection to a rank whose fastest is `theirs`: AES only where both processors have it."""
+    return tls.AES if tls.FASTEST == theirs == tls.AES else tls.CHACHA
+
+
 def connection_key(key: bytes, purpose: str, client: int, server: int) -> bytes:
     """The pre-shared key of a connection that rank `client` opens to `server`, from what its handshake gave (`key`)."""
     return hmac.digest(key, f"hocket tls 1\0{purpose}\0{client}\0{server}".encode(), "sha384")
@@ -76,15 +81,16 @@ def _read(paths: Sequence[str]) -> tls.Certificates:
 
 
 def secure(
-    sock: socket.socket, key: bytes, timeout: float = ATTEMPT, look: Callable[[], object] = lambda: None
-) -> tls.Tls:
-    """The dialling side, which waits for the other's reactor.
+    sock: socket.socket, key: bytes, timeout: float = ATTEMPT, look: Callable[[], object] = lambda: None,
+    cipher: int | None = None,
+) -> tls.Tls:  # fmt: skip
+    """The dialling side, which waits for the other's reactor, and whose cipher is taken.
 
     Raises AuthError (it does not encrypt, or not with this key), Ended (another attempt may do), TransportError (it
     does not answer).
     """
     deadline = time.monotonic() + timeout
-    end = tls.Tls(sock, key, False, certificates)
+    end = tls.Tls(sock, key, False, certificates, tls.FASTEST if cipher is None else cipher)
     steps = _steps(end, key, server=False)
     poll = select.poll()
     poll.register(sock, select.POLLIN)

@@ -88,13 +88,13 @@ static char letter(uint64_t tag, size_t i) { return (char)(tag * 7 + i * 131 + (
 static int once(hk_ssl *lib, unsigned long *shaken) {
     static const size_t LENGTHS[] = {0, 1, 8, 100, 16360, 16361, 70000, 140000};
     static char source[140000], place[140000];
-    const int early = draw() % 4 == 0, harmful = draw() % 8 != 0;
+    const int early = draw() % 4 == 0, harmful = draw() % 8 != 0, cipher = draw() % 4 == 0;
     unsigned char key[HK_TLS_KEY] = {1};
     int left[2], right[2], arrived = 0, x, y, damage = harmful;
     join(left), join(right);
     const wire there = {left[1], right[0]}, back = {right[0], left[1]};
     hk_tls a = {0}, b = {0};
-    must(hk_tls_open(&a, lib, NULL, left[0], key, 0) == 0 && hk_tls_open(&b, lib, NULL, right[1], key, 1) == 0, "open");
+    must(hk_tls_open(&a, lib, NULL, left[0], key, 0, cipher) == 0 && hk_tls_open(&b, lib, NULL, right[1], key, 1, 0) == 0, "open");
     if (draw() % 4 == 0) a.renew = 1000;
     for (int i = 0; i < 20; i++) {
         x = hk_tls_shake(&a);

@@ -35,6 +35,7 @@ typedef int (*hk_psk_find)(SSL *, const unsigned char *, size_t, SSL_SESSION **)
     X(void, SSL_CTX_free, (SSL_CTX *)) \
     X(long, SSL_CTX_ctrl, (SSL_CTX *, int, long, void *)) \
     X(int, SSL_CTX_set_ciphersuites, (SSL_CTX *, const char *)) \
+    X(int, SSL_set_ciphersuites, (SSL *, const char *)) \
     X(int, SSL_CTX_set_num_tickets, (SSL_CTX *, size_t)) \
     X(void, SSL_CTX_set_psk_use_session_callback, (SSL_CTX *, hk_psk_use)) \
     X(void, SSL_CTX_set_psk_find_session_callback, (SSL_CTX *, hk_psk_find)) \

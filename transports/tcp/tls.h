@@ -2,7 +2,7 @@
  *
  * Both ends hold a pre-shared key, or have certificates of one authority; each connection mixes in fresh Diffie-Hellman
  * secrets (psk_dhe_ke), so that a key which is stolen later opens nothing that was recorded.  No tickets, early data or
- * renegotiation.  One cipher: AES-256-GCM; the key is renewed on the way (RFC 8446, 5.5).
+ * renegotiation.  Two ciphers, of which the dialling end takes one; the key is renewed on the way (RFC 8446, 5.5).
  *
  * OpenSSL never sees the socket.  It writes records into `out`, which one send takes to the kernel, and reads them from
  * `in`, which one recv has filled: 16 KiB at a time, its own way, would be a system call each.
@@ -16,6 +16,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 #include "transports/channel.h"
 #include "transports/tcp/libssl.h"
@@ -30,13 +36,24 @@ enum {
     HK_TLS_IN = 65536,
     HK_TLS_ROOM = HK_TLS_OUT + HK_TLS_IN + HK_TLS_RECORD
 };
-#define HK_TLS_ID "hocket"
+
+/* The one for processors with AES instructions, and the one for others, each with the name that a pre-shared key has
+ * with it: a key is bound to a cipher's hash. */
+typedef struct hk_tls_cipher {
+    const char *suite, *id;
+    unsigned char number[2];
+} hk_tls_cipher;
+static const hk_tls_cipher hk_tls_ciphers[2] = {
+    {"TLS_AES_256_GCM_SHA384", "hocket aes", {0x13, 0x02}},
+    {"TLS_CHACHA20_POLY1305_SHA256", "hocket chacha", {0x13, 0x03}},
+};
 #define HK_TLS_RENEW ((uint64_t)1 << 37) /* bytes under one key: half of what RFC 8446 allows AES-GCM */
 
 typedef struct hk_tls {
     hk_ssl *lib;
     SSL *ssl;
     int fd, certified;           /* certified: by certificates, not by a key */
+    int cipher;                  /* of hk_tls_ciphers, at the dialling end */
     unsigned char key[HK_TLS_KEY];
     char *out, *in, *first;      /* HK_TLS_OUT, HK_TLS_IN, HK_TLS_RECORD bytes */
     size_t out_head, out_tail;   /* not yet with the kernel */
@@ -97,9 +114,10 @@ static long hk_tls_bio_ctrl(BIO *bio, int what, long number, void *pointer) {
     return what == BIO_CTRL_FLUSH;
 }
 
-static inline SSL_SESSION *hk_tls_session(hk_tls *t) {
-    hk_ssl *v = t->lib;
-    const SSL_CIPHER *cipher = v->SSL_CIPHER_find(t->ssl, (const unsigned char *)"\x13\x02");
+static inline SSL_SESSION *hk_tls_session(SSL *ssl, const hk_tls_cipher *with) {
+    hk_ssl *v = hk_tls_library;
+    hk_tls *t = (hk_tls *)v->SSL_get_ex_data(ssl, 0);
+    const SSL_CIPHER *cipher = v->SSL_CIPHER_find(ssl, with->number);
     SSL_SESSION *s = v->SSL_SESSION_new();
     if (s == NULL) return NULL;
     if (cipher && v->SSL_SESSION_set1_master_key(s, t->key, HK_TLS_KEY) && v->SSL_SESSION_set_cipher(s, cipher) &&
@@ -111,16 +129,31 @@ static inline SSL_SESSION *hk_tls_session(hk_tls *t) {
 
 static int hk_tls_use(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *n, SSL_SESSION **session) {
     (void)md;
-    *id = (const unsigned char *)HK_TLS_ID;
-    *n = sizeof HK_TLS_ID - 1;
-    *session = hk_tls_session((hk_tls *)hk_tls_library->SSL_get_ex_data(ssl, 0));
+    const hk_tls_cipher *c = hk_tls_ciphers + ((hk_tls *)hk_tls_library->SSL_get_ex_data(ssl, 0))->cipher;
+    *id = (const unsigned char *)c->id;
+    *n = strlen(c->id);
+    *session = hk_tls_session(ssl, c);
     return *session != NULL;
 }
 
 static int hk_tls_find(SSL *ssl, const unsigned char *id, size_t n, SSL_SESSION **session) {
-    const int known = n == sizeof HK_TLS_ID - 1 && memcmp(id, HK_TLS_ID, n) == 0;
-    *session = known ? hk_tls_session((hk_tls *)hk_tls_library->SSL_get_ex_data(ssl, 0)) : NULL;
-    return 1; /* with no session there is no certificate to go on with: the handshake fails */
+    *session = NULL; /* with no session there is no certificate to go on with: the handshake fails */
+    for (int i = 0; i < 2; i++)
+        if (n == strlen(hk_tls_ciphers[i].id) && memcmp(id, hk_tls_ciphers[i].id, n) == 0)
+            *session = hk_tls_session(ssl, hk_tls_ciphers + i);
+    return 1;
+}
+
+/* Does this processor encrypt with AES fast, and without telling others of its caches how? */
+static inline int hk_tls_has_aes(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_AES) && (c & bit_PCLMUL);
+#elif defined(__aarch64__)
+    return (getauxval(AT_HWCAP) & (HWCAP_AES | HWCAP_PMULL)) == (HWCAP_AES | HWCAP_PMULL);
+#else
+    return 1; /* POWER and z have them */
+#endif
 }
 
 /* ------------------------------------------------------------------------------------------- the two ends */
@@ -128,7 +161,8 @@ static int hk_tls_find(SSL *ssl, const unsigned char *id, size_t n, SSL_SESSION 
 static inline SSL_CTX *hk_tls_context(hk_ssl *v) {
     SSL_CTX *context = v->SSL_CTX_new(v->TLS_method());
     if (context && v->SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL) &&
-        v->SSL_CTX_set_ciphersuites(context, "TLS_AES_256_GCM_SHA384") && v->SSL_CTX_set_num_tickets(context, 0))
+        v->SSL_CTX_set_ciphersuites(context, "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") &&
+        v->SSL_CTX_set_num_tickets(context, 0))
         return context;
     v->SSL_CTX_free(context);
     return NULL;
@@ -180,14 +214,16 @@ static inline int hk_tls_certify(hk_ssl *v, SSL_CTX **made, const char *certific
     return bad;
 }
 
-/* `certified`: the context that hk_tls_certify has made, or NULL: the key alone says who is who.  0, or -1: no memory. */
+/* `certified`: the context that hk_tls_certify has made, or NULL: the key alone says who is who.  `cipher`: of
+ * hk_tls_ciphers, to be used if this is the dialling end.  0, or -1: no memory, or OpenSSL lacks the cipher. */
 static inline int hk_tls_open(hk_tls *t, hk_ssl *lib, SSL_CTX *certified, int fd, const unsigned char key[HK_TLS_KEY],
-                              int server) {
+                              int server, int cipher) {
     BIO *bio = lib->BIO_new(lib->method);
     t->lib = lib;
     t->fd = fd;
     t->certified = certified != NULL;
     t->renew = HK_TLS_RENEW;
+    t->cipher = cipher;
     memcpy(t->key, key, HK_TLS_KEY);
     t->ssl = bio ? lib->SSL_new(certified ? certified : lib->context) : NULL;
     /* Mapped: each end uses little of one half, and what comes and goes with communicators leaves no holes in a heap. */
@@ -202,7 +238,7 @@ static inline int hk_tls_open(hk_tls *t, hk_ssl *lib, SSL_CTX *certified, int fd
     lib->SSL_set_ex_data(t->ssl, 0, t);
     if (server) lib->SSL_set_accept_state(t->ssl);
     else lib->SSL_set_connect_state(t->ssl);
-    return 0;
+    return server || lib->SSL_set_ciphersuites(t->ssl, hk_tls_ciphers[cipher].suite) == 1 ? 0 : -1;
 }
 
 static inline void hk_tls_close(hk_tls *t) {

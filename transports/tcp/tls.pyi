@@ -3,6 +3,10 @@ from typing import Any
 
 LIBRARY: str
 KEY: int
+AES: int
+CHACHA: int
+CIPHERS: tuple[str, ...]
+FASTEST: int
 
 def missing() -> str | None: ...
 def version() -> str: ...
@@ -12,8 +16,9 @@ class Certificates:
 
 class Tls:
     def __init__(
-        self, socket: _socket.socket, key: bytes, server: bool, certificates: Certificates | None = None
-    ) -> None: ...
+        self, socket: _socket.socket, key: bytes, server: bool, certificates: Certificates | None = None,
+        cipher: int = ...,
+    ) -> None: ...  # fmt: skip
     def binding(self) -> bytes: ...
     def renew_after(self, nbytes: int) -> None: ...
     def shake(self) -> str | None: ...

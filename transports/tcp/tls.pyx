@@ -52,7 +52,8 @@ cdef extern from "transports/tcp/tls.h" nogil:
     const hk_channel_ops hk_tls_receiver_ops
     int hk_tls_open_library(hk_ssl*, const char*, char*, size_t)
     int hk_tls_certify(hk_ssl*, SSL_CTX**, const char*, const char*, const char*, char*, size_t)
-    int hk_tls_open(hk_tls*, hk_ssl*, SSL_CTX*, int, const unsigned char*, int)
+    int hk_tls_open(hk_tls*, hk_ssl*, SSL_CTX*, int, const unsigned char*, int, int)
+    int hk_tls_has_aes()
     int hk_tls_binding(hk_tls*, unsigned char*)
     void hk_tls_close(hk_tls*)
     int hk_tls_shake(hk_tls*)
@@ -63,6 +64,11 @@ cdef extern from "transports/tcp/tls.h" nogil:
 LIBRARY = "libssl.so.3"
 KEY = HK_TLS_KEY
 """Bytes of a pre-shared key."""
+
+AES, CHACHA = 0, 1
+CIPHERS = ("AES-256-GCM", "ChaCha20-Poly1305")
+FASTEST = AES if hk_tls_has_aes() else CHACHA
+"""This processor's cipher: the second costs one without AES instructions a fraction of the first."""
 
 cdef hk_ssl library
 cdef object opened = None       # None: not tried yet; else why it cannot be used, "" if it can
@@ -117,14 +123,14 @@ cdef class Tls:
     """One end of a connection, over a connected socket, which is not blocking and stays the caller's.
 
     key: KEY bytes, the same at both ends.  certificates: they say who is who, instead of the key, which is not used.
-    First `shake` until it says None.
+    cipher: of CIPHERS; the dialling end's is taken.  First `shake` until it says None.
     """
 
     cdef hk_tls tls
     cdef object socket
     cdef size_t unsettled   # plain bytes that were sealed and not told to the caller of `write`
 
-    def __cinit__(self, socket, bytes key, bint server, Certificates certificates=None):
+    def __cinit__(self, socket, bytes key, bint server, Certificates certificates=None, int cipher=FASTEST):
         cdef SSL_CTX* certified = NULL if certificates is None else certificates.context
         reason = missing()
         if reason:
@@ -133,7 +139,7 @@ cdef class Tls:
             raise ValueError(f"a key of {len(key)} bytes")
         self.socket = socket
         socket.setblocking(False)
-        if hk_tls_open(&self.tls, &library, certified, socket.fileno(), key, server) != 0:
+        if hk_tls_open(&self.tls, &library, certified, socket.fileno(), key, server, cipher) != 0:
             raise MemoryError
 
     def __dealloc__(self):

@@ -25,6 +25,7 @@ from hocket.errors import TransportError
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
 from hocket.transports.shm.transport import boot_id
+from hocket.transports.tcp import tls
 from hocket.transports.tcp.stream import SocketChannels
 from hocket.transports.tcp.tls import Tls, TlsChannels
 
@@ -56,6 +57,7 @@ class TcpTransport:
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = context.listen(place, self._on_peer)
         self._addresses: dict[int, tuple[str, int]] = {}
+        self._ciphers: dict[int, int] = {}
         self.lanes: weakref.WeakSet[TcpLane] = weakref.WeakSet()
         self._purpose = encryption.MARK if context.encrypt else PURPOSE
 
@@ -65,7 +67,8 @@ class TcpTransport:
 
     def offer(self) -> dict[str, Any]:
         _, host, port = self._listener.address  # type: ignore[misc]
-        return {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
+        found = {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
+        return {**found, "cipher": tls.FASTEST} if self.context.encrypt else found
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         """A loopback address is no road to another host; the connection itself is made at first use."""
@@ -80,11 +83,12 @@ class TcpTransport:
             else:
                 refusals.append(None)
         self._addresses.update({r: (o["host"], o["port"]) for r, o in enumerate(offers) if o})
+        self._ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in enumerate(offers) if o})
         return refusals
 
     def detail(self, rank: int) -> str:
         """For people: is it encrypted?"""
-        return "encrypted: TLS 1.3, AES-256-GCM" if self.context.encrypt else ""
+        return f"encrypted: TLS 1.3, {tls.CIPHERS[self._ciphers[rank]]}" if self.context.encrypt else ""
 
     def _on_peer(self, link: Connection, hello: Hello) -> None:
         if not hello.purpose.startswith(self._purpose):
@@ -149,7 +153,8 @@ class TcpTransport:
         host, port = self._addresses[rank]
         try:
             key = encryption.connection_key(link.key, purpose, me.rank, rank)
-            return encryption.secure(link, key, max(0.01, deadline - time.monotonic()), look)
+            left = max(0.01, deadline - time.monotonic())
+            return encryption.secure(link, key, left, look, self._ciphers[rank])
         except TransportError as why:
             link.close()
             until = time.monotonic() + VERDICT

@@ -76,8 +76,29 @@ def test_results_are_right_and_nothing_is_to_be_read(encrypt: str) -> None:
         first, second = said(running)
     plain = encrypt == "0"
     assert f"words {plain}" in first and f"words {plain} control {plain}" in second
-    assert ("rank 0: tcp (encrypted: TLS 1.3, AES-256-GCM)" in second) is not plain
+    assert (f"rank 0: tcp (encrypted: TLS 1.3, {tls.CIPHERS[tls.FASTEST]})" in second) is not plain
     assert ("encrypted: all TCP connections, of data and control, by TLS 1.3 (OpenSSL 3" in second) is not plain
+
+
+MIXED = """
+import os, numpy as np, hocket
+from hocket.transports import tls
+if os.environ["HOCKET_RANK"] == "1":
+    tls.FASTEST = tls.CHACHA                # a processor without AES instructions
+else:
+    tls.FASTEST = tls.AES
+with hocket.init(transport="tcp") as comm:
+    assert (comm.allreduce(np.arange(100000.0)) == comm.size * np.arange(100000.0)).all()
+    print([line for line in comm.explain().splitlines() if "tcp (" in line])
+"""
+
+
+def test_ranks_whose_processors_differ() -> None:
+    """Where one of two has no AES instructions they use what is fast on both."""
+    with job(MIXED, 3) as running:
+        said_by = said(running)
+    chacha, aes = (f"tcp (encrypted: TLS 1.3, {tls.CIPHERS[each]})" for each in (tls.CHACHA, tls.AES))
+    assert [(out.count(chacha), out.count(aes)) for out in said_by] == [(1, 1), (2, 0), (1, 1)]
 
 
 ALTERED = """
@@ -324,6 +345,20 @@ def test_a_key_fits_one_purpose_and_one_pair_of_ranks() -> None:
         first, (second,) = ends(key, encryption.connection_key(secret * 32, purpose, client, server))
         assert isinstance(first, AuthError) and "could not be encrypted" in str(first)
         assert isinstance(second, str) and "HOCKET_ENCRYPT must be the same on every rank" in second
+
+
+@pytest.mark.parametrize("cipher", [tls.AES, tls.CHACHA])
+def test_the_dialling_ends_cipher_is_used(cipher: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is the fastest of the other's; the network sees in the ServerHello which it is."""
+    monkeypatch.setattr(tls, "FASTEST", cipher)
+    seen = man_in_the_middle.seen
+    seen.clear()
+    first, (second,) = ends(bytes(tls.KEY), bytes(tls.KEY), altered=-1)
+    assert isinstance(first, tls.Tls) and isinstance(second, tls.Tls)
+    hello = seen.index(b"\x16\x03\x03", 5)  # the client's says 0x0301
+    assert seen[hello + 5] == 2
+    session = hello + 5 + 4 + 2 + 32  # behind the header, version and random
+    assert seen[session + 1 + seen[session]:][:2] == bytes([0x13, 2 + cipher])
 
 
 @pytest.mark.parametrize("flight", [0, 1])
