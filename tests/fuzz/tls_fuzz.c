@@ -3,7 +3,9 @@
  *
  * Whatever it does, the receiver gets a beginning of what was sent, byte by byte, then waits or has an error.
  *
- *   gcc -fsanitize=address,undefined ...    tls_fuzz SECONDS SEED */
+ *   gcc -fsanitize=address,undefined ...    tls_fuzz SECONDS SEED FILE...
+ *
+ * The files are what others have sent (tests/fuzz/tls): each is said to both kinds of end, and is put between records. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,12 @@
 
 #include "transports/tcp/tls.h"
 
-enum { ROOM = 1 << 20, MESSAGES = 6 };
+enum { ROOM = 1 << 20, MESSAGES = 6, FILES = 64 };
+static struct {
+    unsigned char data[20000];
+    size_t size;
+} corpus[FILES];
+static size_t known;
 
 static uint64_t state;
 
@@ -43,10 +50,19 @@ static size_t harm(unsigned char *data, size_t size) {
     size_t start[64], n = 0, out = 0;
     for (size_t at = 0; at < size && n < 63; at += record_at(data, at, size)) start[n++] = at;
     start[n] = size;
-    switch (draw() % 6) {
+    switch (draw() % 8) {
     case 0: data[draw() % size] ^= (unsigned char)(1 << draw() % 8); return size;
     case 1: return draw() % size;
     case 2: data[draw() % 5 % size] = (unsigned char)draw(); return size;
+    case 3: /* what others have sent, before a record */
+        if (known) {
+            const size_t which = draw() % known, at = start[draw() % n], len = corpus[which].size;
+            if (size + len > ROOM) return size;
+            memmove(data + at + len, data + at, size - at);
+            memcpy(data + at, corpus[which].data, len);
+            return size + len;
+        }
+        break;
     default: break;
     }
     const size_t one = draw() % n, other = draw() % n, kind = draw() % 3;
@@ -94,7 +110,8 @@ static int once(hk_ssl *lib, unsigned long *shaken) {
     join(left), join(right);
     const wire there = {left[1], right[0]}, back = {right[0], left[1]};
     hk_tls a = {0}, b = {0};
-    must(hk_tls_open(&a, lib, NULL, left[0], key, 0, cipher) == 0 && hk_tls_open(&b, lib, NULL, right[1], key, 1, 0) == 0, "open");
+    must(hk_tls_open(&a, lib, NULL, left[0], key, 0, cipher) == 0, "open");
+    must(hk_tls_open(&b, lib, NULL, right[1], key, 1, 0) == 0, "open");
     if (draw() % 4 == 0) a.renew = 1000;
     for (int i = 0; i < 20; i++) {
         x = hk_tls_shake(&a);
@@ -152,11 +169,36 @@ static int once(hk_ssl *lib, unsigned long *shaken) {
     return arrived;
 }
 
+/* An end of a connection to somebody who says just this: it does not shake hands, and gives nothing out. */
+static void alone(hk_ssl *lib, const unsigned char *data, size_t size, int server) {
+    unsigned char key[HK_TLS_KEY] = {1};
+    int fd[2], rc = HK_AGAIN;
+    char got[64];
+    join(fd);
+    hk_tls t = {0};
+    must(hk_tls_open(&t, lib, NULL, fd[0], key, server, 0) == 0, "open");
+    must(hk_tls_shake(&t) == HK_AGAIN, "a handshake without a word");
+    must(send(fd[1], data, size, MSG_NOSIGNAL) == (long)size, "send");
+    shutdown(fd[1], SHUT_WR);
+    for (int i = 0; i < 20 && rc == HK_AGAIN; i++) rc = hk_tls_shake(&t);
+    must(rc == HK_LOST || (rc == HK_FAULT && t.words[0]), "a stranger has shaken hands");
+    must(hk_tls_unseal(&t, got, sizeof got) < 0, "bytes of a stranger");
+    hk_tls_close(&t);
+    close(fd[0]), close(fd[1]);
+}
+
 int main(int argc, char **argv) {
-    if (argc != 3) return 64;
+    if (argc < 3 || argc > 3 + FILES) return 64;
     static hk_ssl lib;
     char why[256];
     must(hk_tls_open_library(&lib, "libssl.so.3", why, sizeof why) == 0, "no libssl.so.3");
+    for (int i = 3; i < argc; i++, known++) {
+        FILE *file = fopen(argv[i], "rb");
+        must(file != NULL, argv[i]);
+        corpus[known].size = fread(corpus[known].data, 1, sizeof corpus[known].data, file);
+        fclose(file);
+        for (int server = 0; server < 2; server++) alone(&lib, corpus[known].data, corpus[known].size, server);
+    }
     state = 88172645463325252u ^ strtoull(argv[2], NULL, 0) * 0x9e3779b97f4a7c15u;
     unsigned long runs = 0, shaken = 0, whole = 0, cut = 0;
     const double until = (double)clock() / CLOCKS_PER_SEC + atof(argv[1]);

@@ -21,9 +21,10 @@ from hocket.control import encryption
 from hocket.control.handshake import AuthError
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
-from hocket.transports.tcp.transport import tls
+from hocket.transports.tcp import tls
 
 ROOT = Path(__file__).parents[3]
+CORPUS = sorted((ROOT / "tests" / "fuzz" / "tls").iterdir())
 
 
 def free_port() -> int:
@@ -227,7 +228,7 @@ def test_ranks_that_meet_inside_a_host_must_agree_too() -> None:
 
 ALONE = """
 import os, hocket
-from hocket.transports.tcp.transport import tls
+from hocket.transports.tcp import tls
 {before}
 try:
     hocket.init(0, 2, {address!r}, timeout=3, encrypt=True{more})
@@ -290,7 +291,7 @@ def hostile_network(folder: Path, seed: int, include: Path = ROOT) -> tuple[int,
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     environment["ASAN_OPTIONS"] = "detect_leaks=0"
     done = subprocess.run(
-        [str(program), "2", str(seed)], capture_output=True, text=True, timeout=100, env=environment
+        [str(program), "2", str(seed), *map(str, CORPUS)], capture_output=True, text=True, timeout=100, env=environment
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
