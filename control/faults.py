@@ -12,11 +12,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hocket.control.records import Account, Fault, Kind, State, Waiting
+
 GATHER = 0.4  # seconds in which a rank says what it was doing
-NO_ANSWER = {"state": "no answer"}
-LEFT = "left"
+NO_ANSWER: Account = {"state": "no answer"}
+LEFT: Kind = "left"
 """The kind of a fault that only concerns who waits for the rank that reports it: it needed one that has left."""
-Fault = dict[str, Any]
 
 
 @dataclasses.dataclass
@@ -24,7 +25,7 @@ class Case:
     """The fault of one communicator while its accounts come in."""
 
     fault: Fault
-    accounts: dict[int, Any]
+    accounts: dict[int, Account]
     decided: bool = False
 
 
@@ -35,11 +36,11 @@ class Faults:
         self,
         send: Callable[[int, dict[str, Any]], object],
         wait: Callable[[float, Callable[[], object]], object],
-        absent: Mapping[int, str],
+        absent: Mapping[int, State],
     ) -> None:
         self._send, self._wait, self._absent = send, wait, absent
         self._cases: dict[str, Case] = {}
-        self._stuck: dict[str, dict[int, Fault]] = {}
+        self._stuck: dict[str, dict[int, Waiting]] = {}
 
     def report(self, by: int, fault: Fault) -> None:
         """A rank failed: open the case of its communicator, or add to it."""
@@ -61,13 +62,13 @@ class Faults:
             case.accounts[by] = account  # knows more than the answer to a stop
         self._settle(case)
 
-    def stuck(self, by: int, info: Fault) -> None:
+    def stuck(self, by: int, info: Waiting) -> None:
         """A rank has waited a while; two that wait in the same call for different things are a mismatch."""
         comm, seq, ranks = str(info["comm"]), int(info["seq"]), list(info["ranks"])
         waiting = self._stuck.setdefault(comm, {})
         if comm in self._cases or (by in waiting and waiting[by]["seq"] > seq):
             return
-        waiting[by] = {"seq": seq, "fingerprint": str(info["fingerprint"]), "account": info.get("account")}
+        waiting[by] = {"seq": seq, "fingerprint": str(info["fingerprint"]), "account": info.get("account") or NO_ANSWER}
         same = {rank: other for rank, other in waiting.items() if other["seq"] == seq}
         if len({other["fingerprint"] for other in same.values()}) == 1:
             return
@@ -82,7 +83,7 @@ class Faults:
         for rank, other in same.items():
             self.account(rank, comm, other["account"])
 
-    def account(self, rank: int, comm: str, account: Any) -> None:
+    def account(self, rank: int, comm: str, account: Account | None) -> None:
         """What a rank was doing when it was stopped; the first answer counts."""
         case = self._cases.get(comm)
         if case is not None and account:
@@ -104,6 +105,6 @@ class Faults:
         case.decided = True
         for rank in case.fault["ranks"]:
             case.accounts.setdefault(rank, {"state": self._absent[rank]} if rank in self._absent else NO_ANSWER)
-        verdict = {key: case.fault.get(key) for key in ("kind", "comm", "seq", "by", "text", "ranks", "first")}
+        verdict = {key: value for key, value in case.fault.items() if key != "account"} | {"accounts": case.accounts}
         for rank in case.fault["ranks"]:
-            self._send(rank, {"verdict": {**verdict, "accounts": case.accounts}})
+            self._send(rank, {"verdict": verdict})

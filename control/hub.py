@@ -24,6 +24,7 @@ from hocket.control.faults import Faults
 from hocket.control.handshake import Hello
 from hocket.control.link import Link, Message, encode
 from hocket.control.reactor import Reactor
+from hocket.control.records import State
 from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket.transports")
@@ -44,7 +45,7 @@ class Hub:
         self.welcome = {"salt" if keyed else "key": secrets.token_hex(32)}
         self.complete: Callable[[], object] = lambda: None
         self.formed = False
-        self.absent: dict[int, str] = {}  # rank: "lost" or "left"
+        self.absent: dict[int, State] = {}  # rank: "lost" or "left"
         self._links: dict[int, Link] = {}
         self._who: dict[int, str] = {}  # rank: "process 123 on host x"
         self._how: dict[int, str] = {}  # rank: how it was lost

@@ -19,6 +19,7 @@ from hocket.control.handshake import AuthError, prove
 from hocket.control.hub import JOIN, Hub
 from hocket.control.link import Link, Message
 from hocket.control.reactor import Reactor
+from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket.transports")
@@ -44,11 +45,11 @@ class Session:
         self.epoch = 0  # tells this session from others of the job; from the key, once that is known
         self.lost: dict[int, str] = {}
         self.left: set[int] = set()
-        self.on_stop: Callable[[Message], Message] = lambda fault: {}
-        self.on_verdict: Callable[[Message], object] = lambda verdict: None
+        self.on_stop: Callable[[Fault], Account] = lambda fault: {}
+        self.on_verdict: Callable[[Verdict], object] = lambda verdict: None
         self.on_left: Callable[[int, dict[str, int]], object] = lambda rank, finished: None
-        self.on_ask: Callable[[str], Message] = lambda comm: {}
-        self.on_told: Callable[[str, int, Message], object] = lambda comm, rank, account: None
+        self.on_ask: Callable[[str], Account] = lambda comm: {}
+        self.on_told: Callable[[str, int, Account], object] = lambda comm, rank, account: None
         self._hub: Hub | None = None
         self._owns_reactor = False
         self.home: str | None = None  # rank 0: where its hub listens; its own way there is a pair of sockets
@@ -88,12 +89,12 @@ class Session:
         """The address of this host that its way to the hub starts from; None over a Unix socket."""
         return self.home or self._link.local_address
 
-    def report(self, fault: Message) -> None:
-        """Tell all ranks of a communicator that it failed: {kind, comm, seq, ranks, text, account}."""
+    def report(self, fault: Fault) -> None:
+        """Tell all ranks of a communicator that it failed."""
         self._link.send({"report": fault})
 
-    def stuck(self, info: Message) -> None:
-        """Tell the hub that this rank has waited a while: {comm, seq, fingerprint, ranks, account}."""
+    def stuck(self, info: Waiting) -> None:
+        """Tell the hub that this rank has waited a while."""
         self._link.send({"stuck": info})
 
     def ask(self, comm: str, ranks: list[int]) -> None:
@@ -200,7 +201,7 @@ class Session:
                 self._heard[kind if number is None else (kind, number)] = message
                 self._changed.notify_all()
 
-    def _stop(self, fault: Message) -> None:
+    def _stop(self, fault: Fault) -> None:
         try:
             account = self.on_stop(fault)
             self._link.send({"account": account, "comm": fault["comm"]})
@@ -208,7 +209,7 @@ class Session:
             log.exception("hocket: rank %d could not say what it is doing", self.rank)
             self._link.send({"account": {"state": "error", "text": repr(why)}, "comm": fault["comm"]})
 
-    def _judge(self, verdict: Message) -> None:
+    def _judge(self, verdict: Verdict) -> None:
         if "accounts" in verdict:
             verdict["accounts"] = {int(rank): account for rank, account in verdict["accounts"].items()}
         self._note(lost=dict.fromkeys(verdict.get("new", ()), str(verdict.get("how"))))

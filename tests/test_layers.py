@@ -35,6 +35,7 @@ MAY: dict[str, set[str]] = {
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {
     "bench/torch_backend.py": "torch",  # the benchmark of it
+    "control/encryption.py": "transports",  # TLS: one kind of connection, for control and for channels
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte
@@ -42,7 +43,6 @@ FORBIDDEN = {
     "transports": ("torch",),
     "control": ("numpy", "torch"),
     "system": ("torch",),
-    "collectives": ("torch",),
 }
 MOST = 17
 """Modules and headers of a folder, with its __init__."""

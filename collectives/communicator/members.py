@@ -19,6 +19,7 @@ from hocket.collectives.engine.queue import Queue
 from hocket.collectives.engine.shortcut import HotPath
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
+from hocket.control.records import Account, Verdict
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -46,12 +47,12 @@ class Members(HotPath):
         self._broken: BaseException | None = None
         self._raised = False
         """Has a call raised what ended it?"""
-        self._verdict: dict[str, Any] | None = None
+        self._verdict: Verdict | None = None
         self._heard = threading.Event()
         self._sole: dict[str, bool] = {}
         self._waits: dict[Any, Any] = {}
         """Of each engine, how its long wait stands (failing.Waiting)."""
-        self.told: dict[int, dict[str, Any]] = {}
+        self.told: dict[int, Account] = {}
         """What other world ranks said that they were doing, when this one asked as it waited long."""
         self._stranded: dict[int, list[int]] = {}
         """Members that cannot go on, as those have left."""

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import wording
-from hocket.collectives.failures import wording as verdicts
 from hocket.collectives.failures.callsite import caller_site, thread_site
 from hocket.collectives.failures.leaving import GRACE, HAS_LEFT, HasLeft, missed_in_collective, missed_in_messages
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued, oldest, under_way
 from hocket.control.faults import LEFT
+from hocket.control.records import Account, Fault, Kind, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
 from hocket.kernels.dtypes import DTYPES
 
@@ -112,7 +112,8 @@ class Failing(Members):
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = self._verdict if heard else None
         if verdict is None:  # the hub itself is silent: say what this rank knows
-            kind = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}.get(code, "lost")
+            kinds: dict[int, Kind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
+            kind = kinds.get(code, "lost")
             verdict = {
                 "kind": kind, "comm": self.name, "seq": seq, "by": self.world.rank, "text": call,
                 "lost": [self.members[culprit]], "how": "and the job's control plane does not answer",
@@ -132,23 +133,25 @@ class Failing(Members):
                 return False
         return True
 
-    def _end_as_left(self, gone: list[int], engine: Engine, account: dict[str, Any]) -> NoReturn:
+    def _end_as_left(self, gone: list[int], engine: Engine, account: Account) -> NoReturn:
         """These ranks have left, and the call cannot end without them.
 
         The others notice by themselves in their next collective, not in messages, for which they may wait for this one.
         """
+        if self._verdict is not None:
+            raise wording.build(self._verdict, self.members, self.rank, account["call"], self._closed)
         gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
         self._report(LEFT, HAS_LEFT, account, left=[self.members[r] for r in gone])
-        error = verdicts.lost(gone, HAS_LEFT, self.rank, account["call"])
+        error = wording.lost(gone, HAS_LEFT, self.rank, account["call"])
         self._abort(error)
         raise error
 
     def _report(
-        self, kind: str, text: str, account: dict[str, Any], seq: int | None = None, first: int = 0, **more: Any
+        self, kind: Kind, text: str, account: Account, seq: int | None = None, first: int = 0, left: list[int] | None = None
     ) -> None:
         self.world.session.report({
             "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
-            "text": text, "account": account, "first": first, **more,
+            "text": text, "account": account, "first": first, "left": left or [],
         })  # fmt: skip
 
     def _abort(self, error: BaseException, first: int = 0) -> None:
@@ -172,13 +175,13 @@ class Failing(Members):
             if queue.accelerator is not None:
                 queue.accelerator.abort()
 
-    def stop(self, fault: dict[str, Any]) -> dict[str, Any]:
+    def stop(self, fault: Fault) -> Account:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
         account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
         self._halt(fault.get("first") or 0)
         return account
 
-    def hear(self, verdict: dict[str, Any]) -> None:
+    def hear(self, verdict: Verdict) -> None:
         """The verdict on this communicator, or on ranks that were lost."""
         if verdict["kind"] == "lost":
             mine = bool(set(verdict["lost"]) & set(self.members))
@@ -197,10 +200,10 @@ class Failing(Members):
         call = self._main.engine.words if self._main.engine.busy else ""
         self._abort(wording.build(verdict, self.members, self.rank, call, self._closed), verdict.get("first") or 0)
 
-    def account(self, seq: int = 0) -> dict[str, Any]:
+    def account(self, seq: int = 0) -> Account:
         """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
         main = self._main.engine
-        then = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
+        then: Account = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
         for queue in list(self._queues.values()):
             engine = queue.engine
             if engine.busy or oldest(engine) is not None:
@@ -240,7 +243,7 @@ class Failing(Members):
             })  # fmt: skip
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
-        if self.world.left:
+        if self.world.left and not self._halted:  # a verdict says more: a rank that left may have followed another
             self._look_who_left(engine, waiting)
 
     def _look_who_left(self, engine: Engine, waiting: Waiting) -> None:
@@ -286,10 +289,10 @@ class Failing(Members):
 
 def _account(
     engine: Engine, ended: Queued | None = None, where: Callable[[], str] = caller_site
-) -> dict[str, Any]:
+) -> Account:
     """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it."""
     plan, call, seq, site = _at(engine, ended)
-    account: dict[str, Any] = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
+    account: Account = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
     if plan is not None and plan.algorithm == "message":
         account["waits_for"] = sorted(plan.peers)
     return account

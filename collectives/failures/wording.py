@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hocket.errors as errors
+from hocket.control.records import Account, Verdict
 
 MOST_SHOWN = 8
 """Ranks that a line of the log tells of."""
@@ -16,7 +17,7 @@ CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
 
 
-def describe_account(account: dict[str, Any] | None) -> str:
+def describe_account(account: Account | None) -> str:
     """One rank's account in words."""
     if not account or account.get("state") == "no answer":
         return "does not answer (stopped, or its interpreter is held)"
@@ -24,19 +25,20 @@ def describe_account(account: dict[str, Any] | None) -> str:
         return "is gone (its process ended)" if account["state"] == "lost" else "has left the job"
     if account.get("then"):
         now = f"in {account['call']}" if account.get("state") == "in call" else "in no call"
-        site, number = account.get("site", "?"), account["seq"]
-        now = "at the end of its program" if site == "?" else f"{now} at {site} (its call number {number})"
+        site, seq = account.get("site", "?"), account["seq"]
+        now = "at the end of its program" if site == "?" else f"{now} at {site} (its call number {seq})"
         return f"called {account['then']}, and is now {now}"
     if account.get("state") == "idle":
         last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
         return f"is not in a call on this communicator, it is at {account.get('site', '?')}{last}"
-    call, site, seq = (account.get(key, "?") for key in ("call", "site", "seq"))
-    if call == CLOSE and site == "?":
-        return f"has come to the end of its program (its call number {seq})"
-    return f"called {call} at {site}" + (f" (its call number {seq})" if "waits_for" not in account else "")
+    site, number = account.get("site", "?"), account.get("seq", "?")
+    if account.get("call") == CLOSE and site == "?":
+        return f"has come to the end of its program (its call number {number})"
+    called = f"called {account.get('call', '?')} at {site}"
+    return called if "waits_for" in account else f"{called} (its call number {number})"
 
 
-def build(verdict: dict[str, Any], members: list[int], me: int, call: str, closing: bool = False) -> errors.Error:
+def build(verdict: Verdict, members: list[int], me: int, call: str, closing: bool = False) -> errors.Error:
     """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too."""
     kind = verdict["kind"]
     if kind == "lost":
@@ -99,7 +101,7 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
         "calls in the same order, and each recv needs its send.", calls)  # fmt: skip
 
 
-def still_waiting(mine: dict[str, Any], others: dict[int, dict[str, Any] | None], seconds: float) -> str:
+def still_waiting(mine: Account, others: dict[int, Account | None], seconds: float) -> str:
     """What a rank logs that waits long: its call, and what those are doing that hold it up."""
     awaited = mine.get("waits_for")
     late = {
@@ -114,7 +116,7 @@ def still_waiting(mine: dict[str, Any], others: dict[int, dict[str, Any] | None]
     return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{shown}{more}"
 
 
-def holding_up(awaited: Sequence[int], accounts: Mapping[int, dict[str, Any]]) -> list[int]:
+def holding_up(awaited: Sequence[int], accounts: Mapping[int, Account]) -> list[int]:
     """Of the ranks that a message waits for, and those that they wait for themselves: who holds up the rest.
 
     Those that do not answer; else those that wait for nobody; else, as all wait for each other, the awaited.
@@ -129,14 +131,14 @@ def holding_up(awaited: Sequence[int], accounts: Mapping[int, dict[str, Any]]) -
     return sorted(silent or [r for r in reached if not _waits_for(accounts[r], accounts)] or awaited)
 
 
-def _waits_for(account: Mapping[str, Any], accounts: Mapping[int, dict[str, Any]]) -> list[int]:
+def _waits_for(account: Account, accounts: Mapping[int, Account]) -> list[int]:
     if account.get("state") != "in call":
         return []
     late = [r for r, other in accounts.items() if not arrived(other, account.get("seq", 0))]
     return list(account.get("waits_for", late))
 
 
-def arrived(account: dict[str, Any], seq: int) -> bool:
+def arrived(account: Account, seq: int) -> bool:
     """Has that rank come to call number `seq`?"""
     if account.get("state") in ("no answer", "lost", "left", "error"):
         return False

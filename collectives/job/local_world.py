@@ -6,6 +6,7 @@ is replaced by a lock.  Kernels and waits run without the GIL; Python code betwe
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 import time
@@ -16,8 +17,9 @@ from hocket.arguments import choices, whole
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import World
-from hocket.control.faults import LEFT
+from hocket.control.faults import Faults
 from hocket.control.hub import ASK_AGAIN
+from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport
 from hocket.transports.reference import Exchange, ReferenceTransport
@@ -35,22 +37,31 @@ class _Meeting:
         self.sessions: list[ThreadSession] = []
         self.barrier = threading.Barrier(size)
         self.values: list[Any] = [None] * size
-        self.lock = threading.Lock()
-        self.judged: set[str] = set()
+        self.lock = threading.RLock()
         self.asked: dict[str, float] = {}
-        self.stuck: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+        self.mail: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
+        self.faults = Faults(lambda rank, message: self.mail.append((rank, message)), lambda seconds, call: None, {})
+        """All ranks answer at once, so nobody's time is ever over."""
+
+    def tell(self, what: Callable[[Faults], None]) -> None:
+        """Tell the faults something, and deliver what they say to it."""
+        with self.lock:
+            what(self.faults)
+            while self.mail:
+                rank, message = self.mail.popleft()
+                self.sessions[rank].hear(message)
 
 
 class ThreadSession:
-    """The control plane between threads; the interface of transports.session.Session."""
+    """The control plane between threads; the interface of control.session.Session."""
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.meeting = rank, meeting
-        self.on_stop: Callable[[dict[str, Any]], dict[str, Any]] = lambda fault: {}
-        self.on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None
+        self.on_stop: Callable[[Fault], Account] = lambda fault: {}
+        self.on_verdict: Callable[[Verdict], None] = lambda verdict: None
         self.on_left: Callable[[int, dict[str, int]], None] = lambda rank, finished: None
-        self.on_ask: Callable[[str], dict[str, Any]] = lambda comm: {}
-        self.on_told: Callable[[str, int, dict[str, Any]], None] = lambda comm, rank, account: None
+        self.on_ask: Callable[[str], Account] = lambda comm: {}
+        self.on_told: Callable[[str, int, Account], None] = lambda comm, rank, account: None
         meeting.sessions.append(self)
 
     def exchange(self, value: Any, timeout: float) -> list[Any]:
@@ -64,29 +75,20 @@ class ThreadSession:
             raise TimeoutError("not all threads of the local world came to its start") from None
         return values
 
-    def report(self, fault: dict[str, Any]) -> None:
-        meeting = self.meeting
-        members = [s for s in meeting.sessions if s.rank in fault["ranks"]]
-        if fault["kind"] == LEFT:
-            for session in members:
-                session.on_verdict({**fault, "by": self.rank})
-            return
-        with meeting.lock:
-            if fault["comm"] in meeting.judged:
-                return
-            meeting.judged.add(fault["comm"])
-        accounts = {str(s.rank): fault["account"] if s is self else s.on_stop(fault) for s in members}
-        verdict = {**fault, "by": self.rank, "accounts": accounts}
-        for session in members:
-            session.on_verdict(verdict)
+    def report(self, fault: Fault) -> None:
+        self.meeting.tell(lambda faults: faults.report(self.rank, fault))
 
-    def stuck(self, info: dict[str, Any]) -> None:
-        with self.meeting.lock:
-            seen = self.meeting.stuck.setdefault((info["comm"], info["seq"]), {})
-            seen[self.rank] = info
-            differ = len({i["fingerprint"] for i in seen.values()}) > 1
-        if differ:
-            self.report({**info, "kind": "mismatch", "text": "ranks wait for different calls"})
+    def stuck(self, info: Waiting) -> None:
+        self.meeting.tell(lambda faults: faults.stuck(self.rank, info))
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """What the faults say to this rank."""
+        if "stop" in message:
+            fault: Fault = message["stop"]
+            account = self.on_stop(fault)
+            self.meeting.tell(lambda faults: faults.account(self.rank, fault["comm"], account))
+        else:
+            self.on_verdict(message["verdict"])
 
     def ask(self, comm: str, ranks: list[int]) -> None:
         with self.meeting.lock:  # one of those who wait is enough to say it

@@ -18,6 +18,7 @@ from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
 from hocket.control.reactor import Reactor
+from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
 from hocket.transports.base import Traits, Transport
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Control(Protocol):
-    """What the world needs of a session (transports.session.Session, or threads.ThreadSession)."""
+    """What the world needs of a session (control.session.Session, or local_world.ThreadSession)."""
 
     on_stop: Any
     on_verdict: Any
@@ -37,8 +38,8 @@ class Control(Protocol):
     on_told: Any
 
     def exchange(self, value: Any, timeout: float) -> list[Any]: ...
-    def report(self, fault: dict[str, Any]) -> None: ...
-    def stuck(self, info: dict[str, Any]) -> None: ...
+    def report(self, fault: Fault) -> None: ...
+    def stuck(self, info: Waiting) -> None: ...
     def ask(self, comm: str, ranks: list[int]) -> None: ...
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None: ...
 
@@ -173,22 +174,22 @@ class World:
 
     # --- from the control plane (reactor's thread)
 
-    def _on_stop(self, fault: dict[str, Any]) -> dict[str, Any]:
+    def _on_stop(self, fault: Fault) -> Account:
         for comm in self.present():
             if comm.name == fault["comm"]:
                 return comm.stop(fault)
         return {"state": "idle", "call": "", "site": "", "seq": 0}
 
-    def _on_ask(self, name: str) -> dict[str, Any]:
+    def _on_ask(self, name: str) -> Account:
         comm = next((comm for comm in self.present() if comm.name == name), None)
         return comm.account() if comm is not None else {"state": "idle", "call": "", "site": thread_site(), "seq": 0}
 
-    def _on_told(self, name: str, rank: int, account: dict[str, Any]) -> None:
+    def _on_told(self, name: str, rank: int, account: Account) -> None:
         for comm in self.present():
             if comm.name == name:
                 comm.told[rank] = account
 
-    def _on_verdict(self, verdict: dict[str, Any]) -> None:
+    def _on_verdict(self, verdict: Verdict) -> None:
         if verdict["kind"] == "lost":
             self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
         for comm in self.present():
