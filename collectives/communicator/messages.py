@@ -13,7 +13,7 @@ from hocket.collectives.arrays.buffers import Buffer, describe
 from hocket.collectives.calls.call import Call, writable
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.options import Options
-from hocket.collectives.communicator.runner import NO_OP, Running, check_timeout
+from hocket.collectives.communicator.runner import NO_OP, Running
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.plans.lower import IN, OUT
@@ -37,7 +37,6 @@ class Messages(Running):
         if self._broken is not None:
             self._refuse()
         refuse_inside()
-        check_timeout(options.timeout)
         src = describe(x) if dest is not None else None
         dst = writable(describe(out, "out"), "out") if source is not None else None
         for buffer in (src, dst):

@@ -42,12 +42,6 @@ Scaling = tuple[int, int, int, float]
 """To which address, from which, how many elements, times what: what a run does before anything else."""
 
 
-def check_timeout(timeout: float | None) -> None:
-    """A limit of a call is seconds, more than 0."""
-    if timeout is not None and not timeout > 0:
-        raise ArgumentError(f"timeout={timeout!r} must be seconds, more than 0 (None: HOCKET_TIMEOUT)")
-
-
 class Running(Failing):
     """The general way of every call; hot.pyx has the short one."""
 
@@ -68,7 +62,6 @@ class Running(Failing):
         refuse_inside()
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
-        check_timeout(options.timeout)
         how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
