@@ -22,8 +22,7 @@ run: $(VENV)/run.stamp
 	@echo "the plot is $(PLOT)"
 
 test: lint | $(IMPI)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/collectives/communicator/test_hosts.py
-	$(BIN)/python -m pytest tests/collectives/communicator/test_hosts.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

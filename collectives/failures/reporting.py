@@ -147,8 +147,9 @@ class Failing(Members):
         raise error
 
     def _report(
-        self, kind: Kind, text: str, account: Account, seq: int | None = None, first: int = 0, left: list[int] | None = None
-    ) -> None:
+        self, kind: Kind, text: str, account: Account, seq: int | None = None, first: int = 0,
+        left: list[int] | None = None,
+    ) -> None:  # fmt: skip
         self.world.session.report({
             "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
             "text": text, "account": account, "first": first, "left": left or [],

@@ -22,13 +22,16 @@ UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE",
 def job_on(hosts: list[str], source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
     own = {"WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "29500", "HOCKET_SECRET": SECRET, **env}
     own = {k: v for k, v in own.items() if v}
-    with tempfile.TemporaryDirectory(prefix="hosts-") as short:  # sockets have short paths
+    # A TMPDIR that is too long for sockets is left for /tmp, which both hosts see: then they are one.
+    with tempfile.TemporaryDirectory(prefix="hosts-") as short:
+        temporary = pathlib.Path(short, "tmp")
+        temporary.mkdir()
         places = [pathlib.Path(short, f"host{r // 2}") for r in range(4)]
         for place in places:
             place.mkdir(exist_ok=True)
         clean = ["env", *(word for name in UNSET for word in ("-u", name)), *(f"{k}={v}" for k, v in own.items())]
         prefix = {r: [*on(hosts[r // 2], str(places[r])), *clean, f"RANK={r}"] for r in range(4)}
-        with job(4, source, where, prefix=prefix) as run:
+        with job(4, source, where, {"TMPDIR": str(temporary)}, prefix=prefix) as run:
             yield run
         for place in places:
             assert [name for name in os.listdir(place) if not name.startswith("hocket-0")] == []

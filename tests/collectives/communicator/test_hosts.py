@@ -67,7 +67,9 @@ say(done=True, ports=ports)
     ids=["ipv4", "ipv6 and HOCKET_PORTS", "no secret"],
 )
 def test_two_hosts(hosts: list[str], master: str, how: str, env: dict[str, str], tmp_path: pathlib.Path) -> None:
-    with job_on(hosts, ROADS.format(how=how), tmp_path, master=master, **env) as run:
+    deep = tmp_path / ("deep" * 20)  # as parallel tests' folders are: too long for the paths of sockets
+    deep.mkdir()
+    with job_on(hosts, ROADS.format(how=how), deep, master=master, **env) as run:
         ends = run.wait(60)
     assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
     for rank, end in enumerate(ends):
