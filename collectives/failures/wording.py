@@ -49,12 +49,12 @@ def build(verdict: Verdict, members: list[int], me: int, call: str, closing: boo
     by = verdict.get("by")
     who = f"rank {members.index(by)}" if by in members else "a rank"
     early = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE and "then" not in a]  # made no other call
-    if kind == "mismatch" and early and not closing:
-        return lost(early, "it has left (closed this communicator, or exited)", me, call)
     if kind == "mismatch" and by in members and "waits_for" in accounts.get(members.index(by), {}):
         calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
         return errors.MismatchError(
             f"{verdict.get('text', '')}: a message must have the dtype and the size of its recv.{lines}", calls)
+    if kind == "mismatch" and early and not closing:
+        return lost(early, "it has left (closed this communicator, or exited)", me, call)
     if kind == "mismatch":
         calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
         return errors.MismatchError(

@@ -51,6 +51,14 @@ def test_what_is_heard_of_between_calls_is_told_at_the_end() -> None:
         assert end.code == 1 and "rank 1 called allreduce(float64[3], op='sum') at rank.py:6" in end.err, end
 
 
+def test_a_message_of_another_size_is_told_though_its_sender_is_at_its_end() -> None:
+    with Job(2, START + "comm.recv(x, 0) if rank else comm.send(np.ones(4), 1)") as job:
+        ends = job.wait(30)
+    for end in ends:
+        assert end.code == 1 and "a message must have the dtype and the size of its recv" in end.err, end
+    assert "hocket.errors.MismatchError: recv(float64[3], source=0, tag=0)" in ends[1].err, ends[1]
+
+
 WAYS = {
     "with": "with comm:\n    comm.broadcast(x, rank)\n",
     "close": "comm.broadcast(x, rank)\ncomm.close()\n",
