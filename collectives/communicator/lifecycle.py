@@ -15,6 +15,7 @@ import logging
 import time
 from typing import Any
 
+
 from hocket.arguments import seconds
 from hocket.collectives.calls.call import resolve_call
 from hocket.collectives.calls.options import Options
@@ -24,7 +25,7 @@ from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import GRACE
-from hocket.collectives.waiting.queued import Queued, oldest
+from hocket.collectives.waiting.queued import Queued, oldest, unreceived
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
 
 log = logging.getLogger("hocket")
@@ -140,6 +141,9 @@ class CommunicatorBase(Messages):
                         break
                 if first is not None:
                     left_open.append(f"{first.words} at {first.site}")
+                elif kind == "messages":
+                    never = f" that it never received, on communicator {comm.name!r}"
+                    left_open += [f"a message from rank {r} with tag {t}{never}" for r, t in unreceived(engine).items()]
                 if kind != "messages" and comm is not self:
                     name, number = f"communicator {comm.name!r}" + (f" over {road}" if road else ""), engine.sequence
                     calls[name] = [number, engine.plan.fingerprint if engine.plan else 0, engine.call(number)]

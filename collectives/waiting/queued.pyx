@@ -11,9 +11,11 @@ from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
-from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, hk_ladder, hk_load32,
-                                     hk_now, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, nanoseconds)
+from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
+                                            hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
+                                            hk_wait_step, may_drive, nanoseconds)
 from hocket.kernels.cpu.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
+from hocket.transports.channel cimport hk_view
 
 from hocket.collectives.waiting.progress import stop
 from hocket.collectives.failures.callsite import caller, shown_site
@@ -196,6 +198,28 @@ def oldest(Engine engine):
         if (<Queued>work).engine is engine and ended(&(<Queued>work).node) != DONE:
             return work
     return None
+
+
+def unreceived(Engine engine):
+    """(rank, tag) of the first message from each rank that has come to this idle engine, and that no recv has taken."""
+    cdef Core* e = &engine.core
+    cdef hk_view v
+    cdef Stash* m
+    cdef int peer
+    cdef size_t slot
+    found = {}
+    if engine.driven or e.failed or e.aborted:
+        return found
+    for peer in range(e.size):
+        if e.rx[peer] == NULL:
+            continue
+        if e.rx[peer].ops.peek(e.rx[peer], &v, 0) == 1:
+            found[peer] = v.tag & 0xffffffff
+        for slot in range(TAG_SLOTS if e.aside[peer] != NULL else 0):
+            m = e.aside[peer].first[slot]
+            if m != NULL:
+                found[peer] = m.tag & 0xffffffff
+    return found
 
 
 def under_way(engine):

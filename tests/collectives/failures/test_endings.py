@@ -27,6 +27,11 @@ DIFFER = {
     "different roots": ("comm.broadcast(x, rank)", "rank 1 called broadcast(float64[3], root=1)"),
     "a recv that nobody sends to": (
         "work = comm.recv(x, 0, async_op=True) if rank else None", "rank 1 leaves open recv(float64[3], source=0"),
+    "a message that nobody receives": (
+        "comm.send(x, 1, tag=5) if rank == 0 else None", "rank 1 leaves open a message from rank 0 with tag 5"),
+    "a message that was set aside": (
+        "[comm.send(x, 1, t) for t in (6, 7)] if rank == 0 else comm.recv(x, 0, 7)",
+        "rank 1 leaves open a message from rank 0 with tag 6"),
     "another communicator": (
         "inner = comm.dup(); rank == 0 and inner.broadcast(x)", "rank 0 made 1 calls on communicator"),
 }  # fmt: skip
