@@ -15,7 +15,6 @@ import logging
 import time
 from typing import Any
 
-
 from hocket.arguments import seconds
 from hocket.collectives.calls.call import resolve_call
 from hocket.collectives.calls.options import Options
