@@ -76,14 +76,17 @@ class TcpTransport:
         for offer in offers:
             if not offer:
                 refusals.append("that rank offers no TCP address")
+            elif not _is_offer(offer):
+                refusals.append("what that rank offers is no TCP address")
             elif offer.get("encrypts", False) != self.context.encrypt:
                 refusals.append(f"one of the two encrypts: {encryption.DIFFERS}")
             elif ipaddress.ip_address(offer["host"]).is_loopback and offer["network"] != network_id():
                 refusals.append(f"it listens on {offer['host']}, which is loopback, on another host or in a container")
             else:
                 refusals.append(None)
-        self._addresses.update({r: (o["host"], o["port"]) for r, o in enumerate(offers) if o})
-        self._ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in enumerate(offers) if o})
+        known = {r: offer for r, offer in enumerate(offers) if offer and _is_offer(offer)}
+        self._addresses.update({r: (o["host"], o["port"]) for r, o in known.items()})
+        self._ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
         return refusals
 
     def detail(self, rank: int) -> str:
@@ -223,6 +226,15 @@ class TcpLane(DialledLane):
         """Of a communicator that was dropped: what was sent still arrives, as the system delivers it."""
         if hasattr(self, "opened"):
             self.close()
+
+
+def _is_offer(value: Any) -> bool:
+    """Did a rank write it that means well?"""
+    try:
+        ipaddress.ip_address(str(value["host"]))
+        return isinstance(value["host"], str) and value["port"] in range(1, 65536) and isinstance(value["network"], str)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def network_id() -> str:
