@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from hocket.transports.reactor import Reactor
 
 from hocket.transports.base import Context
-from hocket.transports.reactor import Reactor
 from hocket.transports.tcp import TcpTransport, network_id
 
 GOOD = {"host": "10.0.0.1", "port": 4000, "network": network_id(), "encrypts": False}
