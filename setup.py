@@ -46,7 +46,9 @@ EXTENSIONS = [
     "transports.shm.window",
     "transports.tcp.stream",
     "transports.tcp.tls",
-    "transports.verbs.rdma",
+    "transports.verbs.channels",
+    "transports.verbs.device",
+    "transports.verbs.ends",
 ]
 # HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).
 EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()

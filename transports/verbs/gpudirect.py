@@ -1,6 +1,6 @@
 """Can a network card read and write a GPU's memory here?  Asked of the drivers, never assumed.
 
-The CUDA driver exports a range of device memory as a dma-buf, which ibv_reg_dmabuf_mr registers (rdma.Device.pin).
+The CUDA driver exports a range of device memory as a dma-buf, which ibv_reg_dmabuf_mr registers (Device.pin).
 No kernel module of NVIDIA's (nvidia-peermem) is needed; Linux 5.12 and a driver that offers it are.
 """
 
@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 from hocket.errors import TransportError
-from hocket.transports.verbs import rdma
+from hocket.transports.verbs.device import library, registers_dma_bufs
 
 DRIVER = "libcuda.so.1"
 DMA_BUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
@@ -23,19 +23,19 @@ PAGE = 65536  # of device memory: what is exported begins and ends at multiples
 def _driver() -> Any:
     """The CUDA driver, or why there is none."""
     try:
-        library = ctypes.CDLL(DRIVER)
+        cuda = ctypes.CDLL(DRIVER)
     except OSError as why:
         return str(why)
-    code = library.cuInit(0)
-    return f"the CUDA driver does not start (error {code})" if code else library
+    code = cuda.cuInit(0)
+    return f"the CUDA driver does not start (error {code})" if code else cuda
 
 
 def refusal(device: int = 0) -> str | None:
     """None, or why the memory of CUDA device number `device` cannot be registered with an RDMA device."""
-    why = rdma.library()
+    why = library()
     if why:
         return why
-    if not rdma.registers_dma_bufs():
+    if not registers_dma_bufs():
         return "libibverbs is older than 34: it has no ibv_reg_dmabuf_mr"
     driver = _driver()
     if isinstance(driver, str):

@@ -1,7 +1,6 @@
-"""The verbs transport over the stand-in for libibverbs (fake_verbs.c): run by test_verbs.py, in processes that find it.
+"""Channels of the verbs transport over the stand-in for libibverbs: the laws, what fails, and whose memory it is.
 
-After every test nothing may be left in the devices, no queue may have overflowed, and nothing may have been given
-back too early.
+Run by test_verbs.py, in processes that find the stand-in, with fake_verbs.py as a plugin.
 """
 
 from __future__ import annotations
@@ -9,84 +8,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import gc
 import json
-import mmap
-import os
-import pathlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_verbs import FAKE, LONG, PINS, Registered, both, get, pin, put, talk
 
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, ends
 from hocket.conformance.ends import End, data, each
-from hocket.control.reactor import Reactor
-from hocket.errors import ArgumentError, TransportError
-from hocket.transports.verbs import rdma, transport
+from hocket.errors import TransportError
 from hocket.transports.verbs.transport import VerbsTransport
-
-FAKE = ctypes.CDLL("libibverbs.so.1")
-FAKE.fake_get.restype = ctypes.c_long
-LIVE = ("contexts", "pds", "mrs", "mws", "channels", "cqs", "qps", "pinned")
-KNOBS = ("devices", "windows", "max_inline", "down", "delay", "hold", "fail_at", "fail_status", "refuse_errno") + tuple(
-    f"refuse_{what}" for what in ("mr", "qp", "cq", "channel", "mw", "modify", "post")
-)
-LONG = 5 << 17
-"""Bytes: two pieces and a half, not copied if they are registered."""
-transport.SYSTEM = pathlib.Path(os.environ["FAKE_SYSTEM"])
-
-
-def get(name: str) -> int:
-    return int(FAKE.fake_get(name.encode()))
-
-
-def put(**knobs: int) -> None:
-    for name, value in knobs.items():
-        assert FAKE.fake_set(name.encode(), ctypes.c_long(value)) == 0, name
-
-
-def live() -> dict[str, int]:
-    return {name: get(name) for name in LIVE if get(name)}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    before = {name: get(name) for name in KNOBS}
-    yield
-    put(**before)
-    deadline = time.monotonic() + 3.0
-    while (gc.collect(), live())[1] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert live() == {} and get("overflows") == 0 and get("misuses") == 0, (live(), get("overflows"), get("misuses"))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_fails_unseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    yield
-    assert "Traceback" not in caplog.text, caplog.text
-
-
-class Registered(End):
-    """An end that registers its arrays first, as the collectives do."""
-
-    def run(self, *instrs: Any, source: Any = None, target: Any = None, **how: Any) -> str:
-        for side in self.sides:
-            for array in (source, target) if side is not None else ():
-                if array is not None and array.nbytes >= rdma.OFFER_MIN:
-                    side.owner[0][self.rank].pin(array.ctypes.data, array.nbytes, array)
-        return super().run(*instrs, source=source, target=target, **how)
-
-
-@pytest.fixture
-def lanes() -> Iterator[Lanes]:
-    with Lanes(VerbsTransport) as made:
-        yield made
-
 
 # ------------------------------------------------------------------------------------------------------- the laws
 
@@ -112,30 +48,6 @@ def test_law_of_registered_arrays(law: Callable[[Any], None], lanes: Lanes, monk
 
 
 # ------------------------------------------------------------------------------------------------------- failures
-
-def talk(side: Any, rounds: int = 12) -> Callable[[End], str]:
-    """Long and short messages to and fro, for as long as it goes: how it ended, and why."""
-
-    def run(end: End) -> str:
-        mine, into = data(LONG, end.rank), np.zeros(LONG, np.uint8)
-        for i in range(rounds):
-            n = LONG if i % 3 == 0 else 70_000 if i % 3 == 1 else 100
-            send = ("send", [1 - end.rank], -1, False, ends.pieces(0, n), None)
-            recv = ("recv", [1 - end.rank], -1, False, None, ends.pieces(1, n))
-            instrs = (send, recv) if end.rank == i % 2 else (recv, send)
-            result = end.run(*instrs, source=mine, target=into, timeout=8)
-            if result != "done":
-                why = end.engine.channel_error(1 - end.rank)
-                side[end.rank].close()  # as a rank that fails: the other one hears of it
-                return f"{result}: {why}"
-            assert np.array_equal(into[:n], data(LONG, 1 - end.rank)[:n])
-        return "done"
-
-    return run
-
-
-def both(pair: tuple[Any, Any], how: Callable[[Any], Callable[[End], Any]] = talk) -> list[Any]:
-    return each([Registered(0, [None, pair[0]]), Registered(1, [pair[1], None])], [how(pair)] * 2)
 
 
 @pytest.mark.parametrize("status", range(1, 24))
@@ -293,137 +205,6 @@ def test_a_late_write_is_refused(lanes: Lanes) -> None:
     assert sent == "lost" and got == ("timeout", True) and not get("bad_keys")
 
 
-class Link:
-    """A writer and a reader on two devices' first ports, without ranks."""
-
-    def __init__(self, nqp: int = 2, tamper: Callable[[dict[str, Any]], None] = lambda answer: None) -> None:
-        self.devices = [rdma.Device("fake0"), rdma.Device("fake1")]
-        gids = [device.gid(1, 2) for device in self.devices]
-        self.writer, self.reader = rdma.Writer(self.devices[0], nqp), rdma.Reader(self.devices[1])
-        self.answer = self.reader.attach(rdma.Path(1, 2, gids[0], 0, 3), self.writer.offer)
-        tamper(self.answer)
-        self.writer.connect(rdma.Path(1, 2, gids[1], 0, 3), self.answer)
-
-    def __enter__(self) -> Link:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.writer.close()
-        self.reader.close()
-        for device in self.devices:
-            device.close()
-
-
-def test_an_answer_is_not_believed() -> None:
-    def wrong(**change: Any) -> Callable[[dict[str, Any]], None]:
-        return lambda answer: answer.update(change)
-
-    numbers = ([1] * 3, [1], [], list(range(9)), [2**40, 1])
-    for change in (*({"qps": each_} for each_ in numbers), {"ring": -1}, {"psn": "x"}):
-        with pytest.raises((TransportError, TypeError, ValueError, OverflowError)):
-            Link(tamper=wrong(**change))
-    with pytest.raises((TransportError, ValueError)):
-        rdma.Path(1, 2, b"short", 0, 3)
-
-
-# ------------------------------------------------------------------------------------------------------- the devices
-
-def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert VerbsTransport.available() is None
-    put(devices=0)
-    assert VerbsTransport.available() == "there is no RDMA device"
-    with pytest.raises(TransportError, match="there is no RDMA device"):
-        transport.choose()
-    with pytest.raises(ArgumentError, match="no RDMA device fake0; there are none"):
-        transport.choose("fake0")
-    put(devices=-1)
-    assert VerbsTransport.available() == "this kernel has no RDMA (Function not implemented)"
-
-
-def test_the_port_that_is_asked_for() -> None:
-    assert transport.choose().text == "fake0 port 1"
-    assert transport.choose("fake1:1").text == "fake1 port 1"
-    assert [family for family, *_ in transport.choose("fake1").gids] == ["RoCE v1", "RoCE v1", "RoCE v2, IPv4"]
-    assert [(f, i) for f, i, _ in transport.choose("fake1:1:2").gids] == [("RoCE v2, IPv4", 2)]
-    for setting, words in (
-        ("mlx5_0", "HOCKET_RDMA=mlx5_0: no RDMA device mlx5_0; there are fake0, fake1"),
-        ("fake0:2", "HOCKET_RDMA=fake0:2: fake0 has 1 port"),
-        ("fake0:257", "HOCKET_RDMA=fake0:257: fake0 has 1 port"),
-        ("fake0:1:3", "fake0 port 1 has no address"),
-        ("fake0:1:9", "fake0 port 1 has no address"),
-    ):
-        with pytest.raises((ArgumentError, TransportError), match=words):
-            transport.choose(setting)
-    put(down=1)
-    assert transport.choose().text == "fake1 port 1"
-    with pytest.raises(TransportError, match="fake0 port 1 is down"):
-        transport.choose("fake0")
-    put(down=3)
-    with pytest.raises(TransportError, match="fake0 port 1 is down; fake1 port 1 is down"):
-        transport.choose()
-
-
-def test_ports_without_a_kind_of_address_in_common() -> None:
-    port = transport.choose("fake0:1:0")
-    with pytest.raises(TransportError, match=r"no kind of address in common \(here RoCE v1; there RoCE v2, IPv4\)"):
-        port.path(transport.choose("fake1:1:2").address)
-    port.device.close()
-
-
-# ------------------------------------------------------------------------------------------- the registration cache
-
-PINS = 256
-
-
-@pytest.fixture
-def device() -> Iterator[rdma.Device]:
-    made = rdma.Device("fake0")
-    yield made
-    made.close()
-
-
-def pin(device: rdma.Device, array: Any, owner: Any = None) -> bool:
-    return device.pin(array.ctypes.data, array.nbytes, array if owner is None else owner)
-
-
-def test_registered_for_as_long_as_it_lives(device: rdma.Device) -> None:
-    x = np.zeros(1000, np.uint8)
-    assert pin(device, x) and pin(device, x) and device.pinned == get("mrs") == 1
-    assert device.pin(x.ctypes.data + 10, 100, x) and get("mrs") == 1, "a part of it"
-    del x
-    assert device.pinned == get("mrs") == 0
-    assert not device.pin(0, 8, device) and not device.pin(1 << 46, 8, device) and device.pinned == 0
-    assert not device.pin(id(device), 8, 7), "an owner that cannot be watched"
-
-
-def test_another_array_at_the_same_place(device: rdma.Device) -> None:
-    memory = mmap.mmap(-1, 1 << 16)
-    first, second = np.frombuffer(memory, np.uint8), np.frombuffer(memory, np.uint8)[100:]
-    assert pin(device, first) and pin(device, second) and device.pinned == get("mrs") == 1
-    assert get("pinned") == second.nbytes, "it is the second's now"
-    del first
-    assert device.pinned == 1
-
-
-def test_more_arrays_than_there_is_room_for(device: rdma.Device) -> None:
-    arrays = [np.zeros(64, np.uint8) for _ in range(PINS + 44)]
-    for array in arrays:
-        assert pin(device, array)
-    assert device.pinned == get("mrs") == PINS
-    assert pin(device, arrays[-1]) and pin(device, arrays[44]) and get("mrs") == PINS
-    put(refuse_mr=1, refuse_errno=12)  # no more memory may be locked: the oldest gives way
-    assert pin(device, arrays[0]) and device.pinned == PINS
-    put(refuse_mr=-1)
-    assert not pin(device, np.zeros(64, np.uint8)) and device.pinned == 0, "all gave way, in vain"
-
-
-def test_memory_that_cannot_be_registered_costs_others_nothing(device: rdma.Device) -> None:
-    arrays = [np.zeros(64, np.uint8) for _ in range(9)]
-    assert all(pin(device, array) for array in arrays)
-    constant = np.frombuffer(mmap.mmap(-1, 4096, prot=mmap.PROT_READ), np.uint8)
-    assert not pin(device, constant) and device.pinned == 9
-
-
 def test_an_array_in_use_stays(lanes: Lanes) -> None:
     """... while other threads fill the cache; and what it carries arrives."""
     pair = lanes.pair()
@@ -461,28 +242,9 @@ def test_the_owner_dies_while_it_travels(lanes: Lanes) -> None:
         side.close()
 
 
-def test_close_twice(device: rdma.Device) -> None:
-    reader, writer = rdma.Reader(device), rdma.Writer(device, 2)
-    device.close()
-    assert get("pds") == 1, "not before what was made with it"
-    for each_ in (reader, writer, writer, reader):
-        each_.close()
-    device.close()
-    device.close()
-    with pytest.raises(TransportError, match="fake0 is closed"):
-        rdma.Writer(device, 2)
-
-
 def test_what_is_offered_travels_as_json(lanes: Lanes) -> None:
     pair = lanes.pair()
     transport = pair[0].owner[1][0]
     assert json.loads(json.dumps(transport.offer()))["gids"][2] == ["RoCE v2, IPv4", transport.port.gids[2][2].hex()]
     windows = "through windows" if get("windows") else "registered one by one, as the device has no windows"
     assert transport.detail(1) == f"fake0 port 1, RoCE v2, IPv4; long messages are not copied: {windows}"
-
-
-def test_a_reactor_is_not_needed_to_free() -> None:
-    reactor = Reactor()
-    reactor.close()
-    with Link():
-        assert get("qps") == 4

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 TYPES = {0: "IB/RoCE v1", 1: "IB/RoCE v1", 2: "RoCE v2"}
 ONLY = {"windows": "test", "no windows": "registered or key or late or refused", "late": "registered"}
-"""Which tests of over_fake.py, as each setting takes its time."""
+"""Which tests of over_fake.py and over_fake_devices.py, as each setting takes its time."""
 SETTINGS = {"windows": "windows=1", "no windows": "windows=0", "late": "windows=1,delay=30"}
 
 
@@ -33,22 +33,23 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for index, kind in TYPES.items():
             (port / "gid_attrs" / "types" / str(index)).write_text(kind + "\n")
     path = os.pathsep.join([str(place), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
-    return {**os.environ, "LD_LIBRARY_PATH": path, "FAKE_SYSTEM": str(place / "infiniband")}
+    found = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "LD_LIBRARY_PATH": path, "PYTHONPATH": found, "FAKE_SYSTEM": str(place / "infiniband")}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_over_the_stand_in(setting: str, machine: dict[str, str]) -> None:
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", "--durations", "5"]
     env = {**machine, "FAKE_VERBS": SETTINGS[setting]}
-    command += [str(HERE / "over_fake.py"), "-k", ONLY[setting]]
+    command += ["-p", "fake_verbs", str(HERE / "over_fake.py"), str(HERE / "over_fake_devices.py"), "-k", ONLY[setting]]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("setting", ["windows", "no windows"])
 def test_the_conformance_command(setting: str, machine: dict[str, str]) -> None:
-    env = {**machine, "FAKE_VERBS": SETTINGS[setting], "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    command = [sys.executable, "-m", "hocket.conformance", "over_fake:VerbsTransport", "--law", "closing_is_noticed"]
+    env = {**machine, "FAKE_VERBS": SETTINGS[setting]}
+    command = [sys.executable, "-m", "hocket.conformance", "fake_verbs:VerbsTransport", "--law", "closing_is_noticed"]
     done = subprocess.run([*command, "--law", "both_directions_at_once"], capture_output=True, text=True, env=env)
     assert done.returncode == 0 and done.stdout.count("kept ") == 2, done.stdout + done.stderr
 
@@ -96,7 +97,7 @@ def test_a_silent_device_is_noticed(tmp_path: Path) -> None:
     assert run(build(tmp_path, [*MEMORY, *SOON]), *SILENCE) == (0, "ok\n")
 
 
-# --- what breaks it: (name, text of verbs.h, text instead, the sanitizer and the job that notice)
+# --- what breaks it: (name, text of a header, text instead, the sanitizer and the job that notice)
 
 MUTANTS = [
     ("a packet may begin anywhere", " || word >= HK_V_RING / HK_V_ALIGN", "", MEMORY, HOSTILE),
@@ -121,6 +122,6 @@ MUTANTS = [
     [pytest.param(*m[1:], id=m[0], marks=pytest.mark.more if i % 2 else ()) for i, m in enumerate(MUTANTS)],
 )
 def test_a_missing_check_is_noticed(old: str, new: str, sanitizer: list[str], job: Any, tmp_path: Path) -> None:
-    headers.broken(tmp_path, old, new, "transports/verbs/protocol.h")
+    headers.broken(tmp_path, old, new, *(f"transports/verbs/{name}.h" for name in ("writer", "places", "reader")))
     code, said = run(build(tmp_path, sanitizer, tmp_path), *job)
     assert code != 0, said

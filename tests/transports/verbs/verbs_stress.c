@@ -1,4 +1,4 @@
-/* The channel of verbs.h over the stand-in for libibverbs, under sanitizers:
+/* The two ends of a channel (writer.h, reader.h) over the stand-in for libibverbs, under sanitizers:
  *
  *   verbs_stress pair SEED COUNT      a writer and a reader, each a thread, through COUNT messages
  *   verbs_stress hostile SEED COUNT   a reader is fed whatever a writer's process may put into its ring, and tell it
@@ -7,7 +7,9 @@
  * Prints ok; or what went wrong, and ends with 1. */
 #include "fake_verbs.c"
 
-#include "transports/verbs/protocol.h"
+#include <fcntl.h>
+
+#include "transports/verbs/reader.h"
 
 #define SET(result, name, arguments) .name = name,
 static hk_ibv library = {HK_IBV_FUNCTIONS(SET)};
@@ -22,7 +24,7 @@ static void must(int is_so, const char *what) {
 
 static uint32_t roll(uint32_t n) { return (uint32_t)(((uint64_t)rand_r(&dice) << 16 ^ (uint64_t)rand_r(&dice)) % n); }
 
-/* ------------------------------------------------------------------------ a channel, made as rdma.pyx makes it */
+/* ------------------------------------------------------------------------ a channel, made as channels.pyx makes it */
 
 typedef struct made { hk_v_writer w; hk_v_reader r; struct ibv_pd *pd; struct ibv_mr *mr[2]; } made;
 
