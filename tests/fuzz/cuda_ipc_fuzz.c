@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "transports/cuda_ipc/protocol.h"
+#include "transports/cuda_ipc/pair.h"
 #include "system/wait.h"
 
 enum { MEMBERS = 3, OURS = 1, CALLER = 1 << 28 };

@@ -6,7 +6,7 @@ from hocket.transports.channel cimport hk_channel
 from hocket.system.cuda.driver cimport CUevent, CUipcMemHandle, CUstream, Device, Shared, hk_cuda, hk_device
 
 
-cdef extern from "transports/cuda_ipc/protocol.h" nogil:
+cdef extern from "transports/cuda_ipc/pair.h" nogil:
     struct hk_mark:
         CUevent event
         uint64_t word

@@ -18,14 +18,17 @@
  * has said that it is done, and the writer then waits for that mark: whoever changes the memory in stream order does it
  * after the reader.  Peers learn of it when the first message from it is sent, which still goes through slots; once they
  * have mapped it, those go without.  (After a failure nobody waits for readers: what they compute then belongs to a call
- * that has failed, or to a communicator that has.) */
-#ifndef HK_CUDA_IPC_H
-#define HK_CUDA_IPC_H
+ * that has failed, or to a communicator that has.)
+ *
+ * This file says what the two sides tell each other, and hears it.  writer.h and reader.h are the two ends of a channel,
+ * pair.h makes both. */
+#ifndef HK_CUDA_IPC_PROTOCOL_H
+#define HK_CUDA_IPC_PROTOCOL_H
 
 #include <string.h>
 
-#include "transports/channel.h"
 #include "system/cuda/mark.h"
+#include "transports/channel.h"
 #include "transports/cuda_ipc/registered.h"
 
 enum {
@@ -103,12 +106,6 @@ struct hk_c_pair {
     int bye;
 };
 
-static inline const char *hk_c_from(const hk_c_pair *p, const hk_c_packet *k) {
-    if (k->kind == HK_C_DIRECT) return (const char *)(uintptr_t)(p->registered.at[k->memory] + k->offset);
-    return k->slot < HK_C_SLOTS ? p->theirs + k->slot * HK_C_SLOT_BYTES
-                                : p->their_shared + (k->slot - HK_C_SLOTS) * HK_C_SLOT_BYTES;
-}
-
 /* The driver has refused something: the channel's last words. */
 static inline int hk_c_refused(hk_c_end *e) {
     e->pair->ended = HK_FAULT;
@@ -121,8 +118,6 @@ static inline int hk_c_wrong(hk_c_pair *p, const char *words) {
     p->tx.base.words = p->rx.base.words = words;
     return HK_FAULT;
 }
-
-/* ------------------------------------------------------------------------------------------- packets */
 
 /* There is always room: a slot has one packet under way at most, ours and the peer's, memory is offered once, in two, and
  * answered once, and there is one goodbye. */
@@ -211,299 +206,6 @@ static inline void hk_c_pump(hk_c_pair *p) {
         p->in->ops->consume(p->in, sizeof k, 1);
         hk_c_hear(p, &k);
     }
-}
-
-/* ------------------------------------------------------------------------------------------- writing */
-
-/* Before a slot is written: is this reader's stream through with it, or does ours wait for that?  1, 0 not yet, or -1. */
-static inline int hk_c_reclaim(hk_c_pair *p, void *stream, unsigned slot) {
-    if (!(p->due >> slot & 1)) return 1;
-    const int rc = hk_mark_await(&p->peer_done[slot], p->lane->device, stream);
-    if (rc != 1) return rc;
-    p->due &= ~(1u << slot);
-    p->direct &= ~(1u << slot);
-    return 1;
-}
-
-/* Has the peer mapped it?  If it has not heard of it, it does now. */
-static inline int hk_c_can_read(hk_c_pair *p, int memory) {
-    if (memory < 0) return 0;
-    uint8_t *knows = &p->registered.knows[memory];
-    if (*knows == HK_R_UNKNOWN) {
-        const char *handle = p->lane->registered.memory[memory].handle.reserved;
-        for (uint16_t half = 0; half < 2; half++) {
-            hk_c_packet k = {.kind = HK_C_MEMORY, .memory = (uint32_t)memory, .slot = half};
-            memcpy(&k, handle + half * HK_R_HALF, HK_R_HALF);
-            hk_c_post(p, k);
-        }
-        *knows = HK_R_OFFERED;
-        hk_c_flush(p);
-    }
-    return *knows == HK_R_IS_MAPPED;
-}
-
-/* The packet goes to the reader, who has its slot from now on. */
-static inline void hk_c_hand_over(hk_c_pair *p, hk_c_packet k) {
-    p->busy |= 1u << k.slot;
-    if (k.bytes == 0) p->empty |= 1u << k.slot;
-    hk_c_post(p, k);
-    hk_c_flush(p);
-}
-
-/* Name a piece that lies in registered memory to its reader.  1, 0 not yet, or -1. */
-static inline int hk_c_name(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, int memory, const void *src,
-                            size_t len) {
-    const unsigned slot = p->next % HK_C_SLOTS;
-    const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->registered.memory[memory].at;
-    const int rc = hk_c_reclaim(p, stream, slot);
-    if (rc != 1) return rc;
-    if (hk_mark_set(&p->ready[slot], p->lane->device, stream) != 0) return -1;
-    p->next++;
-    p->direct |= 1u << slot;
-    hk_c_hand_over(p, (hk_c_packet){tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
-    return 1;
-}
-
-/* Put a piece into the slot whose turn it is.  1, 0 not yet, or -1. */
-static inline int hk_c_put(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, const void *src, size_t len) {
-    hk_device *d = p->lane->device;
-    const unsigned slot = p->next % HK_C_SLOTS;
-    if (len) {
-        const int rc = hk_c_reclaim(p, stream, slot);
-        if (rc != 1) return rc;
-        if (hk_device_copy(d, stream, p->slots + slot * HK_C_SLOT_BYTES, src, len) != 0) return -1;
-        if (hk_mark_set(&p->ready[slot], d, stream) != 0) return -1;
-    }
-    p->next++;
-    hk_c_hand_over(p, (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
-    return 1;
-}
-
-static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
-    hk_c_end *e = (hk_c_end *)ch;
-    hk_c_pair *p = e->pair;
-    hk_device *d = p->lane->device;
-    (void)done;
-    hk_c_pump(p);
-    if (p->ended) return p->ended;
-    if (p->busy >> p->next % HK_C_SLOTS & 1) return HK_AGAIN;
-    const int memory = hk_r_find(&p->lane->registered, src, len), direct = hk_c_can_read(p, memory);
-    if (!direct && len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
-    const int entered = hk_device_enter(d);
-    int rc = -1;
-    if (entered >= 0)
-        rc = direct ? hk_c_name(p, ch->stream, tag, length, memory, src, len)
-                    : hk_c_put(p, ch->stream, tag, length, src, len);
-    hk_device_leave(d, entered);
-    return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
-}
-
-/* Stream order keeps the caller's memory until it has been copied; but what was taken must also be told of, and what is
- * read in place must have been read, in stream order too. */
-static int hk_c_settled(hk_channel *ch) {
-    hk_c_end *e = (hk_c_end *)ch;
-    hk_c_pair *p = e->pair;
-    hk_device *d = p->lane->device;
-    int rc = 1;
-    hk_c_pump(p);
-    if (p->ended) return p->ended;
-    if (p->out_head != p->out_tail || (p->direct & p->busy)) return 0;
-    if (p->direct == 0) return 1;
-    const int entered = hk_device_enter(d);
-    for (unsigned slot = 0; slot < HK_C_SLOTS && rc == 1; slot++)
-        if (p->direct >> slot & 1) rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
-    hk_device_leave(d, entered);
-    return rc < 0 ? hk_c_refused(e) : rc;
-}
-
-/* Can all these peers read this memory in place, and have they all a free slot?  1; or 0. */
-static inline int hk_c_all_can_read(hk_channel *const *chs, int n, int memory) {
-    int can = 1;
-    for (int j = 0; j < n; j++) {
-        hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
-        can &= hk_c_can_read(p, memory) && !(p->busy >> p->next % HK_C_SLOTS & 1);
-    }
-    return can;
-}
-
-/* 1, 0 not yet: then nothing was named, or -1. */
-static inline int hk_c_name_to_all(hk_channel *const *chs, int n, void *stream, uint64_t tag, uint64_t length,
-                                   int memory, const void *src, size_t len) {
-    int rc = 1;
-    for (int j = 0; j < n && rc == 1; j++) {
-        hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
-        rc = hk_c_reclaim(p, stream, p->next % HK_C_SLOTS);
-    }
-    for (int j = 0; j < n && rc == 1; j++)
-        rc = hk_c_name(((hk_c_end *)chs[j])->pair, stream, tag, length, memory, src, len);
-    return rc;
-}
-
-/* Put a piece into the lane's shared slot whose turn it is, for these readers.  1, 0 not yet, or -1. */
-static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int n, void *stream, uint64_t tag,
-                                   uint64_t length, const void *src, size_t len) {
-    hk_device *d = lane->device;
-    const unsigned i = lane->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
-    int rc = 1;
-    if (len) {
-        for (int j = 0; j < lane->size && rc == 1; j++)
-            if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], stream, slot);
-        if (rc != 1) return rc;
-        char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
-        if (hk_device_copy(d, stream, to, src, len) != 0) return -1;
-        for (int j = 0; j < n; j++) {
-            hk_mark *ready = &((hk_c_end *)chs[j])->pair->ready[slot];
-            if ((j == 0 || ready->word) && hk_mark_set(ready, d, stream) != 0) return -1; /* an event is all readers' */
-        }
-    }
-    lane->next_shared++;
-    lane->readers[i] = n;
-    for (int j = 0; j < n; j++)
-        hk_c_hand_over(((hk_c_end *)chs[j])->pair,
-                       (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
-    return 1;
-}
-
-/* Has everybody who was named the shared slot said that it is done? */
-static inline int hk_c_is_free(hk_c_lane *lane) {
-    const unsigned i = lane->next_shared % HK_C_SHARED;
-    for (int j = 0; j < lane->size && lane->readers[i]; j++) /* perhaps one who is not asked now: hear it */
-        if (lane->pair[j] && lane->pair[j]->busy >> (HK_C_SLOTS + i) & 1) hk_c_pump(lane->pair[j]);
-    return lane->readers[i] == 0;
-}
-
-static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
-                           size_t len) {
-    hk_c_end *e = (hk_c_end *)chs[0];
-    hk_c_lane *lane = e->pair->lane;
-    hk_device *d = lane->device;
-    void *stream = chs[0]->stream;
-    (void)done;
-    for (int j = 0; j < n; j++) {
-        hk_c_pump(((hk_c_end *)chs[j])->pair);
-        if (((hk_c_end *)chs[j])->pair->ended) return ((hk_c_end *)chs[j])->pair->ended;
-    }
-    const int memory = hk_r_find(&lane->registered, src, len), direct = hk_c_all_can_read(chs, n, memory);
-    if (!direct && !hk_c_is_free(lane)) return HK_AGAIN;
-    if (!direct && len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
-    const int entered = hk_device_enter(d);
-    int rc = -1;
-    if (entered >= 0)
-        rc = direct ? hk_c_name_to_all(chs, n, stream, tag, length, memory, src, len)
-                    : hk_c_put_for_all(lane, chs, n, stream, tag, length, src, len);
-    hk_device_leave(d, entered);
-    return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
-}
-
-/* ------------------------------------------------------------------------------------------- reading */
-
-/* 1: the piece in front belongs to the open message; or HK_AGAIN, HK_LOST, HK_FAULT. */
-static inline int hk_c_front(hk_c_pair *p) {
-    hk_c_pump(p);
-    if (p->came == p->first) return p->ended ? p->ended : HK_AGAIN;
-    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
-    if (!p->open) {
-        p->open = 1;
-        p->tag = k->tag;
-        p->length = p->left = k->length;
-    }
-    if (k->tag != p->tag || k->length != p->length || k->bytes - p->taken > p->left)
-        return hk_c_wrong(p, "a message begins in the middle of another, or is too long");
-    return 1;
-}
-
-/* The piece in front is there, or the stream waits for it.  1, 0 not yet, or -1. */
-static inline int hk_c_await(hk_c_pair *p, void *stream) {
-    hk_device *d = p->lane->device;
-    if (p->awaited) return 1;
-    const int entered = hk_device_enter(d);
-    const int rc = entered < 0 ? -1 : hk_mark_await(&p->peer_ready[p->piece[p->first % HK_C_ALL].slot], d, stream);
-    hk_device_leave(d, entered);
-    p->awaited = rc == 1;
-    return rc;
-}
-
-/* `n` bytes of the piece in front have been used: at its end the slot is given back. */
-static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
-    hk_device *d = p->lane->device;
-    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
-    int rc = 0;
-    p->taken += n;
-    p->left -= n;
-    if (p->taken < k->bytes) return 0;
-    if (k->bytes) {
-        const int entered = hk_device_enter(d);
-        rc = entered < 0 ? -1 : hk_mark_set(&p->done[k->slot], d, stream);
-        hk_device_leave(d, entered);
-    }
-    if (rc == 0) hk_c_post(p, (hk_c_packet){.kind = HK_C_DONE, .slot = k->slot});
-    p->first++;
-    p->taken = 0;
-    p->awaited = 0;
-    hk_c_flush(p);
-    return rc;
-}
-
-static int hk_c_peek(hk_channel *ch, hk_view *v, size_t want) {
-    hk_c_end *e = (hk_c_end *)ch;
-    hk_c_pair *p = e->pair;
-    int rc = hk_c_front(p);
-    if (rc != 1) return rc;
-    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
-    if (want && k->bytes && (rc = hk_c_await(p, ch->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
-    v->tag = p->tag;
-    v->length = p->length;
-    v->data = hk_c_from(p, k) + p->taken;
-    v->avail = k->bytes - p->taken;
-    return 1;
-}
-
-static void hk_c_consume(hk_channel *ch, size_t len, int end) {
-    hk_c_end *e = (hk_c_end *)ch;
-    if ((len || e->pair->length == 0) && hk_c_use(e->pair, ch->stream, len) != 0) hk_c_refused(e);
-    if (end) e->pair->open = 0;
-}
-
-static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
-    hk_c_end *e = (hk_c_end *)ch;
-    hk_c_pair *p = e->pair;
-    hk_device *d = p->lane->device;
-    int rc = hk_c_front(p);
-    if (rc != 1) return rc;
-    const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
-    if (len > k->bytes - p->taken) len = k->bytes - p->taken;
-    if ((rc = hk_c_await(p, ch->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
-    const int entered = hk_device_enter(d);
-    rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, dst, hk_c_from(p, k) + p->taken, len);
-    hk_device_leave(d, entered);
-    if (rc != 0 || hk_c_use(p, ch->stream, len) != 0) return hk_c_refused(e);
-    return (long)len;
-}
-
-static const hk_channel_ops hk_c_tx_ops = {.send = hk_c_send, .settled = hk_c_settled, .multicast = hk_c_multicast};
-static const hk_channel_ops hk_c_rx_ops = {.peek = hk_c_peek, .consume = hk_c_consume, .recv = hk_c_recv};
-
-/* Nothing more will come of this peer: let our streams go on that wait for it, in `stream`, which is none of them.  0 or
- * -1.  A peer that is alive sets its marks still, so this may have to be said again. */
-static inline int hk_c_release(hk_c_pair *p, void *stream) {
-    int rc = 0;
-    for (int i = 0; i < HK_C_ALL && rc == 0; i++) {
-        rc = hk_mark_release(&p->peer_ready[i], p->lane->device, stream);
-        if (rc == 0) rc = hk_mark_release(&p->peer_done[i], p->lane->device, stream);
-    }
-    return rc;
-}
-
-/* Put the two ends on their host channels; their waiting is that of these. */
-static inline void hk_c_open(hk_c_pair *p, hk_c_lane *lane, int peer, hk_channel *out, hk_channel *in) {
-    p->lane = lane;
-    p->out = out;
-    p->in = in;
-    p->slots = lane->window + (size_t)peer * HK_C_SLOTS * HK_C_SLOT_BYTES;
-    p->tx.pair = p->rx.pair = p;
-    p->tx.base = (hk_channel){.ops = &hk_c_tx_ops, .fd = in->fd, .events = in->fd < 0 ? 0 : 1 /* POLLIN */, .bell = in->bell};
-    p->rx.base = (hk_channel){.ops = &hk_c_rx_ops, .fd = in->fd, .bell = in->bell};
-    lane->pair[peer] = p;
 }
 
 #endif

@@ -38,5 +38,6 @@ BROKEN = [
 @pytest.mark.gpu
 @pytest.mark.parametrize(("old", "new"), BROKEN, ids=range(len(BROKEN)))
 def test_the_fuzzer_notices(old: str, new: str, tmp_path: Path) -> None:
-    headers.broken(tmp_path, old, new, "transports/cuda_ipc/protocol.h", "transports/cuda_ipc/registered.h")
+    names = [f"transports/cuda_ipc/{name}.h" for name in ("protocol", "reader", "registered")]
+    headers.broken(tmp_path, old, new, *names)
     assert fuzzed(tmp_path / "fuzz", tmp_path, 4).returncode != 0
