@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids
-from hocket.algorithms.proof.verify import Value, start, walk
+from hocket.algorithms.proof.walk import Value, start, walk
 
 LEFT, TOP, BOTTOM = 70, 84, 44
 LANE, STRIP, HEIGHT, GAP = 58, 72, 24, 120

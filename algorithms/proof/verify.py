@@ -15,29 +15,19 @@ The proof covers the schedule, not the engine that runs it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from hocket.algorithms.language.compose import pipelined
 from hocket.algorithms.language.contract import CONTRACTS, Contract, block_count
 from hocket.algorithms.language.registry import Algorithm, Order
 from hocket.algorithms.language.schedule import Chunks, Copy, Recv, Send, Step, ids
+from hocket.algorithms.proof.walk import Pair, Programs, Value, start, walk
 from hocket.errors import ArgumentError, ScheduleError
 
-Programs = Sequence[Sequence[Step]]
-Pair = tuple[int, int]
 Posted = tuple[int, Chunks]
 """(step, chunks)"""
 Side = tuple[bool, int, int]
 """(is a send, source, target)"""
-
-
-class Value(NamedTuple):
-    """What a chunk holds: whose contributions to which chunk, in the order combined, and by which sums."""
-
-    chunk: int
-    ranks: tuple[int, ...]
-    made: int
 
 
 def verify(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> None:
@@ -200,78 +190,6 @@ def _post(step: Step, rank: int, posted: dict[Side, int]) -> list[tuple[Side, in
             posted[(out, *pair)] += 1
             awaited.append(((not out, *pair), posted[(out, *pair)]))
     return awaited
-
-
-def start(
-    contract: Contract, size: int, root: int, chunks: int, span: int = 0, segments: int = 1
-) -> list[dict[int, Value]]:
-    """What each rank holds before the first step: its own input."""
-    places = [(k * span + c, c) for k in range(segments) for c in range(chunks)]
-    return [
-        {place: Value(place, (rank,), rank) for place, c in places if contract.holds(rank, size, root, c)}
-        for rank in range(size)
-    ]
-
-
-def walk(programs: Programs, held: list[dict[int, Value]]) -> Iterator[int]:
-    """Run all ranks in place, one step at each `next`.  The clock must be aligned and messages must match."""
-    sums: dict[tuple[int, ...], int] = {}
-    for t in range(len(programs[0]) if programs else 0):
-        wires: dict[Pair, list[list[Value]]] = defaultdict(list)
-        copied = [_leave(steps[t], rank, held[rank], wires, t) for rank, steps in enumerate(programs)]
-        for rank, steps in enumerate(programs):
-            written, terms = _arrive(steps[t], rank, wires)
-            for chunk, arrived in terms.items():
-                own = [(rank, held[rank][chunk])] if chunk in held[rank] else []
-                written[chunk] = _combined([*own, *arrived], sums, len(programs), rank, t)
-            held[rank].update({**copied[rank], **written})
-        yield t
-
-
-def _leave(
-    step: Step, rank: int, held: dict[int, Value], wires: dict[Pair, list[list[Value]]], t: int
-) -> dict[int, Value]:
-    """Put what is sent on the wires; what is copied, by target."""
-    copied = {}
-    for op in step:
-        if isinstance(op, Send):
-            wires[rank, op.peer].append([_read(held, c, rank, t) for c in ids(op.chunks)])
-        elif isinstance(op, Copy):
-            copied[op.target] = _read(held, op.source, rank, t)
-    return copied
-
-
-def _arrive(
-    step: Step, rank: int, wires: dict[Pair, list[list[Value]]]
-) -> tuple[dict[int, Value], dict[int, list[tuple[int, Value]]]]:
-    """Take what is received off the wires: what overwrites, by chunk, and what is reduced, with who sent it."""
-    overwritten: dict[int, Value] = {}
-    terms: dict[int, list[tuple[int, Value]]] = defaultdict(list)
-    for op in step:
-        if isinstance(op, Recv):
-            message = zip(ids(op.chunks), wires[op.peer, rank].pop(0), strict=True)
-            if op.reduce:
-                for chunk, value in message:
-                    terms[chunk].append((op.peer, value))
-            else:
-                overwritten.update(message)
-    return overwritten, terms
-
-
-def _read(held: dict[int, Value], chunk: int, rank: int, t: int) -> Value:
-    if chunk not in held:
-        raise ScheduleError(f"rank {rank} step {t}: chunk {chunk} is read but holds nothing yet")
-    return held[chunk]
-
-
-def _combined(terms: list[tuple[int, Value]], sums: dict[tuple[int, ...], int], size: int, rank: int, t: int) -> Value:
-    values = [value for _, value in sorted(terms, key=lambda term: term[0])]
-    if len({value.chunk for value in values}) > 1:
-        raise ScheduleError(f"rank {rank} step {t}: values of different chunks are added: {values}")
-    if len(values) == 1:
-        return values[0]
-    made = sums.setdefault(tuple(value.made for value in values), size + len(sums))
-    return Value(values[0].chunk, tuple(r for value in values for r in value.ranks), made)
 
 
 def _check_results(
