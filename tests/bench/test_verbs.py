@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from hocket.bench import verbs
+from hocket.bench.rivals import perftest
 from hocket.errors import Error
 
 LATENCY = """
@@ -25,22 +26,22 @@ Conflicting CPU frequency values detected: 800.000000 != 3501.000000. CPU Freque
 
 
 def test_a_latency_table() -> None:
-    table = verbs.parse(LATENCY)
-    assert verbs.column(table, "t_typical") == (10.92, "usec") and verbs.column(table, "#bytes") == (8.0, "")
-    assert verbs.column(table, "99.9% percentile") == (260.98, "usec")
+    table = perftest.parse(LATENCY)
+    assert perftest.column(table, "t_typical") == (10.92, "usec") and perftest.column(table, "#bytes") == (8.0, "")
+    assert perftest.column(table, "99.9% percentile") == (260.98, "usec")
 
 
 @pytest.mark.parametrize("unit", ["MB/sec", "Gb/sec"])
 def test_a_bandwidth_table(unit: str) -> None:
-    assert verbs.column(verbs.parse(BANDWIDTH.format(unit=unit)), "bw average") == (54.92, unit)
-    assert unit in verbs.UNITS
+    assert perftest.column(perftest.parse(BANDWIDTH.format(unit=unit)), "bw average") == (54.92, unit)
+    assert unit in perftest.UNITS
 
 
 def test_what_is_no_table() -> None:
     with pytest.raises(Error, match="Couldn't connect"):
-        verbs.parse("Couldn't connect to 127.0.0.1:18515\n")
+        perftest.parse("Couldn't connect to 127.0.0.1:18515\n")
     with pytest.raises(Error, match="no column t_typical, but #bytes"):
-        verbs.column(verbs.parse(BANDWIDTH.format(unit="MB/sec")), "t_typical")
+        perftest.column(perftest.parse(BANDWIDTH.format(unit="MB/sec")), "t_typical")
 
 
 def test_without_devices(
