@@ -1,8 +1,7 @@
-"""Asynchronous calls: many in flight, in any mixture, on several communicators; `Work`, `await` and `group`."""
+"""Asynchronous calls: many in flight, in any mixture, on several communicators; `Work` and `group`."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
 import time
@@ -16,7 +15,7 @@ from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import ArgumentError, Error, MismatchError
+from hocket.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 
@@ -155,77 +154,6 @@ def grouped(comm: Communicator) -> None:
     same(last, vector(0, 3, 7), "broadcast of the inner group")
 
 
-def awaited(comm: Communicator) -> None:
-    async def one(i: int) -> None:
-        same(await comm.allreduce(vector(comm.rank, i, 4000), async_op=True), total(comm.size, i, 4000), f"awaited {i}")
-
-    async def main() -> None:
-        ticks = 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0.005)
-
-        ticker = asyncio.create_task(tick())
-        for i in range(5):
-            await one(i)
-        await asyncio.gather(*[one(i) for i in range(8)])
-        if comm.rank == 0:
-            await asyncio.sleep(0.2)  # the others wait meanwhile, and their loops go on
-        before = ticks
-        await comm.barrier(async_op=True)
-        assert comm.rank == 0 or ticks - before > 3, "the loop stood still"
-        ticker.cancel()
-
-    asyncio.run(main())
-    comm.barrier()
-
-
-def awaited_in_other_orders(comm: Communicator) -> None:
-    """More coroutines than asyncio has threads, each with two calls, in opposite orders on the ranks."""
-    comms = [comm.dup() for _ in range(12)]
-
-    async def two(c: Communicator) -> None:
-        await c.barrier(async_op=True, timeout=20)
-        await c.barrier(async_op=True, timeout=20)
-
-    async def main() -> None:
-        if comm.rank == 0:
-            await asyncio.gather(*[two(c) for c in comms])
-        else:
-            for c in reversed(comms):
-                await two(c)
-
-    asyncio.run(main())
-    for c in comms:
-        c.close()
-
-
-def given_up(comm: Communicator) -> None:
-    """A coroutine that no longer waits holds up nothing: its loop ends at once, and the call goes on."""
-    peer, began = comm.rank ^ 1, time.monotonic()
-    if peer >= comm.size:
-        return
-    out = np.zeros(1)
-    work = comm.recv(out, peer, async_op=True)
-
-    async def main() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.ensure_future(one()), 0.1)
-
-    async def one() -> None:
-        await work
-
-    asyncio.run(main())
-    assert time.monotonic() - began < 5
-    comm.sendrecv(np.ones(1), peer, np.empty(1), peer, tag=1)  # both have given up
-    comm.send(np.ones(1), peer)
-    work.wait()
-    assert out[0] == 1
-
-
 def wait_for_ever(comm: Communicator) -> None:
     """Limits beyond what a clock can tell are none."""
     for limit in (math.inf, 1e300, 2e10):
@@ -301,7 +229,7 @@ def wrong_arguments(comm: Communicator) -> None:
 
 CHECKS: tuple[Callable[[Communicator], None], ...] = (
     in_flight, mixed, every_collective, other_order_elsewhere, wait_with_limit, dropped, dropped_and_closed, grouped,
-    awaited, awaited_in_other_orders, given_up, wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
+    wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
     while_computing, done_without_wait, wrong_arguments,
 )  # fmt: skip
 
@@ -319,69 +247,7 @@ def test_between_threads(check: Callable[[Communicator], None]) -> None:
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference")])
 def test_between_ranks(size: int, transport: str) -> None:
     if size == 1:
-        for check in (in_flight, mixed, every_collective, grouped, dropped, awaited):
+        for check in (in_flight, mixed, every_collective, grouped, dropped):
             spread(check, 1, transport)
     else:
         spread(everything, size, transport)
-
-
-def failing(comm: Communicator) -> None:
-    """An error surfaces in wait, on all ranks; later calls are refused."""
-
-    def bad(a: Array, b: Array) -> Array:
-        raise ZeroDivisionError("on purpose")
-
-    work = comm.allreduce(np.ones(4), bad, async_op=True)
-    with pytest.raises((ZeroDivisionError, Error)) as caught:
-        work.wait()
-    assert "on purpose" in str(caught.value), caught.value
-    with pytest.raises((ZeroDivisionError, Error)):
-        work.result()
-    with pytest.raises(Error):
-        comm.allreduce(np.ones(4))
-
-
-def repeated(comm: Communicator) -> None:
-    """The same call again and again, alone and beside blocking ones: every kind of output, and avg."""
-    p, mine = comm.size, np.arange(6.0) + comm.rank
-    mean, rows = np.arange(6.0) + (p - 1) / 2, np.concatenate([np.arange(6.0) + r for r in range(p)])
-    for i in range(6):
-        out = np.empty(6)
-        works = [
-            comm.allreduce(mine.copy(), "avg", async_op=True),
-            comm.allreduce(mine, "avg", out, async_op=True),
-            comm.allgather(mine, async_op=True),
-            comm.reduce(mine, 0, async_op=True),
-            comm.broadcast(mine.copy(), p - 1, async_op=True),
-        ]
-        if i % 2:
-            same(comm.allreduce(mine.copy()), p * mean, "a blocking call behind queued ones")
-        same(works[1].result(), mean, "avg in out")
-        assert works[1].result() is out
-        same(works[0].result(), mean, "avg in place")
-        same(works[2].result(), rows, "allgather")
-        assert (works[3].result() is None) == (comm.rank != 0)
-        same(works[4].result(), np.arange(6.0) + p - 1, "broadcast")
-
-
-def differing_later(comm: Communicator) -> None:
-    """A call that was made often takes the short way; its error still says which call, and which line."""
-    for _ in range(3):
-        comm.allreduce(np.ones(4), async_op=True).wait()
-    count = 4 if comm.rank == 0 else 5
-    with pytest.raises(MismatchError) as caught:  # a rank that comes last may hear of it before it calls
-        comm.allreduce(np.ones(count), async_op=True).wait(20)
-    text = str(caught.value)
-    assert "allreduce(float64[4], op='sum') at test_async.py:" in text and "in differing_later" in text, text
-    assert "allreduce(float64[5], op='sum') at test_async.py:" in text, text
-
-
-@pytest.mark.parametrize("check", [repeated, differing_later], ids=lambda f: str(f.__name__))
-@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (3, "shm"), (2, "tcp")])
-def test_calls_made_before(check: Callable[[Communicator], None], size: int, transport: str) -> None:
-    spread(check, size, transport)
-
-
-@pytest.mark.parametrize(("size", "transport"), [(3, "threads"), (2, "shm")])
-def test_errors_surface_in_wait(size: int, transport: str) -> None:
-    spread(failing, size, transport)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ HERE = Path(__file__).parent
 def run(stand_in: Path, marked: str) -> None:
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "30"]
     with stand_in_cuda.machine(stand_in / "libcuda.so.1") as env:
-        command += ["--durations", "5", "-m", marked, str(HERE / "over_pinned.py")]
+        command += ["--durations", "5", "-m", marked, "-p", "pinned_ranks", str(HERE / "over_pinned.py")]
+        env["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [env.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=stand_in_cuda.ROOT, timeout=110)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 

@@ -1,0 +1,180 @@
+"""Ranks whose GPU channels go through pinned memory, on each kind of host channel, over the stand-in for the driver.
+
+A pytest plugin of the process that test_pinned.py starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_driver import Driver
+from gpu_arrays import GpuArray
+
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.gpu.device import Accelerated, OnStream
+from hocket.collectives.plans.plan import Plan
+from hocket.conformance import Lanes, Pair, Side
+from hocket.conformance.ends import WORDS, pieces
+from hocket.system.cuda import driver
+from hocket.transports.adapter import Adapter
+from hocket.transports.pinned import channels
+from hocket.transports.reference import Pipe
+from hocket.transports.shm.window import RingLane, Window
+from hocket.transports.tcp.transport import TcpTransport
+
+CUDA = Driver()
+DEVICE = driver.device(0)
+CONTEXT = CUDA.begin()
+MADE = ("pinned", "bytes", "events", "streams")
+MIB = 1 << 20
+SIZES = [0, 1, 4095, MIB - 1, MIB, MIB + 1, 9 * MIB + 3]
+DELAY = 1000
+
+
+def made() -> dict[str, int]:
+    gc.collect()
+    return {name: CUDA.get(name) for name in MADE}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = made()
+    CUDA.set(misuses=0, delay=0)
+    yield
+    CUDA.refuse("", 0, 0)
+    CUDA.set(dead=0, delay=0)
+    assert made() == before and CUDA.get("misuses") == 0
+
+
+def memory() -> tuple[Side, Side]:
+    """Rings whose reader may read what the producer names."""
+    windows = [Window() for _ in range(2)]
+    lanes = [RingLane(rank, windows, [os.getpid()] * 2) for rank in range(2)]
+    a, b = (Side(*lanes[r].open(1 - r, lanes[1 - r].offer()), (lanes, windows)) for r in range(2))
+    return a, b
+
+
+def python() -> tuple[Side, Side]:
+    """Without `recv`, without anything to wait on."""
+    there, back = Pipe(), Pipe()
+    adapters = [Adapter(pipe) for pipe in (there, back, back, there)]
+    a, b = (Side(adapters[i].capsule, adapters[i + 1].capsule, adapters) for i in (0, 2))
+    return a, b
+
+
+HOSTS = ("shm", "tcp", "python")
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with Lanes(TcpTransport) as lanes:
+        yield {"shm": memory, "tcp": lanes.pair, "python": python}[request.param]
+
+
+class Sides:
+    """What was opened by a test, and is closed after it."""
+
+    def __init__(self) -> None:
+        self.all: list[channels.Pinned] = []
+
+    def side(self, below: Side) -> Side:
+        self.all.append(channels.Pinned(DEVICE))
+        send, recv = self.all[-1].open(below.send, below.recv)
+        return Side(send, recv, (self.all[-1], below.owner), below.close)
+
+
+@pytest.fixture
+def sides() -> Iterator[Sides]:
+    made = Sides()
+    yield made
+    assert all(each.close() for each in made.all)
+
+
+# The stand-in copies host memory as readily as its own, so the laws' arrays will do.
+ENDS = {"both": (True, True), "sends": (True, False), "receives": (False, True)}
+
+
+class Rank:
+    """One end; its arrays are in GPU memory if its channels are."""
+
+    def __init__(self, rank: int, side: Side, on_gpu: bool) -> None:
+        self.rank, self.peer, self.on_gpu = rank, 1 - rank, on_gpu
+        self.engine = Engine(rank, 2, 200)
+        self.engine.connect(self.peer, side.send, side.recv, side)
+        self.close_side = side.close or (lambda: None)
+        self.stream = DEVICE.stream() if on_gpu else 0
+        self.accelerated = Accelerated(DEVICE) if on_gpu else None
+
+    def array(self, host: Any) -> Any:
+        """These bytes, which come late."""
+        if not self.on_gpu:
+            return host
+        array = GpuArray(max(1, len(host)), np.uint8, stream=self.stream)
+        array.host = host  # type: ignore[attr-defined]
+        DEVICE.copy(array.address, host.ctypes.data, len(host), self.stream)
+        return array
+
+    def run(self, *instrs: Any, source: Any = None, target: Any = None, tag: int = 1, timeout: float = 20) -> str:
+        plan = Plan([list(instrs)], itemsize=1, dtype=0, scratch=0, segment=0, fingerprint=0, collective="",
+                    algorithm="", text="", traffic="moved")  # fmt: skip
+        at = [0 if a is None else a.address if self.on_gpu else a.ctypes.data for a in (source, target)]
+        placed = OnStream(self.accelerated, self.stream) if self.accelerated else None
+        return WORDS[self.engine.execute(plan, *at, timeout=timeout, tag=tag, placed=placed)]
+
+    def send(self, array: Any, length: int, **how: Any) -> str:
+        return self.run(("send", [self.peer], -1, False, pieces(0, length), None), source=array, **how)
+
+    def recv(self, array: Any, length: int, **how: Any) -> str:
+        return self.run(("recv", [self.peer], -1, False, None, pieces(1, length)), target=array, **how)
+
+    def swap(self, source: Any, target: Any, length: int) -> str:
+        sent = ("send", [self.peer], -1, False, pieces(0, length), None)
+        return self.run(sent, ("recv", [self.peer], -1, False, None, pieces(1, length)), source=source, target=target)
+
+    def bytes(self, array: Any, length: int) -> Any:
+        return array.get()[:length] if self.on_gpu else array
+
+    def close(self) -> None:
+        if self.accelerated:
+            DEVICE.synchronize(self.stream)
+            DEVICE.end_stream(self.stream)
+            self.accelerated.close()
+
+
+@pytest.fixture
+def ranks(host: Pair, sides: Sides) -> Iterator[Callable[[str], list[Rank]]]:
+    opened: list[Rank] = []
+
+    def open_them(which: str) -> list[Rank]:
+        for rank, (side, on) in enumerate(zip(host(), ENDS[which], strict=True)):
+            opened.append(Rank(rank, sides.side(side) if on else side, on))
+        return opened
+
+    yield open_them
+    for rank in opened:
+        rank.close()
+    opened.clear()
+
+
+def together(ranks: list[Rank], *what: Callable[[Rank], Any]) -> list[Any]:
+    """What each gives, in threads of their own."""
+    found: list[Any] = [None] * len(ranks)
+
+    def call(i: int) -> None:
+        found[i] = what[i % len(what)](ranks[i])
+
+    threads = [threading.Thread(target=call, args=(i,), daemon=True) for i in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+Open = Callable[[str], list[Rank]]
