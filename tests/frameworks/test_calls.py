@@ -1,4 +1,4 @@
-"""Every call of torch.distributed on hocket, beside Gloo: calls.py, on 1 to 3 ranks."""
+"""Every call of torch.distributed on hocket, beside Gloo: calls/, on 1 to 3 ranks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 import harness
 import pytest
-from worlds import PATH
+from worlds import path_to
 
-CALLS = pathlib.Path(__file__).parent / "calls.py"
-CHECKS = CALLS.read_text().count("\n@check\n")
+CALLS = pathlib.Path(__file__).with_name("calls")
+CHECKS = sum(path.read_text().count("\n@check\n") for path in CALLS.glob("*.py"))
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ CHECKS = CALLS.read_text().count("\n@check\n")
     ],
 )  # fmt: skip
 def test_on_ranks(size: int, road: str, tmp_path: pathlib.Path) -> None:
-    line = [sys.executable, str(CALLS), str(tmp_path / "store")]
-    with harness.Job(size, argv=line, env={"PYTHONPATH": PATH, "HOCKET_TRANSPORT": road}) as job:
+    line = [sys.executable, "-m", "calls", str(tmp_path / "store")]
+    with harness.Job(size, argv=line, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": road}) as job:
         for end in job.wait(100):
             assert end.code == 0, end.out[-4000:] + end.err[-4000:]
             assert end.out.count("passed ") == CHECKS >= 15

@@ -1,32 +1,20 @@
-"""Unmodified user code on the hocket backend, in real processes: training.py, on 2 to 4 ranks.
+"""Unmodified user code on the hocket backend, in real processes: training/, on 2 to 4 ranks.
 
 All cases share four processes, as importing torch takes longer than most of them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import pathlib
 import sys
 
 import harness
 import pytest
-from worlds import PATH
+from training import cases
+from worlds import path_to
 
-FILE = pathlib.Path(__file__).with_name("training.py")
-
-
-def cases() -> dict[str, int]:
-    """Each case's number of ranks."""
-    spec = importlib.util.spec_from_file_location("training", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {name: module.CASES[name][0] for name in module.order()}
-
-
-CASES = cases()
+CASES = {name: cases.CASES[name][0] for name in cases.order()}
+"""Each case's number of ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +22,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """By case: what went wrong on which rank.  A case that a rank did not come to the end of tells the rank's end."""
     place = tmp_path_factory.mktemp("training")
     env = {
-        "PYTHONPATH": PATH, "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "TORCHINDUCTOR_VEC_ISA_OK": "0",
+        "PYTHONPATH": path_to(__file__), "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0",
     }  # fmt: skip
-    with harness.Job(max(CASES.values()), argv=[sys.executable, str(FILE), str(place)], env=env) as job:
+    with harness.Job(max(CASES.values()), argv=[sys.executable, "-m", "training", str(place)], env=env) as job:
         ends = job.wait(110)
     found: dict[str, list[str]] = {name: [] for name in CASES}
     for rank, end in enumerate(ends):

@@ -1,0 +1,4 @@
+"""What ranks run in test_calls: each call on hocket and on Gloo, with the same input; the results must be equal.
+
+Small whole numbers, so that the order of additions does not matter.
+"""

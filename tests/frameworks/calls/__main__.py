@@ -1,0 +1,3 @@
+from calls.checks import main
+
+main()

@@ -1,0 +1,99 @@
+"""Tensors that are not plain memory, what is refused, and what the profiler sees."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from calls import checks
+from calls.checks import check, equal
+
+
+@check
+def what_is_refused() -> None:
+    """With an error on this rank, before anything is sent."""
+    p, rank = dist.get_world_size(), dist.get_rank()
+    freed = torch.ones(1000)
+    dist.all_reduce(freed)
+    freed.untyped_storage().resize_(0)
+    x, one, three = torch.ones(2), torch.zeros(1), torch.zeros(3)
+    for what, call in {
+        f"{p + 1} tensors": lambda: dist.all_gather([torch.zeros(2) for _ in range(p + 1)], x),
+        "no memory": lambda: dist.all_reduce(freed),
+        "storage was freed": lambda: dist.all_reduce(torch._efficientzerotensor(3)),
+        "one in memory": lambda: dist.all_reduce(torch.zeros(1).expand(4)),
+        "elements of 2": lambda: dist.group.WORLD.gather([[one, three, one][:p]], [x], _at(rank)),
+        "elements of 3": lambda: dist.group.WORLD.scatter([three], [[one, three, one][:p]], _at(rank)),
+    }.items():
+        with pytest.raises(ValueError, match=what):
+            call()
+    dist.barrier()
+
+
+def _at(rank: int) -> Any:
+    options = dist.GatherOptions()
+    options.rootRank = rank
+    return options
+
+
+@check
+def sparse() -> None:
+    p, rank = dist.get_world_size(), dist.get_rank()
+    places = torch.tensor([[0, rank + 1, rank + 1]])
+    x = torch.sparse_coo_tensor(places, torch.ones(3, 2), (p + 2, 2), check_invariants=True)
+    wanted = x.to_dense()
+    dist.all_reduce(wanted, group=checks.gloo)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # each rank would print it
+        dist.all_reduce(x)
+    equal(x.to_dense(), wanted, "sparse")
+    with pytest.raises(RuntimeError, match="SUM or AVG"):
+        dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX)
+    with pytest.raises(TypeError, match="to_dense"):
+        dist.broadcast(torch.eye(3).to_sparse(), 0)
+
+
+@check
+def tensors_without_memory() -> None:
+    """Refused before anything is sent: the others are not disturbed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.tensor import DTensor, Replicate
+
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for odd in (fake, DTensor.from_local(torch.ones(3), mesh, [Replicate()]), torch.ones(3, device="meta")):
+        for name, call in {"all_reduce": dist.all_reduce, "broadcast": lambda x: dist.broadcast(x, 0),
+                           "all_gather_into_tensor": lambda x: dist.all_gather_into_tensor(torch.empty(9), x)}.items():
+            with pytest.raises(TypeError, match=name):
+                call(odd)
+    with pytest.raises(TypeError, match="to_local"):
+        dist.group.WORLD.send([DTensor.from_local(torch.ones(3), mesh, [Replicate()])], 0, 0)
+    dist.barrier()
+
+
+@check
+def lazy_views() -> None:
+    """Conjugated and negated views hold other values than they show."""
+    p = dist.get_world_size()
+    x = torch.full((p,), 1 + 2j).conj()
+    out = torch.empty(p, dtype=torch.complex64).conj()
+    dist.group.WORLD.all_to_all_single(out, x, [], []).wait()  # torch's own function refuses them
+    assert x.is_conj() and out.is_conj() and out.tolist() == [1 - 2j] * p
+    z = torch.tensor([1 + 2j]).conj().imag
+    assert z.is_neg()
+    dist.all_reduce(z)
+    assert z.tolist() == [-2 * p]
+
+
+@check
+def profiled() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        dist.all_reduce(torch.ones(2))
+        dist.all_gather([torch.empty(2) for _ in range(dist.get_world_size())], torch.ones(2))
+    names = {each.key for each in seen.key_averages()}
+    assert {"hocket:all_reduce", "hocket:all_gather"} <= names, names

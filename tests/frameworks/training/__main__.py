@@ -1,0 +1,3 @@
+from training.cases import main
+
+main()

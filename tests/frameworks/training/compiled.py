@@ -1,0 +1,157 @@
+"""torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from training.cases import case
+from training.task import (
+    adam,
+    alike,
+    batch,
+    close,
+    full,
+    learn,
+    mine,
+    rank,
+    sgd,
+    size,
+)
+
+
+class Graphs:
+    """A compiler backend without C++ that counts the graphs that it was given."""
+
+    def __init__(self) -> None:
+        torch._dynamo.reset()
+        self.count = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.count += 1
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+
+@case(2)
+def compile_functional() -> None:
+    """One graph of functional collectives, through Inductor (nothing else in it, so no C++ is compiled)."""
+    world, n = dist.group.WORLD, size()
+
+    @torch.compile(fullgraph=True)
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        total = fc.all_reduce(x, "sum", world)
+        everyones = fc.all_gather_tensor(x, 0, world)
+        parts = fc.reduce_scatter_tensor(everyones, "sum", 0, world)
+        turned = fc.all_to_all_single(everyones, None, None, world)
+        return total, everyones, parts, turned
+
+    for start in (0.0, 5.0):
+        x = torch.arange(4.0) + 10 * rank() + start
+        every = [torch.arange(4.0) + 10 * k + start for k in range(n)]
+        own: Any = every[rank()]
+        close(step(x), [sum(every), torch.cat(every), own * n, torch.cat([own] * n)])  # type: ignore[list-item]
+
+
+@case(2)
+def compile_plain_calls() -> None:
+    """dist.all_reduce and others inside one graph."""
+    torch._dynamo.reset()
+    n = size()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(x: Tensor) -> Tensor:
+        x = x * 2
+        dist.all_reduce(x)
+        everyones = x.new_empty(n * x.numel())
+        dist.all_gather_into_tensor(everyones, x + dist.get_rank())
+        part = torch.empty_like(x)
+        dist.reduce_scatter_tensor(part, everyones, op=dist.ReduceOp.MAX)
+        return torch.cat([x, everyones, part])
+
+    total = torch.full((3,), 2.0 * sum(range(1, n + 1)))
+    everyones = [total + k for k in range(n)]
+    assert torch.equal(step(torch.full((3,), rank() + 1.0)), torch.cat([total, *everyones, everyones[rank()]]))
+
+
+@case(2)
+def compile_breaks() -> None:
+    """Calls that torch.compile leaves out of its graphs run as they do outside."""
+    graphs = Graphs()
+    group, n = dist.new_group(), size()
+
+    @torch.compile(backend=graphs)
+    def step(x: Tensor) -> Tensor:
+        x = x * 2
+        work: Any = dist.all_reduce(x, async_op=True)
+        work.wait()
+        first = x + dist.get_rank(group)
+        dist.broadcast(first, 0, group=group)
+        everyones = [torch.empty_like(x) for _ in range(n)]
+        dist.all_gather(everyones, first + dist.get_rank())
+        dist.barrier()
+        return torch.cat(everyones)
+
+    first = torch.full((3,), 2.0 * sum(range(1, n + 1)))
+    for _ in range(2):
+        assert torch.equal(step(torch.full((3,), rank() + 1.0)), torch.cat([first + k for k in range(n)]))
+    assert graphs.count > 1
+
+
+class Own(nn.Module):
+    """A user's module: torch.compile looks into it, as it does not into nn.Sequential."""
+
+    def __init__(self, width: int = 16, buffers: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.third = nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 4)
+        self.norm = nn.BatchNorm1d(width) if buffers else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.second(self.norm(self.first(x)).tanh()).tanh())
+
+
+@case(2, 3)
+def compile_ddp() -> None:
+    """A compiled DDP model: its graph is cut at the buckets, which are made anew after the first step."""
+    graphs = Graphs()
+    model, reference = Own(600), Own(600)
+    wrapped = DDP(model, bucket_cap_mb=1)
+    learn(torch.compile(wrapped, backend=graphs), sgd(wrapped), *map(mine, batch()))
+    learn(reference, sgd(reference), *batch())
+    assert graphs.count > 1
+    close(model.parameters(), reference.parameters())
+
+
+@case(2)
+def compile_ddp_with_buffers() -> None:
+    """Batch normalization's buffers, which rank 0 hands out before each forward."""
+    graphs = Graphs()
+    wrapped, same = DDP(Own(buffers=True)), DDP(Own(buffers=True))
+    learn(torch.compile(wrapped, backend=graphs), sgd(wrapped), *map(mine, batch()))
+    learn(same, sgd(same), *map(mine, batch()))
+    assert graphs.count
+    close(wrapped.parameters(), same.parameters())
+    close(wrapped.module.norm.buffers(), same.module.norm.buffers())
+    alike(wrapped.parameters())
+
+
+@case(2, 3)
+def compile_fsdp2() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    graphs = Graphs()
+    model, reference = Own(), Own()
+    mesh = init_device_mesh("cpu", (size(),))
+    for layer in (model.first, model.second, model.third):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    learn(torch.compile(model, backend=graphs), adam(model), *map(mine, batch()))
+    learn(reference, adam(reference), *batch())
+    assert graphs.count
+    close(full(model.parameters()), reference.parameters())

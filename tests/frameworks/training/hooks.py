@@ -1,0 +1,109 @@
+"""DistributedDataParallel's communication hooks: torch's own, and one of the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from training.cases import case
+from training.task import (
+    alike,
+    batch,
+    close,
+    gradients,
+    mine,
+    network,
+    rank,
+    ranks_gradients,
+    size,
+)
+
+
+def hooked(hook: Any, state: Any = None) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Gradients of a DDP model under a communication hook, and each rank's own."""
+    model = network()
+    owns = ranks_gradients(model)
+    wrapped = DDP(model)
+    wrapped.register_comm_hook(state, hook)
+    x, y = map(mine, batch())
+    nn.functional.mse_loss(wrapped(x), y).backward()
+    return [each.grad for each in model.parameters()], owns  # type: ignore[misc]
+
+
+def compressed(owns: list[list[Tensor]], dtype: torch.dtype) -> list[Tensor]:
+    """The average of two ranks' gradients that travel as `dtype`."""
+    return [((a.to(dtype) / 2) + (b.to(dtype) / 2)).float() for a, b in zip(*owns, strict=True)]
+
+
+@case(2)
+def ddp_fp16_compress_hook() -> None:
+    """Bit by bit the sum of the halves in float16."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    got, owns = hooked(fp16_compress_hook)
+    close(got, compressed(owns, torch.float16), rtol=0, atol=0)
+
+
+@case(2)
+def ddp_bf16_compress_hook() -> None:
+    """hocket.torch's, as torch's own is refused for all but NCCL: bit by bit the sum of the halves in bfloat16."""
+    from hocket.torch import bf16_compress_hook
+
+    got, owns = hooked(bf16_compress_hook)
+    close(got, compressed(owns, torch.bfloat16), rtol=0, atol=0)
+
+
+@case(2, 3)
+def ddp_allreduce_hook() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    got, owns = hooked(allreduce_hook)
+    close(got, [sum(column) / size() for column in zip(*owns, strict=True)])
+
+
+@case(2, 3)
+def ddp_own_hook() -> None:
+    """A hook that waits for another collective in its callback, and gives another thing than the average."""
+    seen: list[int] = []
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
+        seen.append(bucket.index())
+        work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+
+        def finish(future: Any) -> Any:
+            factor = torch.tensor(float(rank() + 1))
+            again: Any = dist.all_reduce(factor, op=dist.ReduceOp.MAX, async_op=True)
+            again.get_future().wait()
+            return future.value()[0] * state * factor
+
+        return work.get_future().then(finish)
+
+    got, owns = hooked(hook, 3.0)
+    assert seen
+    close(got, [sum(column) * 3 * size() for column in zip(*owns, strict=True)])
+
+
+@case(2, 3)
+def ddp_powersgd_hook() -> None:
+    """Gradients of rank at most the number of ranks, approximated with that rank: the average, from fewer bytes."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(48, 40), nn.Tanh(), nn.Linear(40, 48)).double()
+    made = torch.Generator().manual_seed(5)
+    wrapped = DDP(model)
+    state = PowerSGDState(None, matrix_approximation_rank=size(), start_powerSGD_iter=2)
+    wrapped.register_comm_hook(state, powerSGD_hook)
+    for _ in range(5):
+        x, y = torch.randn(2, size(), 48, generator=made).double()
+        wanted = gradients(model, x, y)
+        model.zero_grad()
+        nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
+        close([each.grad for each in model.parameters()], wanted, rtol=1e-5, atol=1e-8)
+    _, before, after = state.compression_stats()
+    assert after < before / 2
+    alike(each.grad for each in model.parameters())

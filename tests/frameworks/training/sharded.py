@@ -1,0 +1,176 @@
+"""Parameters and optimizer states in shards: ZeRO, FSDP and FSDP2."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.testing import assert_close
+
+from training.cases import case
+from training.task import (
+    adam,
+    batch,
+    close,
+    full,
+    gradients,
+    learn,
+    learned,
+    mine,
+    network,
+    rank,
+    sgd,
+    size,
+)
+
+
+@case(2, 3)
+def zero_redundancy_optimizer() -> None:
+    """Each rank keeps a part of Adam's state; together it is Adam's."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model, reference = network(), network()
+    wrapped = DDP(model)
+    kinds: Any = {"optimizer_class": torch.optim.Adam, "lr": 0.01}
+    optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), **kinds)
+    learn(wrapped, optimizer, *map(mine, batch()))
+    other = adam(reference)
+    learn(reference, other, *batch())
+    close(model.parameters(), reference.parameters())
+    assert 0 < len(optimizer.optim.state) < len(other.state)
+    optimizer.consolidate_state_dict(to=0)
+    if rank() == 0:
+        got, wanted = optimizer.state_dict()["state"], other.state_dict()["state"]
+        assert got.keys() == wanted.keys()
+        for key in wanted:
+            assert_close(got[key], wanted[key])
+
+
+@case(2, 3)
+def fsdp1() -> None:
+    """FullyShardedDataParallel, all ways to shard, with the gradients' norm clipped."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    norms: list[Tensor] = []
+
+    def clipped(model: Any, x: Tensor, y: Tensor, clip: Callable[[], Tensor]) -> None:
+        optimizer = adam(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            norms.append(clip())
+            optimizer.step()
+
+    reference = network()
+    clipped(reference, *batch(), lambda: nn.utils.clip_grad_norm_(reference.parameters(), 0.1))
+    ways = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] if size() == 2 else ["FULL_SHARD"]
+    for way in ways:
+        model: Any = FullyShardedDataParallel(
+            network(), sharding_strategy=ShardingStrategy[way], auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+            device_id=torch.device("cpu"), use_orig_params=way != "NO_SHARD",
+        )  # fmt: skip
+        clipped(model, *map(mine, batch()), functools.partial(model.clip_grad_norm_, 0.1))
+        assert_close(norms[-3:], norms[:3])
+        with FullyShardedDataParallel.summon_full_params(model):
+            close(model.parameters(), reference.parameters())
+
+
+@case(4)
+def fsdp1_hybrid() -> None:
+    """Sharded over two ranks, replicated over two."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model: Any = FullyShardedDataParallel(
+        network(), device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_id=torch.device("cpu")
+    )
+    learn(model, adam(model), *map(mine, batch()))
+    with FullyShardedDataParallel.summon_full_params(model):
+        close(model.parameters(), learned())
+
+
+def sharded(mesh: Any, **options: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    model: Any = network()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+@case(2, 3)
+def fsdp2() -> None:
+    """fully_shard: parameters, Adam's state, and the norm of the gradients are those of one process."""
+    mesh = init_device_mesh("cpu", (size(),))
+    reference = network()
+    other = adam(reference)
+    learn(reference, other, *batch())
+    for options in ({}, {"reshard_after_forward": False}):
+        model = sharded(mesh, **options)
+        optimizer = adam(model)
+        learn(model, optimizer, *map(mine, batch()))
+        close(full(model.parameters()), reference.parameters())
+        for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+            assert a.to_local().numel() < b.numel()
+            assert_close(optimizer.state[a]["exp_avg_sq"].full_tensor(), other.state[b]["exp_avg_sq"])
+        got: Any = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        assert_close(got.full_tensor(), nn.utils.clip_grad_norm_(reference.parameters(), 1e9))
+
+
+@case(2)
+def fsdp2_gradient_divide_factor() -> None:
+    """A factor of one's own: PREMUL_SUM in the reduce-scatter."""
+    model = sharded(init_device_mesh("cpu", (size(),)))
+    for layer in model.modules():
+        if hasattr(layer, "set_gradient_divide_factor"):
+            layer.set_gradient_divide_factor(5.0)
+    x, y = map(mine, batch())
+    nn.functional.mse_loss(model(x), y).backward()
+    wanted = [each * size() / 5 for each in gradients(network(), *batch())]
+    close(full(each.grad for each in model.parameters()), wanted)
+
+
+@case(2)
+def fsdp2_bfloat16() -> None:
+    """Mixed precision: bfloat16 on the way, float32 parameters, close to float32 and not equal to it."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, output_dtype=torch.float32)
+    model = sharded(init_device_mesh("cpu", (size(),)), mp_policy=policy)
+    learn(model, sgd(model), *map(mine, batch()))
+    got, wanted = full(model.parameters()), learned(sgd)
+    close(got, wanted, rtol=0.02, atol=0.005)
+    assert got[0].dtype == torch.float32 and not torch.equal(got[0], wanted[0])
+
+
+@case(4)
+def fsdp2_hybrid() -> None:
+    """Sharded over two ranks, replicated over two."""
+    model = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    learn(model, adam(model), *map(mine, batch()))
+    close(full(model.parameters()), learned())
+
+
+@case(4)
+def fsdp2_with_tensor_parallel() -> None:
+    """A two-dimensional mesh: fully_shard over one dimension, columns and rows over the other."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model: Any = network()
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    for layer in (model[0], model[2], model[4]):
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    dp = mesh["dp"].get_local_rank()
+    x, y = (whole.chunk(2)[dp] for whole in batch())
+    learn(model, torch.optim.Adam(model.parameters(), lr=0.01, foreach=False), x, y)
+    close(full(model.parameters()), learned())
