@@ -1,4 +1,4 @@
-"""system/cuda/driver.h is NVIDIA's interface; the stand-in for the driver does what over_fake_cuda.py says of it."""
+"""system/cuda/driver.h is NVIDIA's interface; the stand-in for the driver does what over_fake_cuda*.py say of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_stand_in(plain: Path) -> None:
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "30"]
     with stand_in_cuda.machine(plain / "libcuda.so.1", plain / "small_emulator.so", devices=2) as env:
-        command += ["--durations", "5", str(HERE / "over_fake_cuda.py")]
+        command += ["--durations", "5", "-p", "fake_cuda_driver", *map(str, sorted(HERE.glob("over_fake_cuda*.py")))]
+        env["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [env.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=100)
         place = env["FAKE_CUDA_DIR"]
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
