@@ -1,0 +1,40 @@
+"""What the tests of `hocket run` share: the command, the beginning of a program, and who is still there."""
+
+import fcntl
+import os
+import pty
+import re
+import sys
+import termios
+
+TIMES = int(os.environ.get("LAUNCHER_TIMES", "1"))  # of each way to fail: races show in twenty
+RUN = [sys.executable, "-c", "import sys; from hocket.tools.run import main; sys.exit(main(sys.argv[1:]))"]
+# Every rank says its pid on a line "pid N", so that the tests can look whether it is still there.
+START = "import os, sys, time, signal; rank = int(os.environ['HOCKET_RANK']); print('pid', os.getpid());"
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def pids(text):
+    return [int(found) for found in re.findall(r"pid (\d+)", text)]
+
+
+def until_lines(process, count):
+    return "".join(process.stdout.readline() for _ in range(count))
+
+
+def in_terminal(run, n, program):
+    """A run whose controlling terminal is a new one; (process, master)."""
+    master, slave = pty.openpty()
+    process = run.start(
+        n, program, stdin=slave, stderr=slave, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(slave)
+    return process, master
