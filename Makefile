@@ -68,11 +68,11 @@ fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.bench.chaos --seconds 600 --seed $(SEED)
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
-# machine itself, line by line with its targets; the table goes into README.md.  Ten minutes, on a machine that does nothing else.
+# machine itself, line by line with its targets; the table goes into docs/performance.md, into the section of this kind of
+# CPU, and the picture into README.md.  Ten minutes, on a machine that does nothing else.
 compare: $(VENV)/test.stamp | $(IMPI)
-	@mkdir -p build
-	$(BIN)/python -m hocket.bench.compare --json build/compare.json --plot build/compare.png \
-		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi --readme README.md
+	$(BIN)/python -m hocket.bench.compare --json bench/results --plot docs/compare.svg --page docs/performance.md \
+		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,27 +8,25 @@ runs twice, as mpi4py starts it and with thread level "single"; the better one c
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from hocket.bench.harness import machine
 from hocket.bench.harness.measure import Effort, measure
-from hocket.bench.harness.table import micro
+from hocket.bench.harness.page import HEADER, into_section, line, place, title
+from hocket.bench.harness.result import Result, file_name, read, write
 from hocket.bench.harness.targets import TARGETS, Target
 from hocket.bench.harness.team import Started, Team
 from hocket.bench.harness.worker import Order
 from hocket.bench.rivals import launchers
-from hocket.collectives.communicator.explain import human
 from hocket.collectives.tuning.cases import case
-from hocket.errors import ArgumentError, Error
+from hocket.errors import Error
 from hocket.system.cores import usable_cores
 
 PEERS = "gloo,openmpi,openmpi-single,mpich,mpich-single"
@@ -37,53 +35,6 @@ INTEL_CHEATS = "impi"
 
 SPINS = "mpich-single"
 """Waits without ever yielding: with more ranks than cores a call takes milliseconds, and the run would take hours."""
-
-
-@dataclass
-class Result:
-    """One target and what came of it.  Seconds, by library."""
-
-    target: Target
-    seconds: dict[str, float]
-    blocks: dict[str, list[float]]
-    algorithm: str
-    slow: dict[str, float] = field(default_factory=dict)
-    """What one call in a hundred takes longer than."""
-    plain: float | None = None
-    """Our own time for as many elements of float32, where that is asked for."""
-    verdicts: list[str] = field(default_factory=list)
-    """What it falls short of."""
-
-    @property
-    def ours(self) -> float:
-        return self.seconds["hocket"]
-
-    @property
-    def best_mpi(self) -> tuple[str, float] | None:
-        """The fastest MPI and its time."""
-        mpis = [(s, name) for name, s in self.seconds.items() if name.removesuffix("-single") in launchers.MPIS]
-        return (min(mpis)[1], min(mpis)[0]) if mpis else None
-
-    @property
-    def limit(self) -> float | None:
-        return self.seconds.get("limits")
-
-    def judge(self) -> None:
-        """Fill in what the target asks for and this is not."""
-        t, mpi, gloo = self.target, self.best_mpi, self.seconds.get("gloo")
-        if t.mpi and mpi and self.ours > t.mpi * mpi[1]:
-            self.verdicts.append(f"{self.ours / mpi[1]:.2f} x MPI > {t.mpi:g}")
-        if t.gloo and gloo and self.ours * t.gloo > gloo:
-            self.verdicts.append(f"{gloo / self.ours:.1f} x faster than Gloo < {t.gloo:g}")
-        if t.us and self.ours * 1e6 > t.us:
-            self.verdicts.append(f"{self.ours * 1e6:.2f} us > {t.us:g}")
-        if t.limit and self.limit and self.ours > t.limit * self.limit:
-            self.verdicts.append(f"{self.ours / self.limit:.2f} x the machine > {t.limit:.3g}")
-        if t.own and self.plain and self.ours > t.own * self.plain:
-            self.verdicts.append(f"{self.ours / self.plain:.2f} x our float32 > {t.own:g}")
-        theirs = [s for name, s in self.slow.items() if name.startswith("openmpi")]
-        if theirs and self.slow["hocket"] > min(theirs):
-            self.verdicts.append(f"p99 {self.slow['hocket'] * 1e6:.1f} us > Open MPI's {min(theirs) * 1e6:.1f}")
 
 
 class Machine:
@@ -183,102 +134,47 @@ def _pingpong(limits: Team) -> Iterator[Result]:
     yield Result(Target(2, 64, collective="pingpong"), {"hocket": median(blocks)}, {"limits": blocks}, "")
 
 
-def title(t: Target) -> str:
-    """allreduce 64 KiB, 4 ranks, tcp."""
-    words = [f"{t.collective} {human(t.nbytes)}" if t.nbytes else t.collective, f"{t.ranks} ranks"]
-    words += [t.transport] * (t.transport != "shm") + [t.dtype] * (t.dtype != "float32")
-    words += ["a busy neighbour"] * t.busy
-    return ", ".join(words + [{"shared": "hocket.empty", "torch": "torch"}.get(t.buffers, "")]).rstrip(", ")
-
-
-BEGIN, END = "<!-- make compare -->", "<!-- end -->"
-HEADER = (
-    "| what | hocket us | p99 us | best MPI us | ours / MPI | target | x faster than Gloo | target | ours / machine | "
-    "target | falls short |\n|" + "---|" * 11
-)
-
-
-def line(result: Result) -> str:
-    """One row of the Markdown table."""
-    t, mpi, gloo = result.target, result.best_mpi, result.seconds.get("gloo")
-    cells = [
-        title(t),
-        micro(result.ours),
-        micro(result.slow["hocket"]) if result.slow else "",
-        f"{micro(mpi[1])} ({mpi[0]})" if mpi else "",
-        f"{result.ours / mpi[1]:.2f}" if mpi else "",
-        f"{t.mpi:g}" if t.mpi else "",
-        f"{gloo / result.ours:,.1f}" if gloo else "",
-        f"{t.gloo:g}" if t.gloo else "",
-        f"{result.ours / result.limit:.2f}" if result.limit else "",
-        f"{t.limit:.3g}" if t.limit else "",
-        "; ".join(result.verdicts),
-    ]
-    return "| " + " | ".join(cells) + " |"
-
-
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m hocket.bench.compare", description=__doc__.split("\n")[0])
     made.add_argument("--peers", default=PEERS, help=f"as of `hocket bench` ({PEERS}); impi=/prefix for Intel MPI")
     made.add_argument("--only", default="", metavar="TEXT", help="lines whose title holds this")
     made.add_argument("--time", type=float, default=0.4, help="seconds for one line and library (0.4)")
     made.add_argument("--blocks", type=int, default=7, help="turns of which the median counts (7)")
-    made.add_argument("--json", metavar="FILE")
-    made.add_argument("--plot", metavar="PNG")
-    made.add_argument("--readme", metavar="FILE", help=f"put the table into this file, between {BEGIN} and {END}")
+    made.add_argument("--from", metavar="FILE", dest="earlier", help="measure nothing: what --json kept of another run")
+    made.add_argument("--json", metavar="PATH", help="keep everything; in a folder: in a file named by the processor")
+    made.add_argument("--plot", metavar="FILE", help="draw allreduce beside Gloo and the fastest MPI: .svg or .png")
+    made.add_argument("--page", metavar="FILE", help="put the table into this page's section of this kind of CPU")
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
+    about, found = read(options.earlier) if options.earlier else _measured(options)
+    if options.json:
+        named = os.path.join(options.json, file_name(about["machine"]["processor"]))
+        write(named if os.path.isdir(options.json) else options.json, about, found)
+    if options.page:
+        into_section(options.page, about, found)
+    if options.plot:
+        from hocket.bench.harness.plot import times
+
+        times(options.plot, about["machine"]["processor"], found)
+    return 0
+
+
+def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]]:
+    """Measure, and print each line as it comes."""
     chosen = [t for t in TARGETS if options.only in title(t)]
     peers = [text for text in options.peers.split(",") if text]
-    before = machine.describe()
-    place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f} at the start"
-    print(f"{place}\n\n{HEADER}")
+    about = {"machine": machine.describe(), "date": time.strftime("%d %B %Y")}
+    print(f"{place(about)}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):
         print(line(result), flush=True)
         found.append(result)
     short = sum(bool(result.verdicts) for result in found)
     print(f"\n{len(found) - 1} lines, {short} fall short of their target")
-    if options.json:
-        write(options.json, before, found)
-    if options.readme:
-        into(options.readme, "\n".join([f"{place}, {time.strftime('%d %B %Y')}", "", HEADER, *map(line, found)]))
-    if options.plot:
-        from hocket.bench.harness.plot import ratios
-
-        ratios(options.plot, [(title(r.target), r.ours / mpi[1], r.target.mpi) for r in found if (mpi := r.best_mpi)])
-    return 0
-
-
-def into(path: str, table: str, mark: str = BEGIN) -> None:
-    """Replace what stands in a file between `mark` and the next END."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    head, begin, rest = text.partition(mark)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ArgumentError(f"{path} has no {mark} and {END}, between which the table would go")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{head}{begin}\n{table}\n{end}{tail}")
-
-
-def write(path: str, before: dict[str, Any], found: Sequence[Result]) -> None:
-    """Everything as one JSON object; times in microseconds."""
-    rows = [
-        {
-            **r.target._asdict(), "algorithm": r.algorithm, "short": r.verdicts,
-            "p99_us": {name: s * 1e6 for name, s in r.slow.items()},
-            "float32_us": r.plain and r.plain * 1e6, "us": {name: s * 1e6 for name, s in r.seconds.items()},
-            "blocks_us": {name: [s * 1e6 for s in seconds] for name, seconds in r.blocks.items()},
-        }
-        for r in found
-    ]  # fmt: skip
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"machine": before, "load_after": list(os.getloadavg()), "rows": rows}, file, indent=1)
-        file.write("\n")
+    return {**about, "load_after": list(os.getloadavg())}, found
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """hocket beside Gloo under torch.distributed: single calls, and steps of training.
 
-    python -m hocket.bench.torch_backend [--ranks 1,2,4] [--readme README.md]
+    python -m hocket.bench.torch_backend [--ranks 1,2,4] [--page docs/performance.md]
 
 Both backends are groups of the same processes, and take turns (A B A B ...).  `comm` of a training step is how much
 longer it takes than the same step without communication (DDP with a hook that does nothing, FSDP2 on a group of one's
@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.bench.compare import into
 from hocket.bench.harness import machine
+from hocket.bench.harness.page import into
 from hocket.bench.harness.ranks import findings
 from hocket.bench.harness.table import micro
 from hocket.errors import ArgumentError
@@ -217,7 +217,7 @@ def line(row: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hocket.bench.torch_backend", description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", default="1,2,4", metavar="N,...", help="(1,2,4)")
-    parser.add_argument("--readme", metavar="FILE", help=f"put the table into this file, behind {BEGIN}")
+    parser.add_argument("--page", metavar="FILE", help=f"put the table into this file, behind {BEGIN}")
     options = parser.parse_args(argv)
     if not all(n.isdecimal() and int(n) for n in options.ranks.split(",")):
         raise ArgumentError(f"--ranks {options.ranks}: wanted are numbers of ranks with commas between")
@@ -229,11 +229,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in run(ranks):
             lines.append(line(row))
             print(lines[-1], flush=True)
-    if options.readme:
+    if options.page:
         import torch
 
         about = f"{place}, torch {torch.__version__}, {time.strftime('%d %B %Y')}"
-        into(options.readme, "\n".join([about, "", HEADER, *lines]), BEGIN)
+        into(options.page, "\n".join([about, "", HEADER, *lines]), BEGIN)
     return 0
 
 

@@ -1,13 +1,18 @@
-"""The pictures: of `hocket bench` time and bus bandwidth over size, of `hocket simulate` time.  Need matplotlib."""
+"""The pictures: of `hocket bench` time and bus bandwidth over size, of `hocket simulate` and `make compare` time.
+
+They need matplotlib.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from math import nan
 from typing import Any
 
 from hocket.algorithms import Prediction
+from hocket.bench.harness.result import Result
 from hocket.bench.harness.table import Row, bandwidth
+from hocket.bench.harness.targets import Target
 
 COLORS = {"hocket": "#c1272d", "gloo": "#0072b2", "openmpi": "#e69f00", "mpich": "#009e73", "impi": "#7a4fa3"}
 MARKERS = {"hocket": "o", "gloo": "s", "openmpi": "^", "mpich": "v", "impi": "D"}
@@ -71,25 +76,46 @@ def short(nbytes: float) -> str:
     return f"{nbytes:g} GiB"
 
 
-def ratios(path: str, rows: Sequence[tuple[str, float, float | None]]) -> None:
-    """Write a PNG of bars: (what, ours / best MPI, target), shorter is better."""
+def times(path: str, processor: str, found: Sequence[Result]) -> None:
+    """Write the picture of README, SVG or PNG: time of allreduce over its size, beside Gloo and the fastest MPI."""
     import matplotlib
 
     matplotlib.use("Agg")  # no display
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(9, 1 + 0.24 * len(rows)), constrained_layout=True)
-    at = range(len(rows))
-    axis.barh(at, [ratio for _, ratio, _ in rows], color=COLORS["hocket"], height=0.7)
-    targets = [nan if target is None else target for _, _, target in rows]
-    axis.plot(targets, list(at), "|", color="black", markersize=9, label="target")
-    axis.axvline(1, color="grey", linewidth=0.8)
-    axis.set_yticks(list(at), [what for what, _, _ in rows], fontsize=7)
-    axis.invert_yaxis()
-    axis.set_xlabel("time of hocket / time of the fastest MPI (lower is better)")
-    _legend(figure, axis, 1)
-    figure.savefig(path, format="png", dpi=130)
+    plain = [r for r in found if _kind(r.target) == _kind(Target(2, 8))]
+    ranks = Counter(r.target.ranks for r in plain)
+    sizes = sorted(n for n in ranks if ranks[n] > 1)
+    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hocket"}):
+        shape: Any = {"figsize": (10, 4), "sharey": True, "squeeze": False, "layout": "constrained"}
+        figure, axes = pyplot.subplots(1, max(1, len(sizes)), **shape)
+        for axis, size in zip(axes[0], sizes, strict=False):
+            rows = sorted((r for r in plain if r.target.ranks == size), key=lambda r: r.target.nbytes)
+            for label, color, marker, seconds in _beside(rows):
+                points = [(r.target.nbytes, s * 1e6) for r, s in zip(rows, seconds, strict=True) if s is not None]
+                axis.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4.5, label=label)
+            _axis(axis, f"{size} ranks", "µs (lower is better)")
+            axis.tick_params(axis="x", labelsize=8)
+        figure.suptitle(f"allreduce of float32 in shared memory: {processor}", fontsize=12)
+        _legend(figure, axes[0][0], 3)
+        figure.savefig(path, dpi=130, metadata={"Date": None} if path.endswith(".svg") else None)
     pyplot.close(figure)
+
+
+def _kind(target: Target) -> tuple[Any, ...]:
+    """What is measured, but for how much of it and by how many."""
+    return target.collective, target.dtype, target.transport, target.buffers, target.busy
+
+
+def _beside(rows: Sequence[Result]) -> list[tuple[str, str, str, list[float | None]]]:
+    """Label, color, marker and seconds of each library that was there."""
+    mpis = [mpi[1] if (mpi := r.best_mpi) else None for r in rows]
+    lines: list[tuple[str, str, str, list[float | None]]] = [
+        ("hocket", COLORS["hocket"], MARKERS["hocket"], [r.ours for r in rows]),
+        ("the fastest of Open MPI, MPICH and Intel MPI", COLORS["openmpi"], MARKERS["openmpi"], mpis),
+        ("Gloo", COLORS["gloo"], MARKERS["gloo"], [r.seconds.get("gloo") for r in rows]),
+    ]
+    return [each for each in lines if any(s is not None for s in each[3])]
 
 
 def plot_simulated(path: str, title: str, rows: Sequence[Prediction]) -> None:

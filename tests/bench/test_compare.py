@@ -1,6 +1,5 @@
 """`make compare`: the judgement, and a real run of a line or two."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from hocket.bench.compare import Machine, Result, line, title
+from hocket.bench.harness import page
+from hocket.bench.harness.result import file_name, read
 from hocket.bench.harness.targets import TARGETS, Target
+
+ROOT = Path(__file__).parents[2]
+KEPT = sorted((ROOT / "bench" / "results").glob("compare-*.json"))
 
 
 def result(target: Target, **seconds: float) -> Result:
@@ -71,19 +75,57 @@ def test_the_machine_moves_what_the_ranks_would() -> None:
 @pytest.mark.parametrize(("only", "peer"), [("barrier", "mpich"), ("1 MiB, 2 ranks, tcp", "openmpi-single")])
 def test_a_run(only: str, peer: str, tmp_path: Path) -> None:
     """A line beside Gloo, an MPI and the machine."""
-    file, picture = tmp_path / "compare.json", tmp_path / "compare.png"
+    picture, written = tmp_path / "compare.png", tmp_path / "page.md"
     words = [sys.executable, "-m", "hocket.bench.compare", "--only", only, "--peers", f"gloo,{peer}"]
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- make compare -->\nold\n<!-- end -->\nafter\n")
-    words += ["--time", "0.02", "--blocks", "2", "--json", str(file), "--plot", str(picture), "--readme", str(readme)]
+    written.write_text(f"before\n{page.NEXT}\nafter\n")
+    words += ["--time", "0.02", "--blocks", "2", "--json", str(tmp_path), "--plot", str(picture)]
+    words += ["--page", str(written)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "1 lines, " in done.stdout
-    text = readme.read_text()
-    assert text.startswith("before\n<!-- make compare -->\n") and text.endswith("|\n<!-- end -->\nafter\n")
-    assert f"\n| {only}" in text.replace("allreduce ", "") and "old" not in text
-    pingpong, row = json.loads(file.read_text())["rows"]
-    assert pingpong["collective"] == "pingpong" and 0.01 < pingpong["us"]["hocket"] < 1000
-    assert {"hocket", "gloo", peer} <= set(row["us"]), done.stderr
-    assert row["us"].get("limits", 100) > 10, "a megabyte takes longer than that"
+    (file,) = tmp_path.glob("compare-*.json")
+    about, (pingpong, row) = read(str(file))
+    processor = about["machine"]["processor"]
+    assert file.name == file_name(processor)
+    text = written.read_text()
+    assert text.startswith(f"before\n## {processor}\n\n{page.mark(processor)}\n{processor}, ")
+    assert text.endswith(f"|\n{page.END}\n\n{page.NEXT}\nafter\n") and f"\n| {only}" in text.replace("allreduce ", "")
+    assert pingpong.target.collective == "pingpong" and 0.01e-6 < pingpong.ours < 1e-3
+    assert {"hocket", "gloo", peer} <= set(row.seconds), done.stderr
+    assert row.seconds.get("limits", 1) > 10e-6, "a megabyte takes longer than that"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_has_a_section_for_each_kind_of_cpu(tmp_path: Path) -> None:
+    """A second run on the same kind replaces the first; what stands around it stays."""
+    path = tmp_path / "page.md"
+    path.write_text(f"# Measured\n\n{page.NEXT}\n\n## Other costs\n")
+    for processor, us in (("One", 1.0), ("Two", 2.0), ("One", 3.0)):
+        about = {"machine": {"processor": processor, "usable_cores": 2, "load": [0.0]}, "date": "1 May 2026"}
+        page.into_section(str(path), about, [result(Target(2, 8), hocket=us * 1e-6)])
+    text = path.read_text()
+    assert [each for each in text.splitlines() if each[:2] in ("# ", "##", "| ") and "| what" not in each] == [
+        "# Measured", "## One", "| allreduce 8 B, 2 ranks | 3.00 |  |  |  |  |  |  |  |  |  |",
+        "## Two", "| allreduce 8 B, 2 ranks | 2.00 |  |  |  |  |  |  |  |  |  |", "## Other costs",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_page_shows_what_was_measured(path: Path) -> None:
+    about, found = read(str(path))
+    processor = about["machine"]["processor"]
+    shown = (ROOT / "docs" / "performance.md").read_text()
+    assert f"\n## {processor}\n\n{page.mark(processor)}\n{page.table(about, found)}\n{page.END}\n" in shown
+    assert path.name == file_name(processor)
+
+
+def test_readme_says_what_was_measured() -> None:
+    """Its six lines are lines of the page, and one of them is where hocket is the slowest beside MPI."""
+    rows = [[cell.strip() for cell in each.split("|")[1:-1]] for each in (ROOT / "README.md").read_text().splitlines()]
+    (head,) = [i for i, row in enumerate(rows) if row[:2] == ["what", "hocket us"]]
+    said = rows[head + 2 : head + 8]
+    measured = [result for path in KEPT for result in read(str(path))[1]]
+    cells = [[cell.strip() for cell in line(each).split("|")[1:-1]] for each in measured]
+    lines = [[what, us, mpi, gloo] for what, us, _, _, mpi, _, gloo, *_ in cells]
+    assert [row for row in said if row not in lines] == []
+    assert max(float(row[2]) for row in said) == max(float(row[2]) for row in lines if row[2])

@@ -1,0 +1,87 @@
+"""The tables of docs/performance.md: what `make compare` puts there, a section for each kind of CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.bench.harness.result import Result
+from hocket.bench.harness.table import micro
+from hocket.bench.harness.targets import Target
+from hocket.collectives.communicator.explain import human
+from hocket.errors import ArgumentError
+
+NEXT, END = "<!-- make compare: the next kind of CPU -->", "<!-- end -->"
+HEADER = (
+    "| what | hocket us | p99 us | best MPI us | ours / MPI | target | x faster than Gloo | target | ours / machine | "
+    "target | falls short |\n|" + "---|" * 11
+)
+
+
+def title(t: Target) -> str:
+    """allreduce 64 KiB, 4 ranks, tcp."""
+    words = [f"{t.collective} {human(t.nbytes)}" if t.nbytes else t.collective, f"{t.ranks} ranks"]
+    words += [t.transport] * (t.transport != "shm") + [t.dtype] * (t.dtype != "float32")
+    words += ["a busy neighbour"] * t.busy
+    return ", ".join(words + [{"shared": "hocket.empty", "torch": "torch"}.get(t.buffers, "")]).rstrip(", ")
+
+
+def line(result: Result) -> str:
+    """One row of the Markdown table."""
+    t, mpi, gloo = result.target, result.best_mpi, result.seconds.get("gloo")
+    cells = [
+        title(t),
+        micro(result.ours),
+        micro(result.slow["hocket"]) if result.slow else "",
+        f"{micro(mpi[1])} ({mpi[0]})" if mpi else "",
+        f"{result.ours / mpi[1]:.2f}" if mpi else "",
+        f"{t.mpi:g}" if t.mpi else "",
+        f"{gloo / result.ours:,.1f}" if gloo else "",
+        f"{t.gloo:g}" if t.gloo else "",
+        f"{result.ours / result.limit:.2f}" if result.limit else "",
+        f"{t.limit:.3g}" if t.limit else "",
+        "; ".join(result.verdicts),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def place(about: dict[str, Any]) -> str:
+    """Where and when a run was measured."""
+    here = about["machine"]
+    cores = f"{here['usable_cores']} usable cores, load {here['load'][0]:.2f} at the start"
+    return f"{here['processor']}, {cores}, {about['date']}"
+
+
+def table(about: dict[str, Any], found: Sequence[Result]) -> str:
+    """A run's section, without its marks."""
+    return "\n".join([place(about), "", HEADER, *map(line, found)])
+
+
+def mark(processor: str) -> str:
+    """What stands before the table of a kind of CPU."""
+    return f"<!-- make compare: {processor} -->"
+
+
+def into_section(path: str, about: dict[str, Any], found: Sequence[Result]) -> None:
+    """Put a run's table into the section of its kind of CPU, which is made, before NEXT, if the page has none."""
+    processor = about["machine"]["processor"]
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if mark(processor) not in text:
+        if NEXT not in text:
+            raise ArgumentError(f"{path} has neither {mark(processor)} nor {NEXT}, where the table would go")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(NEXT, f"## {processor}\n\n{mark(processor)}\n{END}\n\n{NEXT}"))
+    into(path, table(about, found), mark(processor))
+
+
+def into(path: str, text: str, begin: str) -> None:
+    """Replace what stands in a file between `begin` and the next END."""
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    head, found, rest = page.partition(begin)
+    _, end, tail = rest.partition(END)
+    if not found or not end:
+        raise ArgumentError(f"{path} has no {begin} and {END}, between which the table would go")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{head}{begin}\n{text}\n{end}{tail}")

@@ -1,0 +1,105 @@
+"""One measured line of `make compare`: a target, the times beside it, and what it falls short of; as JSON and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.bench.harness.targets import Target
+from hocket.bench.rivals import launchers
+
+
+@dataclass
+class Result:
+    """One target and what came of it.  Seconds, by library."""
+
+    target: Target
+    seconds: dict[str, float]
+    blocks: dict[str, list[float]]
+    algorithm: str
+    slow: dict[str, float] = field(default_factory=dict)
+    """What one call in a hundred takes longer than."""
+    plain: float | None = None
+    """Our own time for as many elements of float32, where that is asked for."""
+    verdicts: list[str] = field(default_factory=list)
+    """What it falls short of."""
+
+    @property
+    def ours(self) -> float:
+        return self.seconds["hocket"]
+
+    @property
+    def best_mpi(self) -> tuple[str, float] | None:
+        """The fastest MPI and its time."""
+        mpis = [(s, name) for name, s in self.seconds.items() if name.removesuffix("-single") in launchers.MPIS]
+        return (min(mpis)[1], min(mpis)[0]) if mpis else None
+
+    @property
+    def limit(self) -> float | None:
+        return self.seconds.get("limits")
+
+    def judge(self) -> None:
+        """Fill in what the target asks for and this is not."""
+        t, mpi, gloo = self.target, self.best_mpi, self.seconds.get("gloo")
+        if t.mpi and mpi and self.ours > t.mpi * mpi[1]:
+            self.verdicts.append(f"{self.ours / mpi[1]:.2f} x MPI > {t.mpi:g}")
+        if t.gloo and gloo and self.ours * t.gloo > gloo:
+            self.verdicts.append(f"{gloo / self.ours:.1f} x faster than Gloo < {t.gloo:g}")
+        if t.us and self.ours * 1e6 > t.us:
+            self.verdicts.append(f"{self.ours * 1e6:.2f} us > {t.us:g}")
+        if t.limit and self.limit and self.ours > t.limit * self.limit:
+            self.verdicts.append(f"{self.ours / self.limit:.2f} x the machine > {t.limit:.3g}")
+        if t.own and self.plain and self.ours > t.own * self.plain:
+            self.verdicts.append(f"{self.ours / self.plain:.2f} x our float32 > {t.own:g}")
+        theirs = [s for name, s in self.slow.items() if name.startswith("openmpi")]
+        if theirs and self.slow["hocket"] > min(theirs):
+            self.verdicts.append(f"p99 {self.slow['hocket'] * 1e6:.1f} us > Open MPI's {min(theirs) * 1e6:.1f}")
+
+
+def file_name(processor: str) -> str:
+    """Where the results of a kind of CPU are kept: compare-intel-xeon-processor.json."""
+    words = re.sub(r"\((R|TM)\)", " ", processor).lower()
+    return f"compare-{'-'.join(re.findall(r'[a-z0-9]+', words))}.json"
+
+
+def write(path: str, about: dict[str, Any], found: Sequence[Result]) -> None:
+    """`about` and a row a line as one JSON object; times in microseconds."""
+    rows = ",\n".join(json.dumps(_record(each)) for each in found)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{json.dumps(about, indent=1)[:-2]},\n \"rows\": [\n{rows}\n]}}\n")
+
+
+def read(path: str) -> tuple[dict[str, Any], list[Result]]:
+    """What `write` has left."""
+    with open(path, encoding="utf-8") as file:
+        about = json.load(file)
+    return about, [_result(row) for row in about.pop("rows")]
+
+
+def _record(r: Result) -> dict[str, Any]:
+    blocks = {name: [_micro(s) for s in seconds] for name, seconds in r.blocks.items()}
+    defaults = Target._field_defaults
+    target = {name: value for name, value in r.target._asdict().items() if value != defaults.get(name, ...)}
+    return {
+        "target": target, "algorithm": r.algorithm, "short": r.verdicts,
+        "p99_us": {name: _micro(s) for name, s in r.slow.items()}, "float32_us": r.plain and _micro(r.plain),
+        "us": {name: _micro(s) for name, s in r.seconds.items()}, "blocks_us": blocks,
+    }  # fmt: skip
+
+
+def _result(row: dict[str, Any]) -> Result:
+    made = Result(
+        Target(**row["target"]), {name: us / 1e6 for name, us in row["us"].items()},
+        {name: [us / 1e6 for us in block] for name, block in row["blocks_us"].items()}, row["algorithm"],
+        {name: us / 1e6 for name, us in row["p99_us"].items()}, row["float32_us"] and row["float32_us"] / 1e6,
+    )  # fmt: skip
+    made.judge()
+    return made
+
+
+def _micro(seconds: float) -> float:
+    """With more digits than mean anything, and no more."""
+    return float(f"{seconds * 1e6:.6g}")
