@@ -1,7 +1,7 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
-# make compare: beside Gloo and the MPIs, with targets.  All in .venv, made when first needed.
+# make compare: beside Gloo and the MPIs, with targets.  make docs: the site.  All in .venv, made when first needed.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -13,7 +13,7 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
 
-.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare clean
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -73,6 +73,11 @@ fuzz: $(VENV)/test.stamp
 compare: $(VENV)/test.stamp | $(IMPI)
 	$(BIN)/python -m hocket.bench.compare --json bench/results --plot docs/compare.svg --page docs/performance.md \
 		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi
+
+# The site, with the reference from the docstrings, into build/docs.  Warnings are errors.
+docs: $(VENV)/test.stamp
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs . build/docs
+	@echo "the site is build/docs/README.html"
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The examples in the docstrings and in docs/, run."""
+"""The examples in the docstrings and in docs/, run; the pages' links and promises; the site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import harness
 import pytest
 
 import hocket
+from hocket.collectives.job.config import VARIABLES
 
+SOURCES = (".py", ".pyx", ".pxd", ".h", ".cuh")
 MODULES = sorted(
     m.name for m in pkgutil.walk_packages(hocket.__path__, "hocket.") if not m.name.rpartition(".")[2].startswith("__")
 )
@@ -82,3 +84,74 @@ def test_every_promise_has_its_test() -> None:
         assert f"def {name}(" in (root / file).read_text(), f"{file} has no {name}"
         found += 1
     assert found > 12
+
+# --------------------------------------------------------------------------------------------- the pages
+
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_VARIABLES = r"HOCKET_\w*_(?:H|CUH)"
+"""The include guards."""
+
+
+def prose(page: pathlib.Path) -> str:
+    """Without what is fenced, in which a bracket is no link and a # no heading."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """Those of its headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ +(.+?) *$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(page)))
+    broken = []
+    for link in links:
+        path, _, anchor = link.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if "://" not in link and not (there.is_file() and (not anchor or anchor in anchors(there))):
+            broken.append(link)
+    assert not broken
+
+
+def test_every_page_is_linked_from_readme() -> None:
+    text = PAGES[0].read_text() + (ROOT / "docs" / "api.md").read_text()
+    assert [page.name for page in PAGES[2:] if f"{page.name})" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_are_python(page: pathlib.Path) -> None:
+    """Those that cannot run here (CuPy's) at least compile; others of this file and test_readme.py run."""
+    for source in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
+        compile(source, page.name, "exec")
+
+
+def test_every_variable_is_on_its_page() -> None:
+    """docs/configuration.md names what the code reads, and nothing else; its table says what `hocket doctor` says."""
+    folders = [each for each in ROOT.iterdir() if each.is_dir() and each.name not in ("build", "tests", "docs")]
+    files = [path for each in folders if each.name[0] != "." for path in each.rglob("*.*") if path.suffix in SOURCES]
+    found = {name for path in [ROOT / "setup.py", *files] for name in re.findall(r"\bHOCKET_[A-Z_]+", path.read_text())}
+    read = {name for name in found if not re.fullmatch(NOT_VARIABLES, name)}
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert set(re.findall(r"`(HOCKET_[A-Z_]+)`", page)) == read
+    rows = re.findall(r"^\| `(HOCKET_\w+)` \| ", page.partition("## Set by hocket run")[0], re.M)
+    assert rows == [each.name for each in VARIABLES]
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: pathlib.Path) -> None:
+    """`make docs`."""
+    words = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-c", "docs", "."]
+    done = subprocess.run([sys.executable, *words, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    reference = (tmp_path / "docs" / "reference.html").read_text()
+    assert [name for name in hocket.__all__ if not is_shown(name, reference)] == []
+    assert "end_with_job" not in reference
+
+
+def is_shown(name: str, reference: str) -> bool:
+    """Has this public name a place in the reference?  Functions on the default communicator: as its methods."""
+    places = (f"hocket.{name}", f"hocket.Communicator.{name}", f"hocket.errors.{name}")
+    return any(f'id="{place}"' in reference for place in places)

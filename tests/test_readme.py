@@ -1,5 +1,4 @@
-"""README's examples, run by the command in their first line.  (CuPy's needs a card: test_staging.py shows its
-calls on a stand-in.)"""
+"""README: its examples, run by the command in their first line, and its length."""
 
 from __future__ import annotations
 
@@ -21,8 +20,12 @@ EXAMPLES = {
 }
 
 
-def test_there_is_one_for_each_kind_of_array() -> None:
-    assert set(EXAMPLES) == {"numpy_example", "torch_example", "cupy_example"}
+def test_it_is_read_in_three_screens() -> None:
+    assert len(README.splitlines()) <= 150 and len(README.split()) <= 1100
+
+
+def test_there_are_three_examples() -> None:
+    assert set(EXAMPLES) == {"numpy_example", "torch_example", "async_example"}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,7 @@ def test_there_is_one_for_each_kind_of_array() -> None:
     [
         ("numpy_example", {f"{rank}1.5[0123]": 1 for rank in range(4)}),
         ("torch_example", {f"tensor([{8 * rank}.,{8 * rank + 4}.])": 2 for rank in range(4)}),
+        ("async_example", {f"{rank}[6.0,6.0,6.0,6.0]": 1 for rank in range(3)}),
     ],
 )
 def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> None:
