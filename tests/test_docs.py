@@ -155,3 +155,37 @@ def is_shown(name: str, reference: str) -> bool:
     """Has this public name a place in the reference?  Functions on the default communicator: as its methods."""
     places = (f"hocket.{name}", f"hocket.Communicator.{name}", f"hocket.errors.{name}")
     return any(f'id="{place}"' in reference for place in places)
+
+
+# --------------------------------------------------------------------------------------------- the architecture
+
+
+STEP = re.compile(r"^\| \d+ \| .* \| `([\w/.]+)` \| `([\w.]+)` \|$", re.M)
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def defines(file: pathlib.Path, name: str) -> bool:
+    """Does it define this function, class or struct, whatever the language?"""
+    kind = r"\} |[\w *]+[ *]" if file.suffix == ".h" else r" *(?:async )?(?:def|class|c?p?def [\w *,.]+) "
+    return re.search(rf"^(?:{kind}){name}\b", file.read_text(), re.M) is not None
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(STEP.findall(ARCHITECTURE.read_text()))))
+def test_every_step_of_a_trace_is_there(path: str, name: str) -> None:
+    file = ROOT / path
+    assert file.is_file() and all(defines(file, part) for part in name.split("."))
+
+
+def test_there_are_five_traces() -> None:
+    traces = ARCHITECTURE.read_text().split("\n## Trace: ")[1:]
+    rows = [re.findall(r"^\| \d+ \| .*", trace, re.M) for trace in traces]
+    assert [len(STEP.findall(trace)) for trace in traces] == [len(each) for each in rows] and len(rows) == 5
+
+
+def test_every_room_is_on_the_page() -> None:
+    tops = ("system", "control", "algorithms", "transports", "kernels", "collectives", "tools", "bench", "conformance")
+    found = {init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")}
+    rooms = {f"{room}/" for room in found if len(room.parts) > 1}
+    page = ARCHITECTURE.read_text()
+    assert set(re.findall(r"^\| `([\w/]+/)` \| ", page.partition("## Rooms")[2].partition("\n## ")[0], re.M)) == rooms
+    assert [top for top in tops if f"`{top}/`" not in page] == []
