@@ -8,6 +8,7 @@ import os
 import pathlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 
@@ -189,3 +190,17 @@ def test_every_room_is_on_the_page() -> None:
     page = ARCHITECTURE.read_text()
     assert set(re.findall(r"^\| `([\w/]+/)` \| ", page.partition("## Rooms")[2].partition("\n## ")[0], re.M)) == rooms
     assert [top for top in tops if f"`{top}/`" not in page] == []
+
+
+def test_the_picture_of_the_floors_is_the_codes() -> None:
+    """`python docs/floors.py` draws it anew."""
+    floors = runpy.run_path(str(ROOT / "docs" / "floors.py"))
+    assert (ROOT / "docs" / "floors.svg").read_text() == floors["picture"]()
+    assert ("collectives", "transports") in floors["between_folders"](floors["edges"]())
+    assert floors["way"]()[:1] == ["collectives/communicator"]
+
+
+def test_the_picture_has_every_room_of_the_hub() -> None:
+    floors = runpy.run_path(str(ROOT / "docs" / "floors.py"))
+    rooms = {init.parent.name for init in (ROOT / "collectives").glob("*/__init__.py")}
+    assert rooms == {room for row in floors["ROWS"] for room in row}
