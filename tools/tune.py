@@ -103,7 +103,7 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
         found = comm.tune(collectives, sizes, options.seconds)
         if comm.rank == 0:
             cache.store(path, before + found)
-            print(f"# {comm._main.layout.text}: {len(found.points)} points measured, kept in {path}")
+            print(f"# {comm.membership.main.layout.text}: {len(found.points)} points measured, kept in {path}")
             _changes(comm, found)
     return 0
 
@@ -129,7 +129,7 @@ def _kept(path: str) -> Tuning:
 
 def _changes(comm: hocket.Communicator, found: Tuning) -> None:
     """Where it is worth something."""
-    queue = comm._main
+    queue = comm.membership.main
     for p in found.points:
         usual = choose(Tuning(), p.collective, p.nbytes, queue.layout, queue.groups).name
         chosen = choose(found, p.collective, p.nbytes, queue.layout, queue.groups).name
@@ -139,7 +139,7 @@ def _changes(comm: hocket.Communicator, found: Tuning) -> None:
 
 
 def _check(comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
-    queue, share = comm._main, seconds / (len(collectives) * len(sizes))
+    queue, share = comm.membership.main, seconds / (len(collectives) * len(sizes))
     good = points = 0
     if comm.rank == 0:
         print(f"\n{queue.layout.text}\n\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
@@ -148,7 +148,7 @@ def _check(comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequenc
         for nbytes in sizes:
             tuning = comm.tuning
             found, real = measure.times(comm, name, nbytes, able, share)
-            comm.retune(tuning)
+            comm.runner.retune(tuning)
             choice = choose(tuning, name, real, queue.layout, queue.groups)
             best = min(found, key=found.__getitem__)
             ratio = found[choice.name] / found[best]

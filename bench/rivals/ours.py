@@ -46,7 +46,7 @@ class Ours:
 
     def chosen(self) -> dict[str, str]:
         """The algorithm of the latest call, and the roads it may take."""
-        queue = self.comm._main
+        queue = self.comm.membership.main
         roads = [road for road in dict.fromkeys(queue.roads) if road is not None]
         return {"algorithm": queue.engine.plan.algorithm if queue.engine.plan else "", "transport": "+".join(roads)}
 

@@ -35,7 +35,7 @@ def empty(
         comm = default.communicator()
     elif not isinstance(comm, Communicator):
         raise ArgumentError(f"comm is {kind(comm)}: pass a Communicator")
-    comm.usable()
+    comm.reporter.usable()
     if like is not None and not hasattr(like, "dtype"):
         raise ArgumentError(f"like is {kind(like)}: pass a NumPy array or a torch tensor")
     torch_like = hasattr(like, "data_ptr")

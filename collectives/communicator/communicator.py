@@ -33,19 +33,45 @@ from hocket.arguments import texts, whole, wholes
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ops import Op
 from hocket.collectives.calls.options import Options, checked
+from hocket.collectives.communicator.ending import NOTHING, Ending
 from hocket.collectives.communicator.explain import explain
-from hocket.collectives.communicator.lifecycle import CommunicatorBase
-from hocket.collectives.communicator.messages import ANY, user_tag
+from hocket.collectives.communicator.members import Groups, Members
+from hocket.collectives.communicator.messages import ANY, Messenger, user_tag
+from hocket.collectives.communicator.runner import Runner
+from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.gpu.gpus import Gpus
+from hocket.collectives.job.world import World
+from hocket.collectives.plans.planner import Planner
 from hocket.errors import ArgumentError
 
-INHERITED = (
-    "close", "host", "local_rank", "local_size", "members", "name", "rank", "set_timeout", "size", "timeout", "tuning",
-)  # fmt: skip
-"""What of the bases is for users too."""
+PARTS = frozenset({
+    "ending", "gpus", "groups", "membership", "messenger", "reporter", "runner", "shortcut", "world",
+})  # fmt: skip
+"""What other parts of the library use of it; no user needs it."""
 
 
-class Communicator(CommunicatorBase):
-    """`rank` of `size` ranks.  Made by `hocket.init`, `split`, `dup`, `subgroup` or `hocket.local_world`."""
+class Communicator:
+    """`rank` of `size` ranks.  Made by `hocket.init`, `split`, `dup`, `subgroup` or `hocket.local_world`.
+
+    Its parts: who belongs to it (`membership`), how collectives (`runner`, and `shortcut` for those made before) and
+    messages (`messenger`) are carried out, what is told when it fails (`reporter`), how it is left (`ending`).
+    """
+
+    def __init__(self, world: World, name: str, members: Sequence[int], tuning: Tuning | None = None) -> None:
+        self.world, self.name = world, name
+        self.membership = Members(world, name, members, tuning)
+        self.rank, self.size = self.membership.rank, self.membership.size
+        self.reporter = Reporter(self.membership)
+        for kind in ("collectives", "messages"):
+            self.membership.queues[kind, None] = self.membership.make_queue(kind, None, self.reporter)
+        planner = Planner(self.membership, self.reporter)
+        self.runner = Runner(self.membership, self.reporter, planner)
+        self.messenger = Messenger(self.membership, self.reporter, planner, self.runner)
+        self.ending = Ending(self.membership, self.reporter, planner)
+        self.shortcut = self.runner.shortcut
+        self._call = self.shortcut.call
+        self._serial = 0
+        world.admit(self)
 
     # --- reductions
 
@@ -186,7 +212,7 @@ class Communicator(CommunicatorBase):
         transport: str | None = None,
     ) -> Any:  # fmt: skip
         """Return when all ranks have called it: an allreduce of nothing."""
-        work = self._call("barrier", self._nothing, None, None, 0, None, async_op, timeout, algorithm, transport, "any")
+        work = self._call("barrier", NOTHING, None, None, 0, None, async_op, timeout, algorithm, transport, "any")
         return work.giving(None) if async_op else None
 
     # --- between two ranks
@@ -197,7 +223,8 @@ class Communicator(CommunicatorBase):
     ) -> Any:  # fmt: skip
         """Send x to `dest`.  Returns when x may be changed, which may be before it has been received."""
         options = checked(Options(async_op, timeout, None, transport))
-        return self._exchange_messages(x, self._rank(dest, "dest"), None, None, user_tag(whole(tag, "tag")), options)
+        to = self.membership.checked(dest, "dest")
+        return self.messenger.exchange(x, to, None, None, user_tag(whole(tag, "tag")), options)
 
     def recv(
         self, out: Any, source: int | None, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
@@ -208,8 +235,8 @@ class Communicator(CommunicatorBase):
         source=None: from whichever rank's comes first; with async_op=True `Work.source` then says whose it was.
         """
         options = checked(Options(async_op, timeout, None, transport))
-        place = ANY if source is None else self._rank(source, "source")
-        return self._exchange_messages(None, None, out, place, user_tag(whole(tag, "tag")), options)
+        place = ANY if source is None else self.membership.checked(source, "source")
+        return self.messenger.exchange(None, None, out, place, user_tag(whole(tag, "tag")), options)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int, tag: int = 0, *, async_op: bool = False,
@@ -217,20 +244,23 @@ class Communicator(CommunicatorBase):
     ) -> Any:  # fmt: skip
         """Send x to `dest` while receiving `out` from `source`: cannot deadlock, even in a ring."""
         options = checked(Options(async_op, timeout, None, transport))
-        ends = self._rank(dest, "dest"), out, self._rank(source, "source")
-        return self._exchange_messages(x, *ends, user_tag(whole(tag, "tag")), options)
+        ends = self.membership.checked(dest, "dest"), out, self.membership.checked(source, "source")
+        return self.messenger.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
 
     # --- communicators
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """One communicator for each color, ranks ordered by (key, old rank); color None: take no part."""
         color, key = None if color is None else whole(color, "color"), whole(key, "key")
-        rows = self._share([color, key], "split()")
-        serial = self._next_serial()
+        rows = self.runner.share([color, key], "split()")
+        self._serial += 1
         mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
         members = [self.members[r] for _, r in mine]
-        made = None if color is None else type(self)(self.world, f"{self.name}/{serial}.{color}", members, self.tuning)
-        self._wire(made)
+        name = f"{self.name}/{self._serial}.{color}"
+        made = None if color is None else type(self)(self.world, name, members, self.tuning)
+        offers = self.runner.share(made.membership.offer() if made is not None else None, "split()")
+        if made is not None:
+            made.membership.accept([offers[self.members.index(r)] for r in made.members])
         return made
 
     def dup(self) -> Communicator:
@@ -241,7 +271,7 @@ class Communicator(CommunicatorBase):
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of these ranks, in this order.  All ranks of this one call it; others get None."""
-        ranks = [self._rank(r, "ranks") for r in wholes(ranks, "ranks")]
+        ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks):
             raise ArgumentError(f"ranks={ranks} names a rank twice")
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
@@ -255,11 +285,11 @@ class Communicator(CommunicatorBase):
         if not isinstance(name, str):
             raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
         options = checked(Options(timeout=timeout))
-        ranks = [self._rank(r, "ranks") for r in wholes(ranks, "ranks")]
+        ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks) or self.rank not in ranks:
             raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
         made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
-        made.wire(self._share_among(ranks, made.name, made.offer(), options))
+        made.membership.accept(self.messenger.share_among(ranks, made.name, made.membership.offer(), options))
         return made
 
     def register(self, x: Any) -> None:
@@ -270,10 +300,40 @@ class Communicator(CommunicatorBase):
         as peers map its memory; where they cannot, calls go on as without, and `explain` says why.  Raises
         ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
         """
-        self.usable()
-        self.gpus.register(self, describe(x))
+        self.reporter.usable()
+        self.gpus.register(self.membership, describe(x))
 
     # --- about it
+
+    @property
+    def members(self) -> list[int]:
+        """The ranks of `hocket.init`'s communicator that belong to this one, in its order."""
+        return self.membership.world_ranks
+
+    @property
+    def tuning(self) -> Tuning:
+        """What algorithms are chosen by; the same on all ranks."""
+        return self.membership.tuning
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may wait for other ranks, if it does not say so itself."""
+        return self.membership.timeout
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
+        self.membership.timeout = arguments.seconds(seconds, "seconds")
+        self.shortcut.set_timeout(self.membership.timeout)
+
+    @property
+    def groups(self) -> Groups:
+        """The ranks that reach each other inside a host, host by host."""
+        return self.membership.groups
+
+    @property
+    def gpus(self) -> Gpus:
+        """What is known of the members' GPUs."""
+        return self.membership.gpus
 
     @property
     def host(self) -> int:
@@ -322,7 +382,7 @@ class Communicator(CommunicatorBase):
         lengths = [] if sizes is None else wholes(sizes, "sizes")
         limit = arguments.seconds(seconds, "seconds")
         found = measure.tune(self, names or measure.TUNED, lengths or measure.SIZES, limit)
-        self.retune(self.tuning + found)
+        self.runner.retune(self.tuning + found)
         return found
 
     def explain(self, collective: str | None = None, nbytes: int | None = None) -> str:
@@ -334,16 +394,33 @@ class Communicator(CommunicatorBase):
         """
         return explain(self, collective, nbytes)
 
-    def _general(
-        self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
-    ) -> Any:
-        """The short way knows its arguments; those of any other call are looked at first."""
-        return super()._general(collective, x, out, op, root, counts, checked(options))
+    # --- its end
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Leave: waits (bounded) until all members have come to it, then frees what it holds.
+
+        Raises MismatchError, on all ranks, if their last calls differ.  To close the communicator of `hocket.init` is
+        to end the job: calls that only some ranks have made on others made of it, and recvs that nobody has sent to,
+        are told too.  Raises nothing on a communicator that failed before, nor where a rank is gone or does not come.
+        A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
+        """
+        self.ending.close(timeout)
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if isinstance(exc[1], BaseException):
+            self.reporter.give_up(exc[1])  # after which close raises nothing
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: rank {self.rank} of {self.size}>"
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        own = [name for name in vars(Communicator) if not name.startswith("_")]
-        return [*own, *INHERITED, *(name for name in super().__dir__() if name.startswith("__"))]
+        own = [name for name in [*vars(Communicator), *vars(self)] if not name.startswith("_") and name not in PARTS]
+        return [*own, *(name for name in super().__dir__() if name.startswith("__"))]
 
 
 def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:

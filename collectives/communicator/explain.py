@@ -15,14 +15,14 @@ from hocket.errors import ArgumentError
 from hocket.transports.tcp import tls
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.lifecycle import CommunicatorBase
+    from hocket.collectives.communicator.communicator import Communicator
     from hocket.collectives.engine.queue import Queue
 
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
 
 
-def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int | None = None) -> str:
+def explain(comm: Communicator, collective: str | None = None, nbytes: int | None = None) -> str:
     """The text of `Communicator.explain`."""
     world = comm.world
     if nbytes is not None and whole(nbytes, "nbytes") < 0:
@@ -53,12 +53,12 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
         if setting:
             lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")
             continue
-        gpu = comm._queues.get(("gpu", None))
+        gpu = comm.membership.queues.get(("gpu", None))
         if nbytes is not None:
-            lines += _choice(comm, comm._main, name, nbytes, name)
+            lines += _choice(comm, comm.membership.main, name, nbytes, name)
             lines += _choice(comm, gpu, name, nbytes, f"{name} on a GPU") if gpu is not None else []
             continue
-        chosen = _sizes(comm, comm._main, name)
+        chosen = _sizes(comm, comm.membership.main, name)
         lines.append(f"  {name}: {chosen}")
         if gpu is not None and (differs := _sizes(comm, gpu, name)) != chosen:
             lines.append(f"  {name} on a GPU: {differs}")
@@ -68,7 +68,7 @@ def explain(comm: CommunicatorBase, collective: str | None = None, nbytes: int |
     return "\n".join(lines)
 
 
-def _gpu_arrays(comm: CommunicatorBase) -> list[str]:
+def _gpu_arrays(comm: Communicator) -> list[str]:
     """How they go, for each rank."""
     if comm.gpus.why_staged:
         return [f"GPU arrays: through host memory, whole: {comm.gpus.why_staged}"]
@@ -87,20 +87,20 @@ def _gpu_arrays(comm: CommunicatorBase) -> list[str]:
     ]
 
 
-def _libraries(comm: CommunicatorBase) -> tuple[str, ...]:
+def _libraries(comm: Communicator) -> tuple[str, ...]:
     """What may be chosen besides the schedules, for the usual dtypes and ops."""
     return LIBRARIES if comm.world.mpi_everywhere else ()
 
 
-def _sizes(comm: CommunicatorBase, queue: Queue, collective: str) -> str:
+def _sizes(comm: Communicator, queue: Queue, collective: str) -> str:
     return ", ".join(f"{human(n)} {_chosen(comm, queue, collective, n).name}" for n in SIZES)
 
 
-def _chosen(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int) -> Choice:
+def _chosen(comm: Communicator, queue: Queue, collective: str, nbytes: int) -> Choice:
     return choose(comm.tuning, collective, nbytes, queue.layout, queue.groups, libraries=_libraries(comm))
 
 
-def _choice(comm: CommunicatorBase, queue: Queue, collective: str, nbytes: int, title: str) -> list[str]:
+def _choice(comm: Communicator, queue: Queue, collective: str, nbytes: int, title: str) -> list[str]:
     """Why that one, and what the others would take."""
     tuning, libraries = comm.tuning, _libraries(comm)
     choice = _chosen(comm, queue, collective, nbytes)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
-
-from hocket import arguments
 from hocket.algorithms.choice.tuning import Tuning
 from hocket.collectives.calls.call import rank_in
-from hocket.collectives.calls.options import Options
 from hocket.collectives.engine.queue import Queue
-from hocket.collectives.engine.shortcut import HotPath
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
-from hocket.control.records import Account, Verdict
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -27,58 +19,55 @@ Groups = tuple[tuple[int, ...], ...]
 def lane_name(what: str) -> str:
     """10 letters and digits, 50 bits: two of 1,000 communicators share one in 1 of 2,000,000,000 jobs.
 
-    Such a job fails with a MismatchError, as messages carry what their communicator is called (running.py).
+    Such a job fails with a MismatchError, as messages carry what their communicator is called (plans/planner.py).
     """
     return base64.b32encode(hashlib.blake2b(what.encode(), digest_size=7).digest()).decode()[:10].lower()
 
 
-class Members(HotPath):
-    """An ordered set of world ranks (`members`), with queues of their own."""
+class Members:
+    """An ordered set of world ranks (`world_ranks`), with queues of their own.
 
-    def __init__(self, world: World, name: str, members: Sequence[int], tuning: Tuning | None = None) -> None:
-        self.world, self.name, self.members = world, name, list(members)
+    What all parts of a communicator share; it calls none of them.
+    """
+
+    def __init__(self, world: World, name: str, world_ranks: Sequence[int], tuning: Tuning | None = None) -> None:
+        self.world, self.name, self.world_ranks = world, name, list(world_ranks)
         self.tuning = world.tuning if tuning is None else tuning
         """What algorithms are chosen by; the same on all members."""
-        self.rank, self.size = self.members.index(world.rank), len(self.members)
-        self._queues: dict[tuple[str, str | None], Queue] = {}
-        self._serial = 0
-        self._only: tuple[str, str] | None = None
-        self._closed = self._gone = False
-        self._broken: BaseException | None = None
-        self._raised = False
-        """Has a call raised what ended it?"""
-        self._verdict: Verdict | None = None
-        self._heard = threading.Event()
-        self._sole: dict[str, bool] = {}
-        self._waits: dict[Any, Any] = {}
-        """Of each engine, how its long wait stands (failing.Waiting)."""
-        self.told: dict[int, Account] = {}
-        """What other world ranks said that they were doing, when this one asked as it waited long."""
-        self._stranded: dict[int, list[int]] = {}
-        """Members that cannot go on, as those have left."""
-        self._halted = False
-        self._nothing = numpy.empty(0, numpy.uint8)
+        self.only: tuple[str, str] | None = None
+        """(collective, algorithm) that is used whatever would be chosen: while it is measured."""
+        self.timeout = world.config.timeout
+        """Seconds that calls may wait for other ranks, if they do not say so."""
+        self.rank, self.size = self.world_ranks.index(world.rank), len(self.world_ranks)
+        self.queues: dict[tuple[str, str | None], Queue] = {}
+        """By kind of call ("collectives", "messages", "gpu") and the transport that was asked for."""
         self.gpus = Gpus()
         self.groups = tuple(
-            tuple(self.members.index(r) for r in host if r in self.members)
-            for host in world.groups if any(r in self.members for r in host)
+            tuple(self.world_ranks.index(r) for r in host if r in self.world_ranks)
+            for host in world.groups if any(r in self.world_ranks for r in host)
         )  # fmt: skip
-        for concurrent in ("collectives", "messages"):
-            self._queues[concurrent, None] = self._make_queue(concurrent, None)
-        self._main = self._queues["collectives", None]
-        self.set_timeout(world.config.timeout)
-        world.admit(self)  # type: ignore[arg-type]
+        """The members that reach each other inside a host."""
+        self._sole: dict[str, bool] = {}
 
-    def set_timeout(self, seconds: float) -> None:
-        """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
-        self.timeout = arguments.seconds(seconds, "seconds")
-        self._hot_init(self._main.engine, self.timeout)
+    @property
+    def main(self) -> Queue:
+        """The queue of collectives over whichever transports reach the members."""
+        return self.queues["collectives", None]
 
-    def _make_queue(self, kind: str, forced: str | None, accelerator: Any = None) -> Queue:
-        roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.members]
+    def limit(self, timeout: float | None) -> float:
+        """Seconds that a call may wait which asks for this."""
+        return self.timeout if timeout is None else timeout
+
+    def checked(self, value: int, what: str) -> int:
+        """A rank of this communicator, as a user gives one."""
+        return rank_in(self.size, value, what)
+
+    def make_queue(self, kind: str, forced: str | None, owner: Any, accelerator: Any = None) -> Queue:
+        """A queue whose channels are not open yet; `owner` is told of its long waits."""
+        roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.world_ranks]
         name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(roads) if t is not None]
-        lanes = {t: self.world.transports[t].lane(name, self.rank, self.members) for t in used}
+        lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
         near = forced is None or self.world.traits[forced].local
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
@@ -86,7 +75,7 @@ class Members(HotPath):
             between=self._between(groups, forced, accelerator), traits=self.world.traits,
             concurrent=kind == "messages", accelerator=accelerator,
         )  # fmt: skip
-        queue.engine.owner = self
+        queue.engine.owner = owner
         return queue
 
     def _between(self, groups: Groups, forced: str | None, accelerator: Any) -> tuple[str, str]:
@@ -96,7 +85,7 @@ class Members(HotPath):
         """
 
         def road(a: int, b: int) -> str:
-            return self.world.road(self.members[b], forced, self.members[a])
+            return self.world.road(self.world_ranks[b], forced, self.world_ranks[a])
 
         inside = next((road(*group[:2]) for group in groups if len(group) > 1), "")
         across = road(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
@@ -104,72 +93,22 @@ class Members(HotPath):
             return inside, across
         return inside and accelerator.road, across and f"cuda over {across}"
 
-    def wire(self, offers: Sequence[list[dict[str, Any]]]) -> None:
-        """Take the members' offers for the queues made at birth."""
-        for i, queue in enumerate(self._queues.values()):
+    def offer(self) -> list[dict[str, Any]]:
+        """What the other members need, for the queues made at birth."""
+        return [queue.offer() for queue in self.queues.values()]
+
+    def accept(self, offers: Sequence[list[dict[str, Any]]]) -> None:
+        """Take the members' offers for them."""
+        for i, queue in enumerate(self.queues.values()):
             queue.accept([offer[i] for offer in offers])
 
-    def offer(self) -> list[dict[str, Any]]:
-        return [queue.offer() for queue in self._queues.values()]
-
-    def _queue(self, kind: str, forced: str | None) -> Queue:
-        """The queue for this kind of call over this transport; made, by all members together, at first use."""
-        queue = self._queues.get((kind, forced))
-        if queue is None and forced is not None and kind == "messages" and self._takes_anyway(forced):
-            return self._queues[kind, None]
-        if queue is None:
-            within = f"the first call over {forced}"
-            if forced is not None:
-                self.world.check(forced)
-            if forced is not None and not all(self._share(self._reaches_all(forced), within)):
-                self.world.add(forced, self._exchange_in_world)
-            queue = self._make_queue(kind, forced)
-            queue.accept(self._share(queue.offer(), within))
-            self._queues[kind, forced] = queue
-        return queue
-
-    def _takes_anyway(self, forced: str) -> bool:
+    def takes_anyway(self, forced: str) -> bool:
         """Is this the road between all members?  The same on each: then no queue of its own is needed."""
         if forced not in self._sole:
-            pairs = [(a, b) for a in self.members for b in self.members if a != b]
+            pairs = [(a, b) for a in self.world_ranks for b in self.world_ranks if a != b]
             self._sole[forced] = all(self.world.road(b, None, a) == forced for a, b in pairs)
         return self._sole[forced]
 
-    def _reaches_all(self, transport: str) -> bool:
+    def reaches_all(self, transport: str) -> bool:
         """Has this rank a road to every member over this transport?  (Members may know different things.)"""
-        return all(r == self.world.rank or self.world.refusal(transport, r) is None for r in self.members)
-
-    def _exchange_in_world(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self.world.size
-        for r, given in zip(self.members, self._share(value, "opening a transport"), strict=True):
-            values[r] = given
-        return values
-
-    def _share(self, value: Any, within: str, timeout: float | None = None) -> list[Any]:
-        """Every member's JSON value, by rank.  `within`: the call that this is a part of."""
-        data, general = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8), self._general  # type: ignore[attr-defined]
-        options = Options(timeout=timeout, within=within)
-        lengths = general("allgather", numpy.array([len(data)]), None, None, 0, None, options)
-        rows = general("allgather", data, None, None, 0, lengths.tolist(), options)
-        ends = numpy.cumsum(lengths)
-        return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]
-
-    def retune(self, tuning: Tuning, only: tuple[str, str] | None = None) -> None:
-        """Choose by this from now on, or use `only` this algorithm of this collective.  On all members alike."""
-        self.tuning, self._only = tuning, only
-        for queue in self._queues.values():
-            queue.engine.plans.clear()
-        self._forget()
-
-    def _next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
-
-    def _wire(self, made: Members | None) -> None:
-        """Give a new communicator its peers' offers; collective over this one."""
-        offers = self._share(made.offer() if made is not None else None, "split()")
-        if made is not None:
-            made.wire([offers[self.members.index(r)] for r in made.members])
-
-    def _rank(self, value: int, what: str) -> int:
-        return rank_in(self.size, value, what)
+        return all(r == self.world.rank or self.world.refusal(transport, r) is None for r in self.world_ranks)

@@ -13,11 +13,14 @@ from hocket.collectives.arrays.buffers import Buffer, describe
 from hocket.collectives.calls.call import Call, writable
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.options import Options
-from hocket.collectives.communicator.runner import NO_OP, Running
+from hocket.collectives.communicator.members import Members
+from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
+from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.lower import IN, OUT
 from hocket.collectives.plans.plan import Plan
+from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.work import open_group
 from hocket.errors import ArgumentError
 
@@ -28,14 +31,18 @@ PRIVATE = 1 << 31
 """Tags from here on are the library's own."""
 
 
-class Messages(Running):
+class Messenger:
     """The messages of a communicator."""
 
-    def _exchange_messages(
+    def __init__(self, members: Members, reporter: Reporter, planner: Planner, runner: Runner) -> None:
+        self.members, self.reporter, self.planner, self.runner = members, reporter, planner, runner
+        self.rank, self.size = members.rank, members.size
+
+    def exchange(
         self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, options: Options
     ) -> Any:
-        if self._broken is not None:
-            self._refuse()
+        if self.reporter.broken is not None:
+            self.reporter.refuse()
         refuse_inside()
         src = describe(x) if dest is not None else None
         dst = writable(describe(out, "out"), "out") if source is not None else None
@@ -46,37 +53,37 @@ class Messages(Running):
             raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
         if dest == self.rank or source == self.rank:
             return self._to_self(x, dest, out, source, src, dst, options)
-        queue = self._queue("messages", options.transport)
+        queue = self.runner.queue("messages", options.transport)
         queue.check_thread()
         if source == ANY:
             return self._from_any(queue, out, dst, tag, options)
         model = src or dst
         assert model is not None
-        timeout = self.timeout if options.timeout is None else options.timeout
+        timeout = self.members.limit(options.timeout)
         label = _label(model, tag)
         key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
             plan = _message_plan(dest, source, src, dst)
-            self._connect(queue, plan, timeout, label)
+            self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
         held = queue.pin(src, dst)
         at = (src.address if src else 0, dst.address if dst else 0)
         call = Call("message", src, dst, 0, result=out)
         engine = queue.engine
         if options.async_op or open_group() is not None:
-            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call)
+            return self.runner.start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call)
         code = engine.execute(plan, *at, -1, None, timeout, label)
         if code == BUSY:
-            return self._start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call).result()
+            return self.runner.start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call).result()
         if code != DONE:
             engine.hold(call)
-            self._fail(engine, code, engine.culprit, timeout)
+            self.reporter.fail(engine, code, engine.culprit, timeout)
         if dst is not None:
             dst.restore()
         return out
 
-    def _share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
+    def share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
         """The JSON values of these ranks, by their place in `ranks`, which only they call; the first collects them."""
         tag = PRIVATE | zlib.crc32(name.encode()) >> 1
         if len(ranks) == 1:
@@ -92,13 +99,13 @@ class Messages(Running):
     def _post(self, value: Any, dest: int, tag: int, options: Options) -> None:
         data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
         for part in (numpy.array([len(data)]), data):
-            self._exchange_messages(part, dest, None, None, tag, options)
+            self.exchange(part, dest, None, None, tag, options)
 
     def _fetch(self, source: int, tag: int, options: Options) -> Any:
         length = numpy.zeros(1, numpy.int64)
-        self._exchange_messages(None, None, length, source, tag, options)
+        self.exchange(None, None, length, source, tag, options)
         data = numpy.empty(int(length[0]), numpy.uint8)
-        self._exchange_messages(None, None, data, source, tag, options)
+        self.exchange(None, None, data, source, tag, options)
         return json.loads(data.tobytes())
 
     def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
@@ -110,9 +117,9 @@ class Messages(Running):
         text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
         plan = _plan_of("recv", text, [("recv", others, -1, False, None, [(OUT, 0, dst.nbytes)])], dst)
         label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
-        self._connect(queue, plan, self.timeout if options.timeout is None else options.timeout, label)
+        self.planner.connect(queue, plan, self.members.limit(options.timeout), label)
         held = queue.pin(dst)
-        work = self._start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst, held), call=call)
+        work = self.runner.start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst, held), call=call)
         return work if options.async_op or open_group() is not None else work.result()
 
     def _to_self(
@@ -121,8 +128,8 @@ class Messages(Running):
     ) -> Any:  # fmt: skip
         if dest != source or src is None or dst is None or src.nbytes != dst.nbytes:
             raise ArgumentError(f"rank {self.rank} cannot send to or receive from itself; use sendrecv, or copy")
-        work = self._start(
-            self._queue("messages", options.transport), _self_plan(src), src.address, dst.address, NO_OP,
+        work = self.runner.start(
+            self.runner.queue("messages", options.transport), _self_plan(src), src.address, dst.address, NO_OP,
             options, 0, (src, dst), call=Call("message", src, dst, 0, result=out),
         )  # fmt: skip
         return work if options.async_op else out if open_group() is not None else work.result()

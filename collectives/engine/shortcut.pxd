@@ -6,7 +6,7 @@ from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.plans.plan cimport Plan
 from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
 
-cdef object MISS            # what `_hot` returns for a call that wants the general way
+cdef object MISS            # what `take` returns for a call that wants the general way
 
 
 cdef enum: MAX_DIMS = 8
@@ -29,12 +29,13 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef size_t out_nbytes, out_count
 
 
-cdef class HotPath:
+cdef class Shortcut:
     cdef Engine engine
     cdef list entries
     cdef uint64_t limit
+    cdef object runner
 
-    cdef object _hot(self, str collective, object x, object out, object op, object root, object algorithm, object order,
+    cdef object take(self, str collective, object x, object out, object op, object root, object algorithm, object order,
                      bint async_op)
-    cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result)
+    cdef object queue(self, Entry e, char* src, char* dst, object x, object result)
     cdef object _fresh(self, Entry e, object x)

@@ -1,8 +1,10 @@
 """The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
 
-A direct-mapped table of 64 entries remembers what the general way (running.py) resolved: same collective, dtype, shape,
+A direct-mapped table of 64 entries remembers what the general way (communicator/runner.py) resolved: same collective, dtype, shape,
 op, root, algorithm and kind of output means the same plan.  Anything unusual is a miss, and the general way decides.
 """
+
+import weakref
 
 cimport numpy as np
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -109,28 +111,32 @@ cdef class Entry:
     pass
 
 
-cdef class HotPath:
-    """Base of the communicator: the table, and the way through it."""
+cdef class Shortcut:
+    """The table of a communicator, and the way through it; `runner` is its general way, which owns this."""
 
-    def _hot_init(self, Engine engine, double timeout):
+    def __init__(self, Engine engine, double timeout, runner):
         self.engine = engine
         self.entries = [None] * ENTRIES
         self.limit = nanoseconds(timeout)
+        self.runner = weakref.ref(runner)   # it holds us: a communicator that is dropped goes at once
 
-    def _forget(self):
+    def set_timeout(self, double timeout):
+        self.limit = nanoseconds(timeout)
+
+    def forget(self):
         """Let every call take the general way once more."""
         self.entries = [None] * ENTRIES
 
-    def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order):
-        """Carry out one call: the short way if it was made before, else `_general`."""
+    def call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order):
+        """Carry out one call: the short way if it was made before, else the general way."""
         if counts is None and timeout is None and transport is None:
-            done = self._hot(collective, x, out, op, root, algorithm, order, async_op)
+            done = self.take(collective, x, out, op, root, algorithm, order, async_op)
             if done is not MISS:
                 return done
         options = Options(async_op, timeout, algorithm, transport, order)
-        return self._general(collective, x, out, op, root, counts, options)
+        return self.runner().general(collective, x, out, op, root, counts, options)
 
-    cdef object _hot(self, str collective, object x, object out, object op, object root, object algorithm, object order,
+    cdef object take(self, str collective, object x, object out, object op, object root, object algorithm, object order,
                      bint async_op):
         """The result (or the work), or MISS."""
         cdef Seen a, b
@@ -177,7 +183,7 @@ cdef class HotPath:
         if async_op:
             if not may_drive(&engine.core, True):
                 return MISS
-            return self._queue_hot(e, a.data, dst, x, result)
+            return self.queue(e, a.data, dst, x, result)
         if not engine.claim():
             return MISS
         r = &engine.run
@@ -193,25 +199,20 @@ cdef class HotPath:
         rc = engine.perform(r, e.plan)
         if rc != DONE:
             engine.hold((x, result))
-            self._fail(engine, rc, engine.culprit, self.limit * 1e-9)
+            self.runner().reporter.fail(engine, rc, engine.culprit, self.limit * 1e-9)
         reap_ended()
         if e.scale != NULL:
             e.scale(dst, dst, e.out_count, e.after)
         return result
 
-    cdef object _queue_hot(self, Entry e, char* src, char* dst, object x, object result):
+    cdef object queue(self, Entry e, char* src, char* dst, object x, object result):
         if stopped(&self.engine.core, self.engine.seq + 1):
             return MISS                # the general way says why
         cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
         if e.scale != NULL:
             made.scaled(e.scale, e.after, e.out_count)
         made.enqueue(True)
-        return self._work(made, result)
-
-    def _ended(self, Queued run):
-        """Raise the error that a run of the short way ended with, if it did."""
-        if run.status != DONE:
-            self._fail(self.engine, run.status, run.culprit, self.limit * 1e-9, run)
+        return self.runner().work(made, result)
 
     cdef object _fresh(self, Entry e, object x):
         """A new array for the result, of x's kind."""
@@ -219,7 +220,7 @@ cdef class HotPath:
             return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def _remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code,
+    def remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code,
                   double after):
         """Let the next such call take the short way, if it may."""
         cdef Seen a, b

@@ -1,7 +1,7 @@
 """When a call fails: tell the others, hear them, and raise what happened.
 
 What a rank was doing is asked for by the control plane (`stop`), what came of it arrives as a verdict (`hear`);
-both on the reactor's thread, while the failed call waits in `_fail`.
+both on the reactor's thread, while the failed call waits in `fail`.
 """
 
 from __future__ import annotations
@@ -51,29 +51,47 @@ class Waiting:
     """Ranks that had left, and that it could not end without, when it last looked."""
 
 
-class Failing(Members):
-    """The error paths of a communicator."""
+class Reporter:
+    """What a communicator does when it fails; and whether it has."""
+
+    def __init__(self, members: Members) -> None:
+        self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
+        self.name, self.rank, self.size = members.name, members.rank, members.size
+        self.closed = self.gone = False
+        """Has this rank begun to leave it, and has it left?"""
+        self.broken: BaseException | None = None
+        """What ended it."""
+        self.raised = False
+        """Has a call raised what ended it?"""
+        self.verdict: Verdict | None = None
+        self.halted = False
+        self.told: dict[int, Account] = {}
+        """What other world ranks said that they were doing, when this one asked as it waited long."""
+        self._heard = threading.Event()
+        self._waits: dict[Engine, Waiting] = {}
+        self._stranded: dict[int, list[int]] = {}
+        """Members that cannot go on, as those have left."""
 
     def usable(self) -> None:
         """Raise what ended this communicator, if something did."""
-        if self._broken is not None and not self._main.engine.spares_next:
-            self._refuse()
+        if self.broken is not None and not self.members.main.engine.spares_next:
+            self.refuse()
 
-    def _refuse(self) -> NoReturn:
+    def refuse(self) -> NoReturn:
         """A call on a communicator that has failed or is closed."""
-        assert self._broken is not None
-        self._raised = True
-        if isinstance(self._broken, ArgumentError):
-            raise ArgumentError(str(self._broken))
-        raise type(self._broken)(*self._broken.args, *_details(self._broken)) from self._broken
+        assert self.broken is not None
+        self.raised = True
+        if isinstance(self.broken, ArgumentError):
+            raise ArgumentError(str(self.broken))
+        raise type(self.broken)(*self.broken.args, *_details(self.broken)) from self.broken
 
-    def _fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
+    def fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
         """Tell the others, hear them, and raise what happened."""
-        if code == CODES["aborted"] and self._broken is not None:
-            self._refuse()  # it had failed, or was closed, before this call
+        if code == CODES["aborted"] and self.broken is not None:
+            self.refuse()  # it had failed, or was closed, before this call
         if ended is not None and (first := oldest(engine)) is not None and first.seq < ended.seq:
             ended = first  # that one failed; those queued after it fail with it
-        self._raised = True
+        self.raised = True
         account = _account(engine, ended)
         call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
@@ -84,12 +102,12 @@ class Failing(Members):
             told = f"{type(error).__name__}: {error}"
             if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
                 self._report("op", told, account)  # this rank goes on; what failed is a function given as op
-                self._abort(Error(f"this communicator failed at {here}: {told}"))
+                self.abort(Error(f"this communicator failed at {here}: {told}"))
             else:
                 self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", told, account)
-                self._abort(PeerLostError(f"this communicator failed at {here}: {told}"))
+                self.abort(PeerLostError(f"this communicator failed at {here}: {told}"))
             raise error
-        left = self.members[culprit] in self.world.left
+        left = self.world_ranks[culprit] in self.world.left
         if left and code == CODES["mismatch"] and "waits_for" not in account:  # its close() came instead
             self._end_as_left([culprit], engine, account)
         if code == CODES["mismatch"]:
@@ -98,37 +116,37 @@ class Failing(Members):
             if "waits_for" in account:
                 came = ended.came if ended is not None else engine.came
                 told = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
-            elif engine is self._main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
+            elif engine is self.members.main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
                 account["then"], seq = engine.call(odd), odd
-            self._report("mismatch", told, account, seq, seq if engine is self._main.engine else 0)
+            self._report("mismatch", told, account, seq, seq if engine is self.members.main.engine else 0)
         elif code == CODES["timeout"]:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._hears_of(culprit):
             lost = code == CODES["lost"]
             what = f"rank {culprit} closed the connection" if lost else f"the road to rank {culprit} failed"
             self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
-        if self.members[culprit] in self.world.left and code == CODES["lost"] and not self._heard.is_set():
+        if self.world_ranks[culprit] in self.world.left and code == CODES["lost"] and not self._heard.is_set():
             self._end_as_left([culprit], engine, account)
         heard = self._heard.wait(VERDICT_WAIT)
-        verdict = self._verdict if heard else None
+        verdict = self.verdict if heard else None
         if verdict is None:  # the hub itself is silent: say what this rank knows
             kinds: dict[int, Kind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
             kind = kinds.get(code, "lost")
             verdict = {
                 "kind": kind, "comm": self.name, "seq": seq, "by": self.world.rank, "text": call,
-                "lost": [self.members[culprit]], "how": "and the job's control plane does not answer",
-                "accounts": {self.world.rank: account, self.members[culprit]: {"state": "no answer"}},
+                "lost": [self.world_ranks[culprit]], "how": "and the job's control plane does not answer",
+                "accounts": {self.world.rank: account, self.world_ranks[culprit]: {"state": "no answer"}},
             }  # fmt: skip
             if kind == "timeout":
-                verdict["accounts"].setdefault(self.members[0], {"state": "no answer"})
-        error = wording.build(verdict, self.members, self.rank, call, self._closed)
-        self._abort(error)
+                verdict["accounts"].setdefault(self.world_ranks[0], {"state": "no answer"})
+        error = wording.build(verdict, self.world_ranks, self.rank, call, self.closed)
+        self.abort(error)
         raise error
 
     def _hears_of(self, culprit: int) -> bool:
         """Wait a little for the control plane to say why that rank's connection has ended: it was lost, or has left."""
         deadline = time.monotonic() + TOLD
-        while not self._heard.wait(0.01) and self.members[culprit] not in self.world.left:
+        while not self._heard.wait(0.01) and self.world_ranks[culprit] not in self.world.left:
             if time.monotonic() > deadline:
                 return False
         return True
@@ -138,12 +156,12 @@ class Failing(Members):
 
         The others notice by themselves in their next collective, not in messages, for which they may wait for this one.
         """
-        if self._verdict is not None:
-            raise wording.build(self._verdict, self.members, self.rank, account["call"], self._closed)
+        if self.verdict is not None:
+            raise wording.build(self.verdict, self.world_ranks, self.rank, account["call"], self.closed)
         gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
-        self._report(LEFT, HAS_LEFT, account, left=[self.members[r] for r in gone])
+        self._report(LEFT, HAS_LEFT, account, left=[self.world_ranks[r] for r in gone])
         error = wording.lost(gone, HAS_LEFT, self.rank, account["call"])
-        self._abort(error)
+        self.abort(error)
         raise error
 
     def _report(
@@ -151,61 +169,61 @@ class Failing(Members):
         left: list[int] | None = None,
     ) -> None:  # fmt: skip
         self.world.session.report({
-            "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.members,
+            "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.world_ranks,
             "text": text, "account": account, "first": first, "left": left or [],
         })  # fmt: skip
 
-    def _abort(self, error: BaseException, first: int = 0) -> None:
-        if self._broken is None:
-            self._broken = error
-        self._halt(first)
+    def abort(self, error: BaseException, first: int = 0) -> None:
+        if self.broken is None:
+            self.broken = error
+        self.halt(first)
 
-    def _halt(self, first: int = 0) -> None:
+    def halt(self, first: int = 0) -> None:
         """End every wait here, but let calls before number `first` finish: others have finished them."""
-        self._halt_engines(first)
+        self.halt_engines(first)
         self._end_waits()
 
-    def _halt_engines(self, first: int = 0) -> None:
-        self._halted = True
-        for queue in list(self._queues.values()):
-            queue.engine.abort(first if queue is self._main else 0)
+    def halt_engines(self, first: int = 0) -> None:
+        self.halted = True
+        for queue in list(self.members.queues.values()):
+            queue.engine.abort(first if queue is self.members.main else 0)
 
     def _end_waits(self) -> None:
         """Those of streams."""
-        for queue in list(self._queues.values()):
+        for queue in list(self.members.queues.values()):
             if queue.accelerator is not None:
                 queue.accelerator.abort()
 
     def stop(self, fault: Fault) -> Account:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
         account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
-        self._halt(fault.get("first") or 0)
+        self.halt(fault.get("first") or 0)
         return account
 
     def hear(self, verdict: Verdict) -> None:
         """The verdict on this communicator, or on ranks that were lost."""
         if verdict["kind"] == "lost":
-            mine = bool(set(verdict["lost"]) & set(self.members))
+            mine = bool(set(verdict["lost"]) & set(self.world_ranks))
         else:
             mine = verdict["comm"] == self.name
-        if not mine or self._verdict is not None:
+        if not mine or self.verdict is not None:
             return
         if verdict["kind"] == LEFT:
-            self._stranded[self.members.index(verdict["by"])] = [self.members.index(r) for r in verdict["left"]]
+            self._stranded[self.world_ranks.index(verdict["by"])] = [self.world_ranks.index(r) for r in verdict["left"]]
             return
-        if self._gone:
+        if self.gone:
             self._end_waits()  # of streams, which closing may wait for
             return
-        self._verdict = verdict
+        self.verdict = verdict
         self._heard.set()
-        call = self._main.engine.words if self._main.engine.busy else ""
-        self._abort(wording.build(verdict, self.members, self.rank, call, self._closed), verdict.get("first") or 0)
+        call = self.members.main.engine.words if self.members.main.engine.busy else ""
+        self.abort(wording.build(verdict, self.world_ranks, self.rank, call, self.closed), verdict.get("first") or 0)
 
     def account(self, seq: int = 0) -> Account:
         """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
-        main = self._main.engine
+        main = self.members.main.engine
         then: Account = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
-        for queue in list(self._queues.values()):
+        for queue in list(self.members.queues.values()):
             engine = queue.engine
             if engine.busy or oldest(engine) is not None:
                 found = _account(engine, where=self._where)
@@ -217,16 +235,17 @@ class Failing(Members):
         for ident, frame in list(sys._current_frames().items()):
             look: Any = frame if ident != threading.get_ident() else None  # not the reactor, who asks
             while look is not None:
-                if look.f_locals.get("self") is self:
+                if getattr(look.f_locals.get("self"), "reporter", None) is self:
                     return thread_site(ident)
                 look = look.f_back
         return thread_site()
 
     def finished(self) -> int:
         """How many collectives this rank has finished: it has sent all that others need for them."""
-        counted = [self._queues[kind, None].engine for kind in ("collectives", "gpu") if (kind, None) in self._queues]
+        queues = self.members.queues
+        counted = [queues[kind, None].engine for kind in ("collectives", "gpu") if (kind, None) in queues]
         first = [work.seq for work in map(oldest, counted) if work is not None]
-        main = self._main.engine
+        main = self.members.main.engine
         return min([main.sequence + 1 - main.failed, *first]) - 1
 
     def on_wait(self, engine: Engine, seconds: float) -> None:
@@ -239,23 +258,23 @@ class Failing(Members):
         if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
             waiting.stuck = True
             self.world.session.stuck({
-                "comm": self.name, "seq": seq, "ranks": self.members, "fingerprint": f"{plan.fingerprint:08x}",
+                "comm": self.name, "seq": seq, "ranks": self.world_ranks, "fingerprint": f"{plan.fingerprint:08x}",
                 "account": _account(engine),
             })  # fmt: skip
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
-        if self.world.left and not self._halted:  # a verdict says more: a rank that left may have followed another
+        if self.world.left and not self.halted:  # a verdict says more: a rank that left may have followed another
             self._look_who_left(engine, waiting)
 
     def _look_who_left(self, engine: Engine, waiting: Waiting) -> None:
         """Raise `HasLeft` if a call of this engine needs a rank that has left."""
-        left = {self.members.index(r): calls for r, calls in self.world.left.items() if r in self.members}
+        left = {self.world_ranks.index(r): calls for r, calls in self.world.left.items() if r in self.world_ranks}
         said = dict.fromkeys(self._stranded) | {r: calls.get(self.name) for r, calls in left.items()}
-        queue = next((queue for queue in self._queues.values() if queue.engine is engine), self._main)
+        queue = next((queue for queue in self.members.queues.values() if queue.engine is engine), self.members.main)
         plan, number, before = engine.plan, waiting.seq, waiting.left
         waiting.left = frozenset(said)
         if plan is None or plan.algorithm != "message":
-            counted = said if queue is self._main else dict.fromkeys(said)
+            counted = said if queue is self.members.main else dict.fromkeys(said)
             gone = missed_in_collective(number, counted, waiting.seconds)
         else:  # what it sent before it left may have come since this wait last looked for it
             gone = missed_in_messages([plan if engine.busy else None, *under_way(engine)], before)
@@ -272,20 +291,21 @@ class Failing(Members):
         if not waiting.asked:
             waiting.asked = True
             self.told.clear()
-            self.world.session.ask(self.name, self.members)
+            self.world.session.ask(self.name, self.world_ranks)
         elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
             waiting.said = True
-            told = {self.members.index(r): account for r, account in list(self.told.items()) if r in self.members}
+            said, all_ranks = list(self.told.items()), self.world_ranks
+            told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
             if told:
                 others = {r: told.get(r) for r in range(self.size) if r != self.rank}
                 log.warning("%s", wording.still_waiting(_account(engine), others, waiting.seconds))
 
     def give_up(self, error: BaseException) -> None:
         """This rank fails with `error`: tell the others now, so that none of them waits for it."""
-        self._raised = True
-        if self._broken is None:
+        self.raised = True
+        if self.broken is None:
             self._report("error", f"{type(error).__name__}: {error}", self.account())
-            self._abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
+            self.abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
 
 
 def _account(

@@ -13,6 +13,7 @@ from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.members import Members
+    from hocket.collectives.communicator.runner import Runner
 
 ON_GPU = "the first call on GPU arrays"
 
@@ -38,12 +39,12 @@ class Gpus:
         """Held by the first call on GPU arrays: threads may make several at once, and the steps are those of one."""
         self._to_register: list[Buffer] = []
 
-    def queue(self, comm: Members, gpu: int, timeout: float | None) -> Queue | None:
+    def queue(self, runner: Runner, gpu: int, timeout: float | None) -> Queue | None:
         """The queue for arrays on this GPU; None if they must go through host memory."""
         if self.why_staged is None:
             with self._first:
                 if self.why_staged is None:
-                    self._begin(comm, gpu, timeout)
+                    self._begin(runner, gpu, timeout)
         if self.why_staged:
             return None
         if gpu != self._ordinal:
@@ -51,39 +52,41 @@ class Gpus:
                 f"this communicator works on GPU {self._ordinal}; the array is on GPU {gpu}: copy it there, "
                 "or use another communicator (comm.split)"
             )
-        return comm._queues["gpu", None]
+        return runner.members.queues["gpu", None]
 
-    def _begin(self, comm: Members, gpu: int, timeout: float | None) -> None:
-        without = [r for r, member in enumerate(comm.members) if not comm.world.gpus[member]]
+    def _begin(self, runner: Runner, gpu: int, timeout: float | None) -> None:
+        members = runner.members
+        without = [r for r, member in enumerate(members.world_ranks) if not members.world.gpus[member]]
         if without:
             self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
             return
         try:
-            self._make_queue(comm, gpu, functools.partial(comm._share, within=ON_GPU, timeout=timeout))
+            self._make_queue(runner, gpu, functools.partial(runner.share, within=ON_GPU, timeout=timeout))
         except BaseException as error:  # the others would wait for us in the next step
-            comm.give_up(error)  # type: ignore[attr-defined]
+            runner.reporter.give_up(error)
             raise
 
-    def _make_queue(self, comm: Members, gpu: int, share: Callable[[Any], list[Any]]) -> None:
+    def _make_queue(self, runner: Runner, gpu: int, share: Callable[[Any], list[Any]]) -> None:
         from hocket.collectives.gpu import accelerated  # only who has arrays on a GPU needs it
 
-        accelerator, found = accelerated.build(comm, gpu, share)
+        members, reporter = runner.members, runner.reporter
+        accelerator, found = accelerated.build(members, gpu, share)
         if accelerator is not None:
             try:
-                made = comm._make_queue("gpu", None, accelerator)
+                made = members.make_queue("gpu", None, reporter, accelerator)
                 made.accept(share(made.offer()))
                 accelerator.complete()
             except BaseException:
                 accelerator.abort()
                 raise
-            comm._queues["gpu", None] = made
+            members.queues["gpu", None] = made
             accelerator.is_driven = lambda: made.engine.driven
-            if comm._halted:  # meanwhile, and that queue was not there to be told
+            if reporter.halted:  # meanwhile, and that queue was not there to be told
                 made.engine.abort()
                 accelerator.abort()
-            made.engine.count_with(comm._main.engine)
+            made.engine.count_with(members.main.engine)
             self.all_mapped = not any(map(any, found.mapped))
-            self.why_pinned = {r: why for r, why in enumerate(found.mapped[comm.rank]) if why}
+            self.why_pinned = {r: why for r, why in enumerate(found.mapped[members.rank]) if why}
             self._ordinal = gpu
             for buffer in self._to_register:
                 self._register(accelerator, buffer)
@@ -91,11 +94,11 @@ class Gpus:
         self.why_events, self.why_apart = found.why_events, found.why_apart
         self.why_staged = found.why_staged  # the last: other threads look at it
 
-    def register(self, comm: Members, buffer: Buffer) -> None:
+    def register(self, members: Members, buffer: Buffer) -> None:
         """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""
         if buffer.device < 0:
             raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
-        queue = comm._queues.get(("gpu", None))
+        queue = members.queues.get(("gpu", None))
         if queue is None:
             self._to_register.append(buffer)
         else:

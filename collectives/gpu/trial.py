@@ -131,5 +131,5 @@ def first(share: Share, why: str) -> str:
 
 def _host(comm: Any, rank: int) -> str | None:
     """The host channel below must be memory: a packet of some bytes is all that it carries."""
-    road = None if rank == comm.rank else comm.world.road(comm.members[rank])
+    road = None if rank == comm.rank else comm.world.road(comm.world_ranks[rank])
     return None if road is None or comm.world.traits[road].local else f"the ranks' processes talk over {road}"

@@ -144,7 +144,7 @@ def _communicator(
     world.why = start.why
     try:
         comm = Communicator(world, "world", range(start.size))
-        comm.wire(world.session.exchange(comm.offer(), wait))
+        comm.membership.accept(world.session.exchange(comm.membership.offer(), wait))
         if settings.tuning == "measure" and start.size > 1:
             comm.tune(sizes=CALIBRATION, seconds=0.3)
     except BaseException:
@@ -155,7 +155,7 @@ def _communicator(
             log.info("rank %d to rank %d: %s", start.rank, peer, world.road(peer))
     if start.open_store and start.rank == 0 and len(world.hosts) > 1:
         _warn_of_open_store()
-    _worlds[:] = [each for each in _worlds if not each._closed]  # what was left may go, and its memory with it
+    _worlds[:] = [each for each in _worlds if not each.reporter.closed]  # what was left may go, and its memory with it
     _worlds.append(comm)
     if make_default:
         default.set_default(comm)
@@ -314,12 +314,13 @@ def _interface(session: Session, settings: Config) -> str:
 def _leave() -> None:
     """At exit: say goodbye, or what this rank died of."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    broken = [each._broken for comm in _worlds for each in comm.world.present() if each._broken is not None]
+    why = [each.reporter.broken for comm in _worlds for each in comm.world.present()]
+    broken = [each for each in why if each is not None]
     last_words.tell(os.environ, error if isinstance(error, BaseException) else None, broken)
     for comm in _worlds:
         try:
             if isinstance(error, BaseException):
-                comm.give_up(error)
+                comm.reporter.give_up(error)
             comm.close()
         except Error as wrong:
             log.error("%s", wrong)
@@ -340,7 +341,7 @@ def _forked() -> None:
     queued.forked()
     for first in _worlds:
         for comm in first.world.present():  # those of split and dup too
-            comm.disown()
+            comm.ending.disown()
     _worlds.clear()
 
 

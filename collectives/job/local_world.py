@@ -127,7 +127,7 @@ class LocalWorld:
             world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank), check=self._check)
             world.why = f"rank {rank} of {size}: a thread of local_world({size})"
             comm = Communicator(world, "world", range(size))
-            comm.wire(sessions[rank].exchange(comm.offer(), 30.0))
+            comm.membership.accept(sessions[rank].exchange(comm.membership.offer(), 30.0))
             return comm
 
         self.comms = in_threads(start, range(size))
@@ -142,7 +142,7 @@ class LocalWorld:
                 try:
                     return function(comm, *args)
                 except BaseException as error:
-                    comm.give_up(error)
+                    comm.reporter.give_up(error)
                     raise
 
         return in_threads(call, self.comms)
@@ -155,7 +155,7 @@ class LocalWorld:
             raise ArgumentError(f"transport {name!r} is not known: this local_world has {self.transport!r} alone")
 
     def __repr__(self) -> str:
-        closed = ", closed" if all(comm._closed for comm in self.comms) else ""
+        closed = ", closed" if all(comm.reporter.closed for comm in self.comms) else ""
         return f"<LocalWorld: {len(self.comms)} ranks as threads, over {self.transport!r}{closed}>"
 
     def __iter__(self) -> Iterator[Communicator]:

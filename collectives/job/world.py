@@ -177,30 +177,32 @@ class World:
     def _on_stop(self, fault: Fault) -> Account:
         for comm in self.present():
             if comm.name == fault["comm"]:
-                return comm.stop(fault)
+                return comm.reporter.stop(fault)
         return {"state": "idle", "call": "", "site": "", "seq": 0}
 
     def _on_ask(self, name: str) -> Account:
         comm = next((comm for comm in self.present() if comm.name == name), None)
-        return comm.account() if comm is not None else {"state": "idle", "call": "", "site": thread_site(), "seq": 0}
+        if comm is None:
+            return {"state": "idle", "call": "", "site": thread_site(), "seq": 0}
+        return comm.reporter.account()
 
     def _on_told(self, name: str, rank: int, account: Account) -> None:
         for comm in self.present():
             if comm.name == name:
-                comm.told[rank] = account
+                comm.reporter.told[rank] = account
 
     def _on_verdict(self, verdict: Verdict) -> None:
         if verdict["kind"] == "lost":
             self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
         for comm in self.present():
-            comm.hear(verdict)
+            comm.reporter.hear(verdict)
 
     def _on_left(self, rank: int, finished: dict[str, int]) -> None:
         self.left[rank] = finished
 
     def say_goodbye(self, patient: bool = False) -> None:
         """Tell the others that this rank leaves.  `patient`: if it is rank 0, wait until they have left too."""
-        self.session.close({comm.name: comm.finished() for comm in self.present()}, patient)
+        self.session.close({comm.name: comm.reporter.finished() for comm in self.present()}, patient)
 
     def close(self) -> None:
         """Leave the job: goodbye, then the transports.  Never raises, bounded."""

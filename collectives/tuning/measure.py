@@ -59,7 +59,7 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
     check(chosen, sizes, seconds)
     if comm.world.config.algorithm:
         raise ArgumentError("tune: HOCKET_ALGORITHM names the algorithms to use; unset it to have them measured")
-    before, layout = comm.tuning, comm._main.layout
+    before, layout = comm.tuning, comm.membership.main.layout
     cases = [(name, nbytes) for nbytes in sorted(set(sizes), reverse=True) for name in chosen]
     points, start = [], busy.look()
     try:
@@ -70,7 +70,7 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
             found, real = times(comm, name, nbytes, able, share)
             points.append(Point(name, layout, real, found))
     finally:
-        comm.retune(before)
+        comm.runner.retune(before)
     disturbed = busy.told(*busy.taken(comm, start))
     if disturbed and comm.rank == 0:
         log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)
@@ -116,7 +116,7 @@ def _look(
     """Seconds of a call of each, the slowest rank's.  One whose first call is without hope is not called again."""
     found: list[float] = []
     for name in names:
-        comm.retune(comm.tuning, (collective, name))
+        comm.runner.retune(comm.tuning, (collective, name))
         for n in (1, calls):  # the first makes the plan
             comm.barrier()
             start = time.perf_counter()
@@ -131,7 +131,7 @@ def _look(
 
 def _turn(comm: Communicator, collective: str, name: str, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
     """Seconds of a call, on this rank; `warm` calls before make the plan and warm the caches."""
-    comm.retune(comm.tuning, (collective, name))
+    comm.runner.retune(comm.tuning, (collective, name))
     for _ in range(warm):
         call()
     comm.barrier()

@@ -67,7 +67,7 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
     def __del__(self) -> None:
         """A group that is dropped, not destroyed, leaves the job, as with Gloo."""
         if "comm" in vars(self):
-            self.comm.drop()
+            self.comm.ending.drop()
 
     def getGroupName(self) -> str:
         return self._name

@@ -27,7 +27,7 @@ class Identity:
         """Calls are numbered anyway, and the numbers compared in every message."""
 
     def getSequenceNumberForGroup(self) -> int:
-        return int(self.comm._main.engine.sequence)
+        return int(self.comm.membership.main.engine.sequence)
 
     def setTimeout(self, timeout: timedelta) -> None:
         """How long later calls may wait for other ranks."""
@@ -39,5 +39,5 @@ class Identity:
 
     def abort(self) -> None:
         """End all calls here and on the other ranks now, with an error that says so."""
-        self.comm.give_up(hocket.Error("abort() was called"))
+        self.comm.reporter.give_up(hocket.Error("abort() was called"))
         self.comm.close()

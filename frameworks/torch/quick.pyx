@@ -1,9 +1,9 @@
 """The short way of the commonest call: all_reduce of one tensor, that was made before.
 
-No tensor is looked at: the communicator's table (hot.pyx) knows plain ones, and everything else takes the general way.
+No tensor is looked at: the communicator's table (engine/shortcut.pyx) knows plain ones, and everything else takes the general way.
 """
 
-from hocket.collectives.engine.shortcut cimport MISS, HotPath
+from hocket.collectives.engine.shortcut cimport MISS, Shortcut
 from hocket.torch.options cimport is_async, op_name
 
 import torch
@@ -19,15 +19,15 @@ cdef object OPTIONS = dist.AllreduceOptions
 
 def allreduce(self, tensors, opts=None, op=None, timeout=None):
     """A method of `Calls`.  In place; sparse COO tensors too (sum and avg)."""
-    cdef HotPath comm
+    cdef Shortcut shortcut
     cdef bint later
     if type(opts) is OPTIONS and type(tensors) is list and len(<list>tensors) == 1:
         name = op_name(opts)
         later = is_async(opts)
         if name is not None and not profiled() and not (later and self._together is not None):
-            comm = self.comm
+            shortcut = self.comm.shortcut
             try:
-                done = comm._hot("allreduce", (<list>tensors)[0], None, name, 0, None, "any", later)
+                done = shortcut.take("allreduce", (<list>tensors)[0], None, name, 0, None, "any", later)
             except Error as error:
                 raise as_torch(error) from None
             if done is not MISS:

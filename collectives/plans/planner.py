@@ -1,0 +1,208 @@
+"""From a call to the plan that carries it out: which algorithm, lowered to bytes, its channels open."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any
+
+from hocket.algorithms.choice.choose import choose
+from hocket.algorithms.choice.delegated import LIBRARIES, MEETING, library
+from hocket.algorithms.hierarchical import hierarchical
+from hocket.algorithms.language import registry
+from hocket.algorithms.language.registry import Algorithm
+from hocket.algorithms.language.relays import relays
+from hocket.collectives.calls.asked import asked
+from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.calls.options import Options
+from hocket.collectives.communicator.members import Members
+from hocket.collectives.delegates.mpi import library_call, offered, refusal
+from hocket.collectives.engine.engine import CODES
+from hocket.collectives.engine.queue import WHOLE_BELOW, WHOLE_FROM, Queue
+from hocket.collectives.failures.callsite import caller_site
+from hocket.collectives.failures.leaving import GRACE, HasLeft
+from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.plans.lower import OUT, Layout, lower
+from hocket.collectives.plans.plan import Plan
+from hocket.collectives.waiting.queued import Queued
+from hocket.errors import ArgumentError
+
+NO_OP = Resolved("", -1)
+"""Of a call that only moves."""
+EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
+"""A meeting's layout: every rank has and wants nothing."""
+DONE = CODES["done"]
+
+
+class Planner:
+    """Makes the plans of a communicator."""
+
+    def __init__(self, members: Members, reporter: Reporter) -> None:
+        self.members, self.reporter = members, reporter
+        self.rank, self.size, self.world = members.rank, members.size, members.world
+
+    def plan(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
+        algorithm = self._algorithm(queue, call, how, options)
+        why = algorithm.requires(self.size)
+        if why:
+            raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
+        if algorithm.library:
+            return self._library_plan(queue, call, how, options, algorithm)
+        if queue.accelerator is not None and queue.accelerator.carries(call, algorithm, how):
+            return self._met_plan(queue, call, how, options, algorithm)
+        layout = call.layout(algorithm, self.rank, self.size)
+        longest = max(layout.lengths, default=0)
+        itemsize = call.model.dtype.itemsize
+        segment = queue.segment // itemsize * itemsize
+        if queue.reads_all and call.contract.traffic != "one way" and WHOLE_FROM <= call.count * itemsize < WHOLE_BELOW:
+            segment = 0
+        if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
+            segment = 0
+        lowered = lower(
+            algorithm, self.rank, self.size, call.root, layout,
+            eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
+        )  # fmt: skip
+        plan = Plan(
+            lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
+            **self._about(queue, call, how, options, algorithm),
+        )  # fmt: skip
+        self.connect(queue, plan, self.members.limit(options.timeout))
+        return plan
+
+    def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
+        """What a plan says of its call: to the other ranks, and to people."""
+        agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}|"
+        agreed += options.within
+        where = "" if queue.accelerator is None else " on a GPU"
+        where += f" within {options.within}" if options.within else ""
+        special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
+        return {
+            "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
+            "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
+            "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
+        }  # fmt: skip
+
+    def _met_plan(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> Plan:
+        """All ranks meet; then a kernel of each does the rest (meeting.pyx)."""
+        met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        about = self._about(queue, call, how, options, algorithm)
+        plan = Plan(met.steps, scratch=met.scratch, segment=0, meets=True, **about)
+        self.connect(queue, plan, self.members.limit(options.timeout))
+        return plan
+
+    def _library_plan(
+        self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm
+    ) -> Plan:
+        """All ranks meet; then the library does the rest.
+
+        The first time on a queue they meet once more, before the library's communicator for it is made.
+        """
+        job: Any = self.world.mpi
+        about = self._about(queue, call, how, options, algorithm)
+        met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        if queue.library is None:
+            queue.engine.thread = max(queue.engine.thread, job.thread)
+            queue.check_thread()
+            meeting = Plan(met.steps, scratch=met.scratch, segment=0, **about)
+            self.connect(queue, meeting, self.members.limit(options.timeout))
+            self._meet(queue, meeting, self.members.limit(options.timeout))
+            queue.library = job.among(self.members.world_ranks, zlib.crc32(queue.name.encode()))
+        calls = library_call(job, queue.library, call, how, self.rank, self.size)
+        steps: list[Any] = [*met.steps, [("call", (), -1, False, None, None)]]
+        plan = Plan(steps, scratch=met.scratch, segment=0, library=calls, **about)
+        self.connect(queue, plan, self.members.limit(options.timeout))
+        return plan
+
+    def _meet(self, queue: Queue, meeting: Plan, timeout: float) -> None:
+        """Run a plan, after the calls that are queued there."""
+        queued = Queued(queue.engine, meeting, 0, 0, timeout=timeout)
+        queued.wait()
+        if queued.status != DONE:
+            self.reporter.fail(queue.engine, queued.status, queued.culprit, timeout, queued)
+
+    def _algorithm(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Algorithm:
+        commutative = how.commutative and options.order == "any"
+        collective, wanted = call.contract.collective, options.algorithm
+        if isinstance(wanted, Algorithm):
+            name, chosen = wanted.name, wanted
+        else:
+            setting = wanted or asked(self.world.config.algorithm, collective)
+            if setting is None and self.members.only is not None and self.members.only[0] == collective:
+                setting = self.members.only[1]
+            # The end must not wait as MPI waits.
+            if setting in LIBRARIES and (self.size == 1 or call.collective == "close"):
+                setting = None
+            name = setting or self._usual(queue, call, how, commutative)
+            chosen = self._named(queue, call, how, name)
+            if setting and not wanted and self._lacks_lengths(call, chosen):
+                return registry.get(collective, self._usual(queue, call, how, commutative))
+        if chosen.collective != collective:
+            raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
+        if self._lacks_lengths(call, chosen):
+            raise ArgumentError(
+                f"alltoallv cannot be carried out by {name!r}, where ranks pass on blocks of others: each knows the "
+                "lengths of its own only; ask for 'direct' or 'pairwise', or for none"
+            )
+        if not commutative and chosen.order != "rank" and how.name:
+            raise ArgumentError(
+                f"{call.collective} algorithm {name!r} does not keep rank order, which this op or order='rank' needs"
+            )
+        return chosen
+
+    def _usual(self, queue: Queue, call: Call, how: Resolved, commutative: bool) -> str:
+        """The choice where nobody asked for another."""
+        if call.private:
+            return "direct" if self.size <= 16 else "pairwise"
+        nbytes, libraries = call.count * call.model.dtype.itemsize, offered(self.world, call, how)
+        what = call.contract.collective
+        return choose(self.members.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name
+
+    def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
+        collective = call.contract.collective
+        if name not in LIBRARIES:
+            return hierarchical(collective, queue.groups) if name == "hierarchical" else registry.get(collective, name)
+        why = refusal(self.world, call, how)
+        if why:
+            raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
+        return library(collective, name)
+
+    def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
+        """Would `algorithm` need the lengths of blocks that this rank has not been told?"""
+        return call.private and not algorithm.library and relays(algorithm, self.size)
+
+    def connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
+        """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
+        engine, began, waits_for = queue.engine, time.monotonic(), -1
+        if all(engine.connected(p) for p in plan.peers):
+            return
+
+        def look(peer: int) -> None:
+            nonlocal waits_for
+            waits_for, waited = peer, time.monotonic() - began
+            if self.reporter.halted and not engine.spares_next:
+                raise _Ended(CODES["aborted"])
+            if self.members.world_ranks[peer] in self.world.left and waited > GRACE:
+                raise HasLeft([peer])
+            if engine.owner is not None:
+                self.reporter.on_wait(engine, waited)
+            if 0 < timeout < waited:
+                raise _Ended(CODES["timeout"])
+
+        engine.begin(plan, tag)
+        try:
+            queue.connect(plan.peers, look)
+        except _Ended as why:
+            self.reporter.fail(engine, why.code, waits_for, timeout)
+        except BaseException as error:
+            engine.error = error
+            self.reporter.fail(engine, CODES["raised"], waits_for, timeout)
+        engine.ready()
+
+
+
+class _Ended(Exception):
+    """There is no more use in waiting for a channel; the code is the engine's."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
