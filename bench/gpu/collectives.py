@@ -1,4 +1,4 @@
-"""hocket's collectives between ranks on one GPU: the bits, the times, and what happens when a rank is killed."""
+"""hocket's collectives between ranks on one GPU: the bits, and what happens when a rank is killed."""
 
 from __future__ import annotations
 
@@ -6,36 +6,24 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from hocket.algorithms.language import registry
 from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.kernels import dtype_of
 from hocket.bench.gpu.kinds import Array, Kind, Plain, kinds, missing
-from hocket.bench.gpu.processes import DIED, die_in, job
-from hocket.bench.gpu.rooflines import copy_seconds
-from hocket.bench.gpu.rows import Options, Row, at_least, at_most, say, size_text
+from hocket.bench.gpu.laws import dtype_of
+from hocket.bench.gpu.processes import DIED, LIMIT, die_in, job
+from hocket.bench.gpu.rows import Options, Row, at_most, say
+from hocket.bench.gpu.times import times
 from hocket.errors import ArgumentError, PeerLostError
 from hocket.kernels.dtypes import by_name
 
 COUNTS, QUICK_COUNTS = (1, 7, 1000, 100_003, 3_000_001), (7, 100_003)
 DTYPES, QUICK_DTYPES = ("float32", "bfloat16", "int32"), ("float32", "bfloat16")
-SIZES = ((8 << 10, 50), (1 << 20, 30), (64 << 20, 5), (256 << 20, 3))
-"""Bytes, and calls in a block."""
-BLOCKS = 5
-GLOO_CALLS = {8 << 10: 20, 1 << 20: 5}
-LARGE = 64 << 20
-CALLS = 2000
 RELEASED = 4.0
 """Seconds in which the waits of streams for a dead rank must have been ended."""
-LIMIT = 20.0
-"""Seconds of one call on the GPU, after which hocket gives up by itself."""
-
-
-# ------------------------------------------------------------------------------------------------ bits
 
 
 class Verdicts:
@@ -170,112 +158,6 @@ def _streams(comm: Any, kind: Any) -> None:
     verdict = comm.allreduce(np.array([wrong]))
     if comm.rank == 0:
         say(Row(f"another stream than the default one, {kind.name}", f"{int(verdict[0])} wrong", ok=verdict[0] == 0))
-
-
-# ------------------------------------------------------------------------------------------------ times
-
-
-def _blocks(comm: Any, call: Callable[[], object], settle: Callable[[], None], calls: int, blocks: int) -> float:
-    """The median of what a call took the slowest rank; every call is waited for."""
-    seconds = []
-    for block in range(blocks + 1):
-        comm.barrier()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-            settle()
-        if block:  # the first warms up
-            seconds.append((time.perf_counter() - start) / calls)
-    slowest = comm.allreduce(np.array(seconds), "max")
-    return float(median(slowest))
-
-
-def _copy_rate(comm: Any, options: Options) -> float:
-    """Bytes a second, read and written, by one rank while the others wait."""
-    rate = np.zeros(1)
-    if comm.rank == 0:
-        gpu, n = Gpu(), min(options.largest, LARGE * 8)
-        to, source = gpu.alloc(n), gpu.alloc(n, np.ones(1 << 16, np.float32))
-        rate[0] = 2 * n / copy_seconds(gpu, to, [source] * 5, n)
-        gpu.device.free(to)
-        gpu.device.free(source)
-    comm.broadcast(rate, 0)
-    return float(rate[0])
-
-
-def _gloo(comm: Any) -> Any:
-    """torch.distributed with Gloo among the same processes, or None."""
-    if missing("torch"):
-        return None
-    import datetime
-    import importlib
-
-    dist: Any = importlib.import_module("torch.distributed")
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['PLACE']}/store", rank=comm.rank,
-                            world_size=comm.size, timeout=datetime.timedelta(seconds=30))  # fmt: skip
-    return dist
-
-
-def times(comm: Any, options: Options) -> None:
-    world, rate = comm.size, _copy_rate(comm, options)
-    tell = say if comm.rank == 0 else lambda row: None
-    tell(Row("copy, read and written", rate / 1e9, "GB/s"))
-    sizes = [(n, calls) for n, calls in SIZES if n <= options.largest]
-    found: dict[int, float] = {}
-    for kind in kinds(options.arrays):
-        comm.barrier(timeout=60)
-        for nbytes, calls in sizes:
-            x = kind.put(np.zeros(nbytes // 4, np.float32))
-            took = _blocks(comm, partial(comm.allreduce, x, timeout=LIMIT), kind.synchronize, calls, BLOCKS)
-            found[nbytes] = min(took, found.get(nbytes, took))
-            tell(_time_row(f"allreduce {size_text(nbytes)}, {kind.name}", nbytes, took, world, rate))
-            if nbytes >= LARGE:
-                comm.register(x)
-                took = _blocks(comm, partial(comm.allreduce, x, timeout=LIMIT), kind.synchronize, calls, BLOCKS)
-                found[nbytes] = min(took, found[nbytes])
-                name = f"allreduce {size_text(nbytes)}, {kind.name}, registered"
-                tell(_time_row(name, nbytes, took, world, rate, target=True))
-        _calls(comm, kind, tell)
-    gloo = _gloo(comm)
-    if gloo is None:
-        tell(Row("Gloo with CUDA tensors", "not measured", note=missing("torch")))
-        return
-    torch_kind: Any = next(iter(kinds(("torch",))))
-    for nbytes, _ in sizes:
-        x = torch_kind.put(np.zeros(nbytes // 4, np.float32))
-        calls, blocks = GLOO_CALLS.get(nbytes, 1), 1 if nbytes > LARGE else 3
-        took = _blocks(comm, partial(gloo.all_reduce, x), torch_kind.synchronize, calls, blocks)
-        tell(Row(f"Gloo, {size_text(nbytes)}", 1e6 * took, "us"))
-        ratio, name = took / found[nbytes], f"times faster than Gloo, {size_text(nbytes)}"
-        tell(at_least(name, ratio, "x", 10) if nbytes >= LARGE else Row(name, ratio, "x"))
-    gloo.destroy_process_group()
-
-
-def _time_row(name: str, nbytes: int, took: float, world: int, rate: float, target: bool = False) -> Row:
-    two, one = (3 * world + 1) * nbytes / rate, world * (world + 1) * nbytes / rate
-    note = f"floors: {1e6 * two:.1f} us in two shots, {1e6 * one:.1f} us in one; the ratio is that of the lower one"
-    floor = min(one, two)
-    if target:
-        return Row(name, 1e6 * took, "us", ">= 0.75", floor >= 0.75 * took, floor / took, note)
-    if nbytes == 8 << 10:
-        return at_most(name, 1e6 * took, "us", 60, ratio=floor / took, note=note)
-    return Row(name, 1e6 * took, "us", ratio=floor / took, note=note)
-
-
-def _calls(comm: Any, kind: Kind, tell: Callable[[Row], None]) -> None:
-    """What the host spends on a call when nobody waits for the GPU."""
-    host = np.zeros(2048, np.float32)
-    x = kind.put(host)
-    for name, array, count in (("", x, CALLS), (", of the host", host, CALLS)):
-        comm.allreduce(array, timeout=LIMIT)
-        comm.barrier()
-        start = time.perf_counter()
-        for _ in range(count):
-            comm.allreduce(array, timeout=LIMIT)
-        took = (time.perf_counter() - start) / count
-        kind.synchronize()
-        note = f"{1 / took:.0f} calls a second"
-        tell(Row(f"8 KiB allreduce, nobody waits, {kind.name}{name}", 1e6 * took, "us", note=note))
 
 
 # ------------------------------------------------------------------------------------------------ a rank is killed

@@ -9,8 +9,9 @@ from statistics import median
 from typing import Any
 
 from hocket.errors import Error
-from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu import launch
 from hocket.kernels.gpu.catalogue import Kernel, Module
+from hocket.kernels.gpu.source import module_source
 from hocket.system.cuda import driver, nvrtc
 
 BUSY = 600
@@ -126,7 +127,7 @@ class Gpu:
 
         def load() -> bytes:
             if kernel.module not in self.images:
-                text, options = kernels.module_source(kernel.module)
+                text, options = module_source(kernel.module)
                 self.images[kernel.module] = nvrtc.compile(text, options, 10 * major + minor, kernel.name)[0]
             return self.images[kernel.module]
 
@@ -172,8 +173,8 @@ class Launch:
 
     def __init__(self, gpu: Gpu, kernel: Kernel, grid: int, values: Sequence[Any]) -> None:
         self.gpu, self.grid, self.function = gpu, grid, gpu.function(kernel)
-        self.parameters, self.kept = kernels.arguments(kernel, *values)
+        self.parameters, self.kept = launch.arguments(kernel, *values)
 
     def __call__(self, stream: int = 0) -> None:
         at = ctypes.cast(self.parameters, ctypes.c_void_p)
-        self.gpu.call("cuLaunchKernel", self.function, self.grid, 1, 1, kernels.BLOCK, 1, 1, 0, stream, at, None)
+        self.gpu.call("cuLaunchKernel", self.function, self.grid, 1, 1, launch.BLOCK, 1, 1, 0, stream, at, None)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from hocket.bench.gpu.driver import Gpu, Launch
-from hocket.bench.gpu.kernels import Array, dtype_of, same, samples
+from hocket.bench.gpu.laws import Array, dtype_of, same, samples
 from hocket.bench.gpu.rows import Options, Row, size_text
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import by_name
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 
 WORLDS = (2, 4, 8)
@@ -33,15 +33,15 @@ class Ranks:
     def __init__(self, gpu: Gpu, world: int, nbytes: int) -> None:
         self.gpu, self.world, self.epoch, self.room = gpu, world, 0, nbytes
         self.streams = [gpu.device.stream() for _ in range(world)]
-        zeros = np.zeros(catalogue.FLAG_BYTES, np.uint8)
-        window = catalogue.blocks_bytes(nbytes, world)
+        zeros = np.zeros(launch.FLAG_BYTES, np.uint8)
+        window = launch.blocks_bytes(nbytes, world)
         self.xs, self.even, self.odd, self.outs, self.scratches = (
             [gpu.alloc(size, np.full(64, 0xA5, np.uint8)) for _ in range(world)]
-            for size in (nbytes, window, window, world * nbytes, catalogue.scratch_bytes(nbytes, world))
+            for size in (nbytes, window, window, world * nbytes, launch.scratch_bytes(nbytes, world))
         )
-        self.flags = [gpu.alloc(catalogue.FLAG_BYTES, zeros) for _ in range(world)]
+        self.flags = [gpu.alloc(launch.FLAG_BYTES, zeros) for _ in range(world)]
         self.words = [gpu.alloc(256, zeros[:256]) for _ in range(world)]  # status; the host's two
-        self.scratch = catalogue.pointers(self.scratches)
+        self.scratch = launch.pointers(self.scratches)
 
     def close(self) -> None:
         for address in (*self.xs, *self.even, *self.odd, *self.outs, *self.scratches, *self.flags, *self.words):
@@ -49,25 +49,25 @@ class Ranks:
         for stream in self.streams:
             self.gpu.device.end_stream(stream)
 
-    def peers(self, rank: int) -> catalogue.Peers:
+    def peers(self, rank: int) -> launch.Peers:
         words = self.words[rank]
-        return catalogue.Peers(catalogue.pointers(self.flags).at, words, words + 4, LIMIT_NS, 0, rank, self.world)
+        return launch.Peers(launch.pointers(self.flags).at, words, words + 4, LIMIT_NS, 0, rank, self.world)
 
     def launches(self, kernel: Kernel, nbytes: int, values: Callable[[int], Sequence[Any]]) -> list[Launch]:
         """`values`: what comes after the windows, of a kernel that has any."""
         # All blocks of all ranks must have a processor.
-        grid = catalogue.meeting_geometry(nbytes, max(1, self.gpu.multiprocessors // self.world))[0]
-        windows = (catalogue.pointers(self.even),) if len(kernel.params) > 1 else ()
+        grid = launch.meeting_geometry(nbytes, max(1, self.gpu.multiprocessors // self.world))[0]
+        windows = (launch.pointers(self.even),) if len(kernel.params) > 1 else ()
         return [self.gpu.prepared(kernel, grid, self.peers(r), *windows, *values(r)) for r in range(self.world)]
 
     def go(self, launches: Sequence[Launch]) -> None:
         """One call, of all ranks."""
         self.epoch += 1
-        for launch, stream in zip(launches, self.streams, strict=True):
-            launch.kept[0].epoch = self.epoch
-            if len(launch.kept) > 1:
-                launch.kept[1].at[:] = catalogue.pointers(self.odd if self.epoch % 2 else self.even).at
-            launch(stream)
+        for one, stream in zip(launches, self.streams, strict=True):
+            one.kept[0].epoch = self.epoch
+            if len(one.kept) > 1:
+                one.kept[1].at[:] = launch.pointers(self.odd if self.epoch % 2 else self.even).at
+            one(stream)
 
     def drained(self) -> str:
         """Why not all came to their end."""
@@ -78,7 +78,7 @@ class Ranks:
         for rank, words in enumerate(self.words):
             status = int(self.fetch(words, np.empty(1, np.uint32))[0])
             if status:
-                return f"rank {rank}: {catalogue.explain_status(status)}"
+                return f"rank {rank}: {launch.explain_status(status)}"
         return ""
 
     def fetch(self, address: int, into: Array) -> Array:

@@ -19,6 +19,7 @@ from hocket.bench.gpu.processes import DIED, SPAWN, die_in, together
 from hocket.bench.gpu.rows import Options, Row, at_most, say
 from hocket.errors import Error
 from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu import launch
 from hocket.system.cuda import driver
 
 TURNS = 200
@@ -164,14 +165,14 @@ def by_kernels(side: Side) -> None:
     side.meet()  # both have compiled it
 
     def turn(i: int) -> None:
-        peers = kernels.Peers(kernels.pointers(flags).at, words, words + 4, LIMIT_NS, i, side.rank, 2)
+        peers = launch.Peers(launch.pointers(flags).at, words, words + 4, LIMIT_NS, i, side.rank, 2)
         gpu.launch(kernels.BARRIER, 1, peers, stream=side.stream)
 
     _timed(side, "two kernels that spin for each other meet", turn, SPINS)
     status = np.zeros(1, np.uint32)
     gpu.device.copy(status.ctypes.data, words, 4, side.stream)
     side.drain()
-    side.tell(Row("... and none gave up", kernels.explain_status(int(status[0])) or "yes"))
+    side.tell(Row("... and none gave up", launch.explain_status(int(status[0])) or "yes"))
 
 
 def killed_event(side: Side) -> None:

@@ -1,7 +1,6 @@
 """Every kernel that needs no second GPU, against the CPU's kernels or its law in NumPy.
 
-Random bits, odd lengths, misaligned starts, in place.  All of a launch lies in one piece of memory, poisoned between
-the buffers, which is fetched whole: whatever else the kernel has written is found.
+Random bits, odd lengths, misaligned starts, in place.
 """
 
 from __future__ import annotations
@@ -13,29 +12,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from hocket.bench.gpu.arena import Arena
 from hocket.bench.gpu.driver import Gpu
+from hocket.bench.gpu.laws import SMALL, Array, checksum, dtype_of, quantised, samples
 from hocket.bench.gpu.rows import Options, Row
-from hocket.bench.kernels import numpy_dtype
-from hocket.errors import Error
 from hocket.kernels import ops
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES, DType, by_name
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel, Module
+from hocket.kernels.gpu.source import module_source
 from hocket.system.cores import usable_cores
 from hocket.system.cuda import nvrtc
 
-Array = np.ndarray[Any, Any]
-POISON, GUARD = 0xA5, 64
 LENGTHS = (1, 7, 8, 9, 255, 4099)
 FACTORS = (1 / 3, 0.5, -2.5, -0.0, 1e300, np.inf, np.nan)
 MEETINGS = ("hk_barrier", "hk_allgather", "hk_one_shot_", "hk_two_shot_", "hk_reduce_scatter_")
 """Checked with several streams, in gpu_flags.py."""
-SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 QUICK = re.compile(
     r"hk_(copy|checksum|reduce_(sum|max)_(float32|bfloat16|int32)|scale_float32|"
     r"cast_(float32_bfloat16|bfloat16_float32)|(de)?quantise_float32_int8)"
@@ -44,138 +41,13 @@ PATIENCE = 100.0
 """Seconds for all to be compiled."""
 
 
-class Spot(NamedTuple):
-    start: int
-    nbytes: int
-    address: int
-
-
-class Arena:
-    """Memory of the GPU and its image in the host's."""
-
-    def __init__(self, gpu: Gpu, nbytes: int = 24 << 20) -> None:
-        self.gpu, self.used = gpu, 0
-        self.image, self.after = np.full(nbytes, POISON, np.uint8), np.empty(nbytes, np.uint8)
-        self.address = gpu.alloc(nbytes)
-
-    def clear(self) -> None:
-        self.image[: self.used] = POISON
-        self.used = 0
-
-    def room(self, nbytes: int, offset: int = 0) -> Spot:
-        """`offset` past a multiple of 64, with poison around it."""
-        start = -(-(self.used + GUARD) // 64) * 64 + offset
-        self.used = start + nbytes + GUARD
-        return Spot(start, nbytes, self.address + start)
-
-    def put(self, x: Array, offset: int = 0) -> Spot:
-        spot = self.room(x.nbytes, offset)
-        self.image[spot.start : spot.start + x.nbytes] = np.frombuffer(x.tobytes(), np.uint8)
-        return spot
-
-    def run(self, kernel: Kernel, grid: int, *values: Any) -> None:
-        device, used = self.gpu.device, self.used
-        device.copy(self.address, self.image.ctypes.data, used, 0)
-        self.gpu.launch(kernel, grid, *values)
-        device.copy(self.after.ctypes.data, self.address, used, 0)
-        device.synchronize(0)
-
-    def wrong(self, *results: tuple[Spot, DType, Array]) -> str:
-        """What differs from these results, and from the image everywhere else."""
-        want = self.image[: self.used].copy()
-        for spot, row, expected in results:
-            where = slice(spot.start, spot.start + spot.nbytes)
-            got = np.frombuffer(self.after[where].tobytes(), expected.dtype)
-            bad = np.flatnonzero(~same(row, got, expected))
-            if len(bad):
-                return f"{len(bad)} of {len(got)}, first {bad[0]}: {got[bad[0]]!r}, not {expected[bad[0]]!r}"
-            want[where] = self.after[where]
-        changed = np.flatnonzero(want != self.after[: self.used])
-        return f"{len(changed)} bytes beside the result were written" if len(changed) else ""
-
-
-# ------------------------------------------------------------------------------------------------ laws
-
-
-def dtype_of(row: DType) -> np.dtype[Any]:
-    dtype = numpy_dtype(row)
-    if dtype is None:
-        raise Error(f"{row.name} needs ml_dtypes, which is not installed")
-    return dtype
-
-
-def same(row: DType, got: Array, want: Array) -> Array:
-    """Which elements have the same bits; any NaN is as good as another."""
-    if row.kind == "pair":
-        value = same(by_name(got["value"].dtype.name), got["value"], want["value"])
-        return np.asarray(value & (got["index"] == want["index"]))
-    if row.kind == "complex":
-        parts = same(DTYPES[0], got.view(got.real.dtype), want.view(want.real.dtype)).reshape(-1, 2)
-        return np.asarray(parts.all(axis=1))
-    bits = f"u{got.dtype.itemsize}"
-    with np.errstate(invalid="ignore"):
-        nan = (got != got) & (want != want)
-    return np.asarray((np.ascontiguousarray(got).view(bits) == np.ascontiguousarray(want).view(bits)) | nan)
-
-
-def few(row: DType, count: int, dtype: np.dtype[Any], rng: np.random.Generator) -> Array | None:
-    """`count` pairs or bools, of few values, so that ties happen; None for other dtypes."""
-    if row.kind == "bool":
-        return rng.integers(0, 2, count).astype(bool)
-    if row.kind != "pair":
-        return None
-    out = np.zeros(count, dtype)
-    out["value"], out["index"] = rng.integers(-2, 3, count), rng.integers(-3, 4, count)
-    if dtype["value"].kind == "f":
-        out["value"][rng.random(count) < 0.1] = np.nan
-    return out
-
-
-def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
-    """Any bits; half of the floats are such that they meet; of pairs and bools few."""
-    dtype = dtype_of(row)
-    found = few(row, count, dtype, rng)
-    if found is not None:
-        return found
-    bits = rng.integers(0, 256, count * row.itemsize, dtype=np.uint8).view(dtype)
-    if row.kind not in ("float", "complex"):
-        return bits
-    with np.errstate(all="ignore"):
-        return np.where(rng.random(count) < 0.5, rng.standard_normal(count).astype(dtype), bits)
-
-
-def quantised(x: Array, code: str) -> tuple[Array, Array]:
-    """The law of quantise.cuh: codes and scales."""
-    largest = {"int8": 127, "float8_e4m3fn": 448}[code]
-    groups = -(-len(x) // catalogue.GROUP)
-    padded = np.zeros((groups, catalogue.GROUP), np.float32)
-    padded.reshape(-1)[: len(x)] = x.astype(np.float32)
-    with np.errstate(all="ignore"):
-        scales = (np.abs(padded).max(axis=1) / np.float32(largest)).astype(np.float32)
-        ratio = np.where(scales[:, None] == 0, 0, padded / scales[:, None]).astype(np.float32)
-        whole = np.nan_to_num(np.rint(ratio)) if code == "int8" else ratio
-        codes = np.clip(whole, -largest, largest).astype(dtype_of(by_name(code)))
-    return codes.reshape(-1)[: len(x)], scales
-
-
-def checksum(data: bytes) -> int:
-    """The law of checksum.cuh."""
-    mask, total = 2**64 - 1, 0
-    for i in range(0, len(data), 8):
-        x = int.from_bytes(data[i : i + 8], "little") + (i // 8 + 1) * 0x9E3779B97F4A7C15 & mask
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
-        total += x ^ x >> 31
-    return total & mask
-
-
 # ------------------------------------------------------------------------------------------------ checks
 # Each yields, for every launch, what was wrong with it.
 
 
 def _grids(arena: Arena, nbytes: int) -> tuple[int, int]:
     """The usual one, and one that is too small: every thread then goes round."""
-    return catalogue.geometry(nbytes, arena.gpu.multiprocessors)[0], 2
+    return launch.geometry(nbytes, arena.gpu.multiprocessors)[0], 2
 
 
 def check_reduce(row: DType, op: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
@@ -192,7 +64,7 @@ def check_reduce(row: DType, op: str, arena: Arena, rng: np.random.Generator) ->
             spots = [arena.put(x, offset) for x in xs]
             out = spots[turn % k] if turn % 2 and offset else arena.room(want.nbytes, offset * (turn % 3 > 0))
             grid = _grids(arena, want.nbytes)[turn % 2]
-            arena.run(kernel, grid, catalogue.pointers([s.address for s in spots]), out.address, count, k)
+            arena.run(kernel, grid, launch.pointers([s.address for s in spots]), out.address, count, k)
             wrong = arena.wrong((out, row, want))
             yield f"{count} elements, k={k}, offset {offset}: {wrong}" if wrong else ""
 
@@ -258,25 +130,25 @@ def check_dequantise(wide: str, code: str, arena: Arena, rng: np.random.Generato
         made = [quantised(_to_quantise(dtype_of(row), count, rng), code) for _ in range(k)]
         total = np.zeros(0, np.float32)
         for i, (codes, scales) in enumerate(made):
-            value = codes.astype(np.float32) * np.repeat(scales, catalogue.GROUP)[:count]
+            value = codes.astype(np.float32) * np.repeat(scales, launch.GROUP)[:count]
             total = total + value if i else value
         arena.clear()
         places = [[arena.put(pair[0], k % 2).address for pair in made], [arena.put(pair[1]).address for pair in made]]
         out = arena.room(count * row.itemsize, row.itemsize * (k % 2))
-        arena.run(catalogue.dequantise(wide, code), 2, out.address, *map(catalogue.pointers, places), count, k)
+        arena.run(catalogue.dequantise(wide, code), 2, out.address, *map(launch.pointers, places), count, k)
         wrong = arena.wrong((out, row, total.astype(dtype_of(row))))
         yield f"{count} elements, k={k}: {wrong}" if wrong else ""
 
 
 def check_copy(arena: Arena, rng: np.random.Generator) -> Iterator[str]:
-    sizes = [0, 1, 15, 16, 17, 4096, 3 * catalogue.PIECE + 5, 0, catalogue.PIECE, 33, 0, 100_001, 2]
+    sizes = [0, 1, 15, 16, 17, 4096, 3 * launch.PIECE + 5, 0, launch.PIECE, 33, 0, 100_001, 2]
     for skew in (0, 4, 1):
         arena.clear()
         data = [rng.integers(0, 256, n, dtype=np.uint8) for n in sizes]
         given = [arena.put(x, int(rng.integers(0, 17))) for x in data]
         outs = [arena.room(len(x), (skew + g.start) % 16) for x, g in zip(data, given, strict=True)]
         rows = [(g.address, out.address, g.nbytes) for g, out in zip(given, outs, strict=True)]
-        segments, pieces = catalogue.segment_table(rows)
+        segments, pieces = launch.segment_table(rows)
         arena.run(catalogue.COPY, 4, arena.put(segments).address, len(segments), pieces)
         wrong = arena.wrong(*((out, by_name("uint8"), x) for out, x in zip(outs, data, strict=True)))
         yield f"skew {skew}: {wrong}" if wrong else ""
@@ -319,7 +191,7 @@ def checks() -> Iterator[tuple[str, Kernel, Check]]:
 
 
 def _compiled(module: Module, arch: int) -> tuple[Module, bytes]:
-    text, options = catalogue.module_source(module)
+    text, options = module_source(module)
     return module, nvrtc.compile(text, options, arch, module.file)[0]
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from hocket.bench.gpu.rows import Options, Row
 
 SPAWN = multiprocessing.get_context("spawn")  # a process that has a context must not fork
+LIMIT = 20.0
+"""Seconds of one call on the GPU, after which hocket gives up by itself."""
 
 
 def together(name: str, calls: Sequence[Callable[[], object]], seconds: float,

@@ -13,11 +13,11 @@ import numpy as np
 
 from hocket.bench.gpu.driver import Gpu
 from hocket.bench.gpu.rows import Options, Row, at_least, size_text
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 
 BLOCKS = (2, 4, 8, 16)
-"""Of a multiprocessor; 8 is what catalogue.geometry has."""
+"""Of a multiprocessor; 8 is what launch.geometry has."""
 TARGET = 0.9
 INPUTS = 8
 SEGMENT = (1 << 20) - 48
@@ -42,25 +42,25 @@ def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[Work]:
         for k in (2, 4, 8):
 
             def operands(i: int, k: int = k, size: int = size) -> Sequence[Any]:
-                return catalogue.pointers([given[(i + j) % INPUTS] for j in range(k)]), out, n // size, k
+                return launch.pointers([given[(i + j) % INPUTS] for j in range(k)]), out, n // size, k
 
             yield Work(f"reduce {dtype}, k={k}", catalogue.reduce(dtype, "sum"), (k + 1) * n, operands)
     narrow, widen = catalogue.cast("float32", "bfloat16"), catalogue.cast("bfloat16", "float32")
     yield Work("cast float32 to bfloat16", narrow, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
     yield Work("cast bfloat16 to float32", widen, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
-    scales = gpu.alloc(n // 4 // catalogue.GROUP * 4 + 256, np.ones(64, np.float32))
-    moved = n * (1 + 1 / 4 + 1 / catalogue.GROUP)
+    scales = gpu.alloc(n // 4 // launch.GROUP * 4 + 256, np.ones(64, np.float32))
+    moved = n * (1 + 1 / 4 + 1 / launch.GROUP)
     yield Work("quantise float32 to int8", catalogue.quantise("float32", "int8"), moved,
                lambda i: (out, scales, given[i], n // 4))  # fmt: skip
     yield Work("dequantise int8 to float32, k=1", catalogue.dequantise("float32", "int8"), moved,
-               lambda i: (out, catalogue.pointers([given[i]]), catalogue.pointers([scales]), n // 4, 1))  # fmt: skip
+               lambda i: (out, launch.pointers([given[i]]), launch.pointers([scales]), n // 4, 1))  # fmt: skip
     packs = []
     for source in given:
         starts = range(0, n - SEGMENT, SEGMENT + 48)
         rows = [(source + at, out + i * SEGMENT, SEGMENT) for i, at in enumerate(starts)]
         if not rows:
             return
-        segments, pieces = catalogue.segment_table(rows)
+        segments, pieces = launch.segment_table(rows)
         packs.append((gpu.alloc(segments.nbytes, segments), len(segments), pieces))
     yield Work("pack (segments copied together)", catalogue.COPY, 2.0 * packs[0][1] * SEGMENT, lambda i: packs[i])
 

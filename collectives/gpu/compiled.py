@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu.source import module_source
 from hocket.system.cuda import nvrtc
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ def function(device: Device, kernel: kernels.Kernel) -> int:
     major, minor = device.capability
 
     def load() -> bytes:
-        text, options = kernels.module_source(kernel.module)
+        text, options = module_source(kernel.module)
         return nvrtc.compile(text, options, 10 * major + minor, kernel.name)[0]
 
     return device.function(kernel.module, kernel.name, load)

@@ -20,6 +20,7 @@ import ctypes
 from hocket.collectives.gpu.compiled import function
 from hocket.errors import ArgumentError, Error, TransportError
 from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu.launch import arguments, geometry, meeting_geometry
 from hocket.transports.cuda_ipc.lane import SLOT
 
 cdef enum:
@@ -126,7 +127,7 @@ cdef class Accelerated:
         self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.begin, self.gpu.base.end = copy, reduce, begin, end
         self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
         self.gpu.device = &device.d
-        self.gpu.most, self.gpu.block = kernels.geometry(1 << 62, device.multiprocessors)
+        self.gpu.most, self.gpu.block = geometry(1 << 62, device.multiprocessors)
         self.side, self.blocks = 0, []
         self.gpu.through = <CUevent><uintptr_t>device.event()
 
@@ -155,13 +156,13 @@ cdef class Accelerated:
         kernel = kernels.scale(dtype.name)
         cdef uintptr_t found = self._function(kernel)
         launch.function = <CUfunction>found
-        launch.blocks, launch.threads = kernels.geometry(count * dtype.itemsize, self.device.multiprocessors)
+        launch.blocks, launch.threads = geometry(count * dtype.itemsize, self.device.multiprocessors)
         launch.meet = launch.then = NULL
         return self.arguments(launch, kernel, (out, source, count, factor))
 
     cdef object arguments(self, Launch* launch, kernel, tuple values):
         """Give the launch these; what is returned must live until it has been issued."""
-        where, kept = kernels.arguments(kernel, *values)
+        where, kept = arguments(kernel, *values)
         cdef uintptr_t parameters = ctypes.addressof(where)
         launch.parameters = <void**>parameters
         return where, kept
@@ -226,7 +227,7 @@ cdef class OnStream(Placed):
         cdef Launch* launch = &self.meets
         cdef uintptr_t found = self.at._function(kernel, expression)
         launch.function, launch.meet, launch.then = <CUfunction>found, &meeting.meet, <Launch*>self.last
-        launch.blocks, launch.threads = kernels.meeting_geometry(nbytes, meeting.multiprocessors)
+        launch.blocks, launch.threads = meeting_geometry(nbytes, meeting.multiprocessors)
         there = [meeting.peers, meeting.windows]
         if kernel.params[len(there)][0] == "scratch":
             there.append(meeting.scratch)

@@ -14,13 +14,14 @@ from hocket.system.cuda.driver cimport CUfunction, CUstream, check
 
 from hocket.collectives.gpu.compiled import function
 from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu import launch
 
 LARGEST = 1 << 20
 """Bytes of a vector: of longer ones the copies count for more than the launches."""
-FLAGS = kernels.FLAG_BYTES + 256
+FLAGS = launch.FLAG_BYTES + 256
 """Bytes that the flags and the status take: all that a trial needs."""
-_WINDOW = -(-kernels.blocks_bytes(LARGEST, kernels.RANKS) // 256) * 256
-ROOM = FLAGS + 2 * _WINDOW + kernels.scratch_bytes(LARGEST, 2)
+_WINDOW = -(-launch.blocks_bytes(LARGEST, launch.RANKS) // 256) * 256
+ROOM = FLAGS + 2 * _WINDOW + launch.scratch_bytes(LARGEST, 2)
 """Bytes of each rank's that all map: the flags, two windows, and what one rank has reduced.  Zeros at first."""
 TRIAL = 1.0
 """Seconds that kernels which are launched together may take to meet."""
@@ -62,12 +63,12 @@ cdef class Meeting:
         self.device, self.multiprocessors = device, multiprocessors
         self.meet.host = <uint32_t*><uintptr_t>device.alloc_host(2 * sizeof(uint32_t))
         self.meet.host[0] = self.meet.host[1] = 0
-        self.peers = kernels.Peers(
-            kernels.pointers(rooms).at, rooms[rank] + kernels.FLAG_BYTES, <uintptr_t>self.meet.host, 0, 0, rank, len(rooms)
+        self.peers = launch.Peers(
+            launch.pointers(rooms).at, rooms[rank] + launch.FLAG_BYTES, <uintptr_t>self.meet.host, 0, 0, rank, len(rooms)
         )
         even, odd, scratch = (FLAGS + i * _WINDOW for i in range(3))
-        self.windows = kernels.pointers(rooms)
-        self.scratch = kernels.pointers([room + scratch for room in rooms])
+        self.windows = launch.pointers(rooms)
+        self.scratch = launch.pointers([room + scratch for room in rooms])
         for i, room in enumerate(rooms):
             self.meet.both[0].at[i], self.meet.both[1].at[i] = room + even, room + odd
         self.meet.peers = <hk_peers*><uintptr_t>ctypes.addressof(self.peers)
@@ -79,11 +80,11 @@ cdef class Meeting:
 
     def barrier(self, uintptr_t stream) -> None:
         """Let one block of each rank meet the others', within TRIAL seconds; `given_up` says whether they did."""
-        values, kept = kernels.arguments(kernels.BARRIER, self.peers)
+        values, kept = launch.arguments(kernels.BARRIER, self.peers)
         cdef uintptr_t parameters = ctypes.addressof(values), found = function(self.device, kernels.BARRIER)
         next_call(&self.meet, <uint64_t>(TRIAL * 1e9))
         with self.device:
-            check(self.device.d.cuda.cuLaunchKernel(<CUfunction>found, 1, 1, 1, kernels.BLOCK, 1, 1, 0,
+            check(self.device.d.cuda.cuLaunchKernel(<CUfunction>found, 1, 1, 1, launch.BLOCK, 1, 1, 0,
                                                     <CUstream>stream, <void**>parameters, NULL), "a kernel that meets")
 
     def abort(self) -> None:

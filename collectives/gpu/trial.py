@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hocket.collectives.gpu.meeting import FLAGS, Meeting
 from hocket.errors import Error, TransportError
-from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu import launch
 from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc.proof import Proof
 
@@ -84,8 +84,8 @@ def _unfit(comm: Any, mapped: list[list[str]], uuids: list[str]) -> str:
         return f"HOCKET_GPU_SYNC asks for {comm.world.config.gpu_sync}"
     if comm.size == 1:
         return "there is only one rank"
-    if comm.size > kernels.RANKS:
-        return f"{comm.size} ranks, and a kernel meets at most {kernels.RANKS}"
+    if comm.size > launch.RANKS:
+        return f"{comm.size} ranks, and a kernel meets at most {launch.RANKS}"
     if any(map(any, mapped)):
         return "some ranks' GPUs are not mapped by others"
     for rank, uuid in enumerate(uuids):

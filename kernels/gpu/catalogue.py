@@ -1,8 +1,8 @@
-"""The CUDA kernels as data: their names, sources, parameters and launch geometry.
+"""The CUDA kernels as data: their names, the words that they are compiled with, and their parameters.
 
-Compiles nothing at import and needs no GPU; whoever launches takes the source from `module_source` (for NVRTC,
-CuPy's RawModule or nvcc) and the parameters from `Kernel.params`.  The arithmetic is that of the CPU kernels, from the
-same headers: the bits are the same, but for which NaN a NaN is.
+Compiles nothing at import and needs no GPU.  source.py makes a kernel's text for a compiler, launch.py its arguments
+and geometry.  The arithmetic is that of the CPU kernels, from the same headers: the bits are the same, but for which
+NaN a NaN is.
 
 A pointer to elements must be aligned to the element (to the parts of a complex number or a pair); where all of a call
 are aligned to 16 bytes, it moves 16 bytes at a time.  The dtypes and ops are rows of kernels/dtypes.py and ops.py.
@@ -10,31 +10,13 @@ are aligned to 16 bytes, it moves 16 bytes at a time.  The dtypes and ops are ro
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import re
 import zlib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from hocket.errors import ArgumentError
 from hocket.kernels import dtypes, ops
 from hocket.kernels.dtypes import DType
-
-HERE = Path(__file__).parent
-RANKS = 8  # the most buffers of one call, and ranks of one meeting (cuda.cuh, flags.cuh)
-FLAG_BLOCKS = 64
-PHASES = 2
-FLAG_BYTES = PHASES * FLAG_BLOCKS * RANKS * 4  # what a rank sets aside for its flags, zeroed once
-PIECE = 16384  # bytes of a segment that one block copies (copy.cuh)
-GROUP = 256  # elements that share one scale (quantise.cuh)
-BLOCK = 256  # threads of a block, for every kernel
-TIMED_OUT, ABORTED = 1, 2
-
-OPTIONS = ("-std=c++17", "-fmad=false", "-device-int128")
 
 
 class Module(NamedTuple):
@@ -45,44 +27,12 @@ class Module(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel: its extern "C" name, its module, and (name, C type) of each parameter; CTYPES has the types."""
+    """A kernel: its extern "C" name, its module, and (name, C type) of each parameter; launch.CTYPES has the types."""
 
     name: str
     module: Module
     params: tuple[tuple[str, str], ...]
 
-
-class Pointers(ctypes.Structure):
-    """`hk_pointers`: up to eight addresses, one per rank."""
-
-    _fields_ = [("at", ctypes.c_uint64 * RANKS)]
-
-
-class Peers(ctypes.Structure):
-    """`hk_peers` of flags.cuh: whom a kernel meets, and how long it waits."""
-
-    _fields_ = [
-        ("flags", ctypes.c_uint64 * RANKS),
-        ("status", ctypes.c_uint64),
-        ("host", ctypes.c_uint64),
-        ("limit_ns", ctypes.c_uint64),
-        ("epoch", ctypes.c_uint32),
-        ("rank", ctypes.c_int32),
-        ("world", ctypes.c_int32),
-    ]
-
-
-CTYPES: dict[str, Any] = {
-    "pointer": ctypes.c_uint64,
-    "u64": ctypes.c_uint64,
-    "i32": ctypes.c_int32,
-    "f32": ctypes.c_float,
-    "f64": ctypes.c_double,
-    "hk_pointers": Pointers,
-    "hk_peers": Peers,
-}
-
-SEGMENT = np.dtype([("from", "u8"), ("to", "u8"), ("bytes", "u8"), ("first", "u8")])  # hk_segment of copy.cuh
 
 _BYTES = Module("bytes.cuh")
 COPY = Kernel("hk_copy", _BYTES, (("table", "pointer"), ("segments", "u64"), ("pieces", "u64")))
@@ -160,16 +110,6 @@ def _shots(module: Module, name: str) -> Shots:
     )
 
 
-def scratch_bytes(nbytes: int, world: int) -> int:
-    """What one rank's scratch must hold for an allreduce of `nbytes` bytes over `world` ranks."""
-    return -(-nbytes // world) + 16
-
-
-def blocks_bytes(nbytes: int, world: int) -> int:
-    """What one rank's window must hold for a reduce-scatter of `nbytes` bytes, all blocks together."""
-    return nbytes + 16 * world
-
-
 def scale(dtype: str) -> Kernel:
     """out = in * factor, `count` elements, rounded as scale.h says; `out` may be `in`."""
     row = dtypes.by_name(dtype)
@@ -240,61 +180,6 @@ def catalogue() -> tuple[Kernel, ...]:
         *(cast(*ends) for small in _CASTS for ends in (("float32", small), (small, "float32"))),
         *(make(*wide) for make in (quantise, dequantise) for wide in wides),
     )
-
-
-@functools.cache
-def module_source(module: Module) -> tuple[str, tuple[str, ...]]:
-    """One text without any #include left to resolve under NVRTC, and the options to compile it with.
-
-    Inlined, so that a cache that knows only the text (as CuPy's) compiles anew when a header changes.
-    """
-    seen: set[str] = set()
-    defines = "".join(f"#define {name} {value}\n" for name, value in module.defines)
-    return defines + _inlined(module.file, seen), OPTIONS
-
-
-def arguments(kernel: Kernel, *values: Any) -> tuple[Any, list[Any]]:
-    """The `void **kernelParams` of cuLaunchKernel, and the objects that must live until the launch returns."""
-    if len(values) != len(kernel.params):
-        raise ArgumentError(f"{kernel.name} takes {len(kernel.params)} arguments, got {len(values)}")
-    kept = [
-        value if isinstance(value, ctypes.Structure) else CTYPES[kind](value)
-        for value, (_, kind) in zip(values, kernel.params, strict=True)
-    ]
-    return (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept)), kept
-
-
-def pointers(addresses: Sequence[int]) -> Pointers:
-    """`addresses`, one per rank."""
-    if len(addresses) > RANKS:
-        raise ArgumentError(f"one kernel takes at most {RANKS} buffers, got {len(addresses)}")
-    return Pointers((ctypes.c_uint64 * RANKS)(*addresses))
-
-
-def segment_table(segments: Sequence[tuple[int, int, int]]) -> tuple[np.ndarray[Any, Any], int]:
-    """(from, to, bytes) as the table of hk_copy, which goes into device memory, and the number of its pieces."""
-    table = np.array([(*segment, 0) for segment in segments], SEGMENT)
-    ends = np.cumsum(-(-table["bytes"].astype(np.int64) // PIECE))
-    table["first"][1:] = ends[:-1]
-    return table, int(ends[-1]) if len(ends) else 0
-
-
-def geometry(nbytes: int, multiprocessors: int) -> tuple[int, int]:
-    """(grid, block) for a kernel that works on `nbytes` bytes of each buffer: 16 a thread, 8 blocks a processor."""
-    return max(1, min(-(-nbytes // (16 * BLOCK)), 8 * multiprocessors)), BLOCK
-
-
-def meeting_geometry(nbytes: int, multiprocessors: int) -> tuple[int, int]:
-    """(grid, block) for a kernel that waits for peers: all its blocks must run at once.  Equal at all ranks."""
-    return max(1, min(-(-nbytes // (16 * BLOCK)), multiprocessors, FLAG_BLOCKS)), BLOCK
-
-
-def explain_status(status: int) -> str:
-    """What the status word of a kernel that gave up says; empty if it did not."""
-    if status == 0:
-        return ""
-    reason = {TIMED_OUT: "no sign in time", ABORTED: "aborted while waiting for a sign"}[status >> 16]
-    return f"{reason} from rank {status & 255} in phase {status >> 8 & 255}"
 
 
 def _pair(dtype: str, op: str) -> str:
@@ -377,19 +262,3 @@ def _quantised(dtype: str, code: str) -> Module:
         ("HK_LARGEST", largest),
     )
     return Module("quantise.cuh", defines)
-
-
-def _inlined(name: str, seen: set[str]) -> str:
-    """The file, with those of ours that it includes in their place, each once; lines keep their numbers."""
-    out = [f'#line 1 "{name}"']
-    seen.add(name)
-    path = HERE.parents[1] / name if "/" in name else HERE / name  # kernels/elements.h, or a neighbour
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        included = re.fullmatch(r'#include "([\w/]+\.c?u?h)"', line)
-        if included is None:
-            out.append(line)
-        elif included[1] not in seen:
-            out += [_inlined(included[1], seen), f'#line {number + 1} "{name}"']
-        else:
-            out.append("")
-    return "\n".join(out) + "\n"

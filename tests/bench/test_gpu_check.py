@@ -27,7 +27,7 @@ from hocket.bench.gpu.driver import Gpu
 from hocket.bench.gpu.rows import Options, Row, table
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 
 pytestmark = pytest.mark.gpu
@@ -69,11 +69,11 @@ class Submitted:
 
     def __init__(self, emulator: Emulator, kernel: Kernel, grid: int, values: Any) -> None:
         self.emulator, self.name, self.grid = emulator, kernel.name.encode(), grid
-        self.parameters, self.kept = catalogue.arguments(kernel, *values)
+        self.parameters, self.kept = launch.arguments(kernel, *values)
 
     def __call__(self, stream: int = 0) -> None:
         submit = self.emulator._library.emu_submit
-        assert submit(self.name, self.grid, catalogue.BLOCK, self.parameters, stream) == OK
+        assert submit(self.name, self.grid, launch.BLOCK, self.parameters, stream) == OK
 
 
 class EmulatedGpu(Gpu):
@@ -82,7 +82,7 @@ class EmulatedGpu(Gpu):
         self.device: Any = HostDevice()
 
     def launch(self, kernel: Kernel, grid: int, *values: Any, stream: int = 0) -> None:
-        assert self.emulator.launch(kernel, grid, catalogue.BLOCK, *values) == OK
+        assert self.emulator.launch(kernel, grid, launch.BLOCK, *values) == OK
 
     def prepared(self, kernel: Kernel, grid: int, *values: Any) -> Any:
         return Submitted(self.emulator, kernel, grid, values)
@@ -277,7 +277,7 @@ def test_a_kernel_that_gives_up_is_told(gpu: EmulatedGpu) -> None:
     launches = ranks.launches(catalogue.BARRIER, 1, lambda r: ())
     ranks.go(launches)
     assert ranks.drained() == ""
-    status = np.array([catalogue.ABORTED << 16 | 1], np.uint32)
+    status = np.array([launch.ABORTED << 16 | 1], np.uint32)
     gpu.device.copy(ranks.words[0], status.ctypes.data, 4, 0)
     assert ranks.drained() == "rank 0: aborted while waiting for a sign from rank 1 in phase 0"
 

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hocket.bench.gpu.kernels import few
+from hocket.bench.gpu.laws import few
 from hocket.kernels.dtypes import DTYPES, DType
 
 Array = np.ndarray[Any, Any]

@@ -15,6 +15,7 @@ from emulation import modules_of
 
 from hocket.kernels.gpu import catalogue
 from hocket.kernels.gpu.catalogue import Kernel, Module
+from hocket.kernels.gpu.source import module_source
 
 pytestmark = pytest.mark.gpu
 
@@ -44,7 +45,7 @@ def kernels_of(module: Module) -> list[Kernel]:
 
 
 def compiled(module: Module, arch: int) -> bytes:
-    return nvrtc.compile_cubin(*catalogue.module_source(module), arch)
+    return nvrtc.compile_cubin(*module_source(module), arch)
 
 
 def check(module: Module, cubin: bytes, folder: Path) -> None:
@@ -94,7 +95,7 @@ def test_expressions_compile(dtype: str, text: str) -> None:
 
 def test_what_breaks_the_rules_is_seen(tmp_path: Path) -> None:
     """A copy of the addresses, indexed at run time, goes to local memory; so these checks do look."""
-    text, options = catalogue.module_source(catalogue.BARRIER.module)
+    text, options = module_source(catalogue.BARRIER.module)
     wrong = text.replace("const __grid_constant__ T", "T").replace(
         "in.at[rank], bytes", "const_cast<hk_pointers &>(in).at[(in.at[0] = out, rank)], bytes"
     )

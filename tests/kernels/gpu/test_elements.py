@@ -10,11 +10,11 @@ import oracle
 import pytest
 from emulation import BARRIER, GEOMETRY, OK, UNKNOWN, Buffer, Emulator
 
-from hocket.bench.gpu.kernels import checksum
+from hocket.bench.gpu.laws import checksum
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 
 pytestmark = pytest.mark.gpu
 Array = np.ndarray[Any, Any]
@@ -81,8 +81,8 @@ def test_a_gpus_own_nan_stays_one(emulator: Emulator) -> None:
 def quantised(x: Array, code: str) -> tuple[Array, Array]:
     """The law of quantise.cuh, in NumPy."""
     dtype, largest = CODES[code]
-    groups = -(-len(x) // catalogue.GROUP)
-    padded = np.zeros((groups, catalogue.GROUP), np.float32)
+    groups = -(-len(x) // launch.GROUP)
+    padded = np.zeros((groups, launch.GROUP), np.float32)
     padded.reshape(-1)[: len(x)] = x.astype(np.float32)
     with np.errstate(all="ignore"):
         scales = np.abs(padded).max(axis=1) / np.float32(largest)
@@ -119,10 +119,10 @@ def test_quantises_by_blocks_and_sums_them(emulator: Emulator, wide: str, code: 
                 assert got[0].bytes.tobytes() == codes.tobytes() and got[1].bytes.tobytes() == scales.tobytes()
                 assert got[0].is_intact() and got[1].is_intact()
                 made.append(got)
-                value = codes.astype(np.float32) * np.repeat(scales, catalogue.GROUP)[:count]
+                value = codes.astype(np.float32) * np.repeat(scales, launch.GROUP)[:count]
                 total = value if total is None else total + value
                 want, out = total.astype(dtype), Buffer(count * row.itemsize, offset * row.itemsize)
-                addresses = [catalogue.pointers([pair[i].address for pair in made]) for i in (0, 1)]
+                addresses = [launch.pointers([pair[i].address for pair in made]) for i in (0, 1)]
                 assert emulator.loops(catalogue.dequantise(wide, code), 2, 64, out.address, *addresses, count, k) == OK
                 assert oracle.same(row, out.as_array(dtype), want).all() and out.is_intact()
 
@@ -130,13 +130,13 @@ def test_quantises_by_blocks_and_sums_them(emulator: Emulator, wide: str, code: 
 @pytest.mark.parametrize("code", CODES)
 def test_what_no_scale_fits(emulator: Emulator, code: str) -> None:
     """A block with a NaN or an infinity comes back as NaN, one of zeros or of next to nothing as zeros."""
-    x = np.ones((5, catalogue.GROUP), np.float32)
+    x = np.ones((5, launch.GROUP), np.float32)
     x[0, 17], x[1, 200], x[2], x[3] = np.nan, -np.inf, 0, 1e-44
     codes, scales, out = Buffer(x.size), Buffer(20), Buffer(x.nbytes)
     given = Buffer.of(x.reshape(-1))
     places = (b.address for b in (codes, scales, given))
     assert emulator.launch(catalogue.quantise("float32", code), 1, 32, *places, x.size) == OK
-    both = catalogue.pointers([codes.address]), catalogue.pointers([scales.address])
+    both = launch.pointers([codes.address]), launch.pointers([scales.address])
     assert emulator.loops(catalogue.dequantise("float32", code), 1, 32, out.address, *both, x.size, 1) == OK
     got = out.as_array(np.float32).reshape(x.shape)
     assert np.isnan(got[:2]).all() and (got[2:4] == 0).all()
@@ -145,17 +145,17 @@ def test_what_no_scale_fits(emulator: Emulator, code: str) -> None:
 
 def test_copies_many_segments_of_any_alignment(emulator: Emulator) -> None:
     rng = np.random.default_rng(0)
-    sizes = [0, 1, 15, 16, 17, 4096, 3 * catalogue.PIECE + 5, 0, catalogue.PIECE, 33, 0, 100_001, 2]
+    sizes = [0, 1, 15, 16, 17, 4096, 3 * launch.PIECE + 5, 0, launch.PIECE, 33, 0, 100_001, 2]
     given = [Buffer.of(rng.integers(0, 256, n, dtype=np.uint8), int(rng.integers(0, 17))) for n in sizes]
     for skew in (0, 4, 1):
         outs = [Buffer(n, int(skew + g.address) % 16) for n, g in zip(sizes, given, strict=True)]
         segments = [(g.address, out.address, n) for g, out, n in zip(given, outs, sizes, strict=True)]
-        table, pieces = catalogue.segment_table(segments)
-        assert pieces == sum(-(-n // catalogue.PIECE) for n in sizes)
+        table, pieces = launch.segment_table(segments)
+        assert pieces == sum(-(-n // launch.PIECE) for n in sizes)
         assert emulator.loops(catalogue.COPY, 4, 64, table.ctypes.data, len(table), pieces) == OK
         for g, out in zip(given, outs, strict=True):
             assert out.bytes.tobytes() == g.bytes.tobytes() and out.is_intact()
-    assert catalogue.segment_table([])[1] == 0
+    assert launch.segment_table([])[1] == 0
 
 
 def test_checksums_do_not_depend_on_the_grid(emulator: Emulator) -> None:
@@ -175,7 +175,7 @@ def test_the_emulator_refuses_what_it_cannot_run(emulator: Emulator) -> None:
     assert emulator.launch(catalogue.CHECKSUM._replace(name="hk_nothing"), 1, 32, *values) == UNKNOWN
     assert emulator.launch(catalogue.CHECKSUM, 1, 1025, *values) == GEOMETRY
     with pytest.raises(ArgumentError, match="hk_checksum takes 3 arguments, got 2"):
-        catalogue.arguments(catalogue.CHECKSUM, 1, 2)
+        launch.arguments(catalogue.CHECKSUM, 1, 2)
 
 
 def test_what_has_no_kernel_is_refused() -> None:

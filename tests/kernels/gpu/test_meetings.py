@@ -12,7 +12,7 @@ from emulation import DEADLOCK, OK, Buffer, Emulator
 
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 from hocket.kernels.ops import OPS
 
@@ -29,28 +29,28 @@ class Ranks:
 
     def __init__(self, emulator: Emulator, world: int, nbytes: int, grid: int = 2, limit_ns: int = FOREVER) -> None:
         self.emulator, self.world, self.grid, self.limit_ns = emulator, world, grid, limit_ns
-        self.windows = [[Buffer(catalogue.blocks_bytes(nbytes, world)) for _ in range(world)] for _ in range(2)]
-        self.scratches = [Buffer(catalogue.scratch_bytes(nbytes, world)) for _ in range(world)]
-        self.flags = [Buffer(catalogue.FLAG_BYTES, fill=0) for _ in range(world)]
+        self.windows = [[Buffer(launch.blocks_bytes(nbytes, world)) for _ in range(world)] for _ in range(2)]
+        self.scratches = [Buffer(launch.scratch_bytes(nbytes, world)) for _ in range(world)]
+        self.flags = [Buffer(launch.FLAG_BYTES, fill=0) for _ in range(world)]
         self.words = [Buffer(12, fill=0) for _ in range(world)]  # status; the host's two
         self.epoch = 0
         self.kept: list[Array] = []
 
-    def peers(self, rank: int) -> catalogue.Peers:
-        flags = catalogue.pointers([buffer.address for buffer in self.flags]).at
+    def peers(self, rank: int) -> launch.Peers:
+        flags = launch.pointers([buffer.address for buffer in self.flags]).at
         words = self.words[rank].address
-        return catalogue.Peers(flags, words, words + 4, self.limit_ns, self.epoch, rank, self.world)
+        return launch.Peers(flags, words, words + 4, self.limit_ns, self.epoch, rank, self.world)
 
     def copy(self, source: int, target: int, nbytes: int, stream: int) -> None:
-        table, pieces = catalogue.segment_table([(source, target, nbytes)])
+        table, pieces = launch.segment_table([(source, target, nbytes)])
         self.kept.append(table)
         self.submit(catalogue.COPY, stream, table.ctypes.data, 1, pieces)
 
     def submit(self, kernel: Kernel, stream: int, *values: Any) -> None:
         assert self.emulator.submit(kernel, self.grid, BLOCK, *values, stream=stream) == OK
 
-    def inputs(self) -> catalogue.Pointers:
-        return catalogue.pointers([buffer.address for buffer in self.windows[self.epoch % 2]])
+    def inputs(self) -> launch.Pointers:
+        return launch.pointers([buffer.address for buffer in self.windows[self.epoch % 2]])
 
     def status(self) -> list[int]:
         found = [words.as_array(np.uint32) for words in self.words]
@@ -66,7 +66,7 @@ def submit_collective(
     if name == "one shot":
         ranks.submit(shots.one_shot, rank, peers, inputs, x, out.address, count)
     elif name == "two shots":
-        scratches = catalogue.pointers([buffer.address for buffer in ranks.scratches])
+        scratches = launch.pointers([buffer.address for buffer in ranks.scratches])
         ranks.submit(shots.two_shot, rank, peers, inputs, scratches, x, out.address, count)
     elif name == "reduce_scatter":
         ranks.submit(shots.reduce_scatter, rank, peers, inputs, x, out.address, count // ranks.world)
@@ -164,9 +164,9 @@ def test_gives_up_in_time(emulator: Emulator) -> None:
         if rank < 2:  # the launches of a stream do not overlap
             assert emulator.run(1) == OK
     status = ranks.status()
-    assert status[0] >> 16 == catalogue.TIMED_OUT and status[0] >> 8 & 255 == 0 and status[0] & 255 in (1, 2)
-    assert catalogue.explain_status(status[0]) == f"no sign in time from rank {status[0] & 255} in phase 0"
-    assert catalogue.explain_status(0) == ""
+    assert status[0] >> 16 == launch.TIMED_OUT and status[0] >> 8 & 255 == 0 and status[0] & 255 in (1, 2)
+    assert launch.explain_status(status[0]) == f"no sign in time from rank {status[0] & 255} in phase 0"
+    assert launch.explain_status(0) == ""
     assert (outs[0].bytes == 0xA5).all(), "a block that gave up must not touch its result"
     assert emulator.run(1) == OK
     before = ranks.status()[0]
@@ -184,14 +184,14 @@ def test_the_abort_word_releases(emulator: Emulator) -> None:
     one = np.ones(1, np.uint32)
     ranks.copy(one.ctypes.data, ranks.words[0].address + 4, 4, stream=7)
     assert emulator.run(3) == OK
-    assert ranks.status()[0] == catalogue.ABORTED << 16 | 1
-    assert catalogue.explain_status(ranks.status()[0]) == "aborted while waiting for a sign from rank 1 in phase 0"
+    assert ranks.status()[0] == launch.ABORTED << 16 | 1
+    assert launch.explain_status(ranks.status()[0]) == "aborted while waiting for a sign from rank 1 in phase 0"
 
 
 def test_geometry_fits_the_flags() -> None:
     for nbytes in (0, 1, 2**20, 2**40):
         for processors in (1, 40, 132):
-            grid, block = catalogue.meeting_geometry(nbytes, processors)
-            assert 1 <= grid <= min(processors, catalogue.FLAG_BLOCKS) and block % 32 == 0
-            grid, block = catalogue.geometry(nbytes, processors)
+            grid, block = launch.meeting_geometry(nbytes, processors)
+            assert 1 <= grid <= min(processors, launch.FLAG_BLOCKS) and block % 32 == 0
+            grid, block = launch.geometry(nbytes, processors)
             assert 1 <= grid <= max(1, math.ceil(nbytes / (16 * block)))

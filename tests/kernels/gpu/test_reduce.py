@@ -13,7 +13,7 @@ from emulation import OK, Buffer, Emulator, modules_of
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.ops import OPS
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def check(emulator: Emulator, row: DType, op: str, inputs: list[Array], offsets:
     """`place`: the input that is overwritten, or none."""
     given = [Buffer.of(x, offset) for x, offset in zip(inputs, offsets, strict=False)]
     out = Buffer(inputs[0].nbytes, offsets[-1]) if place is None else given[place]
-    addresses = catalogue.pointers([buffer.address for buffer in given])
+    addresses = launch.pointers([buffer.address for buffer in given])
     values = addresses, out.address, len(inputs[0]), len(inputs)
     assert emulator.loops(catalogue.reduce(row.name, op), GRID, BLOCK, *values) == OK
     want = np.empty_like(inputs[0])
@@ -72,7 +72,7 @@ def test_has_the_bits_of_the_oracle(emulator: Emulator, row: DType, op: str) -> 
     inputs = [oracle.samples(row, 1000, rng) for _ in range(5)]
     out = Buffer(inputs[0].nbytes)
     given = [Buffer.of(x) for x in inputs]
-    addresses = catalogue.pointers([buffer.address for buffer in given])
+    addresses = launch.pointers([buffer.address for buffer in given])
     assert emulator.loops(catalogue.reduce(row.name, op), GRID, BLOCK, addresses, out.address, 1000, 5) == OK
     want = oracle.expected(row, inputs, op)
     assert oracle.same(row, out.as_array(want.dtype), want).all()
@@ -84,7 +84,7 @@ def test_what_has_no_kernel_is_refused() -> None:
     with pytest.raises(ArgumentError, match="op 'sum' needs numbers or bool, got bytes"):
         catalogue.reduce(by_name("bytes").name, "sum")
     with pytest.raises(ArgumentError, match="at most 8 buffers, got 9"):
-        catalogue.pointers(range(9))
+        launch.pointers(range(9))
 
 
 EXPRESSIONS = [
@@ -104,7 +104,7 @@ def test_expressions(tmp_path: Path) -> None:
         dice = np.random.default_rng(len(text))
         inputs = [dice.integers(0, 2 if dtype == "bool" else 100, 1000).astype(dtype) for _ in range(3)]
         given, out = [Buffer.of(x) for x in inputs], Buffer(inputs[0].nbytes)
-        addresses = catalogue.pointers([buffer.address for buffer in given])
+        addresses = launch.pointers([buffer.address for buffer in given])
         assert emulator.loops(kernel, GRID, BLOCK, addresses, out.address, 1000, 3) == OK
         want = function(function(inputs[0], inputs[1]), inputs[2])
         assert (out.as_array(want.dtype) == want).all(), f"{text} of {dtype}"

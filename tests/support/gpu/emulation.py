@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.kernels.gpu import catalogue
+from hocket.kernels.gpu import launch
 from hocket.kernels.gpu.catalogue import Kernel, Module
 
 ROOT = Path(__file__).parents[3]
@@ -73,15 +73,15 @@ class Emulator:
         self._library = ctypes.CDLL(str(build(folder, modules, flags)))
 
     def loops(self, kernel: Kernel, grid: int, block: int, *values: Any) -> int:
-        params, kept = catalogue.arguments(kernel, *values)
+        params, kept = launch.arguments(kernel, *values)
         return int(self._library.emu_loops(kernel.name.encode(), grid, block, params))
 
     def launch(self, kernel: Kernel, grid: int, block: int, *values: Any, seed: int = 1) -> int:
-        params, kept = catalogue.arguments(kernel, *values)
+        params, kept = launch.arguments(kernel, *values)
         return int(self._library.emu_launch(kernel.name.encode(), grid, block, params, seed))
 
     def submit(self, kernel: Kernel, grid: int, block: int, *values: Any, stream: int) -> int:
-        params, kept = catalogue.arguments(kernel, *values)
+        params, kept = launch.arguments(kernel, *values)
         return int(self._library.emu_submit(kernel.name.encode(), grid, block, params, stream))
 
     def run(self, seed: int = 1) -> int:

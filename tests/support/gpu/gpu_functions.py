@@ -23,6 +23,7 @@ from hocket.collectives.arrays import staging
 from hocket.collectives.gpu.device import Accelerated
 from hocket.errors import ArgumentError
 from hocket.kernels.gpu import catalogue as kernels
+from hocket.kernels.gpu import launch
 from hocket.system.cuda import driver, nvrtc
 
 AFFINE = np.dtype([("a", np.int64), ("b", np.int64)])
@@ -73,14 +74,14 @@ class Launched:
         count = a.shape[0]
         self.launch(kernels.scale("float32"), a.stream, count, out.address, a.address, count, 2)
         self.launch(kernels.scale("float32"), a.stream, count, less.address, b.address, count, -1)
-        both = kernels.pointers([out.address, less.address])
+        both = launch.pointers([out.address, less.address])
         self.launch(kernels.reduce("float32", "sum"), a.stream, count, both, out.address, count, 2)
         self.kept += out, less
         return out
 
     def launch(self, kernel: kernels.Kernel, stream: int, count: int, *values: Any) -> None:
-        grid, block = kernels.geometry(4 * count, 1)
-        given, kept = kernels.arguments(kernel, *values)
+        grid, block = launch.geometry(4 * count, 1)
+        given, kept = launch.arguments(kernel, *values)
         function = ctypes.c_void_p(self.at._function(kernel))
         place = grid, 1, 1, block, 1, 1, 0, ctypes.c_void_p(stream)
         assert gpu_ranks.driver().cuLaunchKernel(function, *place, given, None) == 0
