@@ -1,6 +1,7 @@
 """Frameworks on top of torch.distributed, as their users call them, with hocket below: real processes, CPU only.
 
-Each function below `RANKS` is what two ranks run; it compares numbers with one process that does the whole work.
+Each function below `RANKS` is what two ranks run; it compares numbers with one process that does the whole work.  One
+file, as they share that one process's work.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
  *   ring_stress foreign SEED COUNT     another process does both, and more, in a window that grows, beyond whose end
  *                                      there are addresses and no memory
  *
- * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for HK_STUCK_NS. */
+ * Ends with 0 and "ok", 1 and what was wrong, or 2 if nothing moved for HK_STUCK_NS.  All jobs share one window's making
+ * and filling, which is why this is one file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -4,7 +4,7 @@
  *   verbs_stress hostile SEED COUNT   a reader is fed whatever a writer's process may put into its ring, and tell it
  *   verbs_stress words SEED COUNT     a writer hears whatever a reader's process may say
  *
- * Prints ok; or what went wrong, and ends with 1. */
+ * Prints ok; or what went wrong, and ends with 1.  One file, as all jobs make the same channel. */
 #include "fake_verbs.c"
 
 #include <fcntl.h>
