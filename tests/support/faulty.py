@@ -158,7 +158,8 @@ def job(
     signs, temporary = where / "signs", where / "tmp"
     signs.mkdir(exist_ok=True)
     temporary.mkdir(exist_ok=True)
-    path = os.pathsep.join([os.path.dirname(os.path.realpath(__file__)), os.environ.get("PYTHONPATH", "")])
+    here = os.path.dirname(os.path.realpath(__file__))
+    path = os.pathsep.join([here, os.path.join(here, "gpu"), os.environ.get("PYTHONPATH", "")])
     own = {"FAULTY": str(signs), "TMPDIR": str(temporary), "PYTHONPATH": path, **(env or {})}
     source = "import time, numpy as np, hocket, faulty\nfrom faulty import say, ready, telling, await_file\n" + source
     with Job(size, source, env=own, **more) as made:

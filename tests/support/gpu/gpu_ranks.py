@@ -87,7 +87,7 @@ HEAD = """
 import os, gpu_ranks, gpu_oracle
 from gpu_ranks import alone, left
 from gpu_arrays import GpuArray, put
-from hocket.system.cuda import driver
+from hocket.system.cuda import driver as cuda
 """
 """How a rank's program begins, after what faulty.job puts before it."""
 
