@@ -2,22 +2,32 @@
 
 Importing torch makes the name known (the entry point `torch.backends`); where that is switched off, import this.
 
+The group, from its name to its end:
     register.py      the name, and who makes a group of it
     bootstrap.py     from torch's store to a communicator
     group.py         the process group
     backend.py       the same calls as one backend of several in a group
     identity.py      what both say of themselves, and how they end
+    failing.py       hocket's errors, of classes that torch's users catch
+
+A call:
     calls.py         their collectives and messages, under torch's names
     names.py         what those are called in which version of torch
-    tensors.py       tensors as hocket takes them: plain, contiguous, one behind the other
+    options.pyx      what torch's AllreduceOptions say: the op, asynchronous or not
     ops.py           torch's ReduceOp in hocket's words
+    tensors.py       tensors as hocket takes them: plain, contiguous, one behind the other
+    sparse.py        the sum of sparse tensors
+    quick.pyx        the short way of an all_reduce that was made before
+
+What comes of it:
     works.py         torch's Work and Future over hocket's Work
     streams.py       CUDA tensors: what comes after a call, in its stream
-    failing.py       hocket's errors, of classes that torch's users catch
-    functional.py    a functional collective that torch's C++ keeps from groups made in Python
+
+What torch keeps to other backends, or in its own C++:
+    functional.py    functional collectives, in groups made in Python
+    hooks.py         communication hooks of DDP
+    monitor.py       monitored_barrier
     dynamo.py        torch.compile does not look into these files
-    sparse.py        the sum of sparse tensors
-    hooks.py         communication hooks of DDP that torch keeps to other backends
 """
 
 from hocket.torch.hooks import bf16_compress_hook
