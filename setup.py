@@ -34,6 +34,7 @@ EXTENSIONS = [
     "collectives.waiting.queued",
     "kernels.cpu.reduce",
     "system.cuda.driver",
+    "system.cuda.shared",
     "system.exit_code",
     "torch.options",
     "torch.quick",

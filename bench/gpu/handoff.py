@@ -20,7 +20,7 @@ from hocket.bench.gpu.rows import Options, Row, at_most, say
 from hocket.errors import Error
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.gpu import launch
-from hocket.system.cuda import driver
+from hocket.system.cuda.shared import Mapped, Shared
 
 TURNS = 200
 SPINS = 20
@@ -41,14 +41,14 @@ class Side:
         self.device = self.gpu.device
         self.stream, self.side = self.device.stream(), self.device.stream()
         self.payload = min(largest, PAYLOAD)
-        self.own = driver.Shared(self.device, FLAGS + self.payload)
+        self.own = Shared(self.device, FLAGS + self.payload)
         zeros = np.zeros(FLAGS, np.uint8)
         self.device.copy(self.own.address, zeros.ctypes.data, FLAGS, 0)
         self.device.synchronize(0)
         self.event = self.gpu.event()
         memory, event = self.exchange((self.own.handle, self.gpu.event_handle(self.event)))
         start = time.perf_counter()
-        self.peer = driver.Mapped(self.device, memory).address
+        self.peer = Mapped(self.device, memory).address
         middle = time.perf_counter()
         self.peer_event = self.gpu.open_event(event)
         self.open_us = 1e6 * (middle - start), 1e6 * (time.perf_counter() - middle)
@@ -107,7 +107,7 @@ def opening(side: Side) -> None:
     side.tell(Row("opening a handle of memory", side.open_us[0], "us"))
     side.tell(Row("opening a handle of an event", side.open_us[1], "us"))
     try:
-        driver.Mapped(side.device, side.own.handle)
+        Mapped(side.device, side.own.handle)
         side.tell(Row("opening one's own handle of memory", "is allowed"))
     except Error as why:
         side.tell(Row("opening one's own handle of memory", "is refused", note=str(why)))

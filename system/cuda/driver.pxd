@@ -96,9 +96,10 @@ cdef extern from "system/cuda/mark.h" nogil:
     int hk_mark_wait(hk_device*, void*, uint64_t, uint32_t)
 
 
+cdef hk_cuda cuda
+
 cdef int check(int code, str what) except -1
 cdef str error_text(int code)
-cdef int unpack(str handle, char* to) except -1
 
 
 cdef class Device:
@@ -110,13 +111,3 @@ cdef class Device:
     cdef dict functions, modules
     cdef readonly list spare        # streams, for `take_stream`
     cdef int _word(self, uint64_t address, uint32_t value, uintptr_t stream, bint wait) except -1
-
-
-cdef class Shared:
-    cdef Device device
-    cdef readonly uint64_t address
-
-
-cdef class Mapped:
-    cdef Device device
-    cdef readonly uint64_t address

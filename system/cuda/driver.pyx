@@ -6,7 +6,7 @@ Control path only: what is done once for a device or a peer.  libcuda is opened 
 import threading
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from hocket.errors import TransportError
 
@@ -15,10 +15,6 @@ URGENT = -100
 """A priority above all others, of which CUDA takes the nearest that it has.  Streams of one priority may share a queue of
 the hardware, where one waits behind another."""
 
-cdef enum:
-    HANDLE = 64             # bytes
-
-cdef hk_cuda cuda
 cdef bint opened = False
 _why = None
 _lock = threading.Lock()
@@ -283,50 +279,3 @@ cdef class Device:
 
     def __repr__(self):
         return f"GPU {self.ordinal} ({self.name})"
-
-
-cdef int unpack(str handle, char* to) except -1:
-    """A handle of memory or of an event, as a peer has told it."""
-    cdef bytes given = bytes.fromhex(handle)
-    if len(given) != HANDLE:
-        raise TransportError(f"a handle of {len(given)} bytes, not {HANDLE}")
-    memcpy(to, <char*>given, HANDLE)
-    return 0
-
-
-cdef class Shared:
-    """Memory of `device` that other processes may map."""
-
-    def __cinit__(self, Device device, size_t nbytes):
-        self.device, self.address = device, 0
-        self.address = device.alloc(nbytes)
-
-    @property
-    def handle(self) -> str:
-        cdef CUipcMemHandle handle
-        with self.device:
-            check(cuda.cuIpcGetMemHandle(&handle, self.address), "memory to share with other processes")
-        return (<bytes>handle.reserved[:HANDLE]).hex()
-
-    def close(self) -> None:
-        if self.address:
-            self.device.free(self.address)
-            self.address = 0
-
-
-cdef class Mapped:
-    """Another process's `Shared`, mapped here."""
-
-    def __cinit__(self, Device device, str handle):
-        cdef CUipcMemHandle raw
-        unpack(handle, raw.reserved)
-        self.device, self.address = device, 0
-        with device:
-            check(cuda.cuIpcOpenMemHandle_v2(&self.address, raw, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-                  "a peer's memory cannot be mapped")
-
-    def close(self) -> None:
-        if self.address:
-            with self.device, nogil:
-                cuda.cuIpcCloseMemHandle(self.address)
-            self.address = 0

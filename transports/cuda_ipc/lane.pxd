@@ -3,7 +3,8 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from hocket.transports.channel cimport hk_channel
-from hocket.system.cuda.driver cimport CUevent, CUipcMemHandle, CUstream, Device, Shared, hk_cuda, hk_device
+from hocket.system.cuda.driver cimport CUevent, CUipcMemHandle, CUstream, Device, hk_cuda, hk_device
+from hocket.system.cuda.shared cimport Shared
 
 
 cdef extern from "transports/cuda_ipc/pair.h" nogil:

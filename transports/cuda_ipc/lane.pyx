@@ -8,7 +8,8 @@ from libc.string cimport memset
 from hocket.transports.channel cimport HK_CAPSULE, hk_channel
 from hocket.system.cuda.driver cimport (CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
                                      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CUevent, CUipcEventHandle,
-                                     CUresult, CUstream, Device, Mapped, Shared, check, error_text, hk_cuda, unpack)
+                                     CUresult, CUstream, Device, check, error_text, hk_cuda)
+from hocket.system.cuda.shared cimport Mapped, Shared, unpack
 
 from hocket.errors import TransportError
 from hocket.system.cuda.driver import URGENT

@@ -16,6 +16,7 @@ import numpy
 
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
+from hocket.system.cuda.shared import Mapped, Shared
 from hocket.transports.shm.transport import boot_id
 
 TOKEN = 32
@@ -35,11 +36,11 @@ class Proof:
     def __init__(self, device: driver.Device, rank: int, size: int, room: int = 0) -> None:
         self.device, self.rank, self.size = device, rank, size
         self._own = -(-(TOKEN + 4 * size) // 256) * 256
-        self.memory = driver.Shared(device, self._own + room)
+        self.memory = Shared(device, self._own + room)
         device.clear(self.memory.address, self._own + room)
         self.token = numpy.frombuffer(secrets.token_bytes(TOKEN), numpy.uint8)
         self._copy(self.memory.address, self.token.ctypes.data)
-        self._mapped: dict[int, driver.Mapped] = {}
+        self._mapped: dict[int, Mapped] = {}
         self._streams: list[int] = []
         self.stuck = False
         """Is there a stream whose wait cannot be ended?"""
@@ -64,7 +65,7 @@ class Proof:
         if "refused" in offer:
             return str(offer["refused"])
         try:
-            self._mapped[rank] = mapped = driver.Mapped(self.device, offer["handle"])
+            self._mapped[rank] = mapped = Mapped(self.device, offer["handle"])
             found = numpy.zeros(TOKEN, numpy.uint8)
             self._copy(found.ctypes.data, mapped.address)
         except TransportError as why:
