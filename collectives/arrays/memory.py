@@ -22,10 +22,11 @@ from hocket.transports.shm.window import Window
 def empty(
     shape: int | Sequence[int], dtype: Any = numpy.float32, *, like: Any = None, comm: Communicator | None = None
 ) -> Any:
-    """A new array whose memory the other local ranks can read, contents undefined.
+    """Make an array whose memory the other local ranks can read.  Its contents are undefined.
 
-    A NumPy array, or a torch tensor if `like` is one (its dtype is then the default).  Without local ranks it is
-    ordinary memory.  Not collective; give it back by dropping it.  The window holds 64 GiB of addresses per rank.
+    It is a NumPy array, or a torch tensor if `like` is one (whose dtype is then the default).  Without local ranks it
+    is ordinary memory.  The call is local; the memory is given back when the array is dropped.  A rank's window holds
+    64 GiB of addresses.  Raises MemoryError.
 
     >>> import hocket
     >>> hocket.local_world(2).run(lambda comm: hocket.empty((2, 3)).shape)

@@ -17,11 +17,11 @@ _asked = threading.local()
 
 @contextlib.contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """As long as it lasts, calls of this thread on GPU arrays are ordered in this stream.
+    """Order this thread's calls on GPU arrays in this stream, inside the block.
 
-    `stream`: anything with `__cuda_stream__` (CuPy's, torch's and cuda.core's are such), or its address; 0 is the
-    legacy one.  Without it that is CuPy's or torch's current stream for their arrays; for others what
-    `__cuda_array_interface__` says, or the legacy one.  Raises ArgumentError.
+    `stream`: anything with `__cuda_stream__` (as CuPy's, torch's and cuda.core's have), or its address; 0 is the legacy
+    stream.  Outside of such a block CuPy's and torch's arrays use their library's current stream; others use what
+    `__cuda_array_interface__` says, or the legacy stream.  Raises ArgumentError.
 
     >>> import hocket
     >>> with hocket.on_stream(0):

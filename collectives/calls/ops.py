@@ -30,7 +30,7 @@ Op = str | Function | PremulSum | Expression
 
 
 def premul_sum(factor: float) -> PremulSum:
-    """The op that multiplies this rank's x by `factor` before it is summed (NCCL's PreMulSum)."""
+    """Make an op that multiplies this rank's x by `factor` before the sum (NCCL's PreMulSum)."""
     try:
         found = float(factor)
     except (TypeError, ValueError):
@@ -39,11 +39,11 @@ def premul_sum(factor: float) -> PremulSum:
 
 
 def expression(text: str, commutative: bool = False) -> Expression:
-    """The op that `text` says, of arrays on GPUs: CUDA C++ over `a` and `b`, such as "a > b ? a : b".
+    """Make an op of CUDA C++ over `a` and `b`, such as "a > b ? a : b", for arrays on GPUs.
 
-    It is compiled once for each dtype, and runs as the built-in ops do.  `a` and `b` have the element's own C type and
-    the result is converted to it; 16- and 8-bit floats are computed with in float32.  It must be associative; operands
-    are combined in rank order, unless it is `commutative` too.  For bool, integers and floats, on GPUs only.
+    It is compiled once for each dtype, and runs as the built-in ops do.  `a` and `b` have the element's own C type, and
+    the result is converted to it; 16- and 8-bit floats are computed in float32.  It must be associative.  Operands are
+    combined in rank order, unless it is `commutative` too.  It takes bool, integers and floats, on GPUs only.
     """
     if not isinstance(text, str):
         raise ArgumentError(f"text={text!r} must be CUDA C++ over a and b")

@@ -1,23 +1,23 @@
 """The Communicator: an ordered set of ranks, and everything they can do together.
 
-Every collective is called by all ranks, in the same order, with the same dtype, shape, op and root; what differs is
-found and raised on all of them (MismatchError), at no extra round trip.  Every call also takes
+All ranks call a collective, in the same order, with the same dtype, shape, op and root.  If they differ, all of them
+raise MismatchError; finding that costs no extra round trip.  Every call also takes
 
     async_op=False    True: return a `Work` at once
     timeout=None      seconds; default HOCKET_TIMEOUT (300)
     algorithm=None    a name (`hocket.algorithms.names`) or an `Algorithm`, instead of the choice by size
-    transport=None    "shm", "tcp", ...: use only this road
+    transport=None    "shm", "tcp", ...: use only this transport
 
 `op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
 arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
-of that length and dtype: so it must work element by element, be associative, and write into neither of its arguments.
+of that length and dtype.  It must work element by element, be associative, and write into neither of its arguments.
 
-Arrays are contiguous: NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol; results are of
-the caller's kind.  Rows are counted on axis 0.  Costs: n is the bytes of the longest array of a rank, p = size.
+Arrays are contiguous: NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol.  Results are of
+the caller's kind.  Rows are counted on axis 0.  In costs, n is the bytes of the longest array of a rank, and p = size.
 
-Every call may raise ArgumentError (this rank's arrays or arguments) or MemoryError (no room for its result), and on all
-ranks MismatchError, PeerLostError, TimeoutError or TransportError, after which the communicator refuses calls.  All are
-`hocket.Error`.
+Every call may raise ArgumentError (this rank's arrays or arguments are wrong) or MemoryError (there is no room for its
+result).  It may raise MismatchError, PeerLostError, TimeoutError or TransportError on all ranks; after one of these the
+communicator refuses calls.  All are `hocket.Error`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ PARTS = frozenset({
 
 
 class Communicator:
-    """`rank` of `size` ranks.  Made by `hocket.init`, `split`, `dup`, `subgroup` or `hocket.local_world`.
+    """An ordered set of `size` ranks, of which this one is `rank`.
+
+    `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
 
     Its parts: who belongs to it (`membership`), how collectives (`runner`, and `shortcut` for those made before) and
     messages (`messenger`) are carried out, what is told when it fails (`reporter`), how it is left (`ending`).
@@ -140,14 +142,14 @@ class Communicator:
         self, x: Any, root: int = 0, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """The root's x to all ranks, in place.  n bytes received per rank."""
+        """Give the root's x to all ranks, in place.  Each rank receives n bytes."""
         return self._call("broadcast", x, None, None, root, None, async_op, timeout, algorithm, transport, "any")
 
     def allgather(
         self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """All ranks' rows, concatenated on axis 0 in rank order.  n(p-1)/p bytes received per rank."""
+        """Concatenate all ranks' rows on axis 0, in rank order.  Each rank receives n(p-1)/p bytes."""
         return self._call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
 
     def allgatherv(
@@ -161,7 +163,7 @@ class Communicator:
         self, x: Any, root: int = 0, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """All ranks' rows, concatenated on axis 0, at the root; None elsewhere.  The root receives n(p-1)/p bytes."""
+        """Concatenate all ranks' rows on axis 0, at the root; None elsewhere.  The root receives n(p-1)/p bytes."""
         return self._call("gather", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
 
     def gatherv(
@@ -175,9 +177,9 @@ class Communicator:
         self, x: Any = None, root: int = 0, out: Any = None, *, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """The root's x of size * m rows; rank r gets rows r*m .. (r+1)*m.  The root sends n(p-1)/p bytes.
+        """Deal out the root's x of size * m rows: rank r gets rows r*m .. (r+1)*m.  The root sends n(p-1)/p bytes.
 
-        Ranks other than the root say what they expect: `out` of m rows, or an x of the root's shape (not read).
+        The other ranks say what they expect: `out` of m rows, or an x of the root's shape, which is not read.
         """
         return self._call("scatter", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
 
@@ -192,9 +194,9 @@ class Communicator:
         self, x: Any, out: Any = None, *, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """x of size * m rows: rows d*m .. (d+1)*m go to rank d; the result holds the rows from each rank in order.
+        """Send rows d*m .. (d+1)*m of x (size * m rows) to rank d; the result holds the rows from each rank in order.
 
-        Cost: n(p-1)/p bytes sent and received per rank.
+        Cost: each rank sends and receives n(p-1)/p bytes.
         """
         return self._call("alltoall", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any")
 
@@ -221,7 +223,7 @@ class Communicator:
         self, x: Any, dest: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None,
         transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """Send x to `dest`.  Returns when x may be changed, which may be before it has been received."""
+        """Send x to `dest`.  Returns when x may be changed, perhaps before `dest` has received it."""
         options = checked(Options(async_op, timeout, None, transport))
         to = self.membership.checked(dest, "dest")
         return self.messenger.exchange(x, to, None, None, user_tag(whole(tag, "tag")), options)
@@ -232,7 +234,7 @@ class Communicator:
     ) -> Any:  # fmt: skip
         """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
 
-        source=None: from whichever rank's comes first; with async_op=True `Work.source` then says whose it was.
+        source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was.
         """
         options = checked(Options(async_op, timeout, None, transport))
         place = ANY if source is None else self.membership.checked(source, "source")
@@ -242,7 +244,7 @@ class Communicator:
         self, x: Any, dest: int, out: Any, source: int, tag: int = 0, *, async_op: bool = False,
         timeout: float | None = None, transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """Send x to `dest` while receiving `out` from `source`: cannot deadlock, even in a ring."""
+        """Send x to `dest` while receiving `out` from `source`.  It cannot deadlock, even in a ring."""
         options = checked(Options(async_op, timeout, None, transport))
         ends = self.membership.checked(dest, "dest"), out, self.membership.checked(source, "source")
         return self.messenger.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
@@ -250,7 +252,7 @@ class Communicator:
     # --- communicators
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """One communicator for each color, ranks ordered by (key, old rank); color None: take no part."""
+        """Make one communicator for each color, its ranks ordered by (key, old rank); None for color None."""
         color, key = None if color is None else whole(color, "color"), whole(key, "key")
         rows = self.runner.share([color, key], "split()")
         self._serial += 1
@@ -264,23 +266,23 @@ class Communicator:
         return made
 
     def dup(self) -> Communicator:
-        """A communicator of the same ranks with an order of calls of its own."""
+        """Make a communicator of the same ranks, with an order of calls of its own."""
         made = self.split(0)
         assert made is not None
         return made
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
-        """A communicator of these ranks, in this order.  All ranks of this one call it; others get None."""
+        """Make a communicator of these ranks, in this order.  All ranks of this one call it; the others get None."""
         ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks):
             raise ArgumentError(f"ranks={ranks} names a rank twice")
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
 
     def create_group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Communicator:
-        """A communicator of these ranks, in this order, made by them alone: the others do not call it.
+        """Make a communicator of these ranks, in this order.  Only they call it.  MPI's Comm_create_group.
 
-        `name`: the same on all of them, and of no other communicator made of this one.  If one of them does not come
-        within `timeout` seconds, this communicator ends too.  MPI's Comm_create_group.
+        `name` is the same on all of them, and of no other communicator made of this one.  If one of them does not come
+        within `timeout` seconds, this communicator ends too.
         """
         if not isinstance(name, str):
             raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
@@ -295,10 +297,10 @@ class Communicator:
     def register(self, x: Any) -> None:
         """Let other ranks of this host read `x`, on a GPU, where it lies, when calls send long pieces of it.
 
-        That saves a copy into this communicator's window, two fifths of the traffic (docs/gpu.md).  Local: each rank
-        does so or not.  All of the allocation counts that x is part of.  x is kept until this communicator is closed,
-        as peers map its memory; where they cannot, calls go on as without, and `explain` says why.  Raises
-        ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
+        That saves a copy into this communicator's window, two fifths of the traffic (docs/gpu.md).  The call is local:
+        each rank makes it or not.  It registers the whole allocation that x is part of.  x is kept until this
+        communicator is closed, as peers map its memory.  Where they cannot, calls go on as without, and `explain` says
+        why.  Raises ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
         """
         self.reporter.usable()
         self.gpus.register(self.membership, describe(x))
@@ -337,18 +339,19 @@ class Communicator:
 
     @property
     def host(self) -> int:
-        """Which host this rank is on, of those that this communicator's ranks are on: 0, 1, ... by their first ranks.
+        """The number of this rank's host among this communicator's hosts, which are ordered by their first ranks.
 
-        Ranks are on one host if they share memory, or, where that is not used, say the same name of one kernel.
-        `comm.split(comm.host)` makes a communicator of each host.
+        Ranks are on one host if they share memory; where shared memory is not used, if their kernels have the same
+        identity.  `comm.split(comm.host)` makes a communicator of each host.
         """
         return next(i for i, here in enumerate(self._by_host()) if self.rank in here)
 
     @property
     def local_rank(self) -> int:
-        """This rank's place among those of this communicator on its host: 0 to local_size - 1, in their order.
+        """This rank's place among this communicator's ranks on its host: 0 to local_size - 1, in rank order.
 
-        Of one that `split` made only its own ranks count; which GPU is whose is told by that of `hocket.init`.
+        To choose a GPU, use the local rank of the communicator of `hocket.init`: one that `split` made counts only its
+        own ranks.
         """
         return self._by_host()[self.host].index(self.rank)
 
@@ -364,11 +367,11 @@ class Communicator:
     def tune(
         self, collectives: Sequence[str] | None = None, sizes: Sequence[int] | None = None, seconds: float = 10.0
     ) -> Tuning:
-        """Measure every algorithm here, and choose by that from now on (this communicator, and those made of it).
+        """Measure every algorithm here.  This communicator, and those made of it, choose by that from now on.
 
-        All ranks call it.  `collectives`: default all; `sizes`: bytes, default 8 B to 16 MiB; `seconds`: about how
-        long, at least a few calls of each.  Returns what was measured, the same on all ranks; `hocket tune` also
-        keeps it for later jobs.  Raises ArgumentError if HOCKET_ALGORITHM is set.
+        All ranks call it.  `collectives`: default all.  `sizes`: bytes, default 8 B to 16 MiB.  `seconds`: about how
+        long it takes; each algorithm is called a few times at least.  Returns what was measured, the same on all ranks.
+        `hocket tune` also keeps it for later jobs.  Raises ArgumentError if HOCKET_ALGORITHM is set.
 
         >>> import hocket
         >>> with hocket.local_world(2) as world:
@@ -386,7 +389,7 @@ class Communicator:
         return found
 
     def explain(self, collective: str | None = None, nbytes: int | None = None) -> str:
-        """Which transport leads to each rank and why the others do not, and which algorithm is used at which size.
+        """Say which transport leads to each rank and why the others do not, and which algorithm is used at which size.
 
         >>> import hocket
         >>> print(hocket.local_world(1).run(lambda comm: comm.explain("allreduce", 8))[0].splitlines()[0])
@@ -397,11 +400,11 @@ class Communicator:
     # --- its end
 
     def close(self, timeout: float = 5.0) -> None:
-        """Leave: waits (bounded) until all members have come to it, then frees what it holds.
+        """Leave: wait until all members have come to it, at most `timeout` seconds, then free what it holds.
 
         Raises MismatchError, on all ranks, if their last calls differ.  To close the communicator of `hocket.init` is
-        to end the job: calls that only some ranks have made on others made of it, and recvs that nobody has sent to,
-        are told too.  Raises nothing on a communicator that failed before, nor where a rank is gone or does not come.
+        to end the job: then it also tells of calls on other communicators that only some ranks have made, and of recvs
+        without a send.  It raises nothing if the communicator failed before, or if a rank is gone or does not come.
         A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
         """
         self.ending.close(timeout)

@@ -74,16 +74,21 @@ def init(
 ) -> Communicator:  # fmt: skip
     """Join the other ranks of this job and return the communicator of all of them.
 
-    The place in the job is found in what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and
-    WORLD_SIZE set by hand); alone, the size is 1.  Under mpirun, with mpi4py, the ranks meet through MPI.  `rank`,
-    `size` and `address` ("unix:/path", "tcp:host:port") beat the launcher. `store`, with rank and size, instead of an
-    address: any object with set(key, text) and get(key) that all ranks share; whoever reads it may join, unless
-    HOCKET_SECRET is set. `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
-    `timeout`: seconds for all ranks to come (60). `auth="none"`: over several hosts without a secret, where everybody
-    on the network may join. `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every
-    rank; needs the job's secret and OpenSSL 3. HOCKET_LOG=info prints the decisions.
+    Rank and size come from what the launcher left behind (`hocket run`, torchrun, mpirun, srun, or RANK and WORLD_SIZE
+    set by hand); without a launcher the size is 1.  Under mpirun, with mpi4py, the ranks meet through MPI.
+    HOCKET_LOG=info prints the decisions.
 
-    Raises ArgumentError (contradicting environments, no secret), TimeoutError (names the ranks that did not come).
+    - `rank`, `size` and `address` ("unix:/path", "tcp:host:port") come before the launcher.
+    - `store`, with rank and size, replaces an address: any object with set(key, text) and get(key) that all ranks
+      share.  A process that reads it may join, unless HOCKET_SECRET is set.
+    - `auth="none"`: over several hosts without a secret.  Then everybody on the network may join.
+    - `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
+    - `timeout`: seconds for all ranks to come (60).
+    - `make_default`: whether the functions of the module use this communicator.
+    - `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every rank.  It needs the job's
+      secret and OpenSSL 3.
+
+    Raises ArgumentError (launchers that disagree, no secret), TimeoutError (names the ranks that did not come).
 
     >>> import hocket
     >>> with hocket.init() as comm:
@@ -113,11 +118,11 @@ def init(
 def from_mpi(
     comm: Any, *, transport: str | None = None, timeout: float | None = None, make_default: bool = False
 ) -> Communicator:
-    """A communicator of the ranks of an mpi4py communicator, in its order; all of them call this.
+    """Make a communicator of the ranks of an mpi4py communicator, in its order.  All of these ranks call it.
 
-    `comm`: COMM_WORLD or any intracommunicator made of it (Split, Cart); it is duplicated, and stays the caller's.
-    The ranks meet through MPI, then go their own way, over shared memory and TCP where these reach; transport="mpi" for
-    messages over MPI.  algorithm="mpi" calls the library's own collectives.  Several may exist.
+    `comm` is COMM_WORLD or any intracommunicator made of it (Split, Cart).  It is duplicated, and stays the caller's.
+    The ranks meet through MPI.  Their calls then use shared memory and TCP where these reach; transport="mpi" sends
+    messages over MPI, and algorithm="mpi" calls the library's own collectives.  Several may exist.
 
     Raises ArgumentError (no usable communicator), TimeoutError (a rank did not come).
     """

@@ -133,7 +133,10 @@ class LocalWorld:
         self.comms = in_threads(start, range(size))
 
     def run(self, function: Callable[..., Result], *args: Any) -> list[Result]:
-        """function(comm, *args) on every rank, each in its own thread; the results by rank.  Raises the first error."""
+        """Call function(comm, *args) on every rank, each in its own thread.
+
+        Returns the results by rank.  Raises the first error.
+        """
 
         def call(comm: Communicator) -> Result:
             from hocket.collectives import default
@@ -180,7 +183,9 @@ def _maker(size: int, transport: str) -> Callable[[int], Transport]:
 
 
 def local_world(size: int, transport: str = "threads") -> LocalWorld:
-    """`size` ranks as threads of this process.  transport="reference": over the pure Python one, for comparison.
+    """Make `size` ranks that are threads of this process.
+
+    transport="reference" uses the one in pure Python, for comparison.
 
     >>> import numpy as np
     >>> with local_world(3) as world:

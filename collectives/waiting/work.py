@@ -20,7 +20,7 @@ LOOK = 0.0005
 
 
 class Work:
-    """What `async_op=True` returns.  Also awaitable: `y = await comm.allreduce(x, async_op=True)`."""
+    """The handle of an asynchronous call (`async_op=True`).  `y = await comm.allreduce(x, async_op=True)` works too."""
 
     def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None], stream: int = 0) -> None:
         self._queued, self._result, self._fail = queued, result, fail
@@ -35,9 +35,9 @@ class Work:
         return self._queued.status != 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it has ended; runs it here if it has not started.  Raises its error.
+        """Wait until it has ended, and drive it meanwhile.  Raises its error.
 
-        False if it has not ended after `timeout` seconds (0: one try); it goes on.
+        Returns False if it has not ended after `timeout` seconds (0: one try); the call goes on.
         """
         if self._queued.status == 0:
             refuse_inside()
@@ -63,7 +63,7 @@ class Work:
 
     @property
     def source(self) -> int | None:
-        """Of a recv that has ended: the rank whose message it took."""
+        """The rank whose message a recv took, once it has ended."""
         return self._queued.plan.source
 
     def result(self) -> Any:
@@ -108,7 +108,7 @@ class _Coroutine:
 
 @contextlib.contextmanager
 def group() -> Generator[list[Work], None, None]:
-    """Several calls issued as one: inside the block each call returns at once, the block ends when all have ended.
+    """Issue several calls as one: inside the block each call returns at once; the block ends when all have ended.
 
     Sends and receives of a group progress together, so their order does not matter.  Results are in place, in
     `out=`, or in the array that the call returned.

@@ -37,7 +37,7 @@ class PeerLostError(Error, ConnectionError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A call did not finish in time.  `missing` names the ranks that had not arrived."""
+    """A call did not finish in time.  `missing` names the ranks that had not come to it."""
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -53,4 +53,4 @@ class ScheduleError(Error):
 
 
 class MemoryError(Error, builtins.MemoryError):
-    """There is not so much memory here.  Raised on this rank; nothing was sent."""
+    """There is not enough memory here.  Raised on this rank; nothing was sent."""
