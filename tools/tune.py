@@ -1,7 +1,7 @@
 """`hocket tune`: measure every algorithm on this machine and keep it for later jobs; `--check`: are the choices good?
 
 Without a launcher it starts the ranks itself, for each number of them that -n names; under `hocket run`, mpirun or
-torchrun the job's ranks are measured, over the hosts and roads that they are on.  Rank 0 writes the file.
+torchrun the job's ranks are measured, over the hosts and transports that they use.  Rank 0 writes the file.
 """
 
 from __future__ import annotations
