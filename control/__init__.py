@@ -1,0 +1,1 @@
+"""How ranks find, trust and hear each other: messages, never array bytes."""

@@ -1,0 +1,1 @@
+"""The operating system and drivers; knows no rank."""

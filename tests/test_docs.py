@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import os
@@ -190,6 +191,13 @@ def test_every_room_is_on_the_page() -> None:
     page = ARCHITECTURE.read_text()
     assert set(re.findall(r"^\| `([\w/]+/)` \| ", page.partition("## Rooms")[2].partition("\n## ")[0], re.M)) == rooms
     assert [top for top in tops if f"`{top}/`" not in page] == []
+
+
+def test_a_room_says_the_same_of_itself() -> None:
+    """The sentence at its door, its __init__.py, is the one on the page."""
+    for room, sentence in re.findall(r"^\| `([\w/]+)/` \| (.+) \|$", ARCHITECTURE.read_text(), re.M):
+        said = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text()))
+        assert said is not None and said.rstrip(".").lower() == sentence.rstrip(".").lower(), room
 
 
 def test_the_picture_of_the_floors_is_the_codes() -> None:

@@ -1,0 +1,1 @@
+"""The command line: `hocket run`, `bench`, `tune`, `doctor`, `simulate`."""

@@ -53,7 +53,7 @@ class Context:
     """Ports that may be listened on; None: the system chooses."""
     timeout: float = 30.0
     mpi: Any = None
-    """The MPI job (mpi_job.MpiJob) whose ranks these are, if they are one's."""
+    """The MPI job (transports/mpi/job.py) whose ranks these are, if they are one's."""
     rdma: str = ""
     """device[:port[:GID index]]; "": the first that is active."""
     epoch: int = 0

@@ -29,7 +29,7 @@ def choose(
 ) -> Choice:  # fmt: skip
     """The best algorithm for a vector of `nbytes`.  All ranks give the same arguments, and get the same answer.
 
-    `libraries`: those of library.py that can carry out this call; one is taken only where it was measured.
+    `libraries`: those of delegated.py that can carry out this call; one is taken only where it was measured.
     """
     ordered = not commutative and CONTRACTS[collective].reduces
     able = candidates(collective, layout, not ordered, libraries)

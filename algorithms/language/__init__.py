@@ -1,0 +1,1 @@
+"""What a schedule is, what each collective promises, the catalogue."""

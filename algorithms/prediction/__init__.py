@@ -1,0 +1,1 @@
+"""Schedules are priced and simulated."""

@@ -32,7 +32,7 @@ from hocket.system.cuda import nvrtc
 LENGTHS = (1, 7, 8, 9, 255, 4099)
 FACTORS = (1 / 3, 0.5, -2.5, -0.0, 1e300, np.inf, np.nan)
 MEETINGS = ("hk_barrier", "hk_allgather", "hk_one_shot_", "hk_two_shot_", "hk_reduce_scatter_")
-"""Checked with several streams, in gpu_flags.py."""
+"""Checked with several streams, in flags.py."""
 QUICK = re.compile(
     r"hk_(copy|checksum|reduce_(sum|max)_(float32|bfloat16|int32)|scale_float32|"
     r"cast_(float32_bfloat16|bfloat16_float32)|(de)?quantise_float32_int8)"

@@ -1,0 +1,1 @@
+"""How things are measured, and tables and pictures of it."""

@@ -1,0 +1,1 @@
+"""Gloo, the MPIs, the machine and hocket under the stopwatch."""

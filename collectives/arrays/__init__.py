@@ -1,0 +1,1 @@
+"""Callers' memory: what an array is, where it lies, when it is copied."""

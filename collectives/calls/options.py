@@ -35,4 +35,4 @@ def checked(options: Options) -> Options:
 
 PLAIN = Options()
 PLAIN_IN_ORDER = Options(order="rank")
-"""Calls that say no more than this take the short way (hot.pyx) from the second time on."""
+"""Calls that say no more than this take the short way (engine/shortcut.pyx) from the second time on."""

@@ -1,0 +1,1 @@
+"""What users hold: the `Communicator`, its members, its calls, its end."""

@@ -45,7 +45,7 @@ class Runner:
     def general(
         self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
     ) -> Any:
-        """The way of every call that has not been made before (hot.pyx has the short one)."""
+        """The way of every call that has not been made before (engine/shortcut.pyx has the short one)."""
         options = checked(options)
         call = resolve_call(collective, x, out, self.members.checked(root, "root"), counts, self.rank, self.size)
         try:
@@ -122,7 +122,7 @@ class Runner:
         return self.members.main if options.transport is None else self.queue("collectives", options.transport)
 
     def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
-        """Let the next such call take the short way (hot.pyx), if it may."""
+        """Let the next such call take the short way (engine/shortcut.pyx), if it may."""
         if call.model.foreign:
             return
         if call.model.nbytes >= self.members.main.pin_from:
@@ -163,7 +163,7 @@ class Runner:
         return call.result if call else None
 
     def work(self, run: Queued, result: Any) -> Work:
-        """The handle of a run that hot.pyx has queued."""
+        """The handle of a run that the shortcut has queued."""
         def check(ended: Queued) -> None:
             if ended.status != DONE:
                 self.reporter.fail(self.members.main.engine, ended.status, ended.culprit, self.members.timeout, ended)

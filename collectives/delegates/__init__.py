@@ -1,0 +1,1 @@
+"""Another library carries out the whole collective."""

@@ -1,0 +1,1 @@
+"""Plans run, without the GIL."""

@@ -21,7 +21,7 @@ from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, TAG_SLOTS, Asi
                                      piece_length, step_on)
 from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, HK_LOST, hk_channel, hk_view
 
-cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see messages.py
+cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see communicator/messages.py
 
 cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """From its peer; of several, from the first whose message is there.  That one is then the only peer of `x`."""

@@ -91,7 +91,7 @@ cdef struct Run:            # one execution of a plan
     char* base[3]           # IN, OUT, SCRATCH
     uint64_t tag
     reduce_fn reduce
-    PyObject* user          # a user's reduction, called instead: see call_user in moves.pyx
+    PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
     hk_library* library     # for CALL
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
     void* stream            # ... and the order of what it does

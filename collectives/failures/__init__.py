@@ -1,0 +1,1 @@
+"""An error reaches all ranks, in words."""

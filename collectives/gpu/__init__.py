@@ -1,0 +1,1 @@
+"""Calls on GPU arrays."""

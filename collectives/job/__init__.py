@@ -1,0 +1,1 @@
+"""From a process to a rank: launchers, the environment, `init`, the world, `local_world`."""

@@ -175,7 +175,7 @@ class Start(NamedTuple):
     why: str
     meet: Callable[[Reactor], tuple[Session, str]]
     mpi: Any = None
-    """The MPI job (transports.mpi_job.MpiJob) that the ranks are."""
+    """The MPI job (transports.mpi.job.MpiJob) that the ranks are."""
     open_store: bool = False
     """Do they meet through a store, without a secret?"""
 

@@ -1,0 +1,1 @@
+"""A call becomes bytes: lowering, and the compiled plan."""

@@ -1,0 +1,1 @@
+"""`hocket tune`: measuring, and where the times are kept."""

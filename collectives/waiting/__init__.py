@@ -1,0 +1,1 @@
+"""Asynchronous calls: who waits, and who drives."""

@@ -1,0 +1,1 @@
+"""Reductions in CUDA, as source that is compiled when it is first used."""

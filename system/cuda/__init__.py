@@ -1,0 +1,1 @@
+"""The CUDA driver and compiler, opened when first asked for."""

@@ -5,7 +5,7 @@
  * Or by an event that both have: the teller's stream records it, and the other's host looks until that is done.  No
  * stream waits for it, as nobody but the teller could end that, who may be gone; so the host waits for the GPU.
  *
- * Which of the two is settled for all of a lane's marks when it is made (cuda_ipc.py tries them). */
+ * Which of the two is settled for all of a lane's marks when it is made (transports/cuda_ipc/proof.py tries them). */
 #ifndef HK_MARK_H
 #define HK_MARK_H
 

@@ -1,0 +1,1 @@
+"""From GPU to GPU inside a host."""

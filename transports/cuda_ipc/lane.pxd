@@ -1,4 +1,4 @@
-"""Channels between GPU memories as Cython sees them; cuda_ipc.h and registered.h are their documentation."""
+"""Channels between GPU memories as Cython sees them; protocol.h and registered.h are their documentation."""
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 

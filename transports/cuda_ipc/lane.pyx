@@ -1,4 +1,4 @@
-"""Channels between the GPU memories of ranks of one host (cuda_ipc.h): what is made once for each lane and peer."""
+"""Channels between the GPU memories of ranks of one host (protocol.h): what is made once for each lane and peer."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t

@@ -1,6 +1,6 @@
 """Which ranks' GPU memory this process can map, and how their streams can wait for each other: both are tried.
 
-The protocol of the channels is cuda_ipc.h; they stand on host channels, so only ranks of one host are asked for.
+The protocol of the channels is protocol.h; they stand on host channels, so only ranks of one host are asked for.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Messages and collectives of an MPI library."""

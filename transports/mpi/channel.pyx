@@ -1,4 +1,4 @@
-"""Channels over MPI; mpi_channel.h is the protocol."""
+"""Channels over MPI; protocol.h is how."""
 
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uint64_t, uintptr_t

@@ -1,4 +1,4 @@
-"""The functions of the MPI library that mpi4py has loaded.  Policy is in mpi_job.py."""
+"""The functions of the MPI library that mpi4py has loaded.  Policy is in job.py."""
 
 import ctypes
 import platform

@@ -1,0 +1,1 @@
+"""From GPU to GPU through pinned host memory."""

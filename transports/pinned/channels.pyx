@@ -1,4 +1,4 @@
-"""Channels of GPU memory over host channels, through pinned memory; pinned.h is how.
+"""Channels of GPU memory over host channels, through pinned memory; protocol.h is how.
 
 Control path only: what is done once for a pair of channels.
 """

@@ -1,0 +1,1 @@
+"""Shared memory between ranks of a host, and between threads."""

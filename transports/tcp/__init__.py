@@ -1,0 +1,1 @@
+"""Streams, plain or in TLS."""

@@ -1,4 +1,4 @@
-"""The real CuPy where there is no driver: host arrays are as they were, and it lends memory as lending.py expects.
+"""The real CuPy where there is no driver: host arrays are as they were, and it lends memory as borrowed.py expects.
 
 Part of `make test-gpu`, whose extra brings CuPy.
 """

@@ -18,7 +18,7 @@ from hocket.algorithms.language.contract import CONTRACTS
 from hocket.system.cuda import driver
 
 BIG = (9 << 20) // 4 + 3
-"""float32 elements: two slots of cuda_ipc.h, a piece of a third, and an odd end."""
+"""float32 elements: two slots of cuda_ipc/protocol.h, a piece of a third, and an odd end."""
 KERNELS = {
     "float32": ("sum", "prod", "min", "max"), "bfloat16": ("sum", "max"), "float16": ("sum", "min"),
     "int32": ("sum", "max"), "int64": ("sum", "prod"),

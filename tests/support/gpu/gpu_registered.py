@@ -15,7 +15,7 @@ from gpu_streams import inputs, right
 from hocket.system.cuda import driver
 
 COUNT = 1_500_001
-"""float32 elements of a rank: with two ranks and with four, pieces longer than cuda_ipc.h copies."""
+"""float32 elements of a rank: with two ranks and with four, pieces longer than cuda_ipc/protocol.h copies."""
 ALGORITHMS = ("direct", "ring", "recursive_doubling", "one_shot", "tree", "halving_doubling")
 
 
