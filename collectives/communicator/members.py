@@ -12,6 +12,7 @@ from hocket.collectives.calls.call import rank_in
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
+from hocket.transports.base import Traits
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -68,7 +69,7 @@ class Members:
         name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(roads) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
-        near = forced is None or self.world.traits[forced].local
+        near = forced is None or self.world.traits.get(forced, Traits()).local  # none: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
             name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,

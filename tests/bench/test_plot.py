@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from hocket.algorithms import Prediction
+from hocket.bench.harness.result import Result
 from hocket.bench.harness.table import Row
+from hocket.bench.harness.targets import Target
 from hocket.collectives.tuning.cases import Case
 
 pytest.importorskip("matplotlib")
@@ -34,7 +36,7 @@ def legends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_legends_lie_beside_the_curves(legends: list[bool], tmp_path: Path) -> None:
-    from hocket.bench.harness.plot import plot, plot_simulated, ratios
+    from hocket.bench.harness.plot import plot, plot_simulated, times
 
     cases = [Case("allreduce", 2, count) for count in (2, 1 << 10, 1 << 20)]
     peers = {"gloo": 3e-4, "openmpi": 1e-6, "mpich": 2e-6, "impi": 1e-6}
@@ -44,5 +46,7 @@ def test_legends_lie_beside_the_curves(legends: list[bool], tmp_path: Path) -> N
         for name in ("ring", "tree") for n in (8.0, 1024.0)
     ]  # fmt: skip
     plot_simulated(str(tmp_path / "time.png"), "allreduce", rows)
-    ratios(str(tmp_path / "ratios.png"), [(f"line {i}", 0.5, 0.7) for i in range(9)])
+    seconds = {"hocket": 1e-6, "gloo": 3e-4, "openmpi": 2e-6}
+    found = [Result(Target(ranks, nbytes), seconds, {}, "ring") for ranks in (2, 4) for nbytes in (8, 1024)]
+    times(str(tmp_path / "times.png"), "a processor", found)
     assert legends == [False] * 3

@@ -20,10 +20,10 @@ def copied(place: Path) -> Path:
 
 
 def broken(place: Path, old: str, new: str, *names: str) -> Path:
-    """A copy in which the text `old`, that stands once in one of the headers `names`, is `new`."""
+    """A copy in which the text `old`, that stands in one of the headers `names`, is `new`."""
     copied(place)
     texts = {place / name: (place / name).read_text() for name in names}
-    assert sum(text.count(old) for text in texts.values()) == 1, f"{names}: this mutant no longer applies: {old!r}"
+    assert sum(old in text for text in texts.values()) == 1, f"{names}: this mutant no longer applies: {old!r}"
     for header, text in texts.items():
         header.write_text(text.replace(old, new))
     return place

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.collectives import default
 
 Wrong = Callable[[Any], Any]
 
@@ -141,7 +142,8 @@ def test_after_giving_up() -> None:
             call()
 
 
-def test_no_default_communicator() -> None:
+def test_no_default_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default, "_process", None)  # that of another test, which has left its job
     with pytest.raises(hocket.ArgumentError, match="call hocket.init"):
         hocket.allreduce(np.ones(3))
 

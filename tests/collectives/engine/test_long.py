@@ -13,6 +13,7 @@ import pytest
 from worlds import path_to, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import NO_MEMORY, read_memory
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
@@ -59,8 +60,8 @@ def moved(comm: Communicator) -> None:
 
 
 def reads(comm: Communicator) -> bool:
-    transport = comm.world.transports.get("shm")
-    return isinstance(transport, transport.ShmTransport) and set(transport.pids) != {NO_MEMORY}
+    memory = comm.world.transports.get("shm")
+    return isinstance(memory, ShmTransport) and set(memory.pids) != {NO_MEMORY}
 
 
 def read_here(comm: Communicator) -> None:

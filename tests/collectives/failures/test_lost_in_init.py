@@ -10,10 +10,10 @@ from faulty import facts, job
 
 DIES = """
 import os, pathlib, signal
-from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.members import Members
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.tcp.transport import TcpTransport
-kind = {"shm": ShmTransport, "tcp": TcpTransport, "comm": Communicator}[os.environ["KIND"]]
+kind = {"shm": ShmTransport, "tcp": TcpTransport, "comm": Members}[os.environ["KIND"]]
 def die(*args):
     time.sleep(0.5)  # the others wait for this rank by now
     (pathlib.Path(os.environ["FAULTY"]) / "dead").write_text(repr(time.monotonic()))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 
 from hocket.errors import ArgumentError
@@ -16,16 +14,6 @@ from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
 from hocket.kernels.ops import OPS
 
-
-def sibling(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = sibling("oracle")
 Array = np.ndarray[Any, Any]
 INPUTS = [1, 2, 3, 4, 5, 8, 9]
 CASES = [(row, op.name) for row in oracle.ROWS for op in OPS if row.kind in op.kinds]

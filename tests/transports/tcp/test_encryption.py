@@ -83,7 +83,7 @@ def test_results_are_right_and_nothing_is_to_be_read(encrypt: str) -> None:
 
 MIXED = """
 import os, numpy as np, hocket
-from hocket.transports import tls
+from hocket.transports.tcp import tls
 if os.environ["HOCKET_RANK"] == "1":
     tls.FASTEST = tls.CHACHA                # a processor without AES instructions
 else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from hocket.transports.reactor import Reactor
 
+from hocket.control.reactor import Reactor
 from hocket.transports.base import Context
-from hocket.transports.tcp import TcpTransport, network_id
+from hocket.transports.tcp.transport import TcpTransport, network_id
 
 GOOD = {"host": "10.0.0.1", "port": 4000, "network": network_id(), "encrypts": False}
 
