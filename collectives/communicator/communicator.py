@@ -38,6 +38,7 @@ from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import ANY, Messenger, user_tag
 from hocket.collectives.communicator.runner import Runner
+from hocket.collectives.engine.shortcut import ShortWay
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
@@ -50,7 +51,7 @@ PARTS = frozenset({
 """What other parts of the library use of it; no user needs it."""
 
 
-class Communicator:
+class Communicator(ShortWay):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -70,8 +71,7 @@ class Communicator:
         self.runner = Runner(self.membership, self.reporter, planner)
         self.messenger = Messenger(self.membership, self.reporter, planner, self.runner)
         self.ending = Ending(self.membership, self.reporter, planner)
-        self.shortcut = self.runner.shortcut
-        self._call = self.shortcut.call
+        self._takes(self.runner.shortcut)
         self._serial = 0
         world.admit(self)
 

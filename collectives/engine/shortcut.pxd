@@ -39,3 +39,7 @@ cdef class Shortcut:
                      bint async_op)
     cdef object queue(self, Entry e, char* src, char* dst, object x, object result)
     cdef object _fresh(self, Entry e, object x)
+
+
+cdef class ShortWay:
+    cdef readonly Shortcut shortcut
