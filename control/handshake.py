@@ -18,16 +18,12 @@ Cost: 1.5 round trips, four HMACs a side.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import hmac
 import ipaddress
-import os
 import secrets
 import socket
 import struct
-import time
-from collections.abc import Callable
 
 from hocket.errors import ArgumentError, TransportError
 
@@ -43,9 +39,6 @@ START = HELLO.size + PROOF
 HUB = 0xFFFFFFFF  # the target that is no rank, but where the ranks meet
 NOWHERE: Where = (bytes(16), 0)  # of a Unix socket: the kernel says who serves it
 ATTEMPT = 2.0  # seconds that one handshake may take; a listener closes at the same age
-ANSWER = 0.25  # seconds for a system to take a connection, before it is asked anew; doubled each time
-OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # what this host lacks: no use in waiting
-REFUSED = (errno.ECONNREFUSED, errno.ENOENT)  # the server is not up yet
 REFUSALS = {
     b"elsewhere": "the server listens at another address or port than this one: somebody relays connections to it, or "
     "they go through address translation (NAT, a forwarded port), which is refused: use an address of rank 0's own",
@@ -55,17 +48,6 @@ REFUSALS = {
 """What a server that holds the key says to one that holds it too: the label of its HMAC."""
 STRANGER = b"hocket: a hello of another key".ljust(NONCE + PROOF, b"\0")
 """What a server says to others; a rank whose secret differs learns it at once."""
-HINTS = {
-    errno.ECONNREFUSED: "nothing listens there (yet): is that rank running?",
-    errno.ENOENT: "nothing listens there (yet): is that rank running, on this machine?",
-    errno.EACCES: "the socket belongs to another user",
-    errno.ETIMEDOUT: "no answer: wrong address, or a firewall (HOCKET_PORTS gives a range to open)",
-    errno.EHOSTUNREACH: "no route: HOCKET_IFACE chooses the interface",
-    errno.ENETUNREACH: "no route: HOCKET_IFACE chooses the interface",
-    errno.EADDRNOTAVAIL: "that address is not one of this machine's: HOCKET_IFACE chooses the interface",
-    errno.EADDRINUSE: "another process listens there: choose another port (HOCKET_PORTS)",
-    errno.EMFILE: "too many open files: raise `ulimit -n`",
-}
 
 
 class AuthError(TransportError):
@@ -246,149 +228,3 @@ class Connection(socket.socket):
         made.settimeout(timeout)
         made.hello, made.key, made.dialled = side.hello, side.session, isinstance(side, Client)
         return made
-
-
-# --- the client's connection ---------------------------------------------------------------------------------------
-
-
-def show(address: Address) -> str:
-    """The address as a person writes it: unix:/path, tcp:host:port."""
-    host = f"[{address[1]}]" if ":" in address[1] and address[0] == "tcp" else address[1]
-    return f"{address[0]}:{host}" + "".join(f":{port}" for port in address[2:])
-
-
-def connect(
-    address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None
-) -> Connection:
-    """A blocking, authenticated connection to the server at `address`, waiting for a server that is not up yet.
-
-    An AuthError is raised at once; a refused or dropped connection is tried again until `timeout` seconds are over.
-    `look` is called between attempts, and may raise to end them.
-    """
-    deadline, pause = time.monotonic() + timeout, 0.005
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            return dial(address, key, hello, max(0.01, min(left, ATTEMPT)))
-        except AuthError:
-            raise
-        except TransportError as why:
-            if why.errno in OURS:
-                raise
-            if left <= pause:
-                raise TransportError(f"{why}; tried for {timeout:g} s") from None
-        look()
-        time.sleep(pause)
-        pause = min(2 * pause, 0.1)
-
-
-def dial(address: Address, key: bytes | None, hello: Hello, timeout: float) -> Connection:
-    """One attempt to connect and prove, in `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    sock = _open(address, deadline)
-    try:
-        if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
-            raise AuthError(f"{show(address)} is served by another user (uid {peer_uid(sock)})")
-        client = Client(key or b"", hello, where(sock.getpeername()))
-        _introduce(sock, client, deadline)
-        sock.settimeout(None)
-        return Connection.of(sock, client)
-    except AuthError as why:
-        text = f"{_ends(sock, address)}: {why}"
-        sock.close()
-        raise AuthError(text) from None
-    except OSError as why:
-        failed = failure(_ends(sock, address), why, "the handshake failed")
-        sock.close()
-        raise failed from None
-    except BaseException:
-        sock.close()
-        raise
-
-
-def failure(ends: str, why: OSError, what: str) -> TransportError:
-    """The TransportError for a system's refusal: which ends, errno, and a hint."""
-    if isinstance(why, TimeoutError) and why.errno is None:
-        why = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-    number = why.errno or 0
-    name = errno.errorcode.get(number, type(why).__name__)
-    hint = f"; {HINTS[number]}" if number in HINTS else ""
-    found = TransportError(f"{ends}: {what}: {why.strerror or why} ({name}){hint}")
-    found.errno = number
-    return found
-
-
-def peer_uid(sock: socket.socket) -> int:
-    """The user at the other end of a unix socket, as the kernel knows it."""
-    return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
-
-
-def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-    """The IPv4 and IPv6 addresses of a host, in the system's order."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as why:
-        raise TransportError(f"tcp:{host}:{port}: the host name is not known here ({why})") from None
-    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc]
-
-
-def _open(address: Address, deadline: float) -> socket.socket:
-    """Connected.  A system too busy to take a connection drops it without a word, and the kernel asks again only after
-    a second: so we do, sooner."""
-    patience = ANSWER
-    while True:
-        until = min(deadline, time.monotonic() + patience)
-        try:
-            return _open_once(address, until)
-        except TransportError as why:
-            if until == deadline or why.errno != errno.ETIMEDOUT:
-                raise
-        patience *= 2
-
-
-def _open_once(address: Address, deadline: float) -> socket.socket:
-    if len(address) == 2:
-        targets: list[tuple[socket.AddressFamily, object]] = [(socket.AF_UNIX, address[1])]
-    else:
-        targets = list(resolve(address[1], address[2]))
-    failed = TransportError(f"{show(address)}: no address")
-    for family, target in targets:
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as why:
-            raise failure(show(address), why, "cannot connect") from None
-        try:
-            sock.settimeout(max(0.01, deadline - time.monotonic()))
-            sock.connect(target)  # type: ignore[arg-type]
-            if family != socket.AF_UNIX:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return sock
-        except OSError as why:
-            failed = failure(_ends(sock, address), why, "cannot connect")
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-    raise failed
-
-
-def _introduce(sock: socket.socket, client: Client, deadline: float) -> None:
-    sock.sendall(client.start)
-    while not client.done:
-        sock.settimeout(max(0.01, deadline - time.monotonic()))
-        data = sock.recv(client.missing)
-        if not data:
-            raise ConnectionResetError(errno.ECONNRESET, "closed by the other side")
-        sock.sendall(client.feed(data))
-
-
-def _ends(sock: socket.socket, address: Address) -> str:
-    """Both ends of a connection, for an error's text."""
-    if address[0] == "unix":
-        return f"this process (pid {os.getpid()}) -> {show(address)}"
-    try:
-        name = sock.getsockname()
-        local = f"tcp:{name[0]}:{name[1]}"
-    except OSError:
-        local = "tcp"
-    return f"{local} -> {show(address)}"

@@ -11,44 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
-import random
-import shlex
 import socket
-import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from hocket.control.handshake import (
-    ATTEMPT,
-    HUB,
-    NOWHERE,
-    Address,
-    AuthError,
-    Connection,
-    Hello,
-    Server,
-    failure,
-    peer_uid,
-    resolve,
-    show,
-    where,
-)  # fmt: skip
+from hocket.control.dial import peer_uid, show  # fmt: skip
+from hocket.control.handshake import ATTEMPT, HUB, NOWHERE, AuthError, Connection, Hello, Server, where
+from hocket.control.places import Place, _listen
 from hocket.control.reactor import Reactor
-from hocket.errors import ArgumentError, TransportError
+from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket.transports")
 HALF_OPEN = 128  # connections that have not said a hello of ours; the oldest gives way
 ANSWERS = 64  # refusals told in one SWEEP: more is a flood, whose sender does not care
 BATCH = 64  # connections taken before others of this thread have a turn
 SWEEP = 0.2  # seconds between two looks for those that are too old
-BACKLOG = 1024  # in the kernel: room for the ranks of a large job at once, yet a flood's queue is short
-ROUNDS = 10  # through a range of ports; ranks that start together may take one from each other
-PATH_LIMIT = 107  # bytes in sockaddr_un
-Place = tuple[str, str] | tuple[str, str, int] | tuple[str, str, Iterable[int]]
 
 
 class Waiting(NamedTuple):
@@ -209,98 +189,13 @@ class Listener:
         self._said, self._unsaid = now, 0
 
 
-def private_directory(path: str) -> None:
-    """Make `path` a directory that only this user can enter, or refuse.  A link or a foreign owner is an attack."""
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        found = os.lstat(path)
-    except OSError as why:
-        raise TransportError(
-            f"{path} cannot be made ({why.strerror}): set TMPDIR to a directory that you can write in"
-        ) from None
-    if is_private(path):
-        return
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    mode = stat.S_IMODE(found.st_mode)
-    what = "a directory" if stat.S_ISDIR(found.st_mode) else "a link" if stat.S_ISLNK(found.st_mode) else "a file"
-    remove = "remove it, or set TMPDIR (or XDG_RUNTIME_DIR) to a directory of your own"
-    mend = f"`chmod 700 {shlex.quote(path)}`" if ours else remove
-    raise TransportError(
-        f"{path} must be a directory of user {os.geteuid()} with mode 0700, not a link; it is {what} of user "
-        f"{found.st_uid} with mode {mode:04o}: {mend}"
-    )
 
 
-def is_private(path: str) -> bool:
-    """Is it a directory that only this user can enter?"""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
-def _listen(address: Place) -> tuple[socket.socket, Address]:
-    if address[0] == "unix":
-        return _listen_unix(address[1])
-    host, port = address[1], address[2]  # type: ignore[misc]
-    family, (numeric, *_) = resolve(host, 0)[0]
-    inner = getattr(ipaddress.ip_address(numeric.partition("%")[0]), "ipv4_mapped", None)
-    if inner is not None:  # ::ffff:10.0.0.1 is an IPv4 address in IPv6's clothes
-        family, numeric = socket.AF_INET, str(inner)
-    if ipaddress.ip_address(numeric.partition("%")[0]).is_unspecified:
-        raise ArgumentError("a listener binds one interface, never all: give its address (HOCKET_IFACE)")
-    failed = TransportError(f"tcp:{host}: no port to listen on was given")
-    ports = [port] if isinstance(port, int) else list(port)
-    for attempt in range(ROUNDS):
-        if attempt:
-            time.sleep(random.uniform(0.001, 0.01))
-        for number in ports:
-            try:
-                return _listen_at(family, numeric, number)
-            except OSError as why:
-                failed = failure(show(("tcp", numeric, number)), why, "cannot listen")
-                failed.errno = why.errno
-        if failed.errno != errno.EADDRINUSE or len(ports) == 1:
-            break
-    raise failed
 
 
-def _listen_at(family: int, host: str, port: int) -> tuple[socket.socket, Address]:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(BACKLOG)  # where two have bound one port at once, this tells who has it: one of them, or neither
-        return sock, ("tcp", host, sock.getsockname()[1])
-    except OSError:
-        sock.close()
-        raise
 
 
-def _listen_unix(path: str) -> tuple[socket.socket, Address]:
-    if len(os.fsencode(path)) > PATH_LIMIT:
-        raise TransportError(f"unix:{path}: the path is longer than {PATH_LIMIT} bytes: set TMPDIR to a shorter one")
-    private_directory(os.path.dirname(path))
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(sock.fileno(), 0o600)  # before bind: the path never exists with wider rights
-        if _stale(path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        sock.bind(path)
-        sock.listen(BACKLOG)
-    except OSError as why:
-        sock.close()
-        failed = failure(f"unix:{path}", why, "cannot listen")
-        failed.errno = why.errno
-        raise failed from None
-    return sock, ("unix", path)
 
 
-def _stale(path: str) -> bool:
-    """Is this the socket of a dead process?  (A living one accepts, or has a full queue.)"""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        return probe.connect_ex(path) == errno.ECONNREFUSED

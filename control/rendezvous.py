@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from hocket.control import encryption
-from hocket.control.handshake import Address, AuthError, Connection, Hello, dial, show
+from hocket.control.dial import dial, show
+from hocket.control.handshake import Address, AuthError, Connection, Hello
 from hocket.control.hub import JOIN, PLAIN, PURPOSE, Hub
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hocket.control.handshake import Connection, Hello
-from hocket.control.listener import Listener, Place
+from hocket.control.listener import Listener
+from hocket.control.places import Place
 from hocket.control.reactor import Reactor
 
 

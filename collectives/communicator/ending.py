@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 
 from hocket.arguments import seconds
-from hocket.collectives.calls.call import resolve_call
 from hocket.collectives.calls.options import Options
+from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue

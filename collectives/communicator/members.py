@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.algorithms.choice.tuning import Tuning
-from hocket.collectives.calls.call import rank_in
+from hocket.collectives.calls.shapes import rank_in
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World

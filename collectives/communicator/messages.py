@@ -10,9 +10,10 @@ from typing import Any
 import numpy
 
 from hocket.collectives.arrays.buffers import Buffer, describe
-from hocket.collectives.calls.call import Call, writable
+from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.options import Options
+from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES

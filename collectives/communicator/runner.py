@@ -12,10 +12,11 @@ from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Tuning
 from hocket.algorithms.language.contract import reduces
 from hocket.collectives.arrays.buffers import describe, empty_like
-from hocket.collectives.calls.call import Call, resolve_call
+from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Op, Resolved, resolve
 from hocket.collectives.calls.options import PLAIN, PLAIN_IN_ORDER, Options, checked
+from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue

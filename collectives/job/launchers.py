@@ -18,8 +18,8 @@ import socket
 from collections.abc import Mapping
 
 from hocket.collectives.job.config import Config
-from hocket.control.handshake import show
-from hocket.control.listener import PATH_LIMIT, is_private
+from hocket.control.dial import show
+from hocket.control.places import PATH_LIMIT, is_private
 from hocket.control.rendezvous import Meeting
 from hocket.control.secret import MAKE_ONE
 from hocket.errors import ArgumentError

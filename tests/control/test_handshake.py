@@ -9,19 +9,8 @@ from holding import descriptors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.control.handshake import (
-    NONCE,
-    START,
-    AuthError,
-    Client,
-    Connection,
-    Hello,
-    Server,
-    connect,
-    dial,
-    prove,
-    where,
-)
+from hocket.control.dial import connect, dial
+from hocket.control.handshake import NONCE, START, AuthError, Client, Connection, Hello, Server, prove, where
 from hocket.errors import ArgumentError, TransportError
 
 KEY = b"k" * 32

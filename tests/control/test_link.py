@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hocket.control import link
-from hocket.control.handshake import AuthError, Client, Connection, Hello, Server, dial
+from hocket.control.dial import dial
+from hocket.control.handshake import AuthError, Client, Connection, Hello, Server
 from hocket.control.hub import PURPOSE, Hub
 from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, Link
 from hocket.control.listener import Listener

@@ -16,8 +16,10 @@ import pytest
 from holding import descriptors
 from worlds import in_threads
 
-from hocket.control.handshake import AuthError, Client, Hello, connect, where
-from hocket.control.listener import ANSWERS, HALF_OPEN, SWEEP, Listener, private_directory
+from hocket.control.dial import connect
+from hocket.control.handshake import AuthError, Client, Hello, where
+from hocket.control.listener import ANSWERS, HALF_OPEN, SWEEP, Listener
+from hocket.control.places import private_directory
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
 

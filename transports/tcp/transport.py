@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.control import encryption
-from hocket.control.handshake import Connection, Hello, connect
+from hocket.control.dial import connect
+from hocket.control.handshake import Connection, Hello
 from hocket.errors import TransportError
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane

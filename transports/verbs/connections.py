@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hocket.control.handshake import connect
+from hocket.control.dial import connect
 from hocket.control.link import Link, Message
 from hocket.errors import TransportError
 from hocket.transports.verbs.channels import Reader, Writer
