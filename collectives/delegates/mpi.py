@@ -1,6 +1,6 @@
 """algorithm="mpi": from one of our calls to the library's own collective, and why one cannot be had.
 
-The words of MPI (datatypes, ops, functions) are in transports/mpi/types.py and mpi_call.pyx.
+The words of MPI (datatypes, ops, functions) are in transports/mpi/types.py and call.pyx.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ LIMITS = {
     "duplex": Collective(_whole, "", ""),
     "pingpong": Collective(_whole, "", ""),
 }
-"""What the machine can do, measured beside (machine_limits.py): copy `count` elements on rank 0; send and receive them
+"""What the machine can do, measured beside (rivals/machine.py): copy `count` elements on rank 0; send and receive them
 over one TCP socket, both at once; a cache line there and back."""
 
 

@@ -1,7 +1,7 @@
 /* One collective of an MPI library, ready to be called: a function and its arguments, of which two are filled in late.
  *
  * Every argument of every collective (a buffer, a count, counts, a handle, a root) is a word that fits a register, so
- * one struct does for all of them; see mpi_library.h for why an int may be passed so. */
+ * one struct does for all of them; see library.h for why an int may be passed so. */
 #ifndef HK_MPI_CALL_H
 #define HK_MPI_CALL_H
 

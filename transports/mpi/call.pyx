@@ -1,4 +1,4 @@
-"""MPI's own collectives as plans' calls; mpi_call.h says how they are called, mpi_types.py with which types."""
+"""MPI's own collectives as plans' calls; call.h says how they are called, types.py with which types."""
 
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uintptr_t

@@ -1,4 +1,4 @@
-"""The MPI library that mpi4py has loaded, for Cython; mpi_library.h is its documentation."""
+"""The MPI library that mpi4py has loaded, for Cython; library.h is its documentation."""
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 

@@ -16,7 +16,7 @@ cdef pthread_mutex_t turns      # of the process, as MPI's thread level is
 pthread_mutex_init(&turns, NULL)
 
 MACHINES = ("x86_64", "aarch64")
-"""Where an int and a pointer are passed in the same register; see mpi_library.h."""
+"""Where an int and a pointer are passed in the same register; see library.h."""
 FUNCTIONS = ("issend", "irecv", "recv_init", "start", "test", "cancel", "request_free", "error_string")
 """In the order of the struct."""
 
