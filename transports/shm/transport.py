@@ -15,9 +15,11 @@ the number of communicators.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import shutil
 import socket
+import stat
 import struct
 import tempfile
 import threading
@@ -55,6 +57,8 @@ def short_directory(prefix: str) -> str:
         raise TransportError(f"no folder can be made in {base}: {why.strerror}; set TMPDIR to a short path") from None
 
 
+PREFIX = "hocket-"
+"""Of the name of a rank's folder."""
 RINGS = Traits(local=True, polled=True, segment=SLOT, eager=EAGER)
 """A segment is a slot of a ring, and what a ring always copies it also buffers."""
 
@@ -74,7 +78,9 @@ class ShmTransport:
         """Of the processes whose memory this one may read, by rank."""
         self._arrived: dict[int, socket.socket] = {}
         self._changed = threading.Condition()
-        self._directory = short_directory("hocket-")
+        self._directory = short_directory(PREFIX)
+        self._doors: dict[int, str] = {}
+        """The sockets of peers; one that is killed before it has shut its own cannot remove it."""
         path = os.path.join(self._directory, str(context.rank))
         self._listener = context.listen(("unix", path), self._on_peer)
 
@@ -94,6 +100,7 @@ class ShmTransport:
         me = self.context.rank
         refusals = [None if r == me else self._visible(offer) for r, offer in enumerate(offers)]
         open_to = [r for r, why in enumerate(refusals) if why is None and r != me]
+        self._doors = {r: offers[r]["path"] for r in open_to}
         links: dict[int, socket.socket] = {}
         for r in open_to:
             try:
@@ -178,9 +185,24 @@ class ShmTransport:
 
     def close(self) -> None:
         self._shut_door()
+        for rank, path in self._doors.items():
+            _remove_door(path, rank)
         for window in self.windows:
             if window is not None:
                 window.leave()
+
+
+def _remove_door(path: str, rank: int) -> None:
+    """Remove the socket of a peer, and its folder, if they are still there.  A path that is no such socket stays."""
+    folder, name = os.path.split(path)
+    if name != str(rank) or not os.path.basename(folder).startswith(PREFIX):
+        return
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
+            os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)  # only if it is empty
 
 
 class ThreadTransport:

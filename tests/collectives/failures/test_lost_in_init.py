@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import tempfile
 
 import pytest
 from faulty import facts, job
@@ -31,13 +32,17 @@ WHERE = [("shm", "offer", 0), ("shm", "reach", 0), ("shm", "_shut_door", 0), ("t
 
 @pytest.mark.parametrize(("kind", "method", "turn"), WHERE)
 def test_a_rank_that_dies_in_init_is_named_at_once(kind: str, method: str, turn: int, tmp_path: pathlib.Path) -> None:
-    with job(4, DIES, tmp_path, {"KIND": kind, "METHOD": method, "TURN": str(turn)}) as run:
+    with tempfile.TemporaryDirectory() as place, job(
+        4, DIES, tmp_path, {"KIND": kind, "METHOD": method, "TURN": str(turn), "TMPDIR": place}
+    ) as run:
         ends = run.wait(40)
         died = float((tmp_path / "signs" / "dead").read_text())
         for rank in (0, 2, 3):
             told = facts(ends[rank])
             assert told["error"] == "PeerLostError" and told["ranks"] == [1], told
             assert told["at"] - died < 1.0, told
+        left = [name for name in os.listdir(place) if name.startswith("hocket-")]
+        assert not left or method == "offer", left  # of where it listens nobody knew yet
         for name in os.listdir(tmp_path / "tmp"):  # what the one that was killed could not remove
             for path in (tmp_path / "tmp" / name).iterdir():
                 path.unlink()
