@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
+from hocket.collectives.engine.shortcut import ShortWay
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.callsite import caller_site, thread_site
 from hocket.collectives.failures.leaving import GRACE, HAS_LEFT, HasLeft, missed_in_collective, missed_in_messages
@@ -235,7 +236,8 @@ class Reporter:
         for ident, frame in list(sys._current_frames().items()):
             look: Any = frame if ident != threading.get_ident() else None  # not the reactor, who asks
             while look is not None:
-                if getattr(look.f_locals.get("self"), "reporter", None) is self:
+                caller = look.f_locals.get("self")  # of a user's class we ask nothing
+                if isinstance(caller, ShortWay) and getattr(caller, "reporter", None) is self:
                     return thread_site(ident)
                 look = look.f_back
         return thread_site()

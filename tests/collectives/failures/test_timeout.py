@@ -6,8 +6,11 @@ import pathlib
 import signal
 import time
 
+import numpy as np
 import pytest
 from faulty import all_ready, facts, job
+
+import hocket
 
 TRANSPORTS = ["shm", "tcp"]
 
@@ -210,3 +213,26 @@ def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
         assert said["error"] == "TimeoutError" and said["missing"] == [1] and said["left"] == [], said
 
 
+
+
+class Odd:
+    """A user's object that answers no question."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"{name}: not now")
+
+    def receive(self, comm: hocket.Communicator) -> None:
+        comm.recv(np.empty(3), 0)
+
+
+def test_a_users_object_is_asked_nothing() -> None:
+    """To find the line of a call its thread's frames are looked at; their `self` may be anything."""
+
+    def each(comm: hocket.Communicator) -> str:
+        with pytest.raises(hocket.Error) as caught:
+            comm.allreduce(np.ones(3), timeout=0.5) if comm.rank == 0 else Odd().receive(comm)
+        return str(caught.value)
+
+    with hocket.local_world(2) as world:
+        texts = world.run(each)
+    assert all("source=0, tag=0) at test_timeout.py" in text for text in texts), texts
