@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from hocket.transports.reference import Exchange, ReferenceTransport
 from hocket.transports.shm.transport import ThreadTransport
 from hocket.transports.shm.window import Window
 
+log = logging.getLogger("hocket")
 Result = TypeVar("Result")
 
 
@@ -85,7 +87,11 @@ class ThreadSession:
         """What the faults say to this rank."""
         if "stop" in message:
             fault: Fault = message["stop"]
-            account = self.on_stop(fault)
+            try:
+                account = self.on_stop(fault)
+            except Exception as why:  # as control/session.py: the others must not wait for what it cannot say
+                log.exception("hocket: rank %d could not say what it is doing", self.rank)
+                account = {"state": "error", "text": repr(why)}
             self.meeting.tell(lambda faults: faults.account(self.rank, fault["comm"], account))
         else:
             self.on_verdict(message["verdict"])
