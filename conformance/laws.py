@@ -214,7 +214,7 @@ def closing_is_noticed(pair: Pair) -> None:
 
 
 def a_failed_run_leaves_the_memory_alone(pair: Pair) -> None:
-    """Who gave up waiting has his array back: what comes later is not written there, what he sent is not read."""
+    """A rank that gave up has its array back: what comes later is not written there, what it sent is not read."""
     late = threading.Event()
 
     def send(end: End) -> None:

@@ -8,8 +8,8 @@
 The transcript is everything sent before, so nothing of a hello can be altered or replayed; the role labels stop
 reflection.  The hello's own HMAC lets a server drop strangers without keeping anything of them, and tell them nothing
 that a secret could be guessed by.  The hello says which rank (or the hub) was dialled at which numeric address and
-port; a server that is another one, or sees itself elsewhere, refuses and says so: whoever relays a handshake from a
-port of his own to the true server's gets nobody in.  So does address translation: connections go straight.
+port; a server that is another one, or sees itself elsewhere, refuses and says so: so a handshake that
+is relayed from another port to the true server's lets nobody in.  So does address translation: connections go straight.
 Both ends derive the connection's own key, HMAC(key, "connection" | transcript).
 Frames have a fixed size: nothing of a stranger's is parsed beyond fixed offsets.  `Client` and `Server` do no I/O.
 Cost: 1.5 round trips, four HMACs a side.

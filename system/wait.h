@@ -1,9 +1,9 @@
 /* The waiting ladder: spin, then yield, then sleep on a word (futex) or on descriptors (poll).
  *
  * The wrong rung costs a thousand times the right one.  With a core for each rank the answer is there after a few
- * spins, and a futex wake takes hundreds of times longer; where ranks share a core, who spins keeps the one he waits
- * for away until his time slice ends, and a yield brings him at once; beside a foreign busy process it is the yield
- * that costs a slice.  So: spin long only if every rank has a core, measure each yield, and when one was slow
+ * spins, and a futex wake takes hundreds of times longer; on a shared core, spinning starves the awaited rank until
+ * the time slice ends, and a yield lets it run at once; beside a foreign busy process it is the yield that costs a
+ * slice.  So: spin long only if every rank has a core, measure each yield, and when one was slow
  * (someone else has our core) go to sleep on the word instead. */
 #ifndef HK_WAIT_H
 #define HK_WAIT_H
@@ -47,7 +47,7 @@ static inline void hk_sleep_on(uint32_t *bell, uint32_t seen, uint64_t ns) {
 
 /* A bell is two words: [0] rung so many times, [1] how many sleep on it. */
 static inline void hk_ring_bell(uint32_t *bell) {
-    if (hk_relaxed32(bell + 1) == 0) return; /* may miss one who is just lying down: his sleep is short */
+    if (hk_relaxed32(bell + 1) == 0) return; /* may miss one that goes to sleep now: its sleep is short */
     hk_add32(bell, 1);
     syscall(SYS_futex, bell, FUTEX_WAKE, 64, NULL, NULL, 0);
 }

@@ -47,9 +47,7 @@ class Ending:
         if self.reporter.broken is None:
             wrong = self._last_barrier(timeout)
             self.reporter.broken = wrong or ArgumentError(f"communicator {self.name!r} is closed")
-            for queue in self.members.queues.values():
-                queue.close()
-            self.members.gpus.close()
+            self._give_back()
         elif not self.reporter.raised:  # what was heard since the last call
             verdict, members = self.reporter.verdict, self.members
             if verdict is not None and verdict["kind"] == "mismatch":
@@ -68,9 +66,13 @@ class Ending:
             self.reporter.closed = self.reporter.gone = True
             why = ArgumentError(f"communicator {self.name!r} is closed, as its job has ended")
             self.reporter.broken = self.reporter.broken or why
-            for queue in self.members.queues.values():
-                queue.close()
-            self.members.gpus.close()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Free what its queues and GPUs hold."""
+        for queue in self.members.queues.values():
+            queue.close()
+        self.members.gpus.close()
 
     def drop(self) -> None:
         """Nobody uses it any more, and nobody has closed it: leave the job, in the background.

@@ -2,10 +2,10 @@
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever holds the lock
-drives all of them: the progress thread, or a caller who waits, who so runs his own operation without a hand-off.
+drives all of them: the progress thread, or a caller that waits, which so runs its own operation without a hand-off.
 
-To wake a sleeping thread takes longer than all the rest of starting a run, so the thread lies down late, and a thread
-that is up looks by itself.  It never pushes a computing thread from its core, and leaves the field to those who wait.
+To wake a sleeping thread takes longer than all the rest of starting a run, so the thread stays awake for a while after
+its last work, and looks for more by itself.  It yields to computing threads and to waiting ones.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """CUDA tensors: what comes after a call is done in the stream that the call is ordered in (`Work.stream`).
 
-Such a call has ended when it has been issued there; whoever waits makes his own stream follow that one.
+Such a call has ended when it has been issued there; a thread that waits makes its own stream follow that one.
 """
 
 from __future__ import annotations
