@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from hocket.bench.adversary.chaos_judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Seen, Verdict, judge
 from hocket.bench.adversary.chaos_rank import MEETING, PHASES
 from hocket.bench.adversary.trial import LOOK, Trial, module, shown
-from hocket.bench.fuzz import common, seeds, two_hosts, usable_roads
+from hocket.bench.fuzz import common, seeds, two_hosts, usable_transports
 
 HOWS = (*("kill",) * 5, "stop-kill", "pause", "stop")
 STOPPABLE = ("blocking", "small", "huge", "async", "group", "op", "messages", "making")
@@ -41,7 +41,7 @@ class Plan:
 
     seed: int
     size: int
-    road: str
+    transport: str
     phase: str
     how: str
     victim: int
@@ -53,19 +53,21 @@ class Plan:
 
     @property
     def again(self) -> str:
-        options = {"seed": self.seed, "count": 1, "ranks": self.size, "transport": self.road, "phase": self.phase}
+        options = {"seed": self.seed, "count": 1, "ranks": self.size, "transport": self.transport, "phase": self.phase}
         return f"python -m hocket.bench.chaos {shown({**options, 'how': self.how})}"
 
 
-def plan(seed: int, sizes: Sequence[int], roads: Sequence[str], phases: Sequence[str], hows: Sequence[str]) -> Plan:
+def plan(
+    seed: int, sizes: Sequence[int], transports: Sequence[str], phases: Sequence[str], hows: Sequence[str]
+) -> Plan:
     dice = random.Random(f"{seed} chaos")
-    size, road, phase = dice.choice(sizes), dice.choice(roads), dice.choice(phases)
+    size, transport, phase = dice.choice(sizes), dice.choice(transports), dice.choice(phases)
     known = [how for how in hows if how in ("kill", "stop-kill") or phase in STOPPABLE] or ["kill"]
     how, victim = dice.choice(known), random.Random(f"{seed} victim").randrange(size)
     own = random.Random(f"{seed} moment")  # not shifted by how many there were to choose from
     late = own.choice([r for r in range(size) if r != victim]) if phase == "meeting" and size > 1 else -1
     where = (0, *(own.randrange(2) for _ in range(size - 1)))
-    return Plan(seed, size, road, phase, how, victim, late, where, (own.random(), own.random()))
+    return Plan(seed, size, transport, phase, how, victim, late, where, (own.random(), own.random()))
 
 
 # ---------------------------------------------------------------------------------------------- a trial
@@ -75,7 +77,7 @@ def run(what: Plan, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, s
     """What was seen, and where the ranks are that hang."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT if what.how == 'stop' else 30.0:g}"}
     with contextlib.ExitStack() as stack:
-        trial = Trial([*words], what.size, what.road, names, what.where, **limit)
+        trial = Trial([*words], what.size, what.transport, names, what.where, **limit)
         trial.words = [*words, what.phase, str(what.seed), trial.directory, str(what.late)]
         stack.enter_context(trial)
         _await(trial, what)
@@ -168,16 +170,16 @@ def main(argv: Sequence[str] | None = None, words: Sequence[str] = tuple(RANK)) 
     parser.add_argument("--how", type=_among(HOWS), default=list(HOWS), help=",".join(sorted(set(HOWS))))
     parser.add_argument("--slack", type=float, default=SLACK, help=f"seconds more than promised (default: {SLACK:g})")
     options = parser.parse_args(argv)
-    roads = usable_roads(options)
+    transports = usable_transports(options)
     rows: dict[tuple[str, str], Row] = {}
-    with two_hosts(roads) as names:
+    with two_hosts(transports) as names:
         for seed in seeds(options):
-            what = plan(seed, options.ranks, roads, options.phase, options.how)
+            what = plan(seed, options.ranks, transports, options.phase, options.how)
             seen, stacks = run(what, names, words)
             verdict = judge(seen, options.slack)
             rows.setdefault((what.phase, what.how), Row()).add(verdict)
             if verdict.wrong:
-                print(f"seed {seed}, {what.how} of rank {what.victim} of {what.size}, {what.phase}, {what.road}:")
+                print(f"seed {seed}, {what.how} of rank {what.victim} of {what.size}, {what.phase}, {what.transport}:")
                 print(*verdict.wrong, *([stacks] if stacks else []), sep="\n")
                 print(f"again: {what.again}\n", flush=True)
     print(table(rows))

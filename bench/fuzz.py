@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hocket.bench.adversary.trial import ROADS, Trial, module, shown
+from hocket.bench.adversary.trial import TRANSPORTS, Trial, module, shown
 from hocket.bench.harness.hosts import hosts, refusal, remove_stale
 
 ROUNDS = 60
@@ -40,11 +40,11 @@ def ranks_of(text: str) -> range:
     return found
 
 
-def roads_of(text: str) -> list[str]:
+def transports_of(text: str) -> list[str]:
     """Names with commas between."""
     found = text.split(",")
-    if not set(found) <= set(ROADS):
-        raise argparse.ArgumentTypeError(f"{text!r}: there are {', '.join(ROADS)}")
+    if not set(found) <= set(TRANSPORTS):
+        raise argparse.ArgumentTypeError(f"{text!r}: there are {', '.join(TRANSPORTS)}")
     return found
 
 
@@ -54,7 +54,7 @@ def common(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first; each further one has the next")
     parser.add_argument("--count", type=int, help="how many, instead of --seconds")
     parser.add_argument("--ranks", type=ranks_of, default=range(2, 6), help="3, or 2..5 (default)")
-    parser.add_argument("--transport", type=roads_of, help="shm,tcp,hosts (default: what works here)")
+    parser.add_argument("--transport", type=transports_of, help="shm,tcp,hosts (default: what works here)")
 
 
 def seeds(options: argparse.Namespace) -> Any:
@@ -65,20 +65,20 @@ def seeds(options: argparse.Namespace) -> Any:
         seed += 1
 
 
-def usable_roads(options: argparse.Namespace) -> list[str]:
+def usable_transports(options: argparse.Namespace) -> list[str]:
     """Those asked for; SystemExit if two hosts were asked for and cannot be."""
     why = refusal()
     if options.transport is None:
-        return [road for road in ROADS if road != "hosts" or why is None]
+        return [transport for transport in TRANSPORTS if transport != "hosts" or why is None]
     if "hosts" in options.transport and why is not None:
         raise SystemExit(why)
     return list(options.transport)
 
 
 @contextlib.contextmanager
-def two_hosts(roads: Sequence[str]) -> Any:
-    """Their names, if one of these roads needs them."""
-    if "hosts" not in roads:
+def two_hosts(transports: Sequence[str]) -> Any:
+    """Their names, if one of these transports needs them."""
+    if "hosts" not in transports:
         yield []
         return
     remove_stale()
@@ -120,11 +120,11 @@ def unlike(trial: Trial) -> list[str]:
     return lines
 
 
-def run(seed: int, size: int, road: str, rounds: int, names: Sequence[str], words: Sequence[str]) -> list[str]:
+def run(seed: int, size: int, transport: str, rounds: int, names: Sequence[str], words: Sequence[str]) -> list[str]:
     """One program: what is wrong with it."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT:g}"}
     where = [0, *(random.Random(f"{seed} hosts").randrange(2) for _ in range(size - 1))]
-    with Trial([*words, str(seed), str(rounds), road], size, road, names, where, **limit) as trial:
+    with Trial([*words, str(seed), str(rounds), transport], size, transport, names, where, **limit) as trial:
         deadline = time.monotonic() + PATIENCE
         while (late := trial.wait(0.2)) and time.monotonic() < deadline:
             if any(trial.code(rank) not in (None, 0) for rank in range(size)):  # the others will say so, or hang
@@ -139,18 +139,18 @@ def main(argv: Sequence[str] | None = None, words: Sequence[str] = tuple(RANK)) 
     common(parser, 60.0)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of a program (default: {ROUNDS})")
     options = parser.parse_args(argv)
-    roads = usable_roads(options)
+    transports = usable_transports(options)
     done = failed = 0
-    with two_hosts(roads) as names:
+    with two_hosts(transports) as names:
         for seed in seeds(options):
             dice = random.Random(f"{seed} program")
-            size, road = dice.choice(options.ranks), dice.choice(roads)
-            wrong = run(seed, size, road, options.rounds, names, words)
+            size, transport = dice.choice(options.ranks), dice.choice(transports)
+            wrong = run(seed, size, transport, options.rounds, names, words)
             done, failed = done + 1, failed + bool(wrong)
             if wrong:
-                again = shown({"seed": seed, "count": 1, "ranks": size, "transport": road, "rounds": options.rounds})
-                print(f"seed {seed}, {size} ranks over {road}:", *wrong, sep="\n")
-                print(f"again: python -m hocket.bench.fuzz {again}\n", flush=True)
+                what = {"seed": seed, "count": 1, "ranks": size, "transport": transport, "rounds": options.rounds}
+                print(f"seed {seed}, {size} ranks over {transport}:", *wrong, sep="\n")
+                print(f"again: python -m hocket.bench.fuzz {shown(what)}\n", flush=True)
     which = f"seeds {options.seed} to {options.seed + done - 1}"
     print(f"{done} programs of {options.rounds} rounds, {which}: {failed} failed")
     return 1 if failed else 0

@@ -15,13 +15,13 @@ from hocket.control.reactor import Reactor
 from hocket.transports.base import Context, Transport
 
 REACH = 30.0
-"""Seconds for all ranks to test their roads."""
+"""Seconds for all ranks to test their transports."""
 
 
 class Lanes:
     """What `kind(context)` makes, opened as `hocket.init` does it; a context manager that closes all of it.
 
-    Offers travel as JSON; all ranks test their roads at the same time; then one rank after the other opens its
+    Offers travel as JSON; all ranks test their transports at the same time; then one rank after the other opens its
     channels, in one thread, so that an `open` which waits for the peer's hangs here.
     """
 
@@ -74,7 +74,7 @@ class Lanes:
         for thread in threads:
             thread.join(2 * REACH)
             expect(not thread.is_alive(), "`reach` does not end")
-        expect(not refusals, f"no road between ranks of one process (rank, peer): {refusals}")
+        expect(not refusals, f"no transport between ranks of one process (rank, peer): {refusals}")
 
     def close(self) -> None:
         while self.made:

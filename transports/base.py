@@ -128,7 +128,7 @@ class Transport(Protocol):
     What its constructor or `reach` raises ends `init`.  An unreachable peer is a returned reason, no exception.
 
     It may have `traits: Traits`, the same on every rank that has it; without, its channels are taken for streams.
-    It may have a `detail(rank) -> str`: what a user may want to know of the road to that rank, for `comm.explain()`;
+    It may have a `detail(rank) -> str`: what a user may want to know of the way to that rank, for `comm.explain()`;
     and a static `missing(context) -> str | None`: why it cannot work in this job, though this machine can do it.
     """
 
@@ -145,10 +145,10 @@ class Transport(Protocol):
         """
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
-        """Test the road to every rank: None where it is open, else the reason, for people.
+        """Test whether each rank is reached: None where it is, else the reason, for people.
 
         By world rank; an offer is None of a rank that takes no part; what is said of this rank itself does not count.
-        A road is used only if it is open at both ends; waiting for a peer is bounded by `Context.timeout`.
+        A transport is used only if it is open at both ends; waiting for a peer is bounded by `Context.timeout`.
         """
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> Lane:

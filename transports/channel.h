@@ -54,7 +54,7 @@ typedef struct hk_channel_ops {
      * HK_FAULT when that will not change.  Asked when a message has been taken to its end, or in the middle (of what
      * was taken so far), again and again until it is not 0: often nothing else is called meanwhile. */
     int (*settled)(hk_channel *);
-    /* Send one message to several peers with one write.  NULL where the transport has no such road.
+    /* Send one message to several peers with one write.  NULL where a transport cannot.
      * All or nothing; same results as `send`.  All are channels of one lane, with this same function. */
     long (*multicast)(hk_channel *const *, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
                       size_t len);

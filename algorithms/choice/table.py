@@ -132,8 +132,8 @@ def select(
 ) -> str:  # fmt: skip
     """The name of the algorithm to use; "hierarchical" means `hierarchical(collective, groups)`.
 
-    `groups` are the ranks of each host (none given: all on one), `inside` the road there; `nbytes` is a rank's whole
-    vector, all blocks together.  All ranks must give the same arguments.
+    `groups` are the ranks of each host (none given: all on one), `inside` the transport there; `nbytes` is a rank's
+    whole vector, all blocks together.  All ranks must give the same arguments.
     """
     names(collective)  # refuses an unknown collective
     if groups and sum(map(len, groups)) != size:

@@ -1,7 +1,7 @@
 """What was measured, and what follows from it for sizes and layouts that were not.
 
 A point says how long each algorithm of a collective took at one size on one layout (how many ranks on how many hosts,
-over which roads).  Between points times are interpolated, on doubly logarithmic paper; of other layouts they are
+over which transports).  Between points times are interpolated, on doubly logarithmic paper; of other layouts they are
 predicted (model.py).  A `Tuning` never changes and compares no clocks: ranks that hold the same one choose the same.
 """
 
@@ -28,7 +28,7 @@ FEWEST = 12
 
 
 class Layout(NamedTuple):
-    """How many ranks each host has, and the roads inside and across ("" where there is none)."""
+    """How many ranks each host has, and the transports inside and across ("" where there is none)."""
 
     groups: tuple[int, ...]
     inside: str
@@ -37,14 +37,14 @@ class Layout(NamedTuple):
     """Bytes of a pipelined chunk in flight."""
 
     @property
-    def roads(self) -> str:
+    def transports(self) -> str:
         """As in "shm" or "shm+tcp"."""
         return "+".join(filter(None, (self.inside, self.across))) or "alone"
 
     @property
     def text(self) -> str:
         """As in "shm 4" or "shm+tcp 2+2"."""
-        return f"{self.roads} {'+'.join(map(str, self.groups))}"
+        return f"{self.transports} {'+'.join(map(str, self.groups))}"
 
     @property
     def ranks(self) -> tuple[tuple[int, ...], ...]:
@@ -73,7 +73,7 @@ class Tuning:
     def __init__(
         self, points: Iterable[Point] = (), cores: int = 1, prices: Mapping[str, tuple[float, ...]] | None = None
     ) -> None:
-        """`prices`: by roads, and "any" for roads that were not measured together; None: fitted here."""
+        """`prices`: by transports, and "any" for transports that were not measured together; None: fitted here."""
         self.points, self.cores = tuple(sorted(points, key=lambda p: (p.collective, p.layout, p.nbytes))), cores
         self.prices = self._fitted() if prices is None else dict(prices)
 
@@ -105,11 +105,11 @@ class Tuning:
     def predicted(self, collective: str, name: str, layout: Layout, nbytes: int) -> float | None:
         """Seconds by the model, None if it cannot tell.
 
-        It cannot if that algorithm does not run there, ranks are many, or these roads were measured too little.
+        It cannot if that algorithm does not run there, ranks are many, or these transports were measured too little.
         """
         algorithm = known(collective, name, layout)
-        prices = self.prices.get(layout.roads) or self.prices.get("any")
-        measured = {"", *(road for p in self.points for road in (p.layout.inside, p.layout.across))}
+        prices = self.prices.get(layout.transports) or self.prices.get("any")
+        measured = {"", *(transport for p in self.points for transport in (p.layout.inside, p.layout.across))}
         unknown = not {layout.inside, layout.across} <= measured
         if algorithm is None or prices is None or unknown or layout.size > MOST_RANKS:
             return None
@@ -129,15 +129,15 @@ class Tuning:
                 algorithm = known(p.collective, name, p.layout)
                 if algorithm is not None:
                     counted = counts(algorithm, p.layout.ranks, self.cores, p.nbytes, p.layout.segment)
-                    for roads in (p.layout.roads, "any"):
-                        rows.setdefault(roads, []).append((counted, seconds))
-        return {roads: fit(each) for roads, each in rows.items() if len(each) >= FEWEST}
+                    for transports in (p.layout.transports, "any"):
+                        rows.setdefault(transports, []).append((counted, seconds))
+        return {transports: fit(each) for transports, each in rows.items() if len(each) >= FEWEST}
 
     def text(self) -> str:
         """For a file or a message; `read` reads it."""
         points = [[p.collective, list(p.layout), p.nbytes, {n: float(f"{t:.4g}") for n, t in p.seconds.items()}]
                   for p in self.points]  # fmt: skip
-        prices = {roads: [float(f"{x:.4g}") for x in each] for roads, each in self.prices.items()}
+        prices = {transports: [float(f"{x:.4g}") for x in each] for transports, each in self.prices.items()}
         return json.dumps({"format": FORMAT, "cores": self.cores, "prices": prices, "points": points})
 
     @classmethod
@@ -147,7 +147,7 @@ class Tuning:
             found = json.loads(text)
             if found["format"] != FORMAT:
                 raise ValueError(f"it has format {found['format']!r}, not {FORMAT}")
-            prices = {str(roads): _prices(each) for roads, each in found["prices"].items()}
+            prices = {str(transports): _prices(each) for transports, each in found["prices"].items()}
             return cls([_point(*each) for each in found["points"]], _positive(found["cores"]), prices)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             what = f"{type(why).__name__}: {why}"

@@ -1,7 +1,7 @@
 """A random program: what the ranks of a job call, one round after the other, as data made of a seed.
 
 All ranks compute it alike, so that each knows what the others do.  It is what it is for one seed, number of ranks,
-road and installation (dtypes of ml_dtypes, registered algorithms).
+transport and installation (dtypes of ml_dtypes, registered algorithms).
 """
 
 from __future__ import annotations
@@ -139,16 +139,16 @@ def any_of(value: object) -> bool:
     return not isinstance(value, tuple) or any(each is not False for each in value)
 
 
-def program(seed: int, size: int, rounds: int, road: str) -> Iterator[Round]:
+def program(seed: int, size: int, rounds: int, transport: str) -> Iterator[Round]:
     """`rounds` rounds and what each is; the last settles."""
     comms = {0: tuple(range(size))}
     made = 1
     for number in range(rounds):
-        dice = random.Random(f"{seed} {size} {road} {number}")
+        dice = random.Random(f"{seed} {size} {transport} {number}")
         comm = dice.choice(sorted(comms))
         kind = dice.random()
         if kind < 0.62:
-            yield _calls(dice, comm, len(comms[comm]), road)
+            yield _calls(dice, comm, len(comms[comm]), transport)
         elif kind < 0.86:
             yield _messages(dice, comm, len(comms[comm]), number)
         elif kind < 0.93 and len(comms) < COMMUNICATORS:
@@ -168,15 +168,15 @@ def program(seed: int, size: int, rounds: int, road: str) -> Iterator[Round]:
 # ------------------------------------------------------------------------------------------- collectives
 
 
-def _calls(dice: random.Random, comm: int, size: int, road: str) -> Calls:
+def _calls(dice: random.Random, comm: int, size: int, transport: str) -> Calls:
     together = dice.random() < 0.1
-    calls = [_call(dice, size, road) for _ in range(dice.randrange(2, 6) if together else 1)]
+    calls = [_call(dice, size, transport) for _ in range(dice.randrange(2, 6) if together else 1)]
     if together:
         calls = [replace(c, algorithm=None, transport=None, repeats=1, later=(False,) * size) for c in calls]
     return Calls(comm, tuple(calls), together)
 
 
-def _call(dice: random.Random, size: int, road: str) -> Call:
+def _call(dice: random.Random, size: int, transport: str) -> Call:
     collective = dice.choice([*CONTRACTS, *VECTOR, *["allreduce"] * 3, "barrier"])
     contract = "allreduce" if collective == "barrier" else collective
     reducing = reduces(collective)
@@ -195,7 +195,7 @@ def _call(dice: random.Random, size: int, road: str) -> Call:
     return Call(
         collective, dtype, None if scalar else rows, () if scalar else tail, None if matrix else counts, matrix, op,
         _factors(dice, dtype, size) if op == "premul_sum" else (), dice.randrange(size), order, algorithm,
-        "tcp" if road == "shm" and dice.random() < 0.05 else None, way, dice.random() < 0.15,
+        "tcp" if transport == "shm" and dice.random() < 0.05 else None, way, dice.random() < 0.15,
         tuple(dice.random() < 0.5 for _ in range(size)), tuple(later), dice.choice([1, 1, 2, 3]),
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """One rank of a random program: it runs the rounds, and says the first thing that is wrong.
 
-`python -m hocket.bench.adversary.fuzz_rank SEED ROUNDS ROAD`, started by fuzz.py.  It ends with 0 and says the
+`python -m hocket.bench.adversary.fuzz_rank SEED ROUNDS TRANSPORT`, started by fuzz.py.  It ends with 0 and says the
 checksums of its results, or with 3.
 """
 
@@ -37,9 +37,9 @@ class Pending(NamedTuple):
 class Rank:
     """This rank's state: its communicators by number (None: it is no member), what is under way, what it found."""
 
-    def __init__(self, world: Any, seed: int, road: str) -> None:
-        self.seed, self.road, self.me = seed, road, world.rank
-        self.own = random.Random(f"{seed} {road} rank {world.rank}")
+    def __init__(self, world: Any, seed: int, transport: str) -> None:
+        self.seed, self.transport, self.me = seed, transport, world.rank
+        self.own = random.Random(f"{seed} {transport} rank {world.rank}")
         self.comms: dict[int, Any] = {0: world}
         self.pending: list[Pending] = []
         self.number, self.doing = -1, "it starts"
@@ -47,7 +47,7 @@ class Rank:
         """Checksums of results that all ranks must have alike, by round and place in it."""
 
     def run(self, rounds: int) -> None:
-        for number, each in enumerate(program(self.seed, self.comms[0].size, rounds, self.road)):
+        for number, each in enumerate(program(self.seed, self.comms[0].size, rounds, self.transport)):
             self.number, self.doing = number, told(each)
             self._round(each)
             while len(self.pending) > UNDER_WAY:
@@ -154,11 +154,11 @@ class Rank:
 def main(words: list[str]) -> int:
     """One rank's exit code."""
     listen()
-    seed, rounds, road = int(words[0]), int(words[1]), words[2]
+    seed, rounds, transport = int(words[0]), int(words[1]), words[2]
     rank: Rank | None = None
     try:
         with hocket.init() as comm:
-            rank = Rank(comm, seed, road)
+            rank = Rank(comm, seed, transport)
             rank.run(rounds)
     except BaseException as error:
         number, doing = (rank.number, rank.doing) if rank else (-1, "hocket.init")

@@ -1,4 +1,4 @@
-"""One trial: the ranks of a program on this machine, over one road; what they say, where they are, what they leave.
+"""One trial: the ranks of a program on this machine, over one transport; what they say, are and leave.
 
 A rank is a process of its own, started by hand, so that each can be ended, stopped and looked at by itself.  It
 prints lines of JSON; what else it writes is kept beside them.
@@ -24,7 +24,7 @@ from typing import Any
 from hocket.bench.harness.hosts import V4, on
 from hocket.tools.run import die_with
 
-ROADS = ("shm", "tcp", "hosts")
+TRANSPORTS = ("shm", "tcp", "hosts")
 """Shared memory; TCP on one host; both, on two hosts that are network namespaces (hosts.py)."""
 STACKS = signal.SIGUSR1
 """Makes a rank write down where all its threads are."""
@@ -36,16 +36,16 @@ PLACE = ("HOCKET_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI_", 
 
 
 class Trial:
-    """`size` ranks that run `words` over `road`; all are gone, and their directory too, after the block.
+    """`size` ranks that run `words` over `transport`; all are gone, and their directory too, after the block.
 
-    `names`: the two hosts, for the road "hosts", whose ranks are dealt out by `where`: 0 or 1 for each.
+    `names`: the two hosts, for the transport "hosts", whose ranks are dealt out by `where`: 0 or 1 for each.
     """
 
     def __init__(
-        self, words: Sequence[str], size: int, road: str, names: Sequence[str] = (), where: Sequence[int] = (),
+        self, words: Sequence[str], size: int, transport: str, names: Sequence[str] = (), where: Sequence[int] = (),
         **env: str,
     ) -> None:  # fmt: skip
-        self.words, self.size, self.road, self.names = words, size, road, names
+        self.words, self.size, self.transport, self.names = words, size, transport, names
         self.where = list(where) or [r % 2 for r in range(size)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.directory = tempfile.mkdtemp(prefix="hocket-trial-")
@@ -77,15 +77,15 @@ class Trial:
         """Where the ranks meet."""
         global _ports
         own = {"HOCKET_SECRET": secrets.token_hex(16), "TMPDIR": self._path("tmp")}
-        if self.road == "hosts":
+        if self.transport == "hosts":
             _ports += 10  # the sockets of the trial before may still linger
             return {**own, "WORLD_SIZE": str(self.size), "MASTER_ADDR": V4[0], "MASTER_PORT": str(_ports)}
         size = str(self.size)
         there = {"HOCKET_SIZE": size, "HOCKET_LOCAL_SIZE": size, "HOCKET_RENDEZVOUS": f"unix:{self._path('run')}/hub"}
-        return {**own, **there, **({"HOCKET_TRANSPORT": "tcp"} if self.road == "tcp" else {})}
+        return {**own, **there, **({"HOCKET_TRANSPORT": "tcp"} if self.transport == "tcp" else {})}
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
-        if self.road == "hosts":
+        if self.transport == "hosts":
             host = self.where[rank]
             before, who = on(self.names[host], self._path(f"host{host}")), {"RANK": str(rank)}
         else:

@@ -45,10 +45,10 @@ class Ours:
         self.comm.barrier()
 
     def chosen(self) -> dict[str, str]:
-        """The algorithm of the latest call, and the roads it may take."""
+        """The algorithm of the latest call, and the transports it may take."""
         queue = self.comm.membership.main
-        roads = [road for road in dict.fromkeys(queue.roads) if road is not None]
-        return {"algorithm": queue.engine.plan.algorithm if queue.engine.plan else "", "transport": "+".join(roads)}
+        plan, transports = queue.engine.plan, "+".join(filter(None, dict.fromkeys(queue.transports)))
+        return {"algorithm": plan.algorithm if plan else "", "transport": transports}
 
 
 def timed(comm: hocket.Communicator, call: Callable[[], object], trials: int) -> float:

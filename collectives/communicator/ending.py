@@ -138,7 +138,7 @@ class Ending:
         calls: dict[str, list[Any]] = {}
         left_open: list[str] = []
         for comm in there:
-            for (kind, road), queue in comm.membership.queues.items():
+            for (kind, transport), queue in comm.membership.queues.items():
                 engine = queue.engine
                 while (first := oldest(engine)) is not None and first.status == 0:
                     if not first.wait(max(0.0, deadline - time.monotonic())):
@@ -149,8 +149,9 @@ class Ending:
                     never = f" that it never received, on communicator {comm.name!r}"
                     left_open += [f"a message from rank {r} with tag {t}{never}" for r, t in unreceived(engine).items()]
                 if kind != "messages" and comm.ending is not self:
-                    name, number = f"communicator {comm.name!r}" + (f" over {road}" if road else ""), engine.sequence
-                    calls[name] = [number, engine.plan.fingerprint if engine.plan else 0, engine.call(number)]
+                    over, number = f" over {transport}" if transport else "", engine.sequence
+                    last = engine.plan.fingerprint if engine.plan else 0
+                    calls[f"communicator {comm.name!r}{over}"] = [number, last, engine.call(number)]
         try:
             return wording.unfinished(self.world.session.exchange({"calls": calls, "open": left_open}, timeout))
         except (PeerLostError, TimeoutError) as error:  # a rank did not wait for us

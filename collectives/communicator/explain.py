@@ -1,4 +1,4 @@
-"""`comm.explain()`: which road leads to each rank, why not another, and which algorithm for which size."""
+"""`comm.explain()`: which transport leads to each rank, why not another, and which algorithm for which size."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def explain(comm: Communicator, collective: str | None = None, nbytes: int | Non
     if world.config.encrypt:
         by = f"; certificates of {world.config.tls_ca}" if world.config.tls_cert else ""
         lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()}{by})")
-    lines.append("roads:")
+    lines.append("transports:")
     for peer, member in enumerate(comm.members):
         if peer == comm.rank:
             continue
-        road = world.road(member)
-        detail = getattr(world.transports[road], "detail", lambda rank: "")(member)
-        lines.append(f"  rank {peer}: {road}{detail and f' ({detail})'}")
+        transport = world.transport(member)
+        detail = getattr(world.transports[transport], "detail", lambda rank: "")(member)
+        lines.append(f"  rank {peer}: {transport}{detail and f' ({detail})'}")
         for name in [*world.tables, *world.absent]:
             why = world.refusal(name, member)
-            if name != road:
-                lines.append(f"    not {name}: {why or 'comes after ' + road}")
+            if name != transport:
+                lines.append(f"    not {name}: {why or 'comes after ' + transport}")
     if comm.gpus.why_staged is not None:
         lines += _gpu_arrays(comm)
     lines.append("algorithms (by bytes of the whole vector):")

@@ -65,14 +65,14 @@ class Members:
 
     def make_queue(self, kind: str, forced: str | None, owner: Any, accelerator: Any = None) -> Queue:
         """A queue whose channels are not open yet; `owner` is told of its long waits."""
-        roads = [None if r == self.world.rank else self.world.road(r, forced) for r in self.world_ranks]
+        transports = [None if r == self.world.rank else self.world.transport(r, forced) for r in self.world_ranks]
         name = lane_name(f"{self.name}|{kind}|{forced}")
-        used = [t for t in dict.fromkeys(roads) if t is not None]
+        used = [t for t in dict.fromkeys(transports) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
         near = forced is None or self.world.traits.get(forced, Traits()).local  # none: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = Queue(
-            name, self.rank, roads, lanes, crowded=self.world.crowded, groups=groups,
+            name, self.rank, transports, lanes, crowded=self.world.crowded, groups=groups,
             between=self._between(groups, forced, accelerator), traits=self.world.traits,
             concurrent=kind == "messages", accelerator=accelerator,
         )  # fmt: skip
@@ -80,19 +80,19 @@ class Members:
         return queue
 
     def _between(self, groups: Groups, forced: str | None, accelerator: Any) -> tuple[str, str]:
-        """The roads inside the hosts and across, "" where there is none: the same on all members.
+        """The transports inside the hosts and across, "" where there is none: the same on all members.
 
         Those of a queue for GPU arrays have names of their own: what host arrays take says nothing of them.
         """
 
-        def road(a: int, b: int) -> str:
-            return self.world.road(self.world_ranks[b], forced, self.world_ranks[a])
+        def transport(a: int, b: int) -> str:
+            return self.world.transport(self.world_ranks[b], forced, self.world_ranks[a])
 
-        inside = next((road(*group[:2]) for group in groups if len(group) > 1), "")
-        across = road(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
+        inside = next((transport(*group[:2]) for group in groups if len(group) > 1), "")
+        across = transport(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
         if accelerator is None:
             return inside, across
-        return inside and accelerator.road, across and f"cuda over {across}"
+        return inside and accelerator.transport, across and f"cuda over {across}"
 
     def offer(self) -> list[dict[str, Any]]:
         """What the other members need, for the queues made at birth."""
@@ -104,12 +104,12 @@ class Members:
             queue.accept([offer[i] for offer in offers])
 
     def takes_anyway(self, forced: str) -> bool:
-        """Is this the road between all members?  The same on each: then no queue of its own is needed."""
+        """Is this the transport between all members?  The same on each: then no queue of its own is needed."""
         if forced not in self._sole:
             pairs = [(a, b) for a in self.world_ranks for b in self.world_ranks if a != b]
-            self._sole[forced] = all(self.world.road(b, None, a) == forced for a, b in pairs)
+            self._sole[forced] = all(self.world.transport(b, None, a) == forced for a, b in pairs)
         return self._sole[forced]
 
     def reaches_all(self, transport: str) -> bool:
-        """Has this rank a road to every member over this transport?  (Members may know different things.)"""
+        """Does this rank reach every member over this transport?  (Members may know different things.)"""
         return all(r == self.world.rank or self.world.refusal(transport, r) is None for r in self.world_ranks)

@@ -116,7 +116,7 @@ class Runner:
         if queue is not None and (self.members.gpus.all_mapped or how.function is None):
             return queue
         if how.expression is not None:
-            why = self.members.gpus.why_staged or "this call asks for another road"
+            why = self.members.gpus.why_staged or "this call asks for another transport"
             why = "these arrays are in host memory" if gpu < 0 else why
             raise ArgumentError(f"an expression reduces on GPUs only, and {why}: pass a function as op")
         call.stage()

@@ -52,22 +52,22 @@ class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
     `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
-    `between`: the roads inside and across.  `traits`: of every transport that is open in this job, by its name.
+    `between`: the transports inside and across.  `traits`: of every transport that is open in this job, by its name.
     """
 
     def __init__(
-        self, name: str, index: int, roads: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
+        self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], traits: Mapping[str, Traits],
         concurrent: bool = False, accelerator: Any = None,
     ) -> None:  # fmt: skip
-        self.name, self.roads, self.lanes = name, roads, lanes
-        self._traits = [traits[road] for road in roads if road is not None]
+        self.name, self.transports, self.lanes = name, transports, lanes
+        self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
-        self.engine = Engine(index, len(roads), spins, concurrent, polls)
+        self.engine = Engine(index, len(transports), spins, concurrent, polls)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
         self.segment = traits.get(between[1] or between[0], Traits()).segment
-        """Bytes of a pipelined chunk that are in flight together: the same on every member, so not by its own roads."""
+        """Bytes of a pipelined chunk that are in flight together: the same on every member."""
         self.accelerator = accelerator
         """Of calls on GPU arrays: what stands on the host channels (accelerated.py)."""
         if accelerator is not None:
@@ -80,8 +80,8 @@ class Queue:
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
         self.reads_all = False
         """Does every member read every other's memory?  All know the same offers, so all say the same."""
-        self._local = {road for road in roads if road is not None and traits[road].local}
-        self._opening = [threading.Lock() for _ in roads]
+        self._local = {name for name in transports if name is not None and traits[name].local}
+        self._opening = [threading.Lock() for _ in transports]
         pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
         self._pins = [lane.pin for lane in pinning]
         self.pin_from = min((lane.pin_from for lane in pinning), default=sys.maxsize)
@@ -103,7 +103,7 @@ class Queue:
             )
 
     def pin(self, *buffers: Buffer | None) -> list[Hold] | None:
-        """Tell roads that need not copy registered memory that these will travel.  None: there are no such roads.
+        """Register these buffers with the transports that then need not copy them.  None: there is no such transport.
 
         What a NumPy array owns stays registered as long as it lives.  Other memory may be freed though its array lives
         (torch resizes storages), so it is registered for this call: until the `Hold`s are dropped.
@@ -130,11 +130,11 @@ class Queue:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
         self.reads_all = all(len(offer.get("shm", {}).get("reads", ())) == len(offers) - 1 for offer in offers)
-        self.connect(p for p in range(len(self.roads)) if self.is_local(p))
+        self.connect(p for p in range(len(self.transports)) if self.is_local(p))
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""
-        return self.roads[peer] in self._local
+        return self.transports[peer] in self._local
 
     def connect(self, peers: Iterable[int], look: Callable[[int], object] = lambda peer: None) -> None:
         """Open the channels to these members that are not open yet; `look(peer)` is called now and then in a wait."""
@@ -145,13 +145,13 @@ class Queue:
 
     def _open(self, peer: int, look: Callable[[int], object]) -> None:
         if not self.engine.connected(peer):
-            road = self.roads[peer]
-            assert road is not None
-            lane = self.lanes[road]
+            transport = self.transports[peer]
+            assert transport is not None
+            lane = self.lanes[transport]
             if hasattr(lane, "look"):
                 lane.look = functools.partial(look, peer)
             try:
-                ends = lane.open(peer, self.offers[peer].get(road))
+                ends = lane.open(peer, self.offers[peer].get(transport))
                 if self.accelerator is not None:
                     ends = self.accelerator.open(peer, self.offers[peer]["gpu"], *ends)
                 self.engine.connect(peer, *ends, (lane, self.accelerator))

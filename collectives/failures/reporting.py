@@ -124,7 +124,7 @@ class Reporter:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._hears_of(culprit):
             lost = code == CODES["lost"]
-            what = f"rank {culprit} closed the connection" if lost else f"the road to rank {culprit} failed"
+            what = f"rank {culprit} closed the connection" if lost else f"the connection to rank {culprit} failed"
             self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
         if self.world_ranks[culprit] in self.world.left and code == CODES["lost"] and not self._heard.is_set():
             self._end_as_left([culprit], engine, account)

@@ -44,7 +44,7 @@ class Accelerator:
         self.segment = channels.SLOT if any(map(any, found.mapped)) else lane.SLOT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
         mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
-        self.road = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"
+        self.transport = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"
         """Inside hosts, for choosing algorithms: the same on all members."""
         self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
         self._opened: list[int] = []

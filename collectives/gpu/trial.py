@@ -131,5 +131,7 @@ def first(share: Share, why: str) -> str:
 
 def _host(comm: Any, rank: int) -> str | None:
     """The host channel below must be memory: a packet of some bytes is all that it carries."""
-    road = None if rank == comm.rank else comm.world.road(comm.world_ranks[rank])
-    return None if road is None or comm.world.traits[road].local else f"the ranks' processes talk over {road}"
+    if rank == comm.rank:
+        return None
+    host = comm.world.transport(comm.world_ranks[rank])
+    return None if comm.world.traits[host].local else f"the ranks' processes talk over {host}"

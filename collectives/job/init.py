@@ -157,7 +157,7 @@ def _communicator(
         raise
     for peer in range(start.size):
         if peer != start.rank:
-            log.info("rank %d to rank %d: %s", start.rank, peer, world.road(peer))
+            log.info("rank %d to rank %d: %s", start.rank, peer, world.transport(peer))
     if start.open_store and start.rank == 0 and len(world.hosts) > 1:
         _warn_of_open_store()
     _worlds[:] = [each for each in _worlds if not each.reporter.closed]  # what was left may go, and its memory with it

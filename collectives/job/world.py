@@ -70,7 +70,7 @@ class World:
         self.traits: dict[str, Traits] = {}
         """Of every transport that some rank has: all ranks know the same."""
         self.tables: dict[str, list[list[str | None]]] = {}
-        """transport -> [rank][peer] -> None where the road is open, else the reason."""
+        """transport -> [rank][peer] -> None where it reaches that peer, else the reason."""
         self.left: dict[int, dict[str, int]] = {}
         """Who has left the job: how many calls it had finished, by communicator."""
         self.lost: dict[int, str] = {}
@@ -149,21 +149,21 @@ class World:
         self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
 
     def refusal(self, name: str, rank: int, seen_from: int | None = None) -> str | None:
-        """Why this road is not used; None if it is open at both ends."""
+        """Why this transport is not used; None if it is open at both ends."""
         me = self.rank if seen_from is None else seen_from
         if name not in self.tables:
             return self.absent.get(name, f"no such transport; there are {', '.join(self.names)}")
         here, there = self.tables[name][me][rank], self.tables[name][rank][me]
         return here or (f"refused by rank {rank}: {there}" if there else None)
 
-    def road(self, rank: int, forced: str | None = None, seen_from: int | None = None) -> str:
+    def transport(self, rank: int, forced: str | None = None, seen_from: int | None = None) -> str:
         """The transport used to `rank`: the first that reaches it, or the forced one."""
         names = [forced] if forced else list(self.names)
         for name in names:
             if self.refusal(name, rank, seen_from) is None:
                 return name
         why = "; ".join(f"{n}: {self.refusal(n, rank)}" for n in names)
-        raise TransportError(f"rank {self.rank} has no road to rank {rank} ({why})")
+        raise TransportError(f"rank {self.rank} has no transport to rank {rank} ({why})")
 
     def _all_reached(self) -> bool:
         pairs = [(a, b) for a in range(self.size) for b in range(a)]
@@ -241,7 +241,7 @@ def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:
 
 
 def _crowded(met: Sequence[dict[str, Any]]) -> bool:
-    """Whoever runs on the same kernel competes for its cores, whatever the roads; launchers may give each its own."""
+    """Ranks of one kernel compete for its cores, whatever the transport; launchers may give each rank its own."""
     for kernel in {each["kernel"] for each in met}:
         here = [each for each in met if each["kernel"] == kernel]
         cores = len(set().union(*(each["cores"] for each in here)))

@@ -60,7 +60,7 @@ def test_ranks_that_share_cores_pay_for_each_other() -> None:
     assert root == counted("broadcast", "direct", SHM4, 512, 4)["a message inside"] * 2
 
 
-def test_two_levels_count_on_both_roads() -> None:
+def test_two_levels_count_on_both_transports() -> None:
     two = counted("allreduce", "hierarchical", MIXED, 1 << 20)
     assert two["a byte across"] > 0 and two["a byte inside"] > 0
 
@@ -90,7 +90,7 @@ def test_no_price_is_negative() -> None:
     assert min(prices) == 0 and max(prices) > 0
 
 
-def test_what_was_measured_in_pairs_predicts_other_sizes_but_not_other_roads() -> None:
+def test_what_was_measured_in_pairs_predicts_other_sizes_but_not_other_transports() -> None:
     tuning = Tuning(every(SHM4), cores=2)
     eight = SHM4._replace(groups=(8,))
     choice = choose(tuning, "allreduce", 4 * KB, eight, eight.ranks)

@@ -19,7 +19,7 @@ SECONDS = 22
 
 
 def test_deaths(capsys: pytest.CaptureFixture[str]) -> None:
-    """In all phases, over every road that this machine has."""
+    """In all phases, over every transport that this machine has."""
     code = chaos.main(["--seconds", str(SECONDS), "--seed", "1", "--slack", "3"])
     out = capsys.readouterr().out
     assert code == 0, out

@@ -22,7 +22,7 @@ SECONDS = 20
 
 
 def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Over every road that this machine has."""
+    """Over every transport that this machine has."""
     code = fuzz.main(["--seconds", str(SECONDS), "--seed", "1000"])
     out = capsys.readouterr().out
     assert code == 0, out
@@ -230,9 +230,9 @@ def test_what_differs_is_told() -> None:
     assert "dtype" in difference(one, Wanted(one.view(np.uint32)))
 
 
-def test_roads_and_ranks_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_transports_and_ranks_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     for bad in (["--ranks", "x"], ["--ranks", "3..2"], ["--ranks", "0"], ["--transport", "pigeon"]):
         with pytest.raises(SystemExit):
             fuzz.main(bad)
     assert "there are shm, tcp, hosts" in capsys.readouterr().err
-    assert fuzz.ranks_of("2..5") == range(2, 6) and set(trial.ROADS) == {"shm", "tcp", "hosts"}
+    assert fuzz.ranks_of("2..5") == range(2, 6) and set(trial.TRANSPORTS) == {"shm", "tcp", "hosts"}

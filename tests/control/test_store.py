@@ -31,7 +31,7 @@ store = Files(os.environ["PLACE"])
 if rank == 0:
     time.sleep(float(os.environ.get("LATE", "0")))
 for turn in range(int(os.environ.get("TURNS", "1"))):
-    with hocket.init(rank, 3, store=store, timeout=20, transport=os.environ.get("ROAD")) as comm:
+    with hocket.init(rank, 3, store=store, timeout=20, transport=os.environ.get("OVER")) as comm:
         assert comm.allreduce(np.ones(100)).tolist() == [3.0] * 100
         assert "found in a store" in comm.explain()
 print("met")
@@ -45,7 +45,7 @@ def meet(place: pathlib.Path, **env: str) -> None:
             assert end.code == 0 and "met" in end.out, end
 
 
-@pytest.mark.parametrize("env", [{}, {"ROAD": "tcp"}, {"TURNS": "4"}, {"HOCKET_SECRET": "of this job, long enough"}])
+@pytest.mark.parametrize("env", [{}, {"OVER": "tcp"}, {"TURNS": "4"}, {"HOCKET_SECRET": "of this job, long enough"}])
 def test_ranks_meet(env: dict[str, str], tmp_path: pathlib.Path) -> None:
     meet(tmp_path, **env)
     note = json.loads((tmp_path / NOTE).read_text())

@@ -14,15 +14,15 @@ CHECKS = sum(path.read_text().count("\n@check\n") for path in CALLS.glob("*.py")
 
 
 @pytest.mark.parametrize(
-    ("size", "road"),
+    ("size", "transport"),
     [
         (1, "shm"), (2, "tcp"), (3, "shm"), pytest.param(1, "tcp", marks=pytest.mark.more),
         pytest.param(2, "shm", marks=pytest.mark.more), pytest.param(3, "tcp", marks=pytest.mark.more),
     ],
 )  # fmt: skip
-def test_on_ranks(size: int, road: str, tmp_path: pathlib.Path) -> None:
+def test_on_ranks(size: int, transport: str, tmp_path: pathlib.Path) -> None:
     line = [sys.executable, "-m", "calls", str(tmp_path / "store")]
-    with harness.Job(size, argv=line, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": road}) as job:
+    with harness.Job(size, argv=line, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": transport}) as job:
         for end in job.wait(100):
             assert end.code == 0, end.out[-4000:] + end.err[-4000:]
             assert end.out.count("passed ") == CHECKS >= 15

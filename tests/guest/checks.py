@@ -1,6 +1,6 @@
-"""What every job of the guest must get right, whatever road its bytes go.
+"""What every job of the guest must get right, whatever transport its bytes go.
 
-A check is a function of a communicator that asserts; it may return arrays, whose bits must be the same over every road.
+A check is a function of a communicator that asserts; it may return arrays, with the same bits over every transport.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def perform(only: tuple[str, ...] = ()) -> None:
         for array in function(comm) or ():
             bits.update(np.ascontiguousarray(array))
         found[name], seconds[name] = bits.hexdigest(), round(time.monotonic() - begin, 2)
-    roads = [comm.world.road(p) for p in range(comm.size) if p != comm.rank]
+    transports = [comm.world.transport(p) for p in range(comm.size) if p != comm.rank]
     comm.close()
     assert pinned() == locked, f"{pinned()} of memory is still locked, before {locked}"
-    print(json.dumps({"found": found, "seconds": seconds, "roads": roads, "groups": comm.groups}))
+    print(json.dumps({"found": found, "seconds": seconds, "transports": transports, "groups": comm.groups}))
 
 
 def pinned() -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def every_dtype(comm: Any) -> None:
 
 @check
 def sums_that_round(comm: Any) -> Iterator[Any]:
-    """The same bits on every rank; and, as they are returned, over every road."""
+    """The same bits on every rank; and, as they are returned, over every transport."""
     for dtype in (np.float32, np.float64, np.float16):
         x = np.random.default_rng(comm.rank).standard_normal(30_011).astype(dtype)
         for name in registry.names("allreduce"):

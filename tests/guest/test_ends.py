@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from faulty import all_ready, endure, facts
 from forked import Job
-from roads import ADDRESSES, HOSTS, PLACES, ROADS, env, freed, held
+from places import ADDRESSES, HOSTS, PLACES, TRANSPORTS, env, freed, held
 
 from hocket.bench.harness.hosts import CABLE, V4, hosts, ip
 
@@ -32,11 +32,11 @@ def survivors(job: Job, ends: list[object], victims: set[int], when: float, limi
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("road", ROADS)
-def test_killed_in_the_middle(road: str, size: int, name: str, tmp_path: pathlib.Path) -> None:
-    dice, before = random.Random(f"{road}{size}{name}"), held()
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_killed_in_the_middle(transport: str, size: int, name: str, tmp_path: pathlib.Path) -> None:
+    dice, before = random.Random(f"{transport}{size}{name}"), held()
     victim, place = dice.randrange(size), dice.choice(list(PLACES))
-    with Job(size, functools.partial(endure, name, road), tmp_path, env(road, PLACES[place][:size])) as job:
+    with Job(size, functools.partial(endure, name, transport), tmp_path, env(transport, PLACES[place][:size])) as job:
         all_ready(tmp_path, range(size))
         time.sleep(dice.uniform(0.0, 0.3))
         killed = time.monotonic()
@@ -47,10 +47,10 @@ def test_killed_in_the_middle(road: str, size: int, name: str, tmp_path: pathlib
     freed(before)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_two_of_four_killed(road: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_two_of_four_killed(transport: str, tmp_path: pathlib.Path) -> None:
     before = held()
-    with Job(4, functools.partial(endure, "allreduce", road), tmp_path, env(road, PLACES["across"])) as job:
+    with Job(4, functools.partial(endure, "allreduce", transport), tmp_path, env(transport, PLACES["across"])) as job:
         all_ready(tmp_path, range(4))
         killed = time.monotonic()
         for victim in (1, 2):
@@ -59,12 +59,12 @@ def test_two_of_four_killed(road: str, tmp_path: pathlib.Path) -> None:
     freed(before)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_all_killed_leave_nothing(road: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_all_killed_leave_nothing(transport: str, tmp_path: pathlib.Path) -> None:
     before = held()
-    with Job(4, functools.partial(endure, "allreduce", road), tmp_path, env(road, PLACES["across"])) as job:
+    with Job(4, functools.partial(endure, "allreduce", transport), tmp_path, env(transport, PLACES["across"])) as job:
         all_ready(tmp_path, range(4))
-        assert road != "verbs" or held() != before, "what is counted here is not what the ranks hold"
+        assert transport != "verbs" or held() != before, "what is counted here is not what the ranks hold"
         for rank in range(4):
             job.signal(rank, signal.SIGKILL)
         assert [end.code for end in job.wait()] == [-signal.SIGKILL] * 4
@@ -98,12 +98,12 @@ def cut(job: Job, tmp_path: pathlib.Path, *link: str) -> None:
         assert said["left"] == [], said
 
 
-@pytest.mark.parametrize("road", [road for road in ROADS if road != "tcp"])
+@pytest.mark.parametrize("transport", [transport for transport in TRANSPORTS if transport != "tcp"])
 @pytest.mark.parametrize("name", ["allreduce", "async"])
-def test_the_devices_cable_is_cut(name: str, road: str, mended: None, tmp_path: pathlib.Path) -> None:
+def test_the_devices_cable_is_cut(name: str, transport: str, mended: None, tmp_path: pathlib.Path) -> None:
     """The ranks still hear of each other, as the hub goes another way: only the bytes do not come."""
     before = held()
-    with Job(2, functools.partial(endure, name, road), tmp_path, env(road, PLACES["across"][:2])) as job:
+    with Job(2, functools.partial(endure, name, transport), tmp_path, env(transport, PLACES["across"][:2])) as job:
         cut(job, tmp_path, "link", "set", "veth0")
     freed(before)
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from roads import ROADS
+from places import TRANSPORTS
 
 
-@pytest.mark.skipif("verbs" not in ROADS, reason="the laws over tcp are part of the plain tests")
+@pytest.mark.skipif("verbs" not in TRANSPORTS, reason="the laws over tcp are part of the plain tests")
 @pytest.mark.parametrize("port", ["rxe0:1:1", "rxe0:1:0"], ids=["IPv4", "IPv6 link-local"])
 def test_the_laws(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_RDMA", port)

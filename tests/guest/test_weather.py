@@ -21,7 +21,7 @@ import test_oracle
 from checks import perform, ring
 from faulty import all_ready, endure, facts, say
 from forked import Job, outputs
-from roads import HOSTS, PLACES, ROADS, env, freed, held
+from places import HOSTS, PLACES, TRANSPORTS, env, freed, held
 
 import hocket
 from hocket.algorithms.language.contract import CONTRACTS
@@ -120,12 +120,12 @@ def test_a_killed_rank_is_noticed(name: str, victim: int, tmp_path: pathlib.Path
 FEW = ("every_pair", "many_small_calls", "sizes_around_every_edge", "asynchronous")
 
 
-@pytest.mark.parametrize("road", [road for road in ROADS if road != "tcp"])
+@pytest.mark.parametrize("transport", [transport for transport in TRANSPORTS if transport != "tcp"])
 @pytest.mark.parametrize("name", ["lost", "disordered", "twice", "damaged"])
-def test_between_devices(name: str, road: str, tmp_path: pathlib.Path) -> None:
+def test_between_devices(name: str, transport: str, tmp_path: pathlib.Path) -> None:
     """The devices send again what was lost; what is damaged they throw away."""
     before, places = held(), PLACES["across"][:2]
     function, ends = functools.partial(perform, FEW), [("", "veth0"), ("", "veth1")]
-    with weather(name, ends), Job(2, function, tmp_path, env(road, places)) as job:
+    with weather(name, ends), Job(2, function, tmp_path, env(transport, places)) as job:
         outputs(job.wait(LONG))
     freed(before)

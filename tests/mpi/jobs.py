@@ -67,14 +67,14 @@ def same_bits(a: Array | None, b: Array | None, what: str) -> None:
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), f"{what}: {a} and {b}"
 
 
-# --- the road
+# --- the transport
 
 
 def bits() -> None:
     """All collectives and dtypes over transport mpi give the bits that they give over shm."""
     comm = hocket.init()
     mpi = comm.dup()
-    assert comm.world.road((comm.rank + 1) % comm.size) == "shm"
+    assert comm.world.transport((comm.rank + 1) % comm.size) == "shm"
     assert "from MPI" in comm.world.why and comm.world.mpi.size == comm.size
     for dtype in dtypes():
         for count in (comm.size, 3000 * comm.size):
@@ -296,7 +296,7 @@ def mismatch() -> None:
 
 
 def levels() -> None:
-    """Whatever level MPI was started with: blocking and asynchronous calls, over the road and by the library."""
+    """Whatever level MPI was started with: blocking and asynchronous calls, over the transport and by the library."""
     comm = hocket.init(transport="mpi")
     level = comm.world.mpi.level
     assert level == os.environ.get("MPI4PY_RC_THREAD_LEVEL", "multiple"), level

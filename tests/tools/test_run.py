@@ -54,7 +54,7 @@ def test_a_long_tmpdir_does_not_keep_ranks_from_shared_memory(run, tmp_path):
     """Its sockets' paths would not fit."""
     place = tmp_path / ("x" * 100) / ("y" * 100)
     place.mkdir(parents=True)
-    program = "import hocket\nwith hocket.init() as comm: print(comm.world.road(1 - comm.rank))"
+    program = "import hocket\nwith hocket.init() as comm: print(comm.world.transport(1 - comm.rank))"
     code, out, err = run(2, program, env={**run.env, "TMPDIR": str(place)})
     assert (code, sorted(out.splitlines())) == (0, ["[0] shm", "[1] shm"]), err
     assert os.listdir(place) == []

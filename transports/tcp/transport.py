@@ -72,7 +72,7 @@ class TcpTransport:
         return {**found, "cipher": tls.FASTEST} if self.context.encrypt else found
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
-        """A loopback address is no road to another host; the connection itself is made at first use."""
+        """A loopback address does not reach another host; the connection itself is made at first use."""
         refusals: list[str | None] = []
         for offer in offers:
             if not offer:

@@ -27,10 +27,10 @@ def hosts() -> Iterator[list[str]]:
         yield names
 
 
-ROADS = """
+TRANSPORTS = """
 comm = hocket.init({how})
-mine = {{p: comm.world.road(p) for p in range(4) if p != comm.rank}}
-say(groups=comm.groups, roads=mine, explain=comm.explain("allreduce", 8))
+mine = {{p: comm.world.transport(p) for p in range(4) if p != comm.rank}}
+say(groups=comm.groups, transports=mine, explain=comm.explain("allreduce", 8))
 say(place=(comm.host, comm.local_rank, comm.local_size))
 for name, call in faulty.CALLS.items():
     call(comm, np.arange(25200.0))
@@ -69,14 +69,14 @@ say(done=True, ports=ports)
 def test_two_hosts(hosts: list[str], master: str, how: str, env: dict[str, str], tmp_path: pathlib.Path) -> None:
     deep = tmp_path / ("deep" * 20)  # as parallel tests' folders are: too long for the paths of sockets
     deep.mkdir()
-    with job_on(hosts, ROADS.format(how=how), deep, master=master, **env) as run:
+    with job_on(hosts, TRANSPORTS.format(how=how), deep, master=master, **env) as run:
         ends = run.wait(60)
     assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
     for rank, end in enumerate(ends):
         said = facts(end)
         assert said["groups"] == [[0, 1], [2, 3]] and said["place"] == [rank // 2, rank % 2, 2], said
         mate = rank ^ 1
-        assert said["roads"] == {str(p): "shm" if p == mate else "tcp" for p in range(4) if p != rank}, said
+        assert said["transports"] == {str(p): "shm" if p == mate else "tcp" for p in range(4) if p != rank}, said
         assert said["done"] and said["ports"][0][1] == ((V6 if ":" in master else V4)[rank // 2]), said
         if "HOCKET_PORTS" in env:
             assert 41000 <= said["ports"][0][2] <= 41003, said
@@ -91,8 +91,8 @@ x = torch.full((100000,), float(dist.get_rank()))
 if dist.get_rank() in (1, 2):
     dist.all_reduce(x, group=pair)
 dist.all_reduce(x)
-roads = [group.comm.world.road(p) for p in range(4) if p != dist.get_rank()]
-say(found=x[-1].item(), groups=group.comm.groups, roads=roads)
+transports = [group.comm.world.transport(p) for p in range(4) if p != dist.get_rank()]
+say(found=x[-1].item(), groups=group.comm.groups, transports=transports)
 dist.destroy_process_group()
 """
 
@@ -106,7 +106,7 @@ def test_torch_over_two_hosts(hosts: list[str], tmp_path: pathlib.Path) -> None:
     for rank, end in enumerate(ends):
         said = facts(end)
         assert said["found"] == 0 + 3 + 3 + 3 and said["groups"] == [[0, 1], [2, 3]], said
-        assert said["roads"] == ["shm" if p == rank ^ 1 else "tcp" for p in range(4) if p != rank], said
+        assert said["transports"] == ["shm" if p == rank ^ 1 else "tcp" for p in range(4) if p != rank], said
 
 
 def errors(run: Any) -> list[str]:

@@ -293,21 +293,21 @@ def test_items_of_several_sizes_and_one_shape() -> None:
         world.run(program)
 
 
-def over_the_usual_road(comm: Communicator) -> None:
-    """To ask for the road that is taken anyway concerns nobody else."""
-    road = comm.world.road((comm.rank + 1) % comm.size)
+def over_the_usual_transport(comm: Communicator) -> None:
+    """To ask for the transport that is taken anyway concerns nobody else."""
+    transport = comm.world.transport((comm.rank + 1) % comm.size)
     if comm.rank == 0:
-        comm.send(np.arange(5.0), 1, transport=road)
+        comm.send(np.arange(5.0), 1, transport=transport)
     elif comm.rank == 1:
         out = np.empty(5)
-        comm.recv(out, None, transport=road, timeout=10)
+        comm.recv(out, None, transport=transport, timeout=10)
         assert (out == np.arange(5.0)).all()
     comm.barrier()
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_message_over_the_usual_road(transport: str) -> None:
-    spread(over_the_usual_road, 3, transport)
+def test_a_message_over_the_usual_transport(transport: str) -> None:
+    spread(over_the_usual_transport, 3, transport)
 
 
 def one_has_dropped_it(comm: Communicator) -> None:

@@ -151,15 +151,15 @@ def test_no_default_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
 APART = """
 import os, hocket
 try:
-    hocket.init(transport=os.environ["ROADS"].split(";")[int(os.environ["HOCKET_RANK"])], timeout=20)
+    hocket.init(transport=os.environ["TRANSPORTS"].split(";")[int(os.environ["HOCKET_RANK"])], timeout=20)
 except hocket.MismatchError as why:
     print(sorted(why.calls.items()), why)
 """
 
 
-@pytest.mark.parametrize("roads", ["shm;tcp", "tcp,shm;shm,tcp", "shm;shm,tcp"])
-def test_ranks_that_name_different_transports(roads: str) -> None:
-    one, other = (each.replace(",", ", ") for each in roads.split(";"))
-    for told in harness.run(2, APART, ROADS=roads):
+@pytest.mark.parametrize("transports", ["shm;tcp", "tcp,shm;shm,tcp", "shm;shm,tcp"])
+def test_ranks_that_name_different_transports(transports: str) -> None:
+    one, other = (each.replace(",", ", ") for each in transports.split(";"))
+    for told in harness.run(2, APART, TRANSPORTS=transports):
         assert f"rank 0 {one}, rank 1 {other}: HOCKET_TRANSPORT, init(transport=)" in told
         assert str([(0, f"transports {one}"), (1, f"transports {other}")]) in told

@@ -138,7 +138,7 @@ def beside_the_parent(comm: Communicator) -> None:
 
 
 def neighbours(comm: Communicator) -> None:
-    """All are on this host, whichever road is used; of a part its own ranks count."""
+    """All are on this host, whichever transport is used; of a part its own ranks count."""
     assert (comm.host, comm.local_rank, comm.local_size) == (0, comm.rank, comm.size)
     half = comm.split(comm.rank % 2, key=-comm.rank)
     assert half is not None

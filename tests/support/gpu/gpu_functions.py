@@ -151,7 +151,7 @@ def expressions(comm: Any) -> None:
         with pytest.raises(hocket.Error, match=r"expression\('a \+'\): no such thing"):
             comm.allreduce(x, hocket.expression("a +"))
     for wrong, words in (
-        ({"x": np.ones(3)}, "these arrays are in host memory"), ({"x": x, "transport": "shm"}, "another road"),
+        ({"x": np.ones(3)}, "these arrays are in host memory"), ({"x": x, "transport": "shm"}, "another transport"),
         ({"x": put(np.ones(3, np.complex64))}, "got complex64"),
     ):  # fmt: skip
         with pytest.raises(ArgumentError, match=words):

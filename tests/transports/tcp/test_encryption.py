@@ -263,7 +263,7 @@ def test_a_store_is_no_place_for_the_key() -> None:
     assert harness.run(1, STORE)[0].startswith("ArgumentError encryption needs a secret")
 
 
-ROADS = """
+TRANSPORTS = """
 import hocket
 with hocket.init(transport="verbs,mpi,tcp", encrypt=True) as comm:
     print(comm.explain())
@@ -271,7 +271,7 @@ with hocket.init(transport="verbs,mpi,tcp", encrypt=True) as comm:
 
 
 def test_transports_that_do_not_encrypt_are_not_used() -> None:
-    for out in harness.run(2, ROADS):
+    for out in harness.run(2, TRANSPORTS):
         for name in ("verbs", "mpi"):
             assert f"not {name}: it does not encrypt, and HOCKET_ENCRYPT is set: HOCKET_PLAIN={name} uses it" in out
         assert "tcp (encrypted" in out

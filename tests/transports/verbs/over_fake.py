@@ -108,7 +108,7 @@ def test_a_channel_that_cannot_be_made_is_an_error(what: str, lanes: Lanes) -> N
         put(**{f"refuse_{what}": 0})
 
 
-def test_no_road_where_nothing_can_be_made() -> None:
+def test_unreachable_where_nothing_can_be_made() -> None:
     put(refuse_qp=-1, refuse_errno=12)
     words = "no queue pair: Cannot allocate memory.*ulimit -l"
     with pytest.raises(AssertionError, match=words), Lanes(VerbsTransport) as lanes:

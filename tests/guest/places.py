@@ -1,4 +1,4 @@
-"""The roads that the tests of the guest go: a transport, and which rank is at which of the two devices."""
+"""Where the ranks of the guest's tests are: a transport, and which rank is at which of the two devices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from hocket.transports.registry import BUILT_IN
 
-ROADS = os.environ.get("GUEST_ROADS", "verbs" if "verbs" in BUILT_IN else "tcp").split(",")
-"""Transports under test.  `GUEST_ROADS=tcp,verbs make test-verbs` runs all for both."""
+TRANSPORTS = os.environ.get("GUEST_TRANSPORTS", "verbs" if "verbs" in BUILT_IN else "tcp").split(",")
+"""Transports under test.  `GUEST_TRANSPORTS=tcp,verbs make test-verbs` runs all for both."""
 DEVICES, ADDRESSES = ("rxe0", "rxe1"), ("10.77.0.1", "10.77.0.2")
 PLACES = {"one device": (0, 0, 0, 0), "across": (0, 1, 0, 1)}
 """Rank -> device.  Inside one device the driver hands packets over; from one to the other they go through the cable."""
@@ -18,18 +18,18 @@ HOSTS = (0, 0, 1, 1)
 """Rank -> host, where there are hosts; each host has its own device."""
 
 
-def env(road: str, places: Sequence[int], also: str = "") -> list[dict[str, str]]:
-    """What sends each rank over that road; `also`: transports to try before it."""
+def env(transport: str, places: Sequence[int], also: str = "") -> list[dict[str, str]]:
+    """What sends each rank over that transport; `also`: transports to try before it."""
     made = []
     for place in places:
-        where = {"HOCKET_RDMA": DEVICES[place]} if road == "verbs" else {"HOCKET_IFACE": ADDRESSES[place]}
-        made.append({"HOCKET_TRANSPORT": f"{also},{road}" if also else road, **where})
+        where = {"HOCKET_RDMA": DEVICES[place]} if transport == "verbs" else {"HOCKET_IFACE": ADDRESSES[place]}
+        made.append({"HOCKET_TRANSPORT": f"{also},{transport}" if also else transport, **where})
     return made
 
 
 def held() -> dict[str, str]:
     """What the kernel says is in use of each device: protection domains, queues, regions, contexts."""
-    if not any(road == "verbs" for road in ROADS):
+    if not any(transport == "verbs" for transport in TRANSPORTS):
         return {}
     lines = subprocess.run(["rdma", "resource", "show"], check=True, capture_output=True, text=True).stdout.splitlines()
     return {line.split()[1]: " ".join(line.split()[2:]) for line in lines}
