@@ -2,9 +2,9 @@
 
 Over a transport a rank pays sigma for each step (to notice that it has come), alpha for each message, beta for each
 byte written or read, a further beta for each byte that no cache holds any more, and gamma for each byte reduced (the
-form of Hockney 1994 and Rabenseifner 2004, with the step's synchronisation apart, as shared memory wants it).  The counts are
-those of the busiest rank; where a host has more ranks than cores its ranks pay for each other.  The prices are fitted
-to measured times (`fit`), so they mean something on the machine they were measured on, and nowhere else.
+form of Hockney 1994 and Rabenseifner 2004, with the step's synchronisation apart, as shared memory wants it).  The
+counts are those of the busiest rank; where a host has more ranks than cores its ranks pay for each other.  The prices
+are fitted to measured times (`fit`), so they mean something on the machine they were measured on, and nowhere else.
 """
 
 from __future__ import annotations
