@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PLOT := build/allreduce.png
 IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
-SOURCES := setup.py pyproject.toml $(wildcard */*.pyx */*.pxd */*.h frameworks/*/*.pyx frameworks/*/*.pxd)
+SOURCES := setup.py pyproject.toml $(shell find system kernels transports collectives frameworks -name "*.p[yx][xd]" -o -name "*.h")
 
 .PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare docs clean
 

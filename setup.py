@@ -27,7 +27,7 @@ EXTENSIONS = [
     "collectives.engine.matching",
     "collectives.engine.placed",
     "collectives.engine.shortcut",
-    "collectives.gpu.device",
+    "collectives.gpu.stream_ops",
     "collectives.gpu.meeting",
     "collectives.plans.plan",
     "collectives.waiting.progress",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 
 from hocket.collectives.engine.engine import CODES, Engine
+from hocket.collectives.plans.lower import Instr
 from hocket.collectives.plans.plan import Plan
 
 PATIENCE = 60.0
@@ -58,19 +59,19 @@ class End:
     def send(self, data: Any, cuts: int = 1, to: Sequence[int] = (), itemsize: int = 1, **how: Any) -> str:
         """A message of these bytes, from so many places; to one peer, or several at once."""
         peers = list(to) or [1 - self.rank]
-        instr = ("send", peers, -1, False, pieces(0, len(data), cuts, itemsize), None)
+        instr = Instr("send", peers, src=pieces(0, len(data), cuts, itemsize))
         return self.run(instr, source=data, itemsize=itemsize, **how)
 
     def recv(self, length: int, cuts: int = 1, of: int | None = None, **how: Any) -> tuple[str, Any]:
         """What became of it, and the bytes: 0xEE where none came."""
         into = numpy.full(length, 0xEE, numpy.uint8)
         peer = 1 - self.rank if of is None else of
-        return self.run(("recv", [peer], -1, False, None, pieces(1, length, cuts)), target=into, **how), into
+        return self.run(Instr("recv", [peer], dst=pieces(1, length, cuts)), target=into, **how), into
 
     def reduce(self, own: Any, of: Sequence[int], itemsize: int = 1, **how: Any) -> tuple[str, Any]:
         """The exclusive or of our bytes and those of these peers, which are read where they have come."""
         into, whole = numpy.full(len(own), 0xEE, numpy.uint8), len(own)
-        instr = ("reduce", list(of), 0, False, pieces(0, whole), pieces(1, whole))
+        instr = Instr("reduce", list(of), 0, src=pieces(0, whole), dst=pieces(1, whole))
         torn: list[int] = []
 
         def fold(operands: Sequence[memoryview], out: memoryview) -> None:

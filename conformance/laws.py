@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 
+from hocket.collectives.plans.lower import Instr
 from hocket.conformance import ends
 from hocket.conformance.ends import End, Pair, Sides, both, data, each, expect, pieces, same
 
@@ -66,7 +67,7 @@ def both_directions_at_once(pair: Pair) -> None:
     def swap(end: End) -> Any:
         mine, into = data(LARGE, end.rank), numpy.zeros(LARGE, numpy.uint8)
         peer = [1 - end.rank]
-        instrs = ("send", peer, -1, False, pieces(0, LARGE), None), ("recv", peer, -1, False, None, pieces(1, LARGE))
+        instrs = Instr("send", peer, src=pieces(0, LARGE)), Instr("recv", peer, dst=pieces(1, LARGE))
         result = end.run(*instrs, source=mine, target=into)
         return result, numpy.array_equal(into, data(LARGE, 1 - end.rank))
 
@@ -87,7 +88,7 @@ def a_short_message_needs_no_reader(pair: Pair) -> None:
 def a_sender_whom_nobody_reads_is_stopped(pair: Pair) -> None:
     """... after a bounded number of bytes; and of messages, though they be empty (a header is 16 bytes at least)."""
     for length in (65536, 64, 0):
-        many = [("send", [1], -1, False, pieces(0, length), None)] * 1024
+        many = [Instr("send", [1], src=pieces(0, length))] * 1024
         limit = BOUND // max(length, 64) // 1024
 
         def send(end: End, length: int = length, many: Any = many, limit: int = limit) -> int:

@@ -19,8 +19,8 @@ from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical
 from hocket.algorithms.choice.table import select
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language.registry import Algorithm
+from hocket.arguments import human
 from hocket.bench.harness.table import micro
-from hocket.collectives.communicator.explain import human
 from hocket.collectives.tuning.cases import COLLECTIVES, parse_size
 from hocket.errors import ArgumentError, Error
 from hocket.transports.base import Traits

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import hocket
 from hocket.algorithms.choice.choose import choose
 from hocket.algorithms.choice.tuning import Tuning, candidates
+from hocket.arguments import human
 from hocket.bench.harness.table import micro
 from hocket.bench.rivals.launchers import is_first, launched
-from hocket.collectives.communicator.explain import human
 from hocket.collectives.tuning import busy, cache, measure
 from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError, Error

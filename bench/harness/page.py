@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hocket.arguments import human
 from hocket.bench.harness.result import Result
 from hocket.bench.harness.table import micro
 from hocket.bench.harness.targets import Target
-from hocket.collectives.communicator.explain import human
 from hocket.errors import ArgumentError
 
 NEXT, END = "<!-- make compare: the next kind of CPU -->", "<!-- end -->"

@@ -58,7 +58,7 @@ class Resolved(NamedTuple):
     user: Fold | None = None
     before: float | None = None
     """Factor on this rank's input."""
-    after: float = 0.0
+    after: float | None = None
     """Factor on the result."""
     function: Function | None = None
     """The user's own, which `user` calls with arrays in host memory."""

@@ -15,13 +15,12 @@ from hocket.collectives.calls.options import Options
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import GRACE
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.queued import Queued, oldest, unreceived
-from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
+from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket")
 DONE, BUSY = CODES["done"], CODES["busy"]
@@ -107,9 +106,8 @@ class Ending:
         engine = self.members.main.engine
         try:
             call = resolve_call("close", NOTHING, None, 0, None, self.members.rank, self.members.size)
-            gpu = self.members.queues.get(("gpu", None))
-            if gpu is not None:
-                self._settle(gpu, time.monotonic() + timeout)
+            for queue in self.members.queues.values():
+                queue.settle(timeout)
             plan = self.planner.plan(self.members.main, call, NO_OP, Options(timeout=timeout))
             last = None
             code = engine.execute(plan, 0, 0, -1, None, timeout)
@@ -157,20 +155,6 @@ class Ending:
         except (PeerLostError, TimeoutError) as error:  # a rank did not wait for us
             log.info("at close: %s", error)
             return None
-
-    def _settle(self, gpu: Queue, deadline: float) -> None:
-        """Calls on GPU arrays that nobody waited for end before the barrier, as others do; so does the GPU's own part.
-
-        After the barrier nobody waits long for another to let go of its memory.
-        """
-        while (first := oldest(gpu.engine)) is not None:
-            if not first.wait(max(0.0, deadline - time.monotonic())) or first.status != DONE:
-                return
-        with contextlib.suppress(TransportError):  # that GPU is lost
-            gpu.accelerator.device.settle()
-        meeting = gpu.accelerator.meeting
-        if meeting is not None and meeting.given_up:  # and no call came that would have said so
-            log.error("at close: the result of an earlier call is wrong: %s", meeting.given_up)
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""

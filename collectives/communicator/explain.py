@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hocket.algorithms.choice.choose import Choice, choose
 from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import candidates
-from hocket.arguments import whole
+from hocket.arguments import human, whole
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.errors import ArgumentError
@@ -45,8 +45,7 @@ def explain(comm: Communicator, collective: str | None = None, nbytes: int | Non
             why = world.refusal(name, member)
             if name != transport:
                 lines.append(f"    not {name}: {why or 'comes after ' + transport}")
-    if comm.gpus.why_staged is not None:
-        lines += _gpu_arrays(comm)
+    lines += comm.gpus.words(comm.size)
     lines.append("algorithms (by bytes of the whole vector):")
     for name in COLLECTIVES if collective is None else (collective,):
         setting = asked(world.config.algorithm, name)
@@ -66,25 +65,6 @@ def explain(comm: Communicator, collective: str | None = None, nbytes: int | Non
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
-
-
-def _gpu_arrays(comm: Communicator) -> list[str]:
-    """How they go, for each rank."""
-    if comm.gpus.why_staged:
-        return [f"GPU arrays: through host memory, whole: {comm.gpus.why_staged}"]
-    from hocket.collectives.gpu.meeting import LARGEST  # only where there are such arrays
-
-    gpus = comm.gpus
-    how = f"hosts wait for events, not streams for words: {gpus.why_events}" if gpus.why_events else ""
-    direct = f"from GPU to GPU (CUDA IPC; {how or 'streams wait for words'})"
-    to_none = len(gpus.why_pinned) == comm.size - 1 > 0
-    together = f"up to {human(LARGEST)} of each rank's x in one kernel of each, which meet by flags"
-    return [
-        f"GPU arrays: {'in pieces through pinned host memory' if to_none else direct}",
-        f"  no kernels that meet: {gpus.why_apart}" if gpus.why_apart else f"  {together}",
-        *(f"  registered, and copied all the same: {n} ({why})" for why, n in gpus.unregistered.items()),
-        *(f"  rank {peer}: through pinned host memory: {why}" for peer, why in gpus.why_pinned.items()),
-    ]
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:
@@ -113,13 +93,3 @@ def _choice(comm: Communicator, queue: Queue, collective: str, nbytes: int, titl
         if said:
             lines.append(f"    {name}: {', '.join(said)}")
     return lines
-
-
-def human(nbytes: int) -> str:
-    """8 B, 64 KiB, 1 MiB."""
-    size, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:g} {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.algorithms.choice.tuning import Tuning
@@ -63,36 +63,30 @@ class Members:
         """A rank of this communicator, as a user gives one."""
         return rank_in(self.size, value, what)
 
-    def make_queue(self, kind: str, forced: str | None, owner: Any, accelerator: Any = None) -> Queue:
-        """A queue whose channels are not open yet; `owner` is told of its long waits."""
+    def make_queue(self, kind: str, forced: str | None, owner: Any, make: Callable[..., Queue] = Queue) -> Queue:
+        """A queue whose channels are not open yet; `owner` is told of its long waits.  `make`: its class."""
         transports = [None if r == self.world.rank else self.world.transport(r, forced) for r in self.world_ranks]
         name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(transports) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
         near = forced is None or self.world.traits.get(forced, Traits()).local  # none: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
-        queue = Queue(
+        queue = make(
             name, self.rank, transports, lanes, crowded=self.world.crowded, groups=groups,
-            between=self._between(groups, forced, accelerator), traits=self.world.traits,
-            concurrent=kind == "messages", accelerator=accelerator,
+            between=self._between(groups, forced), traits=self.world.traits,
+            concurrent=kind == "messages",
         )  # fmt: skip
         queue.engine.owner = owner
         return queue
 
-    def _between(self, groups: Groups, forced: str | None, accelerator: Any) -> tuple[str, str]:
-        """The transports inside the hosts and across, "" where there is none: the same on all members.
-
-        Those of a queue for GPU arrays have names of their own: what host arrays take says nothing of them.
-        """
+    def _between(self, groups: Groups, forced: str | None) -> tuple[str, str]:
+        """The transports inside the hosts and across, "" where there is none: the same on all members."""
 
         def transport(a: int, b: int) -> str:
             return self.world.transport(self.world_ranks[b], forced, self.world_ranks[a])
 
         inside = next((transport(*group[:2]) for group in groups if len(group) > 1), "")
-        across = transport(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
-        if accelerator is None:
-            return inside, across
-        return inside and accelerator.transport, across and f"cuda over {across}"
+        return inside, transport(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
 
     def offer(self) -> list[dict[str, Any]]:
         """What the other members need, for the queues made at birth."""

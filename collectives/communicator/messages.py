@@ -17,9 +17,9 @@ from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import Queue
+from hocket.collectives.engine.queue import InHost, Queue
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.lower import IN, OUT
+from hocket.collectives.plans.lower import IN, OUT, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.work import open_group
@@ -68,17 +68,17 @@ class Messenger:
             plan = _message_plan(dest, source, src, dst)
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
-        held = queue.pin(src, dst)
-        at = (src.address if src else 0, dst.address if dst else 0)
         call = Call("message", src, dst, 0, result=out)
+        there = InHost(queue, call, NO_OP)
+        at = (src.address if src else 0, dst.address if dst else 0)
         engine = queue.engine
         if options.async_op or open_group() is not None:
-            return self.runner.start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call)
+            return self.runner.start(queue, plan, *at, -1, options, call, there, label)
         code = engine.execute(plan, *at, -1, None, timeout, label)
         if code == BUSY:
-            return self.runner.start(queue, plan, *at, NO_OP, options, label, (src, dst, held), call=call).result()
+            return self.runner.start(queue, plan, *at, -1, options, call, there, label).result()
         if code != DONE:
-            engine.hold(call)
+            engine.hold((call, there))
             self.reporter.fail(engine, code, engine.culprit, timeout)
         if dst is not None:
             dst.restore()
@@ -116,11 +116,11 @@ class Messenger:
         if not others:
             raise ArgumentError("recv: there is no other rank here to receive from")
         text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
-        plan = _plan_of("recv", text, [("recv", others, -1, False, None, [(OUT, 0, dst.nbytes)])], dst)
+        plan = _plan_of("recv", text, [Instr("recv", others, dst=[(OUT, 0, dst.nbytes)])], dst)
         label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
         self.planner.connect(queue, plan, self.members.limit(options.timeout), label)
-        held = queue.pin(dst)
-        work = self.runner.start(queue, plan, 0, dst.address, NO_OP, options, label, (None, dst, held), call=call)
+        there = InHost(queue, call, NO_OP)
+        work = self.runner.start(queue, plan, 0, dst.address, -1, options, call, there, label)
         return work if options.async_op or open_group() is not None else work.result()
 
     def _to_self(
@@ -129,19 +129,18 @@ class Messenger:
     ) -> Any:  # fmt: skip
         if dest != source or src is None or dst is None or src.nbytes != dst.nbytes:
             raise ArgumentError(f"rank {self.rank} cannot send to or receive from itself; use sendrecv, or copy")
-        work = self.runner.start(
-            self.runner.queue("messages", options.transport), _self_plan(src), src.address, dst.address, NO_OP,
-            options, 0, (src, dst), call=Call("message", src, dst, 0, result=out),
-        )  # fmt: skip
+        queue, call = self.runner.queue("messages", options.transport), Call("message", src, dst, 0, result=out)
+        there = InHost(queue, call, NO_OP)
+        work = self.runner.start(queue, _self_plan(src), src.address, dst.address, -1, options, call, there, 0)
         return work if options.async_op else out if open_group() is not None else work.result()
 
 
 def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
     step: list[Any] = []
-    if src is not None:
-        step.append(("send", (dest,), -1, False, [(IN, 0, src.nbytes)], None))
-    if dst is not None:
-        step.append(("recv", (source,), -1, False, None, [(OUT, 0, dst.nbytes)]))
+    if src is not None and dest is not None:
+        step.append(Instr("send", (dest,), src=[(IN, 0, src.nbytes)]))
+    if dst is not None and source is not None:
+        step.append(Instr("recv", (source,), dst=[(OUT, 0, dst.nbytes)]))
     model = src or dst
     assert model is not None
     verb = "sendrecv" if src and dst else "send" if src else "recv"
@@ -169,8 +168,8 @@ def _label(model: Buffer, tag: int) -> int:
 
 
 def _self_plan(src: Buffer) -> Plan:
-    pieces = [(IN, 0, src.nbytes)], [(OUT, 0, src.nbytes)]
+    copy = Instr("copy", src=[(IN, 0, src.nbytes)], dst=[(OUT, 0, src.nbytes)])
     return Plan(
-        [[("copy", (), -1, False, *pieces)]], itemsize=1, dtype=src.dtype.code, scratch=0, segment=0, fingerprint=0,
-        collective="sendrecv", algorithm="copy", text="sendrecv to itself",
+        [[copy]], itemsize=1, dtype=src.dtype.code, scratch=0, segment=0, fingerprint=0, collective="sendrecv",
+        algorithm="copy", text="sendrecv to itself",
     )  # fmt: skip

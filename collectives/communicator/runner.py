@@ -11,7 +11,6 @@ import numpy
 from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Tuning
 from hocket.algorithms.language.contract import reduces
-from hocket.collectives.arrays.buffers import describe, empty_like
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Op, Resolved, resolve
@@ -22,17 +21,13 @@ from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.engine.shortcut import Shortcut
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.gpu.call import OnGpu
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work, open_group
 from hocket.errors import ArgumentError, TransportError
-from hocket.kernels.cpu.reduce import scale_bytes
 
 DONE, BUSY = CODES["done"], CODES["busy"]
-Scaling = tuple[int, int, int, float]
-"""To which address, from which, how many elements, times what: what a run does before anything else."""
 
 
 class Runner:
@@ -68,7 +63,7 @@ class Runner:
         queue.check_thread()
         key = (
             call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
-            call.src is None, call.dst is None, how.name, options.algorithm, options.order,
+            call.src is None, call.dst is None, how.name, how.before, options.algorithm, options.order,
             options.within,
         )  # fmt: skip
         plan = queue.engine.plans.get(key)
@@ -76,33 +71,20 @@ class Runner:
             plan = self.planner.plan(queue, call, how, options)
             queue.keep(key, plan)
         apart = options.async_op or open_group() is not None
-        there = OnGpu(queue.accelerator, call, how, plan, apart) if queue.accelerator is not None else None
-        given, first = call, None
-        if how.before is not None:
-            call, first = _premultiplied(call, how.before, there)
-        if there is not None and plan.meets:
-            there.meet(call, plan.algorithm, how)
-        held = queue.pin(call.src, call.dst) if there is None else None
+        there = queue.prepared(call, how, plan, apart)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
-        after = how.after if call.dst else 0.0
         if apart:
             self._shorten(call, options, op, how, plan)
-            keep = call, given, held
-            return self.start(queue, plan, src, dst, how, options, None, keep, after, call, there, first)
+            return self.start(queue, plan, src, dst, how.code, options, call, there)
         engine = queue.engine
         timeout = self.members.limit(options.timeout)
-        placed, user = (there.placed, there.user) if there else (None, how.user)
-        code = engine.execute(plan, src, dst, how.code, user, timeout, placed=placed, first=first)
+        code = engine.execute(plan, src, dst, how.code, there.user, timeout, placed=there.placed)
         if code == BUSY:
-            keep = call, given, held
-            return self.start(queue, plan, src, dst, how, options, None, keep, after, call, there, first).result()
+            return self.start(queue, plan, src, dst, how.code, options, call, there).result()
         if code != DONE:
-            engine.hold((call, given, held))
+            engine.hold((call, there))
             self.reporter.fail(engine, code, engine.culprit, timeout)
-        if there is not None:
-            there.finish()
-        elif after and call.dst is not None:
-            scale_bytes(call.dst.dtype.code, dst, dst, call.dst.count, after)
+        there.finish()
         if call.dst is not None:
             call.dst.restore()
         self._shorten(call, options, op, how, plan)
@@ -129,39 +111,35 @@ class Runner:
         if call.model.nbytes >= self.members.main.pin_from:
             return  # it must be told of its arrays each time
         plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
-        usual = plain and how.before is None and how.user is None
-        if usual and call.src is not None and call.is_told_by_shape:
+        if plain and how.user is None and call.src is not None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None
             given = call.dst is not None and not call.dst.fresh
             what = call.collective, call.src.array, out, op, call.root, options.algorithm, options.order
-            self.shortcut.remember(*what, given, call.in_place, plan, how.code, how.after if call.dst else 0.0)
+            self.shortcut.remember(*what, given, call.in_place, plan, how.code)
 
     def start(
-        self, queue: Queue, plan: Plan, src: int, dst: int, how: Resolved, options: Options, tag: int | None,
-        keep: Any, factor: float = 0.0, call: Call | None = None, there: OnGpu | None = None,
-        first: Scaling | None = None,
+        self, queue: Queue, plan: Plan, src: int, dst: int, op: int, options: Options, call: Call, there: Any,
+        tag: int | None = None,
     ) -> Any:  # fmt: skip
-        """Queue the run; a `Work`, or inside a group the array that will hold the result."""
+        """Queue the run; a `Work`, or inside a group the array that will hold the result.  `tag`: of a message."""
         engine = queue.engine
         timeout = self.members.limit(options.timeout)
-        count = call.dst.count if call is not None and call.dst is not None else 0
-        placed, user, host_factor = (there.placed, there.user, 0.0) if there else (None, how.user, factor)
-        queued = Queued(engine, plan, src, dst, how.code, user, timeout, tag, keep, host_factor, count, placed, first)
+        keep = call, there
+        queued = Queued(engine, plan, src, dst, op, there.user, timeout, tag, keep, there.placed)
 
         def check(ended: Queued) -> None:
             if ended.status != DONE:
                 self.reporter.fail(engine, ended.status, ended.culprit, timeout, ended)
-            if there is not None:
-                there.finish()
-            if call is not None and call.dst is not None:
+            there.finish()
+            if call.dst is not None:
                 call.dst.restore()
 
-        work = Work(queued, call.result if call else None, check, there.stream if there else 0)
+        work = Work(queued, call.result, check, there.stream)
         together = open_group()
         if together is None or options.async_op:
             return work
         together.append(work)
-        return call.result if call else None
+        return call.result
 
     def work(self, run: Queued, result: Any) -> Work:
         """The handle of a run that the shortcut has queued."""
@@ -208,19 +186,3 @@ class Runner:
         rows = self.general("allgather", data, None, None, 0, lengths.tolist(), options)
         ends = numpy.cumsum(lengths)
         return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]
-
-
-def _premultiplied(call: Call, factor: float, there: OnGpu | None) -> tuple[Call, Scaling | None]:
-    """The call on factor * x: in place if it is in place, else on a copy.
-
-    On a GPU the scaling has been issued, in stream order; else it is what the run does first, when its turn has come.
-    """
-    assert call.src is not None
-    target, first = call.src, None
-    if not call.in_place:
-        target = describe(there.empty_like(call.src) if there else empty_like(call.src, call.src.shape))
-    if there is not None:
-        there.scale(target, call.src, factor)
-    else:
-        first = target.address, call.src.address, call.src.count, factor
-    return dataclasses.replace(call, src=target, dst=target if call.in_place else call.dst), first

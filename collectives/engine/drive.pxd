@@ -8,7 +8,6 @@ from hocket.collectives.engine.run cimport Core, Run
 cdef enum: CHECK_NS = 50000000      # how often a long wait looks at signals, deadlines and its owner
 
 cdef int run_init(Run* r, Plan plan) except -1
-cdef int scale_first(Run* r, Plan plan, tuple how) except -1    # (to, source, count, factor)
 cdef void run_free(Run* r) noexcept
 cdef int advance(Core* e, Run* r) noexcept nogil
 cdef int drive(Core* e, Run* r, int polls) noexcept nogil

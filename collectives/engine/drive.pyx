@@ -9,16 +9,15 @@ holds its channel, and what comes behind it waits.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from hocket.collectives.engine.matching cimport matched_recv
-from hocket.collectives.engine.instructions cimport call, copy, device_failed, recv, reduce, send
-from hocket.collectives.plans.plan cimport CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
+from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
+from hocket.collectives.plans.plan cimport APPLY, CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
-from hocket.kernels.cpu.reduce cimport find_scale
 from hocket.transports.channel cimport hk_channel, hk_view
 
 
@@ -36,7 +35,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
-    r.last, r.first.scale = NULL, NULL
+    r.meeting = NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -47,14 +46,6 @@ cdef int run_init(Run* r, Plan plan) except -1:
         if r.states == NULL or r.active == NULL:
             r.capacity = 0
             raise MemoryError
-    return 0
-
-
-cdef int scale_first(Run* r, Plan plan, tuple how) except -1:
-    """Let the run multiply `count` elements at `source` by `factor`, into `to`, before anything else."""
-    cdef uintptr_t to = how[0], source = how[1]
-    r.first.to, r.first.source, r.first.count, r.first.factor = <char*>to, <const char*>source, how[2], how[3]
-    r.first.scale = find_scale(plan.dtype)
     return 0
 
 
@@ -85,8 +76,8 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
                 continue                        # this segment is past the end of these pieces, for both sides
             while st.piece < x.npieces and piece_length(r, &p[st.piece], k) == 0:
                 st.piece += 1
-            if x.kind == COPY:
-                if copy(e, r, x, st) < 0:
+            if x.kind == COPY or x.kind == APPLY:
+                if (copy(e, r, x, st) if x.kind == COPY else apply(e, r, x, st)) < 0:
                     return RAISED
                 continue
             r.active[r.nactive] = i
@@ -130,7 +121,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
             elif x.kind == REDUCE:
                 rc = reduce(e, r, x, s)
             elif x.kind == CALL:
-                rc = call(e, r, s)
+                rc = call(e, r, x, s)
             elif by_tag:
                 rc = matched_recv(e, r, x, s)
             else:
@@ -154,8 +145,6 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
 
 cdef inline int begin(Core* e, Run* r) noexcept nogil:
     """What comes before the first step.  Not when a run is queued: earlier calls may be at work on its arrays."""
-    if r.first.scale != NULL:
-        r.first.scale(r.first.to, r.first.source, r.first.count, r.first.factor)
     return device_failed(e, r) if r.device != NULL and r.device.begin(r.device, r) < 0 else 0
 
 

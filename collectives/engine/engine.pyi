@@ -36,7 +36,6 @@ class Engine:
     def execute(
         self, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
         timeout: float = 0, tag: int | None = None, placed: Placed | None = None,
-        first: tuple[int, int, int, float] | None = None,
     ) -> int: ...
     failed: bool
     thread: int

@@ -11,7 +11,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from hocket.collectives.engine.drive cimport drive, run_free, run_init, scale_first
+from hocket.collectives.engine.drive cimport drive, run_free, run_init
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
@@ -221,12 +221,11 @@ cdef class Engine:
         self.opening -= self.tag is None
 
     def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,
-                Placed placed=None, first=None):
+                Placed placed=None):
         """Run `plan` now, in this thread.  Returns DONE or an error code (CODES); `culprit` names the peer.
 
         BUSY: nothing was done, as another thread is at it, or calls are queued; this one must queue too.
         `placed`: where the arrays are, if not in host memory; then DONE means that all has been issued.
-        `first`: (to, source, count, factor), a scaling that comes before all.
         """
         cdef Run* r = &self.run
         if not self.claim():
@@ -235,8 +234,6 @@ cdef class Engine:
             self.prepare(r, plan, src, dst, op, user)
             if placed is not None:
                 placed.place(r, plan.scratch)
-            if first is not None:
-                scale_first(r, plan, first)
         except BaseException:
             self.release()
             raise

@@ -8,7 +8,8 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
-cdef int call(Core* e, Run* r, State* s) noexcept nogil
+cdef int call(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
 cdef int device_failed(Core* e, Run* r) noexcept nogil      # RAISED, with the device's words

@@ -1,9 +1,9 @@
-"""Instructions on channels: send, recv, reduce and copy, each as far as it goes without waiting."""
+"""Instructions: send, recv and reduce, each as far as its channels go without waiting; copy, apply and call."""
 
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
-from hocket.collectives.plans.plan cimport IN, OUT, Instr
+from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, not_ours, piece_at,
                                      piece_length, step_on)
 from hocket.errors import TransportError
@@ -181,18 +181,24 @@ cdef int call_user(Core* e, Run* r, void* out, const void** ways, int k, size_t 
             return -1
 
 
-cdef int call(Core* e, Run* r, State* s) noexcept nogil:
-    """Another library's collective: at once where the caller waits anyway, else begun, and looked at."""
+cdef int call(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """A kernel that meets the other ranks', or another library's collective.
+
+    The library's at once where the caller waits anyway, else begun, and looked at.
+    """
     cdef hk_library* library = r.library
+    cdef char* source = r.base[x.src[0].space] + x.src[0].offset
     cdef int rc
+    if r.device != NULL:
+        return device_failed(e, r) if r.device.call(r.device, r, source, r.base[OUT]) < 0 else DONE
     if s.opened:
         rc = library.test(library)
         return call_failed(e, library) if rc < 0 else DONE if rc else BLOCKED
     s.opened = True
     if r.waits and library.call != NULL:
-        rc = library.call(library, r.base[IN], r.base[OUT])
+        rc = library.call(library, source, r.base[OUT])
         return call_failed(e, library) if rc < 0 else DONE
-    rc = library.start(library, r.base[IN], r.base[OUT])
+    rc = library.start(library, source, r.base[OUT])
     return call_failed(e, library) if rc < 0 else MOVED
 
 
@@ -224,4 +230,23 @@ cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if n and move(e, r, r.base[x.dst[i].space] + x.dst[i].offset + skip,
                       r.base[x.src[i].space] + x.src[i].offset + skip, n) < 0:
             return RAISED
+    return 0
+
+
+cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """0, or RAISED."""
+    cdef int i
+    cdef size_t n, skip = <size_t>s.segment * r.segment
+    cdef char* to
+    cdef char* source
+    for i in range(x.npieces):
+        n = piece_length(r, &x.dst[i], s.segment) // r.itemsize
+        if n == 0:
+            continue
+        to = r.base[x.dst[i].space] + x.dst[i].offset + skip
+        source = r.base[x.src[i].space] + x.src[i].offset + skip
+        if r.device == NULL:
+            x.scale(to, source, n, x.factor)
+        elif r.device.scale(r.device, r, to, source, n, x.factor) < 0:
+            return device_failed(e, r)
     return 0

@@ -7,7 +7,7 @@ from hocket.collectives.engine.run cimport DeviceOps, Run
 
 cdef class Placed:
     cdef DeviceOps* device
-    cdef readonly uintptr_t stream, kernel
-    cdef void* last
+    cdef readonly uintptr_t stream, kernel, scaler
+    cdef void* meeting
     cdef char* memory(self, size_t nbytes) except NULL
     cdef int place(self, Run* r, size_t scratch) except -1

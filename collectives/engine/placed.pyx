@@ -1,17 +1,18 @@
-"""Where a call's arrays lie, if not in host memory: what the engine asks for, without knowing any GPU (device.pyx does)."""
+"""Where a call's arrays lie, if not in host memory: what the engine asks for, without knowing any GPU (gpu/stream_ops.pyx does)."""
 
 from hocket.collectives.plans.plan cimport SCRATCH
 from hocket.collectives.engine.run cimport Run
 
 
 cdef class Placed:
-    """One call's: the accelerator, the stream that it is ordered in, the kernel that reduces."""
+    """One call's: the device, the stream that it is ordered in, the kernels that reduce, multiply and meet."""
 
     cdef char* memory(self, size_t nbytes) except NULL:
         """Scratch of at least so many bytes."""
         raise NotImplementedError
 
     cdef int place(self, Run* r, size_t scratch) except -1:
-        r.device, r.stream, r.kernel, r.last = self.device, <void*>self.stream, <void*>self.kernel, self.last
+        r.device, r.stream, r.meeting = self.device, <void*>self.stream, self.meeting
+        r.kernel, r.scaler = <void*>self.kernel, <void*>self.scaler
         r.base[SCRATCH] = self.memory(scratch) if scratch else NULL
         return 0

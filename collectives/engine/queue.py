@@ -6,7 +6,6 @@ so that lowering knows which channels can multicast.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
@@ -17,10 +16,13 @@ from typing import Any
 import numpy
 
 from hocket.algorithms.choice.tuning import Layout
+from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Plan
-from hocket.errors import ArgumentError, TransportError
+from hocket.errors import ArgumentError
 from hocket.transports.base import Lane, Traits
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
@@ -48,17 +50,33 @@ class Hold:
     __slots__ = ("__weakref__",)
 
 
+class InHost:
+    """One call whose arrays are in host memory, as a run takes it; gpu/call.py has the other kind."""
+
+    placed, stream = None, 0
+
+    def __init__(self, queue: Queue, call: Call, how: Resolved) -> None:
+        self.user, self.held = how.user, queue.pin(call.src, call.dst)
+
+    def finish(self) -> None:
+        """The run has ended: so has the call."""
+
+
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
     `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
     `between`: the transports inside and across.  `traits`: of every transport that is open in this job, by its name.
+    Calls on GPU arrays have a queue of another class (gpu/queue.py), which overrides what says so here.
     """
+
+    where = ""
+    """Where its arrays are, for texts."""
 
     def __init__(
         self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
         groups: tuple[tuple[int, ...], ...], between: tuple[str, str], traits: Mapping[str, Traits],
-        concurrent: bool = False, accelerator: Any = None,
+        concurrent: bool = False, segment: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.transports, self.lanes = name, transports, lanes
         self._traits = [traits[name] for name in transports if name is not None]
@@ -66,12 +84,8 @@ class Queue:
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
         self.engine = Engine(index, len(transports), spins, concurrent, polls)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
-        self.segment = traits.get(between[1] or between[0], Traits()).segment
+        self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
-        self.accelerator = accelerator
-        """Of calls on GPU arrays: what stands on the host channels (accelerated.py)."""
-        if accelerator is not None:
-            self.segment = accelerator.segment
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""
@@ -123,8 +137,7 @@ class Queue:
 
     def offer(self) -> dict[str, Any]:
         """What the other members need; see `Lane.offer`."""
-        offers = {name: lane.offer() for name, lane in self.lanes.items()}
-        return offers if self.accelerator is None else {**offers, "gpu": self.accelerator.offer}
+        return {name: lane.offer() for name, lane in self.lanes.items()}
 
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
@@ -152,12 +165,31 @@ class Queue:
                 lane.look = functools.partial(look, peer)
             try:
                 ends = lane.open(peer, self.offers[peer].get(transport))
-                if self.accelerator is not None:
-                    ends = self.accelerator.open(peer, self.offers[peer]["gpu"], *ends)
-                self.engine.connect(peer, *ends, (lane, self.accelerator))
+                self.engine.connect(peer, *self.over(peer, *ends), (lane, self))
             finally:
                 if hasattr(lane, "look"):
                     vars(lane).pop("look", None)  # it holds the communicator
+
+    def over(self, peer: int, send: Any, recv: Any) -> tuple[Any, Any]:
+        """The channels that calls use, over those of the transport."""
+        return send, recv
+
+    def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
+        """Do kernels that meet carry out such a call alone?"""
+        return False
+
+    def prepared(self, call: Call, how: Resolved, plan: Plan, apart: bool) -> Any:
+        """The call as a run takes it.  `apart`: it is asynchronous."""
+        return InHost(self, call, how)
+
+    def abort(self) -> None:
+        """The communicator has failed, and its engines were told: soon nothing else of this queue waits either."""
+
+    def settle(self, limit: float) -> None:
+        """At the end: wait, up to so many seconds, for what the last barrier does not wait for."""
+
+    def let_go(self) -> None:
+        """Before the lanes are closed: what stands on them."""
 
     @property
     def eager(self) -> int:
@@ -172,9 +204,7 @@ class Queue:
         if self.engine.driven:  # a function given as op that does not return: its memory stays as it is
             _pinned.append(self)
             return
-        if self.accelerator is not None:
-            with contextlib.suppress(TransportError):  # a GPU that is lost gives nothing back
-                self.accelerator.close()
+        self.let_go()
         for lane in self.lanes.values():
             lane.close()
         failed_in_mpi = self.library is not None and self.engine.failed

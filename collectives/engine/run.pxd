@@ -4,7 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Instr, Piece, Step
-from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
+from hocket.kernels.cpu.reduce cimport reduce_fn
 from hocket.transports.channel cimport hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -69,18 +69,12 @@ cdef struct Run
 cdef struct DeviceOps:      # what computes on arrays that are not in host memory, in the order of a stream; see device.pyx
     int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # 0, or -1 ...
     int (*reduce)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
+    int (*scale)(DeviceOps*, Run*, void* out, const void* source, size_t count, double factor) noexcept nogil
+    int (*call)(DeviceOps*, Run*, void* source, void* out) noexcept nogil     # the kernel that meets those of other ranks
     int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
     int (*end)(DeviceOps*, Run*) noexcept nogil       # ... all of it has
     const char* words       # ... for this reason
     size_t piece            # bytes that its channels take at once
-
-
-cdef struct Scaling:        # so many elements of `source` times a factor, into `to`; scale NULL: none
-    scale_fn scale
-    char* to
-    const char* source
-    size_t count
-    double factor
 
 
 cdef struct Run:            # one execution of a plan
@@ -96,7 +90,8 @@ cdef struct Run:            # one execution of a plan
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
     void* stream            # ... and the order of what it does
     void* kernel            # ... which reduces
-    void* last              # the device's own: what it does when all has been issued; or NULL
+    void* scaler            # ... which multiplies
+    void* meeting           # ... which meets those of the other ranks; or NULL
     bint waits              # the caller waits for it in this thread, so a library may block
     int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside
@@ -109,7 +104,6 @@ cdef struct Run:            # one execution of a plan
     size_t came             # ... and its bytes
     uint64_t limit          # ns in which something must move, 0: any; counted once it has waited long enough to be looked at
     uint64_t deadline       # ns, 0: not counted now
-    Scaling first           # before anything else
 
 
 cdef enum: TAG_SLOTS = 256  # of the messages set aside from one peer

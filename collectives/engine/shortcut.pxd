@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.plans.plan cimport Plan
-from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
+from hocket.kernels.cpu.reduce cimport reduce_fn
 
 cdef object MISS            # what `take` returns for a call that wants the general way
 
@@ -24,9 +24,7 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef bint in_place, fresh           # otherwise: `out` was given
     cdef bint silent                    # this rank gets None
     cdef reduce_fn reduce
-    cdef scale_fn scale                 # afterwards, of the result (avg); NULL: not
-    cdef double after
-    cdef size_t out_nbytes, out_count
+    cdef size_t out_nbytes
 
 
 cdef class Shortcut:

@@ -11,7 +11,7 @@ class Shortcut:
     def forget(self) -> None: ...
     def remember(
         self, collective: str, x: Any, out: Any, op: Any, root: int, algorithm: Any, order: str, given: bool,
-        in_place: bool, plan: Plan, code: int, after: float,
+        in_place: bool, plan: Plan, code: int,
     ) -> None: ...
 
 class ShortWay:

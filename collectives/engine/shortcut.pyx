@@ -18,7 +18,7 @@ from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.plans.plan cimport IN, OUT, Plan
 from hocket.collectives.engine.run cimport DONE, Run, may_drive, nanoseconds, stopped
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
-from hocket.kernels.cpu.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
+from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
 from hocket.collectives.calls.options import Options
 
@@ -192,16 +192,12 @@ cdef class Shortcut:
             engine.hold((x, result))
             self.runner().reporter.fail(engine, rc, engine.culprit, self.limit * 1e-9)
         reap_ended()
-        if e.scale != NULL:
-            e.scale(dst, dst, e.out_count, e.after)
         return result
 
     cdef object queue(self, Entry e, char* src, char* dst, object x, object result):
         if stopped(&self.engine.core, self.engine.seq + 1):
             return MISS                # the general way says why
         cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
-        if e.scale != NULL:
-            made.scaled(e.scale, e.after, e.out_count)
         made.enqueue(True)
         return self.runner().work(made, result)
 
@@ -211,8 +207,7 @@ cdef class Shortcut:
             return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code,
-                  double after):
+    def remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code):
         """Let the next such call take the short way, if it may."""
         cdef Seen a, b
         cdef Entry e
@@ -224,9 +219,8 @@ cdef class Shortcut:
         e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
         for i in range(e.ndim):
             e.dims[i] = a.dims[i]
-        e.in_place, e.silent, e.after = in_place, out is None, after
+        e.in_place, e.silent = in_place, out is None
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
-        e.scale = find_scale(plan.dtype) if after else NULL
         if out is not None:
             if not see(out, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
                 return
@@ -234,7 +228,7 @@ cdef class Shortcut:
             e.out_shape, e.out_ndim = tuple(out.shape), b.ndim
             for i in range(e.out_ndim):
                 e.out_dims[i] = b.dims[i]
-            e.out_nbytes, e.out_count = b.nbytes, b.count
+            e.out_nbytes = b.nbytes
         self.entries[slot(collective, &a, algorithm, given and not in_place)] = e
 
 

@@ -192,8 +192,7 @@ class Reporter:
     def _end_waits(self) -> None:
         """Those of streams."""
         for queue in list(self.members.queues.values()):
-            if queue.accelerator is not None:
-                queue.accelerator.abort()
+            queue.abort()
 
     def stop(self, fault: Fault) -> Account:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from hocket.collectives.arrays.borrowed import current
-from hocket.collectives.arrays.buffers import Buffer, empty_like
 from hocket.collectives.arrays.streams import current_stream
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.gpu.context import GpuContext
 from hocket.collectives.gpu.fold import GpuFold
+from hocket.collectives.gpu.meeting import KERNELS
+from hocket.collectives.gpu.stream_ops import OnStream
 from hocket.collectives.plans.plan import Plan
+from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.ops import OPS
-
-if TYPE_CHECKING:
-    from hocket.collectives.gpu.device import Accelerated
 
 
 class OnGpu:
     """`apart`: an asynchronous call, which goes into the queue's own stream; `finish` makes the caller's follow it."""
 
-    def __init__(self, accelerator: Any, call: Call, how: Resolved, plan: Plan, apart: bool) -> None:
-        from hocket.collectives.gpu.device import OnStream
-
-        self.call, self.device = call, accelerator.device
-        self.at: Accelerated = accelerator.accelerated
+    def __init__(self, context: GpuContext, call: Call, how: Resolved, plan: Plan, apart: bool) -> None:
+        self.call, self.device = call, context.device
+        self.at = context.ops
         here = current_stream(call.model.array, self.device.ordinal)
         self.at.refuse_capture(here)
         self.apart, self.stream = apart, self.at.own_stream() if apart else here
         if apart:
             self.device.follow(self.stream, here)
-        self.placed = OnStream(self.at, self.stream, 0 if plan.meets else self._kernel(how))
-        if how.after and call.dst is not None and call.dst.count:
-            self.placed.then_scale(call.dst.dtype, call.dst.address, call.dst.count, how.after)
+        scaler = self.at.scaler(call.model.dtype) if how.before is not None or how.after is not None else 0
+        self.placed = OnStream(self.at, self.stream, 0 if plan.meets else self._kernel(how), scaler)
+        if plan.meets:
+            self._meet(call, plan.algorithm, how)
         self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
 
     def _kernel(self, how: Resolved) -> int:
@@ -42,11 +38,8 @@ class OnGpu:
             return self.at.kernel_by(dtype, how.expression.text)
         return self.at.kernel(dtype, OPS[how.code].name) if how.code >= 0 else 0
 
-    def meet(self, call: Call, algorithm: str, how: Resolved) -> None:
-        """Let a kernel of each rank carry out the call, which the accelerator has said that it `carries`."""
-        from hocket.collectives.gpu.meeting import KERNELS
-        from hocket.kernels.gpu import catalogue as kernels
-
+    def _meet(self, call: Call, algorithm: str, how: Resolved) -> None:
+        """Let a kernel of each rank carry out the call, which the context has said that it `carries`."""
         assert call.src is not None and call.dst is not None
         name, dtype, expression = KERNELS[call.collective, algorithm], call.src.dtype.name, None
         if how.expression is not None:
@@ -57,16 +50,7 @@ class OnGpu:
         else:
             kernel = getattr(kernels.shots(dtype, OPS[how.code].name), name)
         count = call.src.nbytes if name == "allgather" else call.dst.count
-        self.placed.then_meet(kernel, call.src.nbytes, call.src.address, call.dst.address, count, expression)
-
-    def empty_like(self, model: Buffer) -> Any:
-        """An array like the call's, which may be dropped when its use has been issued."""
-        with self.device, current(model.array, self.device.ordinal, self.stream):
-            return empty_like(model, model.shape)
-
-    def scale(self, out: Buffer, source: Buffer, factor: float) -> None:
-        """out = source * factor, in the order of the call's stream."""
-        self.at.scale(source.dtype, out.address, source.address, source.count, factor, self.stream)
+        self.placed.meet(kernel, call.src.nbytes, count, expression)
 
     def finish(self) -> None:
         """All has been issued: let the caller's stream see it."""

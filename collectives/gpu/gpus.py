@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from hocket.arguments import human
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.engine.queue import Queue
 from hocket.errors import ArgumentError
@@ -14,6 +15,8 @@ from hocket.errors import ArgumentError
 if TYPE_CHECKING:
     from hocket.collectives.communicator.members import Members
     from hocket.collectives.communicator.runner import Runner
+    from hocket.collectives.gpu.context import GpuContext
+    from hocket.collectives.gpu.queue import GpuQueue
 
 ON_GPU = "the first call on GPU arrays"
 
@@ -67,29 +70,29 @@ class Gpus:
             raise
 
     def _make_queue(self, runner: Runner, gpu: int, share: Callable[[Any], list[Any]]) -> None:
-        from hocket.collectives.gpu import accelerated  # only who has arrays on a GPU needs it
+        from hocket.collectives.gpu import context  # only who has arrays on a GPU needs these
+        from hocket.collectives.gpu.queue import GpuQueue
 
         members, reporter = runner.members, runner.reporter
-        accelerator, found = accelerated.build(members, gpu, share)
-        if accelerator is not None:
+        mine, found = context.build(members, gpu, share)
+        if mine is not None:
             try:
-                made = members.make_queue("gpu", None, reporter, accelerator)
+                made = members.make_queue("gpu", None, reporter, functools.partial(GpuQueue, mine))
                 made.accept(share(made.offer()))
-                accelerator.complete()
+                mine.complete()
             except BaseException:
-                accelerator.abort()
+                mine.abort()
                 raise
             members.queues["gpu", None] = made
-            accelerator.is_driven = lambda: made.engine.driven
             if reporter.halted:  # meanwhile, and that queue was not there to be told
                 made.engine.abort()
-                accelerator.abort()
+                made.abort()
             made.engine.count_with(members.main.engine)
             self.all_mapped = not any(map(any, found.mapped))
             self.why_pinned = {r: why for r, why in enumerate(found.mapped[members.rank]) if why}
             self._ordinal = gpu
             for buffer in self._to_register:
-                self._register(accelerator, buffer)
+                self._register(mine, buffer)
             self._to_register.clear()
         self.why_events, self.why_apart = found.why_events, found.why_apart
         self.why_staged = found.why_staged  # the last: other threads look at it
@@ -98,17 +101,36 @@ class Gpus:
         """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""
         if buffer.device < 0:
             raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
-        queue = members.queues.get(("gpu", None))
+        queue = cast("GpuQueue | None", members.queues.get(("gpu", None)))
         if queue is None:
             self._to_register.append(buffer)
         else:
-            self._register(queue.accelerator, buffer)
+            self._register(queue.context, buffer)
 
-    def _register(self, accelerator: Any, buffer: Buffer) -> None:
-        why = accelerator.register(buffer)
+    def _register(self, mine: GpuContext, buffer: Buffer) -> None:
+        why = mine.register(buffer)
         if why:
             self.unregistered[why] = self.unregistered.get(why, 0) + 1
 
     def close(self) -> None:
         """Let go of arrays that were to be registered."""
         self._to_register.clear()
+
+    def words(self, size: int) -> list[str]:
+        """How arrays on GPUs go to the other members of so many, for people; [] if there were none yet."""
+        if self.why_staged is None:
+            return []
+        if self.why_staged:
+            return [f"GPU arrays: through host memory, whole: {self.why_staged}"]
+        from hocket.collectives.gpu.meeting import LARGEST
+
+        how = f"hosts wait for events, not streams for words: {self.why_events}" if self.why_events else ""
+        direct = f"from GPU to GPU (CUDA IPC; {how or 'streams wait for words'})"
+        to_none = len(self.why_pinned) == size - 1 > 0
+        together = f"up to {human(LARGEST)} of each rank's x in one kernel of each, which meet by flags"
+        return [
+            f"GPU arrays: {'in pieces through pinned host memory' if to_none else direct}",
+            f"  no kernels that meet: {self.why_apart}" if self.why_apart else f"  {together}",
+            *(f"  registered, and copied all the same: {n} ({why})" for why, n in self.unregistered.items()),
+            *(f"  rank {peer}: through pinned host memory: {why}" for peer, why in self.why_pinned.items()),
+        ]

@@ -336,7 +336,7 @@ def _leave() -> None:
     job = sys.modules.get("hocket.transports.mpi.job")
     if job is not None:
         job.leave()
-    gpus = sys.modules.get("hocket.collectives.gpu.accelerated")
+    gpus = sys.modules.get("hocket.collectives.gpu.context")
     if gpus is not None:
         gpus.leave()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
@@ -32,8 +33,22 @@ Place = tuple[int, int]
 """(space, offset in bytes)"""
 Piece = tuple[int, int, int]
 """(space, offset, length in bytes)"""
-Instr = tuple[str, Sequence[int], int, bool, list[Piece] | None, list[Piece] | None]
-"""(kind, peers, place of our operand among them or -1, wait for this step's sends, from, to); see plan.pxd"""
+
+
+class Instr(NamedTuple):
+    """What a plan is made of; plan.pxd says more."""
+
+    kind: str
+    """send, recv, reduce, copy, apply or call"""
+    peers: Sequence[int] = ()
+    own: int = -1
+    """The place of our operand among the peers'; -1: we bring none."""
+    after_sends: bool = False
+    """Wait for this step's sends."""
+    src: list[Piece] | None = None
+    dst: list[Piece] | None = None
+    factor: float = 0.0
+    """Of apply: dst = src * factor."""
 
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
@@ -81,13 +96,16 @@ def offsets(lengths: Iterable[int]) -> list[int]:
 def lower(
     algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
     *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
+    before: float | None = None, in_place: bool = False, after: float | None = None,
 ) -> Lowered:  # fmt: skip
     """Instructions for this rank.
 
     `eager`: messages up to so many bytes are surely buffered by their channel.  `join`: neighbouring chunks may
-    become one piece; not so in a plan run over segments, where both sides must cut at the same places.
+    become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
+    `after`: factors on what this rank brings and on what it wants; `in_place`: what it brings may be overwritten.
     """
-    return _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join).run()
+    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join)
+    return lowering.run(before, in_place, after)
 
 
 class _Lowering:
@@ -110,13 +128,25 @@ class _Lowering:
                 self.home[c] = layout.target(c)
                 self.wanted.append(c)
 
-    def run(self) -> Lowered:
+    def run(self, before: float | None, in_place: bool, after: float | None) -> Lowered:
+        held = [c for c, place in enumerate(self.place) if place is not None]
+        if before is not None and held:
+            self.result.steps.append([self._scale(held, before, in_place)])
         for step in self.schedule:
             self.result.steps.append(self._step(step))
         last = [self._copy(c, c, self._wanted_place(c)) for c in self.wanted if self.place[c] != self.home[c]]
         if last:
             self.result.steps.append(last)
+        if after is not None and self.wanted:
+            self.result.steps.append([self._scale(self.wanted, after, True)])
         return self.result
+
+    def _scale(self, chunks: list[int], factor: float, in_place: bool) -> Instr:
+        src = self._pieces(chunks, self.place)
+        if not in_place:
+            for c in chunks:
+                self.place[c] = self._fresh(c)
+        return Instr("apply", (), -1, False, *_same_cuts(src, self._pieces(chunks, self.place)), factor)
 
     def _wanted_place(self, chunk: int) -> Place:
         place = self.home[chunk]
@@ -162,7 +192,7 @@ class _Lowering:
     def _copy(self, source: int, target: int, to: Place) -> Instr:
         src = self._pieces([source], self.place)
         self.place[target] = to
-        return "copy", (), -1, False, src, self._pieces([target], self.place)
+        return Instr("copy", (), -1, False, src, self._pieces([target], self.place))
 
     def _copy_op(self, op: Copy, sent: set[int]) -> Instr:
         busy = op.target in sent and self.place[op.target] == self._home(op.target)
@@ -177,7 +207,7 @@ class _Lowering:
                 joined.append(op.peer)
             else:
                 groups.append((chunks, [op.peer]))
-        return [("send", peers, -1, False, self._pieces(chunks, before), None) for chunks, peers in groups]
+        return [Instr("send", peers, -1, False, self._pieces(chunks, before)) for chunks, peers in groups]
 
     @staticmethod
     def _joinable(groups: Groups, chunks: tuple[int, ...], peer: int) -> list[int] | None:
@@ -217,7 +247,7 @@ class _Lowering:
         dst = self._pieces(chunks, self.place)
         if src is not None:
             src, dst = _same_cuts(src, dst)
-        return kind, sorted(peers), own, after, src if kind == "reduce" else None, dst
+        return Instr(kind, sorted(peers), own, after, src if kind == "reduce" else None, dst)
 
     def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""

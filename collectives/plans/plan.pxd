@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
+from hocket.kernels.cpu.reduce cimport scale_fn
 from hocket.transports.library cimport hk_library
 
 cdef enum:
@@ -9,7 +10,8 @@ cdef enum:
     RECV = 1       # one message from one peer, into place
     REDUCE = 2     # messages from several peers and our own operand, combined in rank order
     COPY = 3       # within this rank
-    CALL = 4       # another library does all of it
+    APPLY = 4      # a kernel on this rank's own pieces
+    CALL = 5       # another library, or a kernel that meets those of the other ranks, does the rest
 
 cdef enum:
     IN = 0         # the caller's input
@@ -29,6 +31,8 @@ cdef struct Instr:
     int npieces
     Piece* src
     Piece* dst
+    scale_fn scale                  # APPLY: what it does to each piece, in host memory ...
+    double factor                   # ... by this
 
 cdef struct Step:
     int first, count
@@ -44,7 +48,7 @@ cdef class Plan:
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
     cdef readonly bint small        # few bytes: over before another thread could use the GIL
-    cdef readonly bint meets        # these are the hosts, and then kernels do (meeting.pyx)
+    cdef readonly bint meets        # its CALL is a kernel that meets the other ranks' (gpu/meeting.pyx)
     cdef object library             # the capsule of what a CALL calls
     cdef hk_library* called
     cdef Step* steps
@@ -52,5 +56,5 @@ cdef class Plan:
     cdef int* peer_pool
     cdef Piece* piece_pool
 
-    cdef _fill(self, int i, kind, to, own, after, src, dst, int* peers, int* pieces)
+    cdef _fill(self, int i, instr, int* peers, int* pieces)
     cdef Piece* _pieces(self, list source, int* pieces)

@@ -3,17 +3,18 @@
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
+from hocket.kernels.cpu.reduce cimport find_scale
 from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
 TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
-KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "call": CALL}
+KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL}
 
 
 cdef class Plan:
-    """`steps`: for each step a list of (kind, peers, own, after_sends, src, dst), src and dst lists of
-    (space, offset, length) in bytes.  `segment`: run in segments of so many bytes of every piece (0: whole).
-    `site`: where the user's code first made such a call.  `library`: what a "call" calls (transports/library.h).  `meets`: when it is over a kernel of each rank does the rest.
+    """`steps`: for each step a list of `Instr` (lower.py).  `segment`: run in segments of so many bytes of every piece
+    (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
+    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
@@ -22,7 +23,7 @@ cdef class Plan:
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
-            for kind, to, own, after, src, dst in step:
+            for kind, to, own, after, src, dst, factor in step:
                 n += 1
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
@@ -37,7 +38,7 @@ cdef class Plan:
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
-        self.peers = frozenset(p for step in steps for instr in step for p in instr[1])
+        self.peers = frozenset(p for step in steps for instr in step for p in instr.peers)
         self.steps = <Step*>calloc(max(1, self.nsteps), sizeof(Step))
         self.instrs = <Instr*>calloc(max(1, n), sizeof(Instr))
         self.peer_pool = <int*>calloc(max(1, peers), sizeof(int))
@@ -47,8 +48,8 @@ cdef class Plan:
         peers = pieces = 0
         for s, step in enumerate(steps):
             self.steps[s] = Step(i, len(step))
-            for kind, to, own, after, src, dst in step:
-                self._fill(i, kind, to, own, after, src, dst, &peers, &pieces)
+            for instr in step:
+                self._fill(i, instr, &peers, &pieces)
                 i += 1
 
     def words(self, tag):
@@ -60,9 +61,12 @@ cdef class Plan:
         """Of one recv: the rank it is from; of one from any rank, once that has ended."""
         return self.instrs[0].peers[0] if self.ninstrs and self.instrs[0].npeers == 1 else None
 
-    cdef _fill(self, int i, kind, to, own, after, src, dst, int* peers, int* pieces):
+    cdef _fill(self, int i, instr, int* peers, int* pieces):
         cdef Instr* x = &self.instrs[i]
-        x.kind, x.own, x.after_sends = KINDS[kind], own, after
+        kind, to, own, after, src, dst, factor = instr
+        x.kind, x.own, x.after_sends, x.factor = KINDS[kind], own, after, factor
+        if x.kind == APPLY:
+            x.scale = find_scale(self.dtype)
         x.npeers = len(to)
         x.peers = self.peer_pool + peers[0]
         for p in to:

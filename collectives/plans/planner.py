@@ -23,7 +23,7 @@ from hocket.collectives.engine.queue import WHOLE_BELOW, WHOLE_FROM, Queue
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import GRACE, HasLeft
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.lower import OUT, Layout, lower
+from hocket.collectives.plans.lower import IN, OUT, SCRATCH, Instr, Layout, Lowered, lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
@@ -49,7 +49,7 @@ class Planner:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
-        if queue.accelerator is not None and queue.accelerator.carries(call, algorithm, how):
+        if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, options, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
         longest = max(layout.lengths, default=0)
@@ -62,6 +62,7 @@ class Planner:
         lowered = lower(
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
+            before=how.before, in_place=call.in_place, after=how.after,
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
@@ -72,10 +73,8 @@ class Planner:
 
     def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
-        agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.accelerator is not None}|"
-        agreed += options.within
-        where = "" if queue.accelerator is None else " on a GPU"
-        where += f" within {options.within}" if options.within else ""
+        agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{options.within}"
+        where = queue.where + (f" within {options.within}" if options.within else "")
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         return {
             "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
@@ -85,9 +84,9 @@ class Planner:
 
     def _met_plan(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> Plan:
         """All ranks meet; then a kernel of each does the rest (meeting.pyx)."""
-        met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        met = self._met(queue)
         about = self._about(queue, call, how, options, algorithm)
-        plan = Plan(met.steps, scratch=met.scratch, segment=0, meets=True, **about)
+        plan = Plan(_calling(met, call, how), scratch=met.scratch, segment=0, meets=True, **about)
         self.connect(queue, plan, self.members.limit(options.timeout))
         return plan
 
@@ -100,7 +99,7 @@ class Planner:
         """
         job: Any = self.world.mpi
         about = self._about(queue, call, how, options, algorithm)
-        met = lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        met = self._met(queue)
         if queue.library is None:
             queue.engine.thread = max(queue.engine.thread, job.thread)
             queue.check_thread()
@@ -109,10 +108,13 @@ class Planner:
             self._meet(queue, meeting, self.members.limit(options.timeout))
             queue.library = job.among(self.members.world_ranks, zlib.crc32(queue.name.encode()))
         calls = library_call(job, queue.library, call, how, self.rank, self.size)
-        steps: list[Any] = [*met.steps, [("call", (), -1, False, None, None)]]
-        plan = Plan(steps, scratch=met.scratch, segment=0, library=calls, **about)
+        plan = Plan(_calling(met, call, how), scratch=met.scratch, segment=0, library=calls, **about)
         self.connect(queue, plan, self.members.limit(options.timeout))
         return plan
+
+    def _met(self, queue: Queue) -> Lowered:
+        """The steps by which all ranks meet."""
+        return lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
 
     def _meet(self, queue: Queue, meeting: Plan, timeout: float) -> None:
         """Run a plan, after the calls that are queued there."""
@@ -199,6 +201,24 @@ class Planner:
             self.reporter.fail(engine, CODES["raised"], waits_for, timeout)
         engine.ready()
 
+
+
+def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:
+    """The steps of a call that a library or a kernel carries out when the ranks have met; scaled by us."""
+    x = [(IN, 0, call.src.nbytes if call.src is not None else 0)]
+    out = [(OUT, 0, call.dst.nbytes if call.dst is not None else 0)]
+    steps = list(met.steps)
+    if how.before is not None and call.src is not None:
+        scaled = x
+        if not call.in_place:
+            scaled = [(SCRATCH, met.scratch, call.src.nbytes)]
+            met.scratch += call.src.nbytes
+        steps.append([Instr("apply", src=x, dst=scaled, factor=how.before)])
+        x = scaled
+    steps.append([Instr("call", src=x)])
+    if how.after is not None and call.dst is not None:
+        steps.append([Instr("apply", src=out, dst=out, factor=how.after)])
+    return steps
 
 
 class _Ended(Exception):

@@ -3,7 +3,6 @@
 from libc.stdint cimport uint32_t
 
 from hocket.collectives.engine.run cimport Core, Run
-from hocket.kernels.cpu.reduce cimport scale_fn
 
 
 cdef struct Node:               # one queued run
@@ -11,10 +10,6 @@ cdef struct Node:               # one queued run
     Core* core
     Node* next
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
-    scale_fn scale              # afterwards, of the result (avg); NULL: not
-    double factor
-    char* result
-    size_t count
 
 
 cdef int take() except -1                       # the lock, from a thread that has the GIL

@@ -81,8 +81,6 @@ thread = None
 
 cdef int settle(Node* n, int rc) noexcept nogil:
     global ends
-    if rc == DONE and n.scale != NULL:
-        n.scale(n.result, n.result, n.count, n.factor)
     hk_store32(&n.status, <uint32_t>rc)         # from here on its owner may free it
     hk_add32(&nended, 1)
     ends += 1

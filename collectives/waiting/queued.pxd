@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.plans.plan cimport Plan
 from hocket.collectives.waiting.progress cimport Node
-from hocket.kernels.cpu.reduce cimport reduce_fn, scale_fn
+from hocket.kernels.cpu.reduce cimport reduce_fn
 
 
 cdef class Queued:
@@ -20,7 +20,6 @@ cdef class Queued:
 
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
                    bint in_host_memory=*) except -1
-    cdef void scaled(self, scale_fn scale, double factor, size_t count) noexcept
     cdef int enqueue(self, bint numbered) except -1
 
 

@@ -16,8 +16,8 @@ class Queued:
     site: str | None
     def __init__(
         self, engine: Engine, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
-        timeout: float = 0, tag: int | None = None, keep: Any = None, factor: float = 0, count: int = 0,
-        placed: Placed | None = None, first: tuple[int, int, int, float] | None = None,
+        timeout: float = 0, tag: int | None = None, keep: Any = None,
+        placed: Placed | None = None,
     ) -> None: ...
     needs_callers: bool
     def wait(self, timeout: float = -1) -> bool: ...

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from hocket.collectives.waiting cimport progress
-from hocket.collectives.engine.drive cimport CHECK_NS, run_free, run_init, scale_first, slow_check
+from hocket.collectives.engine.drive cimport CHECK_NS, run_free, run_init, slow_check
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
@@ -14,7 +14,7 @@ from hocket.collectives.waiting.progress cimport Node
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
                                             hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
                                             hk_wait_step, may_drive, nanoseconds)
-from hocket.kernels.cpu.reduce cimport find_reduce, find_scale, reduce_fn, scale_fn
+from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_view
 
 from hocket.collectives.waiting.progress import stop
@@ -35,8 +35,7 @@ cdef class Queued:
     """
 
     def __init__(self, Engine engine, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None,
-                 double timeout=0, tag=None, keep=None, double factor=0, size_t count=0, Placed placed=None,
-                 first=None):
+                 double timeout=0, tag=None, keep=None, Placed placed=None):
         cdef Node* n = &self.node
         self.ready(engine, plan, <char*>src, <char*>dst, nanoseconds(timeout), (keep, placed), placed is None)
         if placed is not None:
@@ -48,10 +47,6 @@ cdef class Queued:
             n.run.user = <PyObject*>user
         if tag is not None:
             n.run.tag, n.run.matched = tag, True
-        if factor:
-            self.scaled(find_scale(plan.dtype), factor, count)
-        if first is not None:
-            scale_first(&n.run, plan, first)
         self.enqueue(tag is None)
 
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
@@ -67,13 +62,8 @@ cdef class Queued:
                 raise MemoryError
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
-        n.core, n.status, n.scale = &engine.core, BLOCKED, NULL
+        n.core, n.status = &engine.core, BLOCKED
         return 0
-
-    cdef void scaled(self, scale_fn scale, double factor, size_t count) noexcept:
-        """Afterwards multiply the result (avg)."""
-        cdef Node* n = &self.node
-        n.scale, n.factor, n.result, n.count = scale, factor, n.run.base[OUT], count
 
     cdef int enqueue(self, bint numbered) except -1:
         reap_ended()

@@ -84,3 +84,13 @@ def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | No
     near = get_close_matches(str(name).lower(), spoken, 1)
     meant = f"; did you mean {spoken[near[0]]!r}?" if near else ""
     return f"known: {', '.join(names) or 'none'}{meant}"
+
+
+def human(nbytes: int) -> str:
+    """8 B, 64 KiB, 1 MiB."""
+    size, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:g} {unit}"

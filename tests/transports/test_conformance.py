@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hocket.collectives.engine.engine import Engine
+from hocket.collectives.plans.lower import Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
@@ -272,7 +273,7 @@ def test_who_drives_stops_when_another_run_on_the_lane_fails() -> None:
                     text="")  # type: ignore[list-item]  # fmt: skip
 
     def wait() -> None:
-        recv = plan(("recv", [1], -1, False, None, ends.pieces(1, 8)))
+        recv = plan(Instr("recv", [1], dst=ends.pieces(1, 8)))
         began = time.monotonic()
         code = engine.execute(recv, 0, into.ctypes.data, timeout=20, tag=1)
         ended.append((ends.WORDS[code], time.monotonic() - began))
@@ -281,7 +282,7 @@ def test_who_drives_stops_when_another_run_on_the_lane_fails() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.2)
-    send = plan(("send", [1], -1, False, ends.pieces(0, len(x)), None))
+    send = plan(Instr("send", [1], src=ends.pieces(0, len(x))))
     queued = Queued(engine, send, x.ctypes.data, 0, timeout=0.3, tag=2)
     thread.join(30)
     assert (ends.WORDS[queued.status], ended[0][0]) == ("timeout", "timeout")

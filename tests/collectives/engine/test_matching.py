@@ -20,7 +20,7 @@ import hocket
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.communicator.messages import _plan_of
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.plans.lower import OUT
+from hocket.collectives.plans.lower import OUT, Instr
 from hocket.collectives.waiting.queued import Queued
 from hocket.transports.adapter import Adapter
 
@@ -83,7 +83,7 @@ def play(wires: Sequence[Wire], recvs: Sequence[Posted], late: int) -> None:
     def post(recv: Posted) -> None:
         source = peers if recv.source is ANY else (recv.source,)
         buffer = describe(recv.out)
-        plan = _plan_of("recv", "recv()", [("recv", source, -1, False, None, [(OUT, 0, LENGTH)])], buffer)
+        plan = _plan_of("recv", "recv()", [Instr("recv", source, dst=[(OUT, 0, LENGTH)])], buffer)
         recv.run = Queued(engine, plan, 0, buffer.address, tag=recv.tag, keep=recv.out)
 
     for recv in recvs[: len(recvs) - late]:

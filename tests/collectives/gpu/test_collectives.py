@@ -165,8 +165,8 @@ HOST = """
 import sys
 with hocket.init() as comm:
     assert comm.allreduce(np.ones(3))[0] == comm.size
-    gpus = "collectives.accelerated", "collectives.device", "transports.cuda", "kernels.cuda", "kernels.nvrtc"
-    loaded = [name for name in gpus if f"hocket.{name}" in sys.modules]
+    rooms = "hocket.collectives.gpu.", "hocket.system.cuda.", "hocket.kernels.gpu.", "hocket.transports.cuda_ipc."
+    loaded = [name for name in sys.modules if name.startswith(rooms) and name != "hocket.collectives.gpu.gpus"]
     with open("/proc/self/maps") as maps:
         loaded += [line for line in maps if "libcuda" in line]
     say(loaded=loaded, why=comm.gpus.why_staged)

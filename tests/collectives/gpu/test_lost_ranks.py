@@ -12,8 +12,8 @@ import pytest
 from gpu_cases import BY_EVENTS, DELAY
 
 KILLED = """
-from hocket.collectives.gpu import accelerated
-accelerated.RELEASES = 5
+from hocket.collectives.gpu import context
+context.RELEASES = 5
 {before}
 comm = hocket.init()
 xs = [put(np.ones({count}, np.float32)) for _ in range(3)]
@@ -150,7 +150,7 @@ def waiting(self, peers):
 
 def accepting(self, offers):
     accept(self, offers)
-    if self.accelerator is not None and {stage!r} == "opening":
+    if self.where and {stage!r} == "opening":
         time.sleep(0.5)  # the other has opened it
         if second:
             {how}

@@ -20,7 +20,7 @@ from gpu_streams import Late
 import hocket
 from hocket.algorithms.language import registry
 from hocket.collectives.arrays import staging
-from hocket.collectives.gpu.device import Accelerated
+from hocket.collectives.gpu.stream_ops import StreamOps
 from hocket.errors import ArgumentError
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.gpu import launch
@@ -66,7 +66,7 @@ class Launched:
     """`twice_less` of float32 by kernels: nobody waits for the GPU."""
 
     def __init__(self) -> None:
-        self.at = Accelerated(driver.device(0))
+        self.at = StreamOps(driver.device(0))
         self.kept: list[GpuArray] = []  # to free one waits for all streams
 
     def __call__(self, a: Any, b: Any) -> GpuArray:

@@ -17,7 +17,8 @@ from cuda_driver import Driver
 from gpu_arrays import GpuArray
 
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.gpu.device import Accelerated, OnStream
+from hocket.collectives.gpu.stream_ops import OnStream, StreamOps
+from hocket.collectives.plans.lower import Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.conformance import Lanes, Pair, Side
 from hocket.conformance.ends import WORDS, pieces
@@ -109,7 +110,7 @@ class Rank:
         self.engine.connect(self.peer, side.send, side.recv, side)
         self.close_side = side.close or (lambda: None)
         self.stream = DEVICE.stream() if on_gpu else 0
-        self.accelerated = Accelerated(DEVICE) if on_gpu else None
+        self.ops = StreamOps(DEVICE) if on_gpu else None
 
     def array(self, host: Any) -> Any:
         """These bytes, which come late."""
@@ -124,27 +125,27 @@ class Rank:
         plan = Plan([list(instrs)], itemsize=1, dtype=0, scratch=0, segment=0, fingerprint=0, collective="",
                     algorithm="", text="", traffic="moved")  # fmt: skip
         at = [0 if a is None else a.address if self.on_gpu else a.ctypes.data for a in (source, target)]
-        placed = OnStream(self.accelerated, self.stream) if self.accelerated else None
+        placed = OnStream(self.ops, self.stream) if self.ops else None
         return WORDS[self.engine.execute(plan, *at, timeout=timeout, tag=tag, placed=placed)]
 
     def send(self, array: Any, length: int, **how: Any) -> str:
-        return self.run(("send", [self.peer], -1, False, pieces(0, length), None), source=array, **how)
+        return self.run(Instr("send", [self.peer], src=pieces(0, length)), source=array, **how)
 
     def recv(self, array: Any, length: int, **how: Any) -> str:
-        return self.run(("recv", [self.peer], -1, False, None, pieces(1, length)), target=array, **how)
+        return self.run(Instr("recv", [self.peer], dst=pieces(1, length)), target=array, **how)
 
     def swap(self, source: Any, target: Any, length: int) -> str:
-        sent = ("send", [self.peer], -1, False, pieces(0, length), None)
-        return self.run(sent, ("recv", [self.peer], -1, False, None, pieces(1, length)), source=source, target=target)
+        sent = Instr("send", [self.peer], src=pieces(0, length))
+        return self.run(sent, Instr("recv", [self.peer], dst=pieces(1, length)), source=source, target=target)
 
     def bytes(self, array: Any, length: int) -> Any:
         return array.get()[:length] if self.on_gpu else array
 
     def close(self) -> None:
-        if self.accelerated:
+        if self.ops:
             DEVICE.synchronize(self.stream)
             DEVICE.end_stream(self.stream)
-            self.accelerated.close()
+            self.ops.close()
 
 
 @pytest.fixture

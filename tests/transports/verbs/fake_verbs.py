@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.collectives.plans.lower import Instr
 from hocket.conformance import Lanes, ends
 from hocket.conformance.ends import End, data, each
 from hocket.transports.verbs import port
@@ -92,8 +93,8 @@ def talk(side: Any, rounds: int = 12) -> Callable[[End], str]:
         mine, into = data(LONG, end.rank), np.zeros(LONG, np.uint8)
         for i in range(rounds):
             n = LONG if i % 3 == 0 else 70_000 if i % 3 == 1 else 100
-            send = ("send", [1 - end.rank], -1, False, ends.pieces(0, n), None)
-            recv = ("recv", [1 - end.rank], -1, False, None, ends.pieces(1, n))
+            send = Instr("send", [1 - end.rank], src=ends.pieces(0, n))
+            recv = Instr("recv", [1 - end.rank], dst=ends.pieces(1, n))
             instrs = (send, recv) if end.rank == i % 2 else (recv, send)
             result = end.run(*instrs, source=mine, target=into, timeout=8)
             if result != "done":

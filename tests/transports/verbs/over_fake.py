@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from fake_verbs import FAKE, LONG, PINS, Registered, both, get, pin, put, talk
 
+from hocket.collectives.plans.lower import Instr
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, ends
 from hocket.conformance.ends import End, data, each
 from hocket.errors import TransportError
@@ -135,7 +136,7 @@ def test_closed_in_the_middle(delay: float, lanes: Lanes) -> None:
     def one_sided(end: End) -> str:
         x = data(LONG)
         for _ in range(10_000):
-            result = end.run(("send", [0], -1, False, ends.pieces(0, LONG), None), source=x, timeout=8)
+            result = end.run(Instr("send", [0], src=ends.pieces(0, LONG)), source=x, timeout=8)
             if result != "done":
                 return result
         return "done"
@@ -232,7 +233,7 @@ def test_the_owner_dies_while_it_travels(lanes: Lanes) -> None:
     end = Registered(0, [None, pair[0]])
     x = data(LONG)
     device = pair[0].owner[1][0].device
-    send = ("send", [1], -1, False, ends.pieces(0, LONG), None)
+    send = Instr("send", [1], src=ends.pieces(0, LONG))
     assert device.pin(x.ctypes.data, LONG, owner := type("Owner", (), {})())
     assert End.run(end, send, source=x, timeout=0.2) == "timeout"  # and the channel has been told to forget it
     assert weakref.ref(owner)() is owner and device.pinned == 1

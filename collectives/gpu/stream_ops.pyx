@@ -60,29 +60,50 @@ cdef int reduce(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_
 
 cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint64_t count) noexcept nogil:
     cdef uint64_t to = <uintptr_t>out
+    cdef void* parameters[4]
+    parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
+    return spread(gpu, r, r.kernel, count, parameters)
+
+
+cdef int scale(DeviceOps* a, Run* r, void* out, const void* source, size_t count, double factor) noexcept nogil:
+    cdef Gpu* gpu = <Gpu*>a
+    cdef uint64_t to = <uintptr_t>out, x = <uintptr_t>source, n = count
+    cdef void* parameters[4]
+    cdef int entered = hk_device_enter(gpu.device), rc = -1
+    parameters[0], parameters[1], parameters[2], parameters[3] = &to, &x, &n, &factor
+    if entered >= 0:
+        rc = spread(gpu, r, r.scaler, count, parameters)
+    hk_device_leave(gpu.device, entered)
+    return rc
+
+
+cdef int spread(Gpu* gpu, Run* r, void* kernel, uint64_t count, void** parameters) noexcept nogil:
+    """Launch a kernel over so many elements."""
     cdef uint64_t each = <uint64_t>THREAD_BYTES * gpu.block
     cdef uint64_t blocks = (count * r.itemsize + each - 1) // each
-    cdef void* parameters[4]
-    cdef Launch whole
     if blocks > <uint64_t>gpu.most:
         blocks = gpu.most
-    parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
-    whole.function, whole.blocks, whole.threads = <CUfunction>r.kernel, <unsigned int>blocks, gpu.block
-    whole.parameters, whole.meet, whole.then = parameters, NULL, NULL
-    return issue(gpu.device, r.stream, &whole, 0)
+    return issue(gpu.device, r.stream, <CUfunction>kernel, <unsigned int>blocks, gpu.block, parameters)
 
 
-cdef int issue(hk_device* d, void* stream, Launch* l, uint64_t limit_ns) noexcept nogil:
-    """It, and what follows it, within the device's context.  `limit_ns`: of a kernel that waits for others; 0: none."""
-    cdef CUresult rc
-    while l != NULL:
-        if l.meet != NULL:
-            next_call(l.meet, limit_ns)
-        rc = d.cuda.cuLaunchKernel(l.function, l.blocks, 1, 1, l.threads, 1, 1, 0, <CUstream>stream, l.parameters, NULL)
-        if rc:
-            return hk_device_refused(d, b"a kernel", rc)
-        l = l.then
-    return 0
+cdef int issue(hk_device* d, void* stream, CUfunction kernel, unsigned int blocks, unsigned int threads,
+               void** parameters) noexcept nogil:
+    """Within the device's context."""
+    cdef CUresult rc = d.cuda.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, <CUstream>stream, parameters, NULL)
+    return hk_device_refused(d, b"a kernel", rc) if rc else 0
+
+
+cdef int meet(DeviceOps* a, Run* r, void* source, void* out) noexcept nogil:
+    """Launch the kernel that meets those of the other ranks."""
+    cdef hk_device* d = (<Gpu*>a).device
+    cdef Launch* l = <Launch*>r.meeting
+    cdef int entered = hk_device_enter(d), rc = -1
+    if entered >= 0:
+        (<uint64_t*>l.parameters[l.x])[0], (<uint64_t*>l.parameters[l.x + 1])[0] = <uintptr_t>source, <uintptr_t>out
+        next_call(l.meet, r.limit)
+        rc = issue(d, r.stream, l.function, l.blocks, l.threads, l.parameters)
+    hk_device_leave(d, entered)
+    return rc
 
 
 # Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory,
@@ -98,19 +119,15 @@ cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
 
 
 cdef int end(DeviceOps* a, Run* r) noexcept nogil:
-    cdef hk_device* d = (<Gpu*>a).device
-    cdef int entered = hk_device_enter(d), rc = 0
-    if r.last != NULL:
-        rc = -1 if entered < 0 else issue(d, r.stream, <Launch*>r.last, r.limit)
-    hk_device_leave(d, entered)
-    if r.nsteps and d.refusals != (<Gpu*>a).refusals:   # a channel could not say so: `consume` returns nothing
+    cdef Gpu* gpu = <Gpu*>a
+    if r.nsteps and gpu.device.refusals != gpu.refusals:    # a channel could not say so: `consume` returns nothing
         return -1
-    return rc or in_turn(<Gpu*>a, r, hk_device_record)
+    return in_turn(gpu, r, hk_device_record)
 
 
 cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
     cdef int entered, rc = -1
-    if r.base[SCRATCH] == NULL and (r.last == NULL or (<Launch*>r.last).meet == NULL):
+    if r.base[SCRATCH] == NULL and r.meeting == NULL:
         return 0
     entered = hk_device_enter(gpu.device)
     if entered >= 0:
@@ -119,12 +136,13 @@ cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexc
     return rc
 
 
-cdef class Accelerated:
+cdef class StreamOps:
     """`device` for one queue: its scratch memory, its own stream, and the order between the calls' streams."""
 
     def __cinit__(self, Device device):
         self.device = device
-        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.begin, self.gpu.base.end = copy, reduce, begin, end
+        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.scale, self.gpu.base.call = copy, reduce, scale, meet
+        self.gpu.base.begin, self.gpu.base.end = begin, end
         self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
         self.gpu.device = &device.d
         self.gpu.most, self.gpu.block = geometry(1 << 62, device.multiprocessors)
@@ -143,29 +161,9 @@ cdef class Accelerated:
         """Kernels of this queue meet those of the other ranks there."""
         self.meeting, self.gpu.meet = meeting, &meeting.meet
 
-    def scale(self, dtype, uintptr_t out, uintptr_t source, size_t count, double factor, uintptr_t stream) -> None:
-        """out = source * factor, in stream order; `out` may be `source`."""
-        cdef Launch launch
-        kept = self.scaling(&launch, dtype, out, source, count, factor)
-        with self.device:
-            if issue(&self.device.d, <void*>stream, &launch, 0) != 0:
-                raise TransportError(f"{self.device} refused {self.device.d.words.decode()}")
-
-    cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor):
-        """The launch that does so; what is returned must live until it has been issued."""
-        kernel = kernels.scale(dtype.name)
-        cdef uintptr_t found = self._function(kernel)
-        launch.function = <CUfunction>found
-        launch.blocks, launch.threads = geometry(count * dtype.itemsize, self.device.multiprocessors)
-        launch.meet = launch.then = NULL
-        return self.arguments(launch, kernel, (out, source, count, factor))
-
-    cdef object arguments(self, Launch* launch, kernel, tuple values):
-        """Give the launch these; what is returned must live until it has been issued."""
-        where, kept = arguments(kernel, *values)
-        cdef uintptr_t parameters = ctypes.addressof(where)
-        launch.parameters = <void**>parameters
-        return where, kept
+    def scaler(self, dtype) -> int:
+        """The kernel that multiplies this dtype."""
+        return self._function(kernels.scale(dtype.name))
 
     def _function(self, kernel, expression=None):
         """`expression`: the user's that it is made of."""
@@ -217,27 +215,23 @@ cdef class Accelerated:
 cdef class OnStream(Placed):
     """On this GPU, in the order of this stream, to be reduced by this kernel."""
 
-    def __init__(self, Accelerated at, uintptr_t stream, uintptr_t kernel=0):
+    def __init__(self, StreamOps at, uintptr_t stream, uintptr_t kernel=0, uintptr_t scaler=0):
         self.at, self.device = at, &at.gpu.base
-        self.stream, self.kernel, self.kept = stream, kernel, []
+        self.stream, self.kernel, self.scaler, self.kept = stream, kernel, scaler, None
 
-    def then_meet(self, kernel, size_t nbytes, uintptr_t x, uintptr_t out, size_t count, expression=None) -> None:
-        """Let this kernel carry out the call, of so many bytes, when the hosts have met; then comes what comes last."""
+    def meet(self, kernel, size_t nbytes, size_t count, expression=None) -> None:
+        """Let this kernel carry out the call, of so many bytes, when the hosts have met."""
         cdef Meeting meeting = self.at.meeting
-        cdef Launch* launch = &self.meets
-        cdef uintptr_t found = self.at._function(kernel, expression)
-        launch.function, launch.meet, launch.then = <CUfunction>found, &meeting.meet, <Launch*>self.last
-        launch.blocks, launch.threads = meeting_geometry(nbytes, meeting.multiprocessors)
+        cdef uintptr_t found = self.at._function(kernel, expression), parameters
+        self.launch.function, self.launch.meet = <CUfunction>found, &meeting.meet
+        self.launch.blocks, self.launch.threads = meeting_geometry(nbytes, meeting.multiprocessors)
         there = [meeting.peers, meeting.windows]
         if kernel.params[len(there)][0] == "scratch":
             there.append(meeting.scratch)
-        self.kept.append(self.at.arguments(launch, kernel, (*there, x, out, count)))
-        self.last = launch
-
-    def then_scale(self, dtype, uintptr_t address, size_t count, double factor) -> None:
-        """Multiply this in place when all of the call has been issued, before anything of the next one."""
-        self.kept.append(self.at.scaling(&self.scales, dtype, address, address, count, factor))
-        self.last = &self.scales
+        where, values = arguments(kernel, *there, 0, 0, count)  # x and out are known when its turn has come
+        self.kept, parameters = (where, values), ctypes.addressof(where)
+        self.launch.parameters, self.launch.x = <void**>parameters, len(there)
+        self.meeting = &self.launch
 
     cdef char* memory(self, size_t nbytes) except NULL:
         return self.at.memory(nbytes)

@@ -22,10 +22,10 @@ cdef struct Launch:                 # of a kernel, with all that it needs
     unsigned int blocks, threads
     void** parameters
     Meet* meet                      # it meets the other ranks' kernels; or NULL
-    Launch* then                    # what follows; or NULL
+    int x                           # of a call that meets: which parameter is x; the next is out
 
 
-cdef class Accelerated:
+cdef class StreamOps:
     cdef Gpu gpu
     cdef readonly Device device
     cdef uintptr_t side             # the stream of asynchronous calls
@@ -34,11 +34,9 @@ cdef class Accelerated:
     cdef uintptr_t scratch          # ... the largest, and its bytes
     cdef size_t largest
     cdef char* memory(self, size_t nbytes) except NULL
-    cdef object arguments(self, Launch* launch, kernel, tuple values)
-    cdef object scaling(self, Launch* launch, dtype, uintptr_t out, uintptr_t source, size_t count, double factor)
 
 
 cdef class OnStream(Placed):
-    cdef Accelerated at
-    cdef Launch meets, scales
-    cdef list kept          # what their parameters lie in
+    cdef StreamOps at
+    cdef Launch launch      # of the kernel that meets
+    cdef object kept        # what its parameters lie in

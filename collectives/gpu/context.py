@@ -17,8 +17,8 @@ from hocket.algorithms.language.registry import Algorithm, get
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
-from hocket.collectives.gpu.device import Accelerated
 from hocket.collectives.gpu.meeting import KERNELS, LARGEST, ROOM, Meeting
+from hocket.collectives.gpu.stream_ops import StreamOps
 from hocket.collectives.gpu.trial import Found, Share, first, tried
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
@@ -35,7 +35,7 @@ RELEASES, RELEASE_EVERY = 100, 0.1
 """How often waits are ended then, and how many seconds apart: a rank that lives may undo it by what it has issued."""
 
 
-class Accelerator:
+class GpuContext:
     """What a queue has of this rank's GPU: lanes to the peers, and what computes."""
 
     def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
@@ -56,7 +56,7 @@ class Accelerator:
         self.is_driven: Callable[[], bool] = lambda: False
         """Is a call of the queue under way in some thread?"""
         self.pinned = channels.Pinned(self.device)
-        self.accelerated = Accelerated(self.device)
+        self.ops = StreamOps(self.device)
         self.meeting: Meeting | None = None
         """Where kernels of this queue meet those of the other ranks."""
         self._processors = 0 if found.why_apart else found.processors
@@ -85,7 +85,7 @@ class Accelerator:
         if self._processors and self.lane is not None:
             rooms = [self.lane.room(place) for place in self._order]
             self.meeting = Meeting(self.device, self._rank, rooms, self._processors)
-            self.accelerated.join(self.meeting)
+            self.ops.join(self.meeting)
 
     def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
         """Do kernels that meet carry out such calls alone?  The same on all members."""
@@ -171,7 +171,7 @@ class Accelerator:
     def _give_back(self, clean: bool) -> None:
         if self.lane is not None:
             self.device.settle()  # what uses the peers' memory is through
-        self.accelerated.close()
+        self.ops.close()
         self.pinned.close()
         if self.meeting is not None:
             self.meeting.close()
@@ -183,7 +183,7 @@ class Accelerator:
 
 
 _lock = threading.Lock()
-_ending: list[Accelerator] = []
+_ending: list[GpuContext] = []
 """Whose streams' waits are being ended."""
 _mapped: list[Buffer] = []
 """Registered, and perhaps still mapped by peers that did not say goodbye: not freed before the process ends."""
@@ -197,14 +197,14 @@ def leave() -> None:
         each.leave()
 
 
-def build(comm: Any, ordinal: int, share: Share) -> tuple[Accelerator | None, Found]:
+def build(comm: Any, ordinal: int, share: Share) -> tuple[GpuContext | None, Found]:
     """This rank's part of a queue on that GPU, if the members can have one."""
     made, found = None, tried(comm, ordinal, share)
     if found.why_staged:
         return None, found
     why = ""
     try:
-        made = Accelerator(ordinal, comm.rank, comm.groups, found)
+        made = GpuContext(ordinal, comm.rank, comm.groups, found)
     except TransportError as error:
         why = str(error)
     try:
