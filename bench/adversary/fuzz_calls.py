@@ -10,7 +10,7 @@ import numpy as np
 
 import hocket
 from hocket.algorithms.language.contract import CONTRACTS, Contract
-from hocket.bench.adversary.fuzz_program import Call
+from hocket.bench.adversary.fuzz_rounds import Call
 from hocket.bench.adversary.fuzz_values import ALL, FUNCTIONS, Array, Wanted, difference, reduced, values
 
 GUARD, POISON = 64, 0xA5

@@ -10,7 +10,7 @@ from typing import Any
 
 import hocket
 from hocket.bench.adversary.fuzz_calls import Guarded, WrongError
-from hocket.bench.adversary.fuzz_program import Messages
+from hocket.bench.adversary.fuzz_rounds import Messages
 from hocket.bench.adversary.fuzz_values import Array, values
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import hocket
 from hocket.bench.adversary.fuzz_calls import Case, Made, WrongError
 from hocket.bench.adversary.fuzz_messages import Exchange
-from hocket.bench.adversary.fuzz_program import Calls, Drop, Make, Messages, Round, Settle, program, told
+from hocket.bench.adversary.fuzz_program import program
+from hocket.bench.adversary.fuzz_rounds import Calls, Drop, Make, Messages, Round, Settle, told
 from hocket.bench.adversary.trial import listen, say
 
 UNDER_WAY = 12

@@ -15,7 +15,8 @@ import pytest
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.bench import fuzz
 from hocket.bench.adversary import trial
-from hocket.bench.adversary.fuzz_program import Call, Calls, Drop, Make, Messages, Settle, program
+from hocket.bench.adversary.fuzz_program import program
+from hocket.bench.adversary.fuzz_rounds import Call, Calls, Drop, Make, Messages, Settle
 from hocket.bench.adversary.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
 
 SECONDS = 20
