@@ -6,50 +6,31 @@ both on the reactor's thread, while the failed call waits in `fail`.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.engine.shortcut import ShortWay
 from hocket.collectives.failures import wording
-from hocket.collectives.failures.callsite import caller_site, thread_site
-from hocket.collectives.failures.leaving import GRACE, HAS_LEFT, HasLeft, missed_in_collective, missed_in_messages
-from hocket.collectives.plans.plan import Plan
-from hocket.collectives.waiting.queued import Queued, oldest, under_way
+from hocket.collectives.failures.accounts import account_of
+from hocket.collectives.failures.callsite import thread_site
+from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
+from hocket.collectives.failures.long_waits import LongWaits
+from hocket.collectives.waiting.queued import Queued, oldest
 from hocket.control.faults import LEFT
 from hocket.control.records import Account, Fault, Kind, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
 from hocket.kernels.dtypes import DTYPES
 
-log = logging.getLogger("hocket")
 DONE = CODES["done"]
-STUCK_AFTER = 0.2
-"""Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
 VERDICT_WAIT = 3.0
 """Seconds a failed call waits for the hub to hear all sides."""
-STILL_WAITING, ANSWERS = 10.0, 0.5
-"""Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
 TOLD = 1.0
 """Seconds in which the control plane tells why a connection has ended."""
-
-
-@dataclass
-class Waiting:
-    """One long wait of an engine: in which call, how long by now, and what was done about it."""
-
-    seq: int
-    seconds: float = 0.0
-    stuck: bool = False
-    asked: bool = False
-    said: bool = False
-    left: frozenset[int] = frozenset()
-    """Ranks that had left, and that it could not end without, when it last looked."""
 
 
 class Reporter:
@@ -66,10 +47,8 @@ class Reporter:
         """Has a call raised what ended it?"""
         self.verdict: Verdict | None = None
         self.halted = False
-        self.told: dict[int, Account] = {}
-        """What other world ranks said that they were doing, when this one asked as it waited long."""
+        self.long_waits = LongWaits(members)
         self._heard = threading.Event()
-        self._waits: dict[Engine, Waiting] = {}
         self._stranded: dict[int, list[int]] = {}
         """Members that cannot go on, as those have left."""
 
@@ -93,7 +72,7 @@ class Reporter:
         if ended is not None and (first := oldest(engine)) is not None and first.seq < ended.seq:
             ended = first  # that one failed; those queued after it fail with it
         self.raised = True
-        account = _account(engine, ended)
+        account = account_of(engine, ended)
         call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
             error = engine.error or Error("unknown")
@@ -226,7 +205,7 @@ class Reporter:
         for queue in list(self.members.queues.values()):
             engine = queue.engine
             if engine.busy or oldest(engine) is not None:
-                found = _account(engine, where=self._where)
+                found = account_of(engine, where=self._where)
                 return found | (then if seq < found["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}
 
@@ -251,55 +230,9 @@ class Reporter:
 
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
-        plan, _, seq, _ = _at(engine)
-        waiting = self._waits.get(engine)
-        if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
-            waiting = self._waits[engine] = Waiting(seq)
-        waiting.seconds = seconds
-        if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
-            waiting.stuck = True
-            self.world.session.stuck({
-                "comm": self.name, "seq": seq, "ranks": self.world_ranks, "fingerprint": f"{plan.fingerprint:08x}",
-                "account": _account(engine),
-            })  # fmt: skip
-        if seconds > STILL_WAITING and plan is not None:
-            self._say_what_holds_up(engine, waiting)
+        waiting = self.long_waits.go_on(engine, seconds)
         if self.world.left and not self.halted:  # a verdict says more: a rank that left may have followed another
-            self._look_who_left(engine, waiting)
-
-    def _look_who_left(self, engine: Engine, waiting: Waiting) -> None:
-        """Raise `HasLeft` if a call of this engine needs a rank that has left."""
-        left = {self.world_ranks.index(r): calls for r, calls in self.world.left.items() if r in self.world_ranks}
-        said = dict.fromkeys(self._stranded) | {r: calls.get(self.name) for r, calls in left.items()}
-        queue = next((queue for queue in self.members.queues.values() if queue.engine is engine), self.members.main)
-        plan, number, before = engine.plan, waiting.seq, waiting.left
-        waiting.left = frozenset(said)
-        if plan is None or plan.algorithm != "message":
-            counted = said if queue is self.members.main else dict.fromkeys(said)
-            gone = missed_in_collective(number, counted, waiting.seconds)
-        else:  # what it sent before it left may have come since this wait last looked for it
-            gone = missed_in_messages([plan if engine.busy else None, *under_way(engine)], before)
-            if waiting.seconds < GRACE and not all(queue.is_local(r) for r in gone):
-                gone = []
-        if gone:
-            raise HasLeft(gone)
-
-    def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
-        """Once in a call that takes long: ask the others what they are doing, and a moment later log it.
-
-        Of all ranks that wait the hub answers one; the others have nothing to say.
-        """
-        if not waiting.asked:
-            waiting.asked = True
-            self.told.clear()
-            self.world.session.ask(self.name, self.world_ranks)
-        elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
-            waiting.said = True
-            said, all_ranks = list(self.told.items()), self.world_ranks
-            told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
-            if told:
-                others = {r: told.get(r) for r in range(self.size) if r != self.rank}
-                log.warning("%s", wording.still_waiting(_account(engine), others, waiting.seconds))
+            self.long_waits.look_who_left(engine, waiting, self._stranded)
 
     def give_up(self, error: BaseException) -> None:
         """This rank fails with `error`: tell the others now, so that none of them waits for it."""
@@ -307,25 +240,6 @@ class Reporter:
         if self.broken is None:
             self._report("error", f"{type(error).__name__}: {error}", self.account())
             self.abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
-
-
-def _account(
-    engine: Engine, ended: Queued | None = None, where: Callable[[], str] = caller_site
-) -> Account:
-    """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it."""
-    plan, call, seq, site = _at(engine, ended)
-    account: Account = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
-    if plan is not None and plan.algorithm == "message":
-        account["waits_for"] = sorted(plan.peers)
-    return account
-
-
-def _at(engine: Engine, ended: Queued | None = None) -> tuple[Plan | None, str, int, str | None]:
-    """The call that an engine is at: its plan, the call in words, its number, where it was made if that is known."""
-    queued = ended or oldest(engine)
-    if queued is not None:
-        return queued.plan, queued.words, queued.seq, queued.site
-    return engine.plan, engine.words, engine.sequence, None
 
 
 def _details(error: BaseException) -> Iterable[Any]:

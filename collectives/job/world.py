@@ -189,7 +189,7 @@ class World:
     def _on_told(self, name: str, rank: int, account: Account) -> None:
         for comm in self.present():
             if comm.name == name:
-                comm.reporter.told[rank] = account
+                comm.reporter.long_waits.told[rank] = account
 
     def _on_verdict(self, verdict: Verdict) -> None:
         if verdict["kind"] == "lost":

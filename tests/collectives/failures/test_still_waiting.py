@@ -8,8 +8,8 @@ from harness import Job
 LATE = """
 import time
 import hocket, numpy as np
-from hocket.collectives.failures import reporting
-reporting.STILL_WAITING = 0.5
+from hocket.collectives.failures import long_waits
+long_waits.STILL_WAITING = 0.5
 comm = hocket.init(transport="{transport}")
 x = np.ones(3)
 comm.allreduce(x)

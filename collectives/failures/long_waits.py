@@ -1,0 +1,96 @@
+"""When a rank waits long: the hub learns what for, its log says for whom, and who has left is not waited for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hocket.collectives.communicator.members import Members
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.failures import wording
+from hocket.collectives.failures.accounts import account_of, at
+from hocket.collectives.failures.leaving import GRACE, HasLeft, missed_in_collective, missed_in_messages
+from hocket.collectives.waiting.queued import under_way
+from hocket.control.records import Account
+
+log = logging.getLogger("hocket")
+STUCK_AFTER = 0.2
+"""Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
+STILL_WAITING, ANSWERS = 10.0, 0.5
+"""Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
+
+
+@dataclass
+class Waiting:
+    """One long wait of an engine: in which call, how long by now, and what was done about it."""
+
+    seq: int
+    seconds: float = 0.0
+    stuck: bool = False
+    asked: bool = False
+    said: bool = False
+    left: frozenset[int] = frozenset()
+    """Ranks that had left, and that it could not end without, when it last looked."""
+
+
+class LongWaits:
+    """Those of a communicator's engines."""
+
+    def __init__(self, members: Members) -> None:
+        self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
+        self.name, self.rank, self.size = members.name, members.rank, members.size
+        self.told: dict[int, Account] = {}
+        """What other world ranks said that they were doing, when this one asked as it waited long."""
+        self._waits: dict[Engine, Waiting] = {}
+
+    def go_on(self, engine: Engine, seconds: float) -> Waiting:
+        """It has waited for `seconds` by now: tell the hub, or say for whom, if that is long."""
+        plan, _, seq, _ = at(engine)
+        waiting = self._waits.get(engine)
+        if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
+            waiting = self._waits[engine] = Waiting(seq)
+        waiting.seconds = seconds
+        if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
+            waiting.stuck = True
+            self.world.session.stuck({
+                "comm": self.name, "seq": seq, "ranks": self.world_ranks, "fingerprint": f"{plan.fingerprint:08x}",
+                "account": account_of(engine),
+            })  # fmt: skip
+        if seconds > STILL_WAITING and plan is not None:
+            self._say_what_holds_up(engine, waiting)
+        return waiting
+
+    def look_who_left(self, engine: Engine, waiting: Waiting, stranded: Iterable[int]) -> None:
+        """Raise `HasLeft` if a call of this engine needs a rank that has left, or one of `stranded`."""
+        left = {self.world_ranks.index(r): calls for r, calls in self.world.left.items() if r in self.world_ranks}
+        said = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
+        queue = next((queue for queue in self.members.queues.values() if queue.engine is engine), self.members.main)
+        plan, number, before = engine.plan, waiting.seq, waiting.left
+        waiting.left = frozenset(said)
+        if plan is None or plan.algorithm != "message":
+            counted = said if queue is self.members.main else dict.fromkeys(said)
+            gone = missed_in_collective(number, counted, waiting.seconds)
+        else:  # what it sent before it left may have come since this wait last looked for it
+            gone = missed_in_messages([plan if engine.busy else None, *under_way(engine)], before)
+            if waiting.seconds < GRACE and not all(queue.is_local(r) for r in gone):
+                gone = []
+        if gone:
+            raise HasLeft(gone)
+
+    def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
+        """Once in a call that takes long: ask the others what they are doing, and a moment later log it.
+
+        Of all ranks that wait the hub answers one; the others have nothing to say.
+        """
+        if not waiting.asked:
+            waiting.asked = True
+            self.told.clear()
+            self.world.session.ask(self.name, self.world_ranks)
+        elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
+            waiting.said = True
+            said, all_ranks = list(self.told.items()), self.world_ranks
+            told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
+            if told:
+                others = {r: told.get(r) for r in range(self.size) if r != self.rank}
+                log.warning("%s", wording.still_waiting(account_of(engine), others, waiting.seconds))
