@@ -124,7 +124,7 @@ def _packages() -> Iterator[str]:
 
 def _launcher() -> Iterator[str]:
     from hocket.collectives.job.config import Config
-    from hocket.collectives.job.launchers import detect
+    from hocket.collectives.job.place import detect
 
     # The secret stays where it is: only the place is asked for.
     yield detect(os.environ, Config.from_env(dict(os.environ))).why

@@ -48,7 +48,8 @@ PEERS = ("gloo", *MPIS, *(f"{name}-single" for name in MPIS))
 def launched(ranks: int | None) -> int | None:
     """How many ranks a launcher has started this program as; None: it was started by hand, or to start `ranks`."""
     from hocket.collectives.job.config import Config
-    from hocket.collectives.job.launchers import ALONE, detect
+    from hocket.collectives.job.launchers import ALONE
+    from hocket.collectives.job.place import detect
 
     # Only the place is asked for: whether there is a secret is for init() to find out.
     place = detect(os.environ, Config(secret=b"not a secret: no one is met"))
@@ -58,7 +59,7 @@ def launched(ranks: int | None) -> int | None:
 def is_first() -> bool:
     """Is this process rank 0 of its launcher's, or alone?"""
     from hocket.collectives.job.config import Config
-    from hocket.collectives.job.launchers import detect
+    from hocket.collectives.job.place import detect
 
     return detect(os.environ, Config(secret=b"not a secret: no one is met")).rank == 0
 

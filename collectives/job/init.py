@@ -19,8 +19,9 @@ from hocket.collectives.calls import asked
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import OPEN_KEY, Place, detect, meeting_path, mpi_place, own_address
+from hocket.collectives.job.launchers import mpi_place
 from hocket.collectives.job.local_world import lone_session
+from hocket.collectives.job.place import OPEN_KEY, Place, detect, meeting_path, own_address
 from hocket.collectives.job.world import World
 from hocket.collectives.tuning import cache
 from hocket.collectives.waiting import queued

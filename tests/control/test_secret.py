@@ -16,7 +16,7 @@ import pytest
 
 from hocket.bench.harness import hosts
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import Place, meeting_path
+from hocket.collectives.job.place import Place, meeting_path
 from hocket.control import secret
 from hocket.errors import ArgumentError
 from hocket.transports.base import Context

@@ -64,7 +64,7 @@ def test_ranks_meet(run):
     code, out, err = run(3, """
 import os
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import detect
+from hocket.collectives.job.place import detect
 from hocket.control.rendezvous import join
 config = Config.from_env()
 place = detect(os.environ, config)

@@ -14,7 +14,7 @@ import pytest
 from hocket.collectives.calls import asked
 from hocket.collectives.job import init
 from hocket.collectives.job.config import VARIABLES, Config, interface_address
-from hocket.collectives.job.launchers import OPEN_KEY, ancestor, detect, parse_address, show_meeting
+from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, parse_address, show_meeting
 from hocket.errors import ArgumentError
 
 SECRET = Config(secret=b"s" * 16)
@@ -158,7 +158,7 @@ def test_address_texts():
 
 
 def test_ancestor_is_the_same_for_siblings():
-    code = "import os; from hocket.collectives.job.launchers import ancestor; print(ancestor((), os.getppid()))"
+    code = "import os; from hocket.collectives.job.place import ancestor; print(ancestor((), os.getppid()))"
     seen = {subprocess.check_output([sys.executable, "-c", code], text=True).strip() for _ in range(2)}
     assert seen == {ancestor((), os.getpid())}
 
@@ -168,7 +168,7 @@ def test_ancestor_is_the_same_for_siblings():
 PLACE = """
 import json, os
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import detect
+from hocket.collectives.job.place import detect
 from hocket.control.rendezvous import join
 place = detect(os.environ, Config.from_env())
 session = join(place.rank, place.size, place.address, place.key, place.job, 20)

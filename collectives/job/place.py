@@ -1,0 +1,195 @@
+"""Where this process stands in its job: which rank of how many, and where the ranks meet.
+
+Ranks on one machine meet at a unix path that each of them can compute without talking; ranks on several need a secret
+and rank 0's address.  Opens no connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import re
+import socket
+
+from hocket.collectives.job.config import Config
+from hocket.collectives.job.launchers import ALONE, MPI_LAUNCHERS, Claim, Environ, argued, claims_of, integer
+from hocket.control.dial import show
+from hocket.control.places import PATH_LIMIT, is_private
+from hocket.control.rendezvous import Meeting
+from hocket.control.secret import MAKE_ONE
+from hocket.errors import ArgumentError
+
+log = logging.getLogger("hocket.collectives")
+CANDIDATES = 8  # ports that rank 0 may take, when no range is given
+OPEN_KEY = b"hocket: authentication is off"  # what auth="none" proves, on purpose, to everybody
+PROXIES = ("hydra", "pmi_proxy", "mpiexec", "mpirun", "slurmstepd")  # the one process above all ranks of a machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where this process stands in its job."""
+
+    rank: int
+    size: int
+    local_rank: int | None  # None: several hosts, and the launcher does not say
+    launcher: str
+    address: Meeting
+    job: str
+    key: bytes | None = dataclasses.field(repr=False)
+    single_host: bool | None  # None: not known
+    why: str
+
+
+def detect(
+    environ: Environ,
+    config: Config | None = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    address: str | None = None,
+    auth: str = "secret",
+) -> Place:
+    """This process's place.  rank and size go together and beat every launcher; address beats the launcher's."""
+    config = config or Config()
+    if auth not in ("secret", "none"):
+        raise ArgumentError(f'auth is {auth!r}; accepted: "secret" (the default) or "none"')
+    if (rank is None) != (size is None):
+        raise ArgumentError("rank and size go together: give both, or neither to take them from the launcher")
+    claims = claims_of(environ) if rank is None or size is None else [argued(environ, rank, size)]
+    me = claims[0]
+    single = next((claim.single_host for claim in claims if claim.single_host is not None), None)
+    job = _job(environ, claims, single)
+    given = address or environ.get("HOCKET_RENDEZVOUS") if me.by.name == "hocket run" else address
+    if given:
+        meeting, job = parse_address(given), given
+    elif single:
+        meeting = ("unix", meeting_path(environ, job))
+    else:
+        meeting = ("tcp", _master(environ, me), _ports(environ, config, me, job))
+    key = config.secret
+    if key is None and meeting[0] == "tcp":
+        key = _no_secret(me, show_meeting(meeting), auth)
+    local_rank = me.rank if me.local_rank is None and single else me.local_rank
+    why = f"rank {me.rank} of {me.size} from {me.by.name}{me.named}; rendezvous {show_meeting(meeting)}"
+    return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why)
+
+
+def _job(environ: Environ, claims: list[Claim], single: bool | None) -> str:
+    """A name that all ranks of this job, and no other job of this machine, compute."""
+    me = claims[0].by
+    if me is ALONE:
+        return f"alone:{ancestor((), os.getpid())}"
+    for by in (claim.by for claim in claims):
+        words = [environ.get(name, "") for name in by.job]
+        if any(words):
+            return ":".join([by.name, str(os.geteuid()), *words])
+    if me.name in MPI_LAUNCHERS and single:
+        return f"{me.name}:{ancestor(PROXIES, os.getpid())}"
+    return f"{me.name}:{os.geteuid()}:{environ.get('MASTER_ADDR', '')}"
+
+
+def ancestor(names: tuple[str, ...], pid: int) -> str:
+    """pid and start time of the nearest process above `pid` with such a name, else of its parent (no names: itself)."""
+    chain: list[tuple[int, str, str]] = []
+    while pid > 0:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                head, _, tail = file.read().rpartition(")")
+        except OSError:
+            break
+        fields = tail.split()
+        chain.append((pid, head.partition("(")[2], fields[19]))
+        pid = int(fields[1])
+    found = [entry for entry in chain[1:] if entry[1].startswith(names)] if names else chain
+    number, _, started = (found or chain[1:] or chain)[0]
+    return f"{number}.{started}"
+
+
+def meeting_path(environ: Environ, job: str) -> str:
+    """A unix path in this user's private directory.  (The listener checks that it is private.)
+
+    XDG_RUNTIME_DIR, where it is the user's own, beats TMPDIR: nobody else can have made a directory in there before.
+    """
+    name = f"hocket-{os.geteuid()}/{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if is_private(runtime):
+        path = os.path.join(runtime, name)
+        if len(os.fsencode(path)) <= PATH_LIMIT:
+            return path
+    path = os.path.join(environ.get("TMPDIR") or "/tmp", name)
+    return path if len(os.fsencode(path)) <= PATH_LIMIT else f"/tmp/{name}"
+
+
+def _master(environ: Environ, me: Claim) -> str:
+    """The host of rank 0."""
+    if environ.get("MASTER_ADDR"):
+        return environ["MASTER_ADDR"]
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+    if me.by.name == "Slurm" and (found := re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)):
+        return found[1] + (found[2] or "")  # node[03-07,12] begins with node03
+    raise ArgumentError(
+        f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks are not known to be on one machine, and "
+        "rank 0's is not known: set MASTER_ADDR to its name on every rank, or call init(address='tcp:host:port')"
+    )
+
+
+def own_address(environ: Environ) -> str:
+    """The address of this host from which it reaches MASTER_ADDR; without one, that of its own name; else loopback."""
+    try:
+        found = socket.getaddrinfo(environ.get("MASTER_ADDR") or socket.gethostname(), 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return "127.0.0.1"
+    for family, kind, _, _, place in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as sock:
+            sock.connect(place)  # sends nothing, but chooses a way
+            return str(sock.getsockname()[0])
+    return "127.0.0.1"
+
+
+def _ports(environ: Environ, config: Config, me: Claim, job: str) -> list[int]:
+    if config.ports is not None:
+        return list(config.ports)
+    if environ.get("MASTER_PORT"):
+        # torchrun's own store listens on MASTER_PORT; elsewhere it is free, or torch's, and then the next one is taken.
+        first = integer(environ, "MASTER_PORT") + (me.by.name == "torchrun")
+    else:
+        # Below the ports that systems give to outgoing connections.
+        first = 20000 + int(hashlib.sha256(job.encode()).hexdigest(), 16) % 10000
+    return [port for port in range(first, first + CANDIDATES) if port < 65536]
+
+
+def _no_secret(me: Claim, where: str, auth: str) -> bytes:
+    if auth == "none":
+        if me.rank == 0:
+            log.warning("hocket: auth='none': whoever reaches %s can join this job", where)
+        return OPEN_KEY
+    raise ArgumentError(
+        f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks meet over TCP ({where}), so they need a "
+        f"secret: set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}, or HOCKET_SECRET_FILE (mode 0600), "
+        'or call init(auth="none") if everybody on this network may join'
+    )
+
+
+def parse_address(text: str) -> Meeting:
+    """unix:/path, tcp:host:port or tcp:host:first-last; an IPv6 host stands in [ ]."""
+    kind, _, rest = text.partition(":")
+    if kind == "unix" and rest.startswith("/"):
+        return ("unix", rest)
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)(?:-(\d+))?", rest)
+    if kind == "tcp" and found:
+        first, last = int(found[3]), int(found[4] or found[3])
+        if 0 < first <= last < 65536:
+            return ("tcp", found[1] or found[2], list(range(first, last + 1)))
+    raise ArgumentError(f"the address is {text!r}; accepted: unix:/path, tcp:host:port, tcp:host:first-last")
+
+
+def show_meeting(meeting: Meeting) -> str:
+    """The address as parse_address reads it."""
+    if meeting[0] == "unix":
+        return f"unix:{meeting[1]}"
+    ports = meeting[2]  # type: ignore[misc]
+    ports = [ports] if isinstance(ports, int) else ports
+    return show(("tcp", meeting[1], ports[0])) + (f"-{ports[-1]}" if len(ports) > 1 else "")
