@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import functools
 import logging
 import os
-import secrets
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import default
@@ -19,18 +16,16 @@ from hocket.collectives.calls import asked
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import mpi_place
 from hocket.collectives.job.local_world import lone_session
-from hocket.collectives.job.place import OPEN_KEY, Place, detect, meeting_path, own_address
+from hocket.collectives.job.place import detect
+from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import World
 from hocket.collectives.tuning import cache
 from hocket.collectives.waiting import queued
 from hocket.control import encryption
 from hocket.control.reactor import Reactor
-from hocket.control.rendezvous import join
-from hocket.control.secret import MAKE_ONE
 from hocket.control.session import Session
-from hocket.control.store import MeetAtStore, Store
+from hocket.control.store import Store
 from hocket.errors import ArgumentError, Error, TransportError
 from hocket.system import exit_code
 from hocket.transports import registry
@@ -42,14 +37,6 @@ _config: Config | None = None
 _worlds: list[Communicator] = []
 START_TIMEOUT = 60.0
 """Seconds for all ranks to come; HOCKET_TIMEOUT or timeout= if that is shorter."""
-OPEN_STORE = (
-    "the ranks meet through a store, and there is no HOCKET_SECRET: whoever reaches the store can join this job, read "
-    f"its data and alter it, as with auth='none'. Set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}"
-)
-NO_SECRET = (
-    "encryption needs a secret that all ranks hold and nobody else: set HOCKET_SECRET or HOCKET_SECRET_FILE on every "
-    f"rank, made by {MAKE_ONE}"
-)
 CALIBRATION = (8, 4 << 10, 64 << 10, 1 << 20)
 """Sizes measured for HOCKET_TUNING=measure: about a second with a core for each rank."""
 
@@ -102,17 +89,14 @@ def init(
     address, transport = optional(address, "address"), optional(transport, "transport")
     wait = _wait(timeout, settings)
     told = any(each is not None for each in (store, rank, size, address))
-    by_mpi = None if told else _by_mpi_launcher(settings, wait)
+    launched = None if told else by_mpi_launcher(settings, wait)
     if store is not None:
-        start = _at_store(store, rank, size, address, settings, wait)
-    elif by_mpi is not None:
-        start = by_mpi
+        start = at_store(store, rank, size, address, settings, wait)
+    elif launched is not None:
+        start = launched
     else:
         place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
-        if settings.encrypt and place.key == OPEN_KEY:
-            raise ArgumentError(NO_SECRET)
-        encrypted = settings.encrypt
-        start = Start(place.rank, place.size, place.why, lambda reactor: _at_address(place, wait, reactor, encrypted))
+        start = at_address(place, wait, settings.encrypt)
     return _communicator(start, settings, transport, wait, make_default)
 
 
@@ -131,7 +115,7 @@ def from_mpi(
 
     settings = config()
     transport, wait = optional(transport, "transport"), _wait(timeout, settings)
-    return _communicator(_by_mpi(MpiJob(comm, wait), settings, wait), settings, transport, wait, make_default)
+    return _communicator(by_mpi(MpiJob(comm, wait), settings, wait), settings, transport, wait, make_default)
 
 
 def _wait(timeout: float | None, settings: Config) -> float:
@@ -160,90 +144,12 @@ def _communicator(
         if peer != start.rank:
             log.info("rank %d to rank %d: %s", start.rank, peer, world.transport(peer))
     if start.open_store and start.rank == 0 and len(world.hosts) > 1:
-        _warn_of_open_store()
+        warn_of_open_store()
     _worlds[:] = [each for each in _worlds if not each.reporter.closed]  # what was left may go, and its memory with it
     _worlds.append(comm)
     if make_default:
         default.set_default(comm)
     return comm
-
-
-class Start(NamedTuple):
-    """Who this rank is, how that was found, and how it meets the others: a session, and the job's name."""
-
-    rank: int
-    size: int
-    why: str
-    meet: Callable[[Reactor], tuple[Session, str]]
-    mpi: Any = None
-    """The MPI job (transports.mpi.job.MpiJob) that the ranks are."""
-    open_store: bool = False
-    """Do they meet through a store, without a secret?"""
-
-
-def _at_address(place: Place, wait: float, reactor: Reactor, encrypt: bool) -> tuple[Session, str]:
-    session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt)
-    return session, place.job
-
-
-def _at_store(
-    store: Store, rank: int | None, size: int | None, address: str | None, settings: Config, wait: float
-) -> Start:
-    if rank is None or size is None or address is not None:
-        raise ArgumentError("init(store=...) needs rank= and size=, and no address=")
-    if not 0 <= rank < size:
-        raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
-
-    why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
-    meet = _meet_at(store, rank, size, settings, wait)
-    return Start(rank, size, why, meet, open_store=settings.secret is None)
-
-
-@functools.cache
-def _warn_of_open_store() -> None:
-    """Once in a process, however often it starts."""
-    log.warning(OPEN_STORE)
-
-
-def _meet_at(
-    store: Store, rank: int, size: int, settings: Config, wait: float
-) -> Callable[[Reactor], tuple[Session, str]]:
-    if settings.encrypt and settings.secret is None and size > 1:
-        raise ArgumentError(NO_SECRET)
-
-    def meet(reactor: Reactor) -> tuple[Session, str]:
-        path = meeting_path(os.environ, secrets.token_hex(16))
-        host = settings.iface or own_address(os.environ)
-        met = MeetAtStore(
-            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports,
-            encrypt=settings.encrypt,
-        )
-        session = met.open() if rank == 0 else met.find()
-        return session, met.job
-
-    return meet
-
-
-def _by_mpi_launcher(settings: Config, wait: float) -> Start | None:
-    """The start of a rank that mpirun has started; None, and a line in the log, where mpi4py does not see it so."""
-    place = mpi_place(os.environ)
-    if place is None or place[1] == 1:
-        return None
-    from hocket.transports.mpi.job import started
-
-    job = started(*place, wait)
-    if isinstance(job, str):
-        log.info("the ranks do not meet through MPI: %s", job)
-        return None
-    return _by_mpi(job, settings, wait)
-
-
-def _by_mpi(job: Any, settings: Config, wait: float) -> Start:
-    from hocket.transports.mpi.job import MpiStore
-
-    why = f"rank {job.rank} of {job.size} from MPI ({job.about}); rank 0 found through MPI"
-    meet = _meet_at(MpiStore(job, wait), job.rank, job.size, settings, wait)
-    return Start(job.rank, job.size, why, meet, job)
 
 
 def _alone(settings: Config, names: list[str]) -> World:

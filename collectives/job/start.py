@@ -1,0 +1,117 @@
+"""How a rank comes to meet the others: at an address, in a store, or through MPI."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hocket.collectives.job.config import Config
+from hocket.collectives.job.launchers import mpi_place
+from hocket.collectives.job.place import OPEN_KEY, Place, meeting_path, own_address
+from hocket.control.reactor import Reactor
+from hocket.control.rendezvous import join
+from hocket.control.secret import MAKE_ONE
+from hocket.control.session import Session
+from hocket.control.store import MeetAtStore, Store
+from hocket.errors import ArgumentError
+
+log = logging.getLogger("hocket")
+OPEN_STORE = (
+    "the ranks meet through a store, and there is no HOCKET_SECRET: whoever reaches the store can join this job, read "
+    f"its data and alter it, as with auth='none'. Set HOCKET_SECRET to the same on every rank, made by {MAKE_ONE}"
+)
+NO_SECRET = (
+    "encryption needs a secret that all ranks hold and nobody else: set HOCKET_SECRET or HOCKET_SECRET_FILE on every "
+    f"rank, made by {MAKE_ONE}"
+)
+
+
+class Start(NamedTuple):
+    """Who this rank is, how that was found, and how it meets the others: a session, and the job's name."""
+
+    rank: int
+    size: int
+    why: str
+    meet: Callable[[Reactor], tuple[Session, str]]
+    mpi: Any = None
+    """The MPI job (transports.mpi.job.MpiJob) that the ranks are."""
+    open_store: bool = False
+    """Do they meet through a store, without a secret?"""
+
+
+def at_address(place: Place, wait: float, encrypt: bool) -> Start:
+    """ArgumentError: encryption without a secret."""
+    if encrypt and place.key == OPEN_KEY:
+        raise ArgumentError(NO_SECRET)
+
+    def meet(reactor: Reactor) -> tuple[Session, str]:
+        session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt)
+        return session, place.job
+
+    return Start(place.rank, place.size, place.why, meet)
+
+
+def at_store(
+    store: Store, rank: int | None, size: int | None, address: str | None, settings: Config, wait: float
+) -> Start:
+    """The start of a rank that the caller has numbered.  ArgumentError: a wrong number, encryption without a secret."""
+    if rank is None or size is None or address is not None:
+        raise ArgumentError("init(store=...) needs rank= and size=, and no address=")
+    if not 0 <= rank < size:
+        raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
+
+    why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
+    meet = _meet_at(store, rank, size, settings, wait)
+    return Start(rank, size, why, meet, open_store=settings.secret is None)
+
+
+@functools.cache
+def warn_of_open_store() -> None:
+    """Once in a process, however often it starts."""
+    log.warning(OPEN_STORE)
+
+
+def _meet_at(
+    store: Store, rank: int, size: int, settings: Config, wait: float
+) -> Callable[[Reactor], tuple[Session, str]]:
+    if settings.encrypt and settings.secret is None and size > 1:
+        raise ArgumentError(NO_SECRET)
+
+    def meet(reactor: Reactor) -> tuple[Session, str]:
+        path = meeting_path(os.environ, secrets.token_hex(16))
+        host = settings.iface or own_address(os.environ)
+        met = MeetAtStore(
+            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports,
+            encrypt=settings.encrypt,
+        )
+        session = met.open() if rank == 0 else met.find()
+        return session, met.job
+
+    return meet
+
+
+def by_mpi_launcher(settings: Config, wait: float) -> Start | None:
+    """The start of a rank that mpirun has started; None, and a line in the log, where mpi4py does not see it so."""
+    place = mpi_place(os.environ)
+    if place is None or place[1] == 1:
+        return None
+    from hocket.transports.mpi.job import started
+
+    job = started(*place, wait)
+    if isinstance(job, str):
+        log.info("the ranks do not meet through MPI: %s", job)
+        return None
+    return by_mpi(job, settings, wait)
+
+
+def by_mpi(job: Any, settings: Config, wait: float) -> Start:
+    """The start of a rank of an MPI job (transports.mpi.job.MpiJob)."""
+    from hocket.transports.mpi.job import MpiStore
+
+    why = f"rank {job.rank} of {job.size} from MPI ({job.about}); rank 0 found through MPI"
+    meet = _meet_at(MpiStore(job, wait), job.rank, job.size, settings, wait)
+    return Start(job.rank, job.size, why, meet, job)
