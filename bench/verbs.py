@@ -41,7 +41,7 @@ from hocket.bench.rivals.perftest import (
     perftest,
 )
 from hocket.errors import Error
-from hocket.tools.run import die_with
+from hocket.tools.rank import die_with
 from hocket.transports import registry
 
 SYSTEM = "/sys/class/infiniband"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import math
 import os
 import secrets
@@ -19,30 +18,24 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 
-from hocket.collectives.job import last_words
 from hocket.tools.output import Screen, Source
+from hocket.tools.rank import Rank, environment, start
+from hocket.tools.run_options import asked
 
-GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
-REPORT = 3.0  # seconds in which the others report a failure themselves
 TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
 JUDGE = 2.0  # seconds until a failure is told although all that failed followed a rank that is not even ending
 LOOK = 0.05  # seconds between looks for what that rank says
 SAME = 0.3  # seconds in which a second Ctrl-C is the first: what started us passes on what the terminal sent us too
 DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1
-MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def main(argv: list[str]) -> int:
     """Run the command line behind `hocket run`; returns the exit code: 0, or the first failing rank's."""
-    options = _options(argv)
+    options = asked(argv)
     # A long TMPDIR would not fit into a socket's path.
     base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) < 80 else "/tmp"
     directory = tempfile.mkdtemp(prefix="hocket-run-", dir=base)
@@ -50,75 +43,6 @@ def main(argv: list[str]) -> int:
         return Job(options, directory).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _options(argv: list[str]) -> argparse.Namespace:
-    what = "Start n ranks of a program on this machine."
-    parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
-    parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
-    parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
-    grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
-    parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
-    report = f"seconds for the others after a rank failed (default: {REPORT:g})"
-    parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")
-    options = parser.parse_args(argv)
-    if options.command[:1] == ["--"]:
-        del options.command[0]
-    if not options.command:
-        parser.error("nothing to run: hocket run -n 4 script.py")
-    if options.command[0].endswith(".py"):
-        options.command.insert(0, sys.executable)
-    return options
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return found
-
-
-class Rank:
-    """One process and its output."""
-
-    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str) -> None:
-        self.number, self.process = number, process
-        self.sources: list[Source] = []
-        self.code: int | None = None
-        self._words = words
-
-    def said(self) -> last_words.Words | None:
-        """What it said that it died of, if it has."""
-        return last_words.heard(self._words)
-
-    def ending(self) -> bool:
-        """Is it at its exit, and not because of another rank?"""
-        said = self.said()
-        return said is not None and not said.followed
-
-    def signal(self, number: int) -> None:
-        """To the rank and all it started, as long as it has not been reaped."""
-        if self.code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-
-    def ended(self) -> bool:
-        """Has it just ended?  Then nothing of it is left: its group goes before its pid can mean another process."""
-        if self.code is not None or not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            return False
-        self.signal(signal.SIGKILL)
-        self.code = self.process.wait()
-        return True
 
 
 class Job:
@@ -164,32 +88,11 @@ class Job:
                 return
 
     def _start_rank(self, number: int, secret: str, port: str) -> None:
-        size, words = str(self.options.n), os.path.join(self.directory, f"words-{number}")
-        env = {
-            **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
-            "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
-            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secret, last_words.PLACE: words,
-            # What torchrun sets, for programs of torch alone.
-            "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-        }  # fmt: skip
-        env.pop("HOCKET_SECRET_FILE", None)
-        env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
-        if self.options.n > 1:
-            env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
-        output = None if self.options.no_prefix else subprocess.PIPE
-        process = subprocess.Popen(
-            self.options.command,
-            env=env,
-            stdin=None if number == 0 else subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=die_with(os.getpid()),
-        )
-        rank = Rank(number, process, words)
+        words = os.path.join(self.directory, f"words-{number}")
+        env = environment(number, self.options.n, f"unix:{self.directory}/hub", secret, port, words)
+        rank = Rank(number, start(self.options.command, env, number == 0, not self.options.no_prefix), words)
         self.ranks.append(rank)
-        for target, pipe in ((1, process.stdout), (2, process.stderr)):
+        for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):
             if pipe is not None:
                 rank.sources.append(self._source(number, target))
                 self.selector.register(pipe, selectors.EVENT_READ, rank.sources[-1])
@@ -357,18 +260,6 @@ class Job:
                 signal.signal(number, handler)
             for end in (wake_in, wake_out):
                 os.close(end)
-
-
-def die_with(launcher: int) -> Callable[[], None]:
-    """For a child before its exec: when the launcher dies, however it dies, the kernel kills this process."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def before_exec() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:  # it died before the line above
-            os._exit(1)
-
-    return before_exec
 
 
 def _free_port() -> int:

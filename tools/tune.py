@@ -22,7 +22,8 @@ from hocket.bench.rivals.launchers import is_first, launched
 from hocket.collectives.tuning import busy, cache, measure
 from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError, Error
-from hocket.tools.run import MOST_RANKS, die_with
+from hocket.tools.rank import die_with
+from hocket.tools.run_options import MOST_RANKS
 
 RANKS = "2,4,8"
 BETWEEN = (32, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hocket.tools.run import die_with
+from hocket.tools.rank import die_with
 
 
 def findings(

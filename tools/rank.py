@@ -1,0 +1,92 @@
+"""One rank of `hocket run`: its environment, its process, and how that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+from hocket.collectives.job import last_words
+from hocket.tools.output import Source
+
+PR_SET_PDEATHSIG = 1
+
+
+class Rank:
+    """One process and its output."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str) -> None:
+        self.number, self.process = number, process
+        self.sources: list[Source] = []
+        self.code: int | None = None
+        self._words = words
+
+    def said(self) -> last_words.Words | None:
+        """What it said that it died of, if it has."""
+        return last_words.heard(self._words)
+
+    def ending(self) -> bool:
+        """Is it at its exit, and not because of another rank?"""
+        said = self.said()
+        return said is not None and not said.followed
+
+    def signal(self, number: int) -> None:
+        """To the rank and all it started, as long as it has not been reaped."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def ended(self) -> bool:
+        """Has it just ended?  Then nothing of it is left: its group goes before its pid can mean another process."""
+        if self.code is not None or not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return False
+        self.signal(signal.SIGKILL)
+        self.code = self.process.wait()
+        return True
+
+
+def environment(number: int, ranks: int, hub: str, secret: str, port: str, words: str) -> dict[str, str]:
+    """What rank `number` finds set.  `hub`: where the ranks meet; `words`: the file for what it died of."""
+    size = str(ranks)
+    env = {
+        **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
+        "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
+        "HOCKET_RENDEZVOUS": hub, "HOCKET_SECRET": secret, last_words.PLACE: words,
+        # What torchrun sets, for programs of torch alone.
+        "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    }  # fmt: skip
+    env.pop("HOCKET_SECRET_FILE", None)
+    env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
+    if ranks > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
+    return env
+
+
+def start(command: list[str], env: dict[str, str], reads: bool, piped: bool) -> subprocess.Popen[bytes]:
+    """A session of its own.  `reads`: it has our input; `piped`: its output comes to us.  OSError: it cannot be run."""
+    output = subprocess.PIPE if piped else None
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdin=None if reads else subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        preexec_fn=die_with(os.getpid()),
+    )
+
+
+def die_with(launcher: int) -> Callable[[], None]:
+    """For a child before its exec: when the launcher dies, however it dies, the kernel kills this process."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def before_exec() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:  # it died before the line above
+            os._exit(1)
+
+    return before_exec

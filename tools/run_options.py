@@ -1,0 +1,47 @@
+"""The command line of `hocket run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
+REPORT = 3.0  # seconds in which the others report a failure themselves
+MOST_RANKS = 4096  # more would bring any machine down before they had met
+
+
+def asked(argv: list[str]) -> argparse.Namespace:
+    """n, no_prefix, grace, timeout_grace (seconds) and command.  SystemExit: the command line is wrong."""
+    what = "Start n ranks of a program on this machine."
+    parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
+    parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
+    parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
+    grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
+    parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
+    report = f"seconds for the others after a rank failed (default: {REPORT:g})"
+    parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")
+    options = parser.parse_args(argv)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command:
+        parser.error("nothing to run: hocket run -n 4 script.py")
+    if options.command[0].endswith(".py"):
+        options.command.insert(0, sys.executable)
+    return options
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return found
