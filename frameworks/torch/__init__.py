@@ -12,6 +12,7 @@ The group, from its name to its end:
 
 A call:
     calls.py         their collectives and messages, under torch's names
+    issuing.py       at once or with a Work, by itself or with others
     names.py         what those are called in which version of torch
     options.pyx      what torch's AllreduceOptions say: the op, asynchronous or not
     ops.py           torch's ReduceOp in hocket's words

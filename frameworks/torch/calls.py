@@ -1,33 +1,25 @@
 """The collectives and messages of a process group, under torch's names, with torch's options.
 
-A synchronous call (`opts.asyncOp` is False: torch's Python functions say so) runs at once in the caller's thread and
-returns None; every other one returns a `Work`.  Results go into the caller's tensors: directly where they are
-contiguous (lists: one behind the other in one storage), else by a copy at the end.
+Results go into the caller's tensors: directly where they are contiguous (lists: one behind the other in one storage),
+else by a copy at the end.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.autograd.profiler import record_function
 
-import hocket
-from hocket.collectives.communicator.communicator import Communicator
 from hocket.torch import quick, sparse
-from hocket.torch.failing import ArgumentError, as_torch, in_torchs_words
+from hocket.torch.failing import ArgumentError, in_torchs_words
+from hocket.torch.issuing import Issuing, waits
 from hocket.torch.ops import op_of
-from hocket.torch.tensors import After, Tensor, apart, gathered, moved, readable, scattered, unit, writable
+from hocket.torch.tensors import Tensor, apart, gathered, moved, readable, scattered, unit, writable
 from hocket.torch.works import Work
 
 Tensors = Sequence[Tensor]
-MANY = 64
-"""Collected works from which on those are let go that are over."""
-_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
 def first(tensors: Any) -> Tensor:
@@ -36,79 +28,8 @@ def first(tensors: Any) -> Tensor:
     return found
 
 
-def waits(opts: Any) -> bool:
-    """Is this a synchronous call?"""
-    return opts is not None and getattr(opts, "asyncOp", True) is False
-
-
-def limit(opts: Any) -> float | None:
-    """Seconds, if the options set a limit of their own."""
-    timeout = getattr(opts, "timeout", None)
-    return timeout.total_seconds() if isinstance(timeout, timedelta) and timeout > timedelta(0) else None
-
-
-class Calls:
+class Calls(Issuing):
     """`comm` carries them out."""
-
-    comm: Communicator
-    always_work = False
-    """Does the caller want a `Work` of synchronous calls too?"""
-    _together: list[Work] | None = None
-    """Between start_coalescing and end_coalescing: what was issued, and is not waited for by torch itself."""
-    _batch = threading.local()
-    """Its `works`: what `_each` is issuing in this thread."""
-
-    def _run(
-        self, name: str, opts: Any, result: Any, call: Callable[..., Any], *args: Any,
-        after: Sequence[After | None] = (),
-    ) -> Work | None:  # fmt: skip
-        """Issue one call; or carry it out, if the caller waits for it anyway."""
-        if _profiled():
-            with record_function(f"hocket:{name}"):
-                return self._issue(opts, result, after, call, *args)
-        return self._issue(opts, result, after, call, *args)
-
-    def _issue(
-        self, opts: Any, result: Any, after: Sequence[After | None], call: Callable[..., Any], *args: Any
-    ) -> Work | None:
-        batch = getattr(self._batch, "works", None)
-        try:
-            if waits(opts) and batch is None:
-                call(*args, timeout=limit(opts))
-                for act in after:
-                    if act is not None:
-                        act()
-                return Work([], result) if self.always_work else None
-            work = Work([call(*args, timeout=limit(opts), async_op=True)], result, after, args)
-        except hocket.Error as error:
-            raise as_torch(error) from None
-        if batch is not None:
-            batch.append(work)
-        else:
-            self._collect(work)
-        return work
-
-    def _collect(self, work: Work) -> None:
-        """Between start_coalescing and end_coalescing.  (After an exception there torch never comes to the end.)"""
-        if self._together is not None:
-            if len(self._together) >= MANY:
-                self._together = [each for each in self._together if not each.over()]
-            self._together.append(work)
-
-    def _each(self, opts: Any, issue: Callable[..., Any], *columns: Any) -> Work | None:
-        """Several calls issued at once."""
-        self._batch.works = []
-        try:
-            for row in zip(*columns, strict=True):
-                issue(*row)
-            work = merged(self._batch.works)
-        finally:
-            self._batch.works = None
-        if waits(opts):
-            work.wait()
-            return work if self.always_work else None
-        self._collect(work)
-        return work
 
     # --- reductions
 
@@ -301,30 +222,3 @@ class Calls:
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
         out, after = writable(first(tensors), "recv", keep=False)
         return self._message("recv", self.comm.recv, moved(out), source, tag, tensors, after)
-
-    def _message(
-        self, name: str, call: Callable[..., Any], flat: Tensor, peer: int | None, tag: int, result: Any,
-        after: After | None = None,
-    ) -> Work:  # fmt: skip
-        event = record_function(f"hocket:{name}") if _profiled() else contextlib.nullcontext()
-        with in_torchs_words(), event:
-            work = Work([call(flat, peer, tag, async_op=True)], result, [after])
-        self._collect(work)
-        return work
-
-    # --- several as one
-
-    def start_coalescing(self, device: Any = None) -> None:
-        self._together = []
-
-    def end_coalescing(self, device: Any = None) -> Work:
-        together, self._together = self._together or [], None
-        return merged(together)
-
-
-def merged(works: Sequence[Work]) -> Work:
-    """One that ends with the last of them."""
-    handles = [handle for work in works for handle in work._handles]
-    after = [act for work in works for act in work._after]
-    side = next((work._side for work in works if work._side is not None), None)
-    return Work(handles, [work._result for work in works], after, side=side)
