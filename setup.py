@@ -44,6 +44,7 @@ EXTENSIONS = [
     "transports.mpi.channel",
     "transports.mpi.library",
     "transports.pinned.channels",
+    "transports.shm.lane",
     "transports.shm.window",
     "transports.tcp.stream",
     "transports.tcp.tls",

@@ -19,8 +19,9 @@ from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, S
 from hocket.transports.adapter import Adapter
 from hocket.transports.base import Context
 from hocket.transports.reference import Pipe
+from hocket.transports.shm.lane import RingLane
 from hocket.transports.shm.transport import ShmTransport
-from hocket.transports.shm.window import RingLane, Window
+from hocket.transports.shm.window import Window
 from hocket.transports.tcp.stream import SocketChannels
 from hocket.transports.tcp.tls import KEY, Tls, TlsChannels
 from hocket.transports.tcp.transport import TcpTransport

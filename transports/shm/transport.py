@@ -32,7 +32,8 @@ from hocket.control.handshake import Hello
 from hocket.control.places import PATH_LIMIT
 from hocket.errors import PeerLostError, TransportError
 from hocket.transports.base import Context, Traits
-from hocket.transports.shm.window import EAGER, NO_MEMORY, SLOT, RingLane, Window, read_memory
+from hocket.transports.shm.lane import EAGER, NO_MEMORY, SLOT, RingLane
+from hocket.transports.shm.window import Window, read_memory
 
 PURPOSE = "shm"
 ROOM = 32

@@ -13,8 +13,9 @@ import pytest
 from worlds import path_to, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.transports.shm.lane import NO_MEMORY
 from hocket.transports.shm.transport import ShmTransport
-from hocket.transports.shm.window import NO_MEMORY, read_memory
+from hocket.transports.shm.window import read_memory
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
 """Of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""

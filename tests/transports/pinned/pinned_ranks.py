@@ -26,7 +26,8 @@ from hocket.system.cuda import driver
 from hocket.transports.adapter import Adapter
 from hocket.transports.pinned import channels
 from hocket.transports.reference import Pipe
-from hocket.transports.shm.window import RingLane, Window
+from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.window import Window
 from hocket.transports.tcp.transport import TcpTransport
 
 CUDA = Driver()

@@ -21,7 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "transports/shm/ring.h"
+#include "transports/shm/receive.h"
+#include "transports/shm/send.h"
 
 enum { READERS = 3, MESSAGE_MAX = 200000, REGION = MESSAGE_MAX + 64, BURST = 150 };
 #ifndef HK_STUCK_NS

@@ -13,8 +13,9 @@ import pytest
 
 import hocket
 from hocket.errors import TransportError
+from hocket.transports.shm.lane import RingLane
 from hocket.transports.shm.transport import RINGS
-from hocket.transports.shm.window import RingLane, Window, read_memory
+from hocket.transports.shm.window import Window, read_memory
 
 ROOT = Path(__file__).parents[3]
 SOURCE = Path(__file__).parent / "ring_stress.c"
@@ -61,7 +62,7 @@ def test_memory_is_safe_from_honest_and_hostile_peers(compiler: str, tmp_path: P
         assert run(program, *job) == (0, "ok\n"), job
 
 
-# --- what breaks it: (name, text of ring.h, text instead, the job that notices)
+# --- what breaks it: (name, text of a header, text instead, the job that notices)
 
 # With odd numbers nothing is read out of the producer's own memory.
 PAIR, MANY, SLOTS = ("pair", 2**32 - 300, 500), ("multicast", 2**32 - 200, 400), ("multicast", 2**32 - 201, 1500)
@@ -106,8 +107,8 @@ FAULTS = [
 
 
 def mutant(folder: Path, old: str, new: str) -> Path:
-    """A copy of the headers in which ring.h is broken."""
-    headers.broken(folder, old, new, "transports/shm/ring.h")
+    """A copy of the headers in which one of the protocol is broken."""
+    headers.broken(folder, old, new, "transports/shm/send.h", "transports/shm/receive.h")
     atomics = folder / "system" / "atomics.h"
     loose = "static inline void hk_loose_store(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }\n"
     atomics.write_text(re.sub(r"#endif\s*\Z", loose + "#endif\n", atomics.read_text()))

@@ -12,7 +12,8 @@ import pytest
 
 from hocket.errors import TransportError
 from hocket.transports.shm import transport
-from hocket.transports.shm.window import RingLane, Window
+from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.window import Window
 
 MIB = 1 << 20
 

@@ -1,0 +1,165 @@
+"""The rings of one lane (ring.h), inside the ranks' windows."""
+
+import os
+
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+from hocket.errors import TransportError
+from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
+from hocket.transports.shm.window cimport BELL, FIRST, PAGE, Window
+
+
+cdef extern from "system/atomics.h" nogil:
+    void hk_store32(uint32_t*, uint32_t)
+
+cdef extern from "transports/shm/ring.h" nogil:
+    enum: HK_NO_MEMORY
+    enum: HK_SHARED_SLOTS
+    enum: HK_SLOT_BYTES
+    enum: HK_BY_REF_MIN
+    size_t HK_LANE_BYTES(size_t size)
+    struct hk_ring:
+        uint32_t gone
+    struct hk_shared_slots:
+        hk_producer** reader[8]
+        uint32_t* until[8]
+    struct hk_producer:
+        hk_channel base
+        hk_ring* ring
+        char* window
+        size_t window_bytes
+        int far
+        int self
+        hk_shared_slots* shared
+        char* (*take)(void* lane, size_t nbytes) noexcept nogil
+        void* lane
+        uint32_t* peer_bell
+        uint32_t next
+    struct hk_consumer:
+        hk_channel base
+        hk_ring* ring
+        const char* window
+        size_t window_bytes
+        size_t window_reserved
+        const int* window_fd
+        int pid
+        uint32_t* peer_bell
+        char* stage
+
+cdef extern from "transports/shm/send.h" nogil:
+    const hk_channel_ops hk_producer_ops
+
+cdef extern from "transports/shm/receive.h" nogil:
+    const hk_channel_ops hk_consumer_ops
+
+NO_MEMORY = HK_NO_MEMORY
+SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
+
+
+cdef char* take(void* lane, size_t nbytes) noexcept nogil:
+    """Memory of the window's, kept until the lane is closed and no peer reads it.  NULL: there is none."""
+    with gil:
+        return (<RingLane>lane).more(nbytes)
+
+
+cdef class RingLane:
+    """The rings of one lane: this rank's block in its own window, and its readers' view of the peers' blocks.
+
+    `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.  `pids[i]`: of
+    members whose memory this process may read; NO_MEMORY: it may not.
+    """
+
+    cdef Window own
+    cdef list windows, pids
+    cdef readonly int rank, size
+    cdef readonly size_t offset
+    cdef hk_producer* producers
+    cdef hk_consumer* consumers
+    cdef hk_shared_slots shared
+    cdef list blocks        # (offset, bytes) of its window that it has
+    cdef bint closed
+
+    def __cinit__(self, int rank, list windows, list pids=None):
+        cdef int i
+        self.rank, self.size, self.windows = rank, len(windows), windows
+        self.pids = pids or [NO_MEMORY] * self.size
+        self.own = windows[rank]
+        self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
+        self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
+        self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
+        if self.producers == NULL or self.consumers == NULL:
+            raise MemoryError
+        self.blocks = [(self.offset, HK_LANE_BYTES(self.size))]
+        for i in range(HK_SHARED_SLOTS):
+            self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
+            self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
+
+    cdef char* more(self, size_t nbytes) noexcept:
+        try:
+            offset = self.own.alloc(nbytes)
+        except Exception:
+            return NULL
+        self.blocks.append((offset, nbytes))
+        return self.own.base + <size_t>offset
+
+    def offer(self):
+        """What the peers need to know: where this rank's block is, and which of them it can read."""
+        return {"at": self.offset, "reads": [i for i in range(self.size) if self.pids[i] != NO_MEMORY]}
+
+    def open(self, int peer, offer):
+        """The channels (to, from) member `peer`."""
+        cdef size_t offset
+        cdef hk_producer* p = &self.producers[peer]
+        cdef hk_consumer* c = &self.consumers[peer]
+        cdef Window theirs = self.windows[peer]
+        cdef size_t end = theirs.end()
+        try:
+            offset, far = offer["at"], self.rank in offer["reads"]
+        except (KeyError, TypeError, OverflowError):
+            raise TransportError(f"rank {peer} does not say where its block is: {offer!r}") from None
+        if offset % PAGE or offset < FIRST or offset > end or HK_LANE_BYTES(self.size) > end - offset:
+            raise TransportError(f"rank {peer} names a block outside its window")
+        p.base.ops, p.base.fd = &hk_producer_ops, -1
+        p.window, p.window_bytes = self.own.base, self.own.reserved
+        p.far, p.self = far, os.getpid()
+        p.ring = <hk_ring*>(self.own.base + self.offset) + peer
+        p.shared, p.take, p.lane = &self.shared, take, <void*>self
+        p.peer_bell = <uint32_t*>(theirs.base + BELL)
+        p.base.bell = <uint32_t*>(self.own.base + BELL)
+        c.base.ops, c.base.fd = &hk_consumer_ops, -1
+        c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, &theirs.fd
+        c.pid = self.pids[peer]
+        c.ring = <hk_ring*>(theirs.base + offset) + self.rank
+        c.peer_bell = p.peer_bell
+        c.base.bell = p.base.bell
+        return PyCapsule_New(&p.base, HK_CAPSULE, NULL), PyCapsule_New(&c.base, HK_CAPSULE, NULL)
+
+    def close(self):
+        """Read nothing any more, and give the memory back when no peer does either: what it was sent is still there."""
+        cdef int i
+        cdef hk_ring* rings = <hk_ring*>(self.own.base + self.offset)
+        if self.closed:
+            return
+        self.closed = True
+        for i in range(self.size):
+            if self.consumers[i].ring != NULL:
+                hk_store32(&self.consumers[i].ring.gone, 1)
+        here = [i for i in range(self.size) if i != self.rank and self.windows[i] is not None]
+        self.own.retire([<uintptr_t>&rings[i].gone for i in here], self.blocks)
+
+    def __del__(self):
+        if self.consumers != NULL and self.blocks is not None:
+            self.close()
+
+    def __dealloc__(self):
+        cdef int i
+        if self.consumers != NULL:
+            for i in range(self.size):
+                free(self.consumers[i].stage)
+        free(self.producers)
+        free(self.consumers)
+        for i in range(HK_SHARED_SLOTS):
+            free(self.shared.reader[i])
+            free(self.shared.until[i])

@@ -1,0 +1,143 @@
+/* The receiving side of a ring (ring.h), which believes nothing that the other one wrote. */
+#ifndef HK_SHM_RECEIVE_H
+#define HK_SHM_RECEIVE_H
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include "system/atomics.h"
+#include "system/wait.h"
+#include "transports/shm/ring.h"
+
+/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed).  It is asked
+ * for its size only where a packet lies beyond what is known of it. */
+static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) {
+    struct stat file;
+    if (where <= c->window_bytes && len <= c->window_bytes - where) return 1;
+    const int fd = __atomic_load_n(c->window_fd, __ATOMIC_RELAXED); /* the window may be left meanwhile */
+    if (fd < 0 || fstat(fd, &file) != 0) return 0;
+    c->window_bytes = (size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved;
+    return where <= c->window_bytes && len <= c->window_bytes - where;
+}
+
+static inline int hk_ring_fault(hk_consumer *c) {
+    c->base.error = EPROTO;
+    return HK_FAULT;
+}
+
+/* Look at the next packet: 1, or HK_AGAIN, HK_FAULT. */
+static inline int hk_ring_open(hk_consumer *c) {
+    hk_line *line = &c->ring->line[c->next % HK_LINES];
+    if (hk_load32(&line->seq) != c->next + 1) return HK_AGAIN;
+    uint32_t len = hk_relaxed32(&line->len); /* once: it may change between a check and a second look */
+    const uint32_t flags = len & (HK_REF | HK_FAR);
+    len &= ~(uint32_t)(HK_REF | HK_FAR);
+    c->tag = hk_relaxed64(&line->tag);
+    c->taken = c->fetched = c->staged = 0;
+    c->remote = 0;
+    c->packet = len;
+    if (flags == 0) {
+        if (len > HK_INLINE) return hk_ring_fault(c);
+        c->length = len;
+        c->data = line->u.bytes;
+        return 1;
+    }
+    const uint64_t where = hk_relaxed64(&line->u.ref.where);
+    c->length = hk_relaxed64(&line->u.ref.length);
+    /* An empty packet would be progress for ever, without a byte. */
+    if (len == 0 || len > c->length) return hk_ring_fault(c);
+    if (flags == HK_REF) {
+        if (!hk_window_holds(c, where, len)) return hk_ring_fault(c);
+        c->data = c->window + where;
+        return 1;
+    }
+    if (flags == HK_FAR || c->pid == HK_NO_MEMORY || where == 0) return hk_ring_fault(c);
+    if (c->stage == NULL && (c->stage = (char *)malloc(HK_SLOT_BYTES)) == NULL) {
+        c->base.error = ENOMEM;
+        return HK_FAULT;
+    }
+    c->remote = where;
+    c->data = c->stage;
+    return 1;
+}
+
+/* Copy up to `len` of the far packet's bytes that were not fetched yet; how many, or HK_LOST, HK_FAULT. */
+static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
+    struct iovec here = {dst, len}, there = {(void *)(uintptr_t)(c->remote + c->fetched), len};
+    long n = process_vm_readv(c->pid, &here, 1, &there, 1, 0);
+    if (n <= 0) {
+        c->base.error = n ? errno : EPROTO;
+        return n && errno == ESRCH ? HK_LOST : HK_FAULT;
+    }
+    c->fetched += (uint32_t)n;
+    return n;
+}
+
+static int hk_ring_peek(hk_channel *ch, hk_view *v, size_t want) {
+    hk_consumer *c = (hk_consumer *)ch;
+    /* Of what lies here `want` is always there: a packet is contiguous, and cut at multiples of the largest element. */
+    if (c->data == NULL) {
+        int rc = hk_ring_open(c);
+        if (rc != 1) return rc;
+    }
+    if (c->remote && want && c->taken == c->fetched && c->fetched < c->packet) {
+        c->staged = c->fetched;
+        while (c->fetched < c->packet && c->fetched < c->staged + HK_SLOT_BYTES) {
+            size_t left = c->packet - c->fetched, room = c->staged + HK_SLOT_BYTES - c->fetched;
+            long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
+            if (n < 0) return (int)n;
+        }
+    }
+    v->tag = c->tag;
+    v->length = c->length;
+    v->data = c->data + (c->taken - c->staged);
+    v->avail = (c->remote ? c->fetched : c->packet) - c->taken;
+    return 1;
+}
+
+static void hk_ring_consume(hk_channel *ch, size_t len, int end) {
+    hk_consumer *c = (hk_consumer *)ch;
+    (void)end; /* a packet never spans two messages */
+    if (c->data == NULL) return; /* the end of a message that `recv` has taken */
+    c->taken += (uint32_t)len;
+    if (c->taken < c->packet) return;
+    c->data = NULL;
+    c->next++;
+    hk_store32(&c->ring->released, c->next);
+    hk_ring_bell(c->peer_bell);
+}
+
+static long hk_ring_recv(hk_channel *ch, void *dst, size_t len) {
+    hk_consumer *c = (hk_consumer *)ch;
+    const uint64_t tag = c->tag;
+    long n;
+    if (c->data == NULL) {
+        int rc = hk_ring_open(c);
+        if (rc != 1) return rc;
+        if (c->tag != tag || c->packet == 0) { /* in the middle of a message there is no other, nor an empty one */
+            c->data = NULL;
+            return hk_ring_fault(c);
+        }
+    }
+    if (c->remote && c->taken == c->fetched && len > 0) {
+        size_t left = c->packet - c->taken;
+        if (left > len) left = len;
+        n = hk_ring_fetch(c, dst, left < HK_FAR_AT_ONCE ? left : HK_FAR_AT_ONCE);
+        if (n < 0) return n;
+        c->staged = c->fetched;
+    } else {
+        size_t left = (c->remote ? c->fetched : c->packet) - c->taken;
+        n = (long)(left < len ? left : len);
+        memcpy(dst, c->data + (c->taken - c->staged), (size_t)n);
+    }
+    hk_ring_consume(ch, (size_t)n, 0);
+    return n;
+}
+
+static const hk_channel_ops hk_consumer_ops = {
+    .peek = hk_ring_peek, .consume = hk_ring_consume, .recv = hk_ring_recv};
+
+#endif

@@ -1,0 +1,161 @@
+/* The sending side of a ring (ring.h): packets, slots, and what is named instead of copied. */
+#ifndef HK_SHM_SEND_H
+#define HK_SHM_SEND_H
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "system/atomics.h"
+#include "system/wait.h"
+#include "transports/shm/ring.h"
+
+/* Has the consumer finished packet number `until - 1`?  Wraps.  Packet n is written only when n - 64 is finished, so
+ * whatever is that old is finished: without asking, a mark left alone for 2^31 packets would lie in the future. */
+static inline int hk_is_released(hk_producer *p, uint32_t until) {
+    if (p->next - until >= HK_LINES) return 1;
+    if ((int32_t)(p->released - until) >= 0) return 1;
+    p->released = hk_load32(&p->ring->released);
+    return (int32_t)(p->released - until) >= 0;
+}
+
+static inline int hk_has_line(hk_producer *p) { return hk_is_released(p, p->next + 1 - HK_LINES); }
+
+static inline void hk_publish(hk_producer *p, hk_line *line, uint64_t tag, uint32_t len) {
+    line->tag = tag;
+    line->len = len;
+    p->next++;
+    hk_store32(&line->seq, p->next);
+    hk_ring_bell(p->peer_bell);
+}
+
+static inline void hk_publish_at(hk_producer *p, uint64_t tag, uint64_t length, uint64_t where, uint32_t len) {
+    hk_line *line = &p->ring->line[p->next % HK_LINES];
+    line->u.ref.where = where;
+    line->u.ref.length = length;
+    hk_publish(p, line, tag, len | HK_REF);
+}
+
+static inline void hk_publish_ref(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len) {
+    hk_publish_at(p, tag, length, (uint64_t)(at - p->window), len);
+}
+
+/* The caller's memory is named, not copied; `settled` says when it has been read. */
+static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len) {
+    if (at >= p->window && at < p->window + p->window_bytes) {
+        hk_publish_ref(p, tag, length, at, len);
+    } else {
+        hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR);
+    }
+    p->ref_until = p->next;
+}
+
+static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *src, size_t len) {
+    hk_line *line = &p->ring->line[p->next % HK_LINES];
+    if (len) memcpy(line->u.bytes, src, len);
+    hk_publish(p, line, tag, (uint32_t)len);
+}
+
+/* Can another process read these bytes?  Not what a device has mapped (a driver's pinned memory), nor secret memory. */
+static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t len) {
+    char ends[2];
+    struct iovec here = {ends, 2}, there[2] = {{(void *)(uintptr_t)at, 1}, {(void *)(uintptr_t)(at + len - 1), 1}};
+    return process_vm_readv(p->self, &here, 1, there, 2, 0) == 2;
+}
+
+/* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
+ * half of the work each, which is better where only one side sends; and where the receiver reduces what the caches
+ * hold, as then no line of the caller's memory is drawn into another core's. */
+static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
+    const char *c = (const char *)src;
+    if (length < HK_BY_REF_MIN) return 0;
+    if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
+    if (!p->far || len < HK_FAR_PIECE_MIN) return 0;
+    if (p->base.traffic != HK_MOVED && (p->base.traffic != HK_REDUCED || length < HK_FAR_REDUCED_MIN)) return 0;
+    return hk_can_be_read(p, c, len);
+}
+
+/* The first message that needs a slot takes them.  0: there is no memory. */
+static inline int hk_take_slots(hk_producer *p, char **slot, size_t count) {
+    *slot = p->take(p->lane, count * HK_SLOT_BYTES);
+    if (*slot == NULL) p->base.error = ENOMEM;
+    return *slot != NULL;
+}
+
+static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+    hk_producer *p = (hk_producer *)ch;
+    (void)done;
+    if (!hk_has_line(p)) return HK_AGAIN;
+    if (length <= HK_INLINE && len == length) {
+        hk_publish_inline(p, tag, src, len);
+        return (long)len;
+    }
+    if (hk_by_name(p, src, length, len)) {
+        if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
+        hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len);
+        return (long)len;
+    }
+    uint32_t s = p->slot_next % HK_SLOTS;
+    if (!hk_is_released(p, p->slot_free[s])) return HK_AGAIN;
+    if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
+    if (p->slot == NULL && !hk_take_slots(p, &p->slot, HK_SLOTS)) return HK_FAULT;
+    char *slot = p->slot + (size_t)s * HK_SLOT_BYTES;
+    memcpy(slot, src, len);
+    hk_publish_ref(p, tag, length, slot, (uint32_t)len);
+    p->slot_free[s] = p->next;
+    p->slot_next++;
+    return (long)len;
+}
+
+static int hk_ring_settled(hk_channel *ch) {
+    hk_producer *p = (hk_producer *)ch;
+    return hk_is_released(p, p->ref_until);
+}
+
+static inline int hk_shared_slot_is_free(hk_shared_slots *m, uint32_t s) {
+    for (int i = 0; i < m->readers[s]; i++)
+        if (!hk_is_released(m->reader[s][i], m->until[s][i])) return 0;
+    return 1;
+}
+
+static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done,
+                              const void *src, size_t len) {
+    hk_producer *first = (hk_producer *)chs[0];
+    int by_name = 1;
+    (void)done;
+    for (int i = 0; i < n; i++) {
+        if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;
+        by_name &= hk_by_name((hk_producer *)chs[i], src, length, len);
+    }
+    if (length <= HK_INLINE && len == length) {
+        for (int i = 0; i < n; i++) hk_publish_inline((hk_producer *)chs[i], tag, src, len);
+        return (long)len;
+    }
+    if (by_name) {
+        if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
+        for (int i = 0; i < n; i++)
+            hk_publish_named((hk_producer *)chs[i], tag, length, (const char *)src, (uint32_t)len);
+        return (long)len;
+    }
+    hk_shared_slots *m = first->shared;
+    uint32_t s = m->next % HK_SHARED_SLOTS;
+    if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;
+    if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
+    if (m->slot == NULL && !hk_take_slots(first, &m->slot, HK_SHARED_SLOTS)) return HK_FAULT;
+    char *slot = m->slot + (size_t)s * HK_SLOT_BYTES;
+    memcpy(slot, src, len);
+    for (int i = 0; i < n; i++) {
+        hk_producer *p = (hk_producer *)chs[i];
+        hk_publish_ref(p, tag, length, slot, (uint32_t)len);
+        m->reader[s][i] = p;
+        m->until[s][i] = p->next;
+    }
+    m->readers[s] = n;
+    m->next++;
+    return (long)len;
+}
+
+static const hk_channel_ops hk_producer_ops = {
+    .send = hk_ring_send, .settled = hk_ring_settled, .multicast = hk_ring_multicast};
+
+#endif
