@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "transports/tcp/tls.h"
+#include "transports/tcp/tls_channels.h"
 
 enum { ROOM = 1 << 20, MESSAGES = 6, FILES = 64 };
 static struct {

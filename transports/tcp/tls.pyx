@@ -1,6 +1,6 @@
-"""A connected socket inside TLS 1.3, and two of them as a pair of channels; tls.h is how.  Policy is in encryption.py.
+"""A connected socket inside TLS 1.3 (tls.h), and two of them as a pair of channels (tls_channels.h).
 
-libssl is opened when it is first asked for.
+Policy is in encryption.py.  libssl is opened when it is first asked for.
 """
 
 import errno
@@ -31,9 +31,6 @@ cdef extern from "transports/tcp/tls.h" nogil:
     enum: HK_TLS_KEY
     enum: HK_TLS_BINDING
     enum: HK_TLS_RECORD
-    struct hk_receiver:
-        hk_channel base
-        char* stage
     struct hk_tls:
         int fd
         int only
@@ -42,14 +39,6 @@ cdef extern from "transports/tcp/tls.h" nogil:
         size_t out_tail
         uint64_t renew
         char* words
-    struct hk_tls_sender:
-        hk_channel base
-        hk_tls* tls
-    struct hk_tls_receiver:
-        hk_receiver plain
-        hk_tls* tls
-    const hk_channel_ops hk_tls_sender_ops
-    const hk_channel_ops hk_tls_receiver_ops
     int hk_tls_open_library(hk_ssl*, const char*, char*, size_t)
     int hk_tls_certify(hk_ssl*, SSL_CTX**, const char*, const char*, const char*, char*, size_t)
     int hk_tls_open(hk_tls*, hk_ssl*, SSL_CTX*, int, const unsigned char*, int, int)
@@ -60,6 +49,19 @@ cdef extern from "transports/tcp/tls.h" nogil:
     int hk_tls_flush(hk_tls*, int)
     long hk_tls_seal(hk_tls*, const char*, size_t)
     long hk_tls_unseal(hk_tls*, char*, size_t)
+
+cdef extern from "transports/tcp/tls_channels.h" nogil:
+    struct hk_receiver:
+        hk_channel base
+        char* stage
+    struct hk_tls_sender:
+        hk_channel base
+        hk_tls* tls
+    struct hk_tls_receiver:
+        hk_receiver plain
+        hk_tls* tls
+    const hk_channel_ops hk_tls_sender_ops
+    const hk_channel_ops hk_tls_receiver_ops
 
 LIBRARY = "libssl.so.3"
 KEY = HK_TLS_KEY
