@@ -1,8 +1,12 @@
-"""Ranks of a control plane, and places for its hub."""
+"""Ranks of a control plane, places for its hub, and a listener."""
 
 import free
 import pytest
 from controlled import Rank
+from listening import KEY
+
+from hocket.control.listener import Listener
+from hocket.control.reactor import Reactor
 
 
 @pytest.fixture
@@ -33,3 +37,25 @@ def unix(tmp_path):
 @pytest.fixture
 def ports():
     return free.ports(3)
+
+
+@pytest.fixture
+def reactor():
+    made = Reactor()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def got():
+    peers = []
+    yield peers
+    for sock, _ in peers:
+        sock.close()
+
+
+@pytest.fixture
+def tcp(reactor, got):
+    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, lambda sock, hello: got.append((sock, hello)))
+    yield listener
+    listener.close()

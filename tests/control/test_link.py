@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faulty import wait_for
 
 from hocket.control import link
 from hocket.control.dial import dial
@@ -32,13 +33,6 @@ def reactor() -> Iterator[Reactor]:
     made = Reactor()
     yield made
     made.close()
-
-
-def until(true: Callable[[], object], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.001)
 
 
 def sides(key: bytes = KEY) -> tuple[Client, Server]:
@@ -89,7 +83,7 @@ def listens(reactor: Reactor, side: Client | Server, data: bytes) -> Ears:
     with contextlib.suppress(OSError):  # it may have hung up already
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-    until(lambda: ears.ended)
+    wait_for(lambda: ears.ended)
     theirs.close()
     return ears
 
@@ -160,7 +154,7 @@ def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) 
             rank._admit(welcome["welcome"])
         assert len({(rank.key, rank.epoch) for rank in ranks}) == 1 and ranks[0].epoch
         ranks[2]._link._sock.send(LENGTH.pack(2) + bytes(PROOF) + b"{}")
-        until(lambda: 2 in ranks[0].lost and 2 in ranks[1].lost)
+        wait_for(lambda: 2 in ranks[0].lost and 2 in ranks[1].lost)
         assert ranks[0].lost[2] == ALTERED
         for rank in ranks:
             rank._link.close()
@@ -184,9 +178,9 @@ def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
 def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
     with hub_of(reactor, 3) as (hub, listener):
         first = member(reactor, listener, 1, 3)
-        until(lambda: 1 in hub._links)
+        wait_for(lambda: 1 in hub._links)
         first._link.close()
-        until(lambda: hub.absent)
+        wait_for(lambda: hub.absent)
         late = member(reactor, listener, 2, 3)
         assert late._wait("welcome", seconds=3) is None and list(late.lost) == [1]
 
@@ -258,5 +252,5 @@ def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Rea
             hostile.post(link.Packed(words, hashlib.sha256(words).digest()))
             assert 0 in honest._ask("join"), words[:40]
             hostile.close()
-            until(lambda: 1 not in hub._links)
+            wait_for(lambda: 1 not in hub._links)
         honest._link.close()

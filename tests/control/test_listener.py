@@ -1,63 +1,26 @@
-"""The listener and its reactor: strangers disturb nobody, cost nothing for long, and nothing is left behind."""
+"""The listener: where it can listen, whom it lets in there, and that it leaves nothing behind."""
 
-import contextlib
-import logging
 import os
-import resource
 import socket
 import stat
 import subprocess
 import sys
 import threading
-import time
 
 import free
 import pytest
+from faulty import wait_for
 from holding import descriptors
+from listening import KEY, hello
 from worlds import in_threads
 
 from hocket.control.dial import connect
-from hocket.control.handshake import AuthError, Client, Hello, where
-from hocket.control.listener import ANSWERS, HALF_OPEN, SWEEP, Listener
+from hocket.control.listener import Listener
 from hocket.control.places import private_directory
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
 
-KEY = b"k" * 32
 EVERYWHERE = ("0.0.0.0", "0", "::", "::ffff:0.0.0.0", "::ffff:0:0", "0::0")
-
-
-def until(true, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def reactor():
-    made = Reactor()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def got():
-    peers = []
-    yield peers
-    for sock, _ in peers:
-        sock.close()
-
-
-@pytest.fixture
-def tcp(reactor, got):
-    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, lambda sock, hello: got.append((sock, hello)))
-    yield listener
-    listener.close()
-
-
-def hello(rank=1):
-    return Hello(rank, "data", "job")  # to a hub, as the listeners here are
 
 
 def test_unix_path_is_private_and_removed(reactor, got, tmp_path):
@@ -66,7 +29,7 @@ def test_unix_path_is_private_and_removed(reactor, got, tmp_path):
     assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.lstat(os.path.dirname(path)).st_mode) == 0o700
     connect(listener.address, None, hello(), 5).close()
-    until(lambda: got)
+    wait_for(lambda: got)
     assert got[0][1] == hello()
     listener.close()
     assert not os.path.exists(path)
@@ -111,7 +74,7 @@ def test_an_ipv4_address_in_ipv6s_clothes_is_that_one(reactor, got):
     assert listener.address[1] == "127.0.0.1"
     connect(listener.address, KEY, hello(), 5).close()
     connect(("tcp", "::ffff:127.0.0.1", listener.address[2]), KEY, hello(), 5).close()
-    until(lambda: len(got) == 2)
+    wait_for(lambda: len(got) == 2)
     listener.close()
 
 
@@ -151,127 +114,6 @@ def test_first_free_port_of_a_range(reactor):
         listener.close()
 
 
-def junk(address):
-    for words in (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", os.urandom(4096), b"hocket", b""):
-        sock = socket.create_connection(address[1:])
-        sock.sendall(words)
-        sock.close()
-
-
-def test_junk_is_closed_and_a_member_gets_in(tcp, got, caplog):
-    connect(tcp.address, KEY, hello(0), 5).close()
-    until(lambda: len(got) == 1)
-    before = descriptors()
-    for _ in range(25):
-        junk(tcp.address)
-    connect(tcp.address, KEY, hello(9), 5).close()
-    until(lambda: len(got) == 2)
-    assert got[1][1].rank == 9
-    got.pop()[0].close()
-    until(lambda: descriptors() <= before)
-    assert 1 <= sum("closed a connection" in record.message for record in caplog.records) <= 3
-
-
-def test_idle_connections_are_limited_and_expire(tcp, got):
-    before = descriptors()
-    idle = [socket.create_connection(tcp.address[1:]) for _ in range(200)]
-    until(lambda: len(tcp._silent) == HALF_OPEN)
-    assert len(descriptors() - before) <= 200 + HALF_OPEN + 1  # one may be on its way in, and an older one not yet out
-    start = time.monotonic()
-    connect(tcp.address, KEY, hello(), 5).close()
-    assert time.monotonic() - start < 1.8, "it waited until the idle ones were too old"
-    until(lambda: not tcp._silent)
-    assert time.monotonic() - start < 5
-    for sock in idle:
-        sock.settimeout(1)
-        assert sock.recv(1) == b""
-        sock.close()
-
-
-def greeting(tcp):
-    """A connection that has said its hello and no more."""
-    sock = socket.create_connection(tcp.address[1:])
-    client = Client(KEY, hello(), where(sock.getpeername()))
-    sock.sendall(client.start)
-    return sock, client
-
-
-def test_many_ranks_at_once_are_no_strangers(reactor, tcp, got, caplog):
-    """More than may be half open, while the reactor is busy: all get in, and nothing is logged."""
-    reactor.soon(lambda: time.sleep(0.3))
-    clients = [greeting(tcp) for _ in range(2 * HALF_OPEN + 50)]
-    for sock, client in clients:
-        sock.sendall(client.feed(sock.recv(client.missing)))
-        sock.close()
-    until(lambda: len(got) == len(clients))
-    assert not caplog.records
-
-
-def test_who_has_said_a_hello_gives_way_to_no_stranger(tcp, got):
-    sock, client = greeting(tcp)
-    answer = sock.recv(client.missing)
-    idle = [socket.create_connection(tcp.address[1:]) for _ in range(3 * HALF_OPEN)]
-    until(lambda: len(tcp._silent) == HALF_OPEN)
-    sock.sendall(client.feed(answer))
-    until(lambda: got)
-    for each in [sock, *idle]:
-        each.close()
-
-
-def test_a_hello_that_was_overheard_takes_no_second_place(tcp, got):
-    sock, client = greeting(tcp)
-    answer = sock.recv(client.missing)
-    for _ in range(20):
-        with socket.create_connection(tcp.address[1:]) as again:
-            again.settimeout(5)
-            again.sendall(client.start)
-            assert again.recv(1) == b""
-    assert len(tcp._proving) == 1
-    sock.sendall(client.feed(answer))
-    until(lambda: got)
-    sock.close()
-
-
-def test_refusals_are_told_but_not_to_a_flood(tcp):
-    """A rank with another secret learns it; thousands of strangers cost no answer each."""
-    told = 0
-    for _ in range(3 * ANSWERS):
-        with socket.create_connection(tcp.address[1:]) as sock:
-            sock.sendall(Client(b"x" * 32, hello(), where(sock.getpeername())).start)
-            with contextlib.suppress(ConnectionResetError):
-                told += bool(sock.recv(64))
-    assert told >= ANSWERS
-    time.sleep(2 * SWEEP)
-    with pytest.raises(AuthError, match="HOCKET_SECRET differs"):
-        connect(tcp.address, b"x" * 32, hello(), 5)
-
-
-def test_slow_loris_is_cut_after_two_seconds(tcp):
-    with socket.create_connection(tcp.address[1:]) as sock:
-        start = time.monotonic()
-        with pytest.raises(OSError):
-            for _ in range(40):
-                sock.sendall(b"h")
-                time.sleep(0.1)
-        assert 1.5 < time.monotonic() - start < 3.9
-
-
-def test_out_of_descriptors_neither_spins_nor_stops(tcp, got):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    client = socket.socket()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
-    try:
-        client.connect(tcp.address[1:])
-        used = time.process_time()
-        time.sleep(0.5)
-        assert time.process_time() - used < 0.1
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        client.close()
-    connect(tcp.address, KEY, hello(), 5).close()
-    until(lambda: got)
-
-
 def test_as_many_listeners_as_ports_all_find_one(reactor, ports):
     """At once, as the ranks of a host do: two may bind one port, and only one of them listens on it."""
     for _ in range(50):
@@ -298,24 +140,6 @@ def test_open_and_close_leave_no_descriptor(got):
         reactor.close()
         idle.close()
     assert descriptors() <= before
-
-
-def test_reactor_survives_a_failing_callback_and_keeps_time(reactor, caplog):
-    ran = []
-    with caplog.at_level(logging.ERROR):
-        reactor.soon(lambda: 1 / 0)
-        start = time.monotonic()
-        reactor.later(0.2, lambda: ran.append(("late", time.monotonic() - start)))
-        reactor.later(0.1, lambda: ran.append(("early", time.monotonic() - start)))
-        until(lambda: len(ran) == 2)
-    assert "ZeroDivisionError" in caplog.text
-    assert [name for name, _ in ran] == ["early", "late"] and 0.2 <= ran[1][1] < 0.5
-
-
-def test_reactor_sleeps(reactor):
-    used = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - used < 0.05
 
 
 FORK = """

@@ -143,7 +143,7 @@ def endure(name: str, transport: str) -> None:
 # --------------------------------------------------------------------------------------------- in the test
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 30.0, what: str = "") -> None:
+def wait_for(true: Callable[[], object], seconds: float = 30.0, what: str = "") -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come to pass within {seconds} s"

@@ -8,12 +8,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import harness
 import numpy as np
 import pytest
+from faulty import wait_for
 
 import hocket
 from hocket.algorithms.choice.tuning import Layout, Point, Tuning
@@ -64,16 +63,9 @@ def test_ranks_die_with_a_killed_tune(tmp_path: pathlib.Path) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "MARK": mark}
     command = [sys.executable, "-m", "hocket", "tune", "-n", "2", "--seconds", "60"]
     with subprocess.Popen(command, env=env) as process:
-        until(lambda: len(marked(mark)) == 4)  # itself, the launcher, two ranks
+        wait_for(lambda: len(marked(mark)) == 4)  # itself, the launcher, two ranks
         process.kill()
-    until(lambda: not marked(mark))
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: not marked(mark))
 
 
 def only(name: str) -> str:

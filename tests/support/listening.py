@@ -1,0 +1,9 @@
+"""What the tests of a listener share: its key, and who comes to it."""
+
+from hocket.control.handshake import Hello
+
+KEY = b"k" * 32
+
+
+def hello(rank=1):
+    return Hello(rank, "data", "job")  # to a hub, as the listeners here are
