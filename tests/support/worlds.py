@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import harness
@@ -20,11 +20,15 @@ PATH = os.pathsep.join([SOURCES, SUPPORT, os.path.join(SUPPORT, "gpu")])
 THREADS = ("threads", "reference")
 
 
+Program = Callable[[Communicator], Any]
+"""What every rank runs, and asserts."""
+WORLDS = ((1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference"))
+"""Sizes and transports among which programs that do not look at them differ."""
 RANK = """
 import hocket
-from {module} import {name}
+from {module} import {names}
 with hocket.init(transport={transport!r}) as comm:
-    {name}(comm)
+    for program in ({names},): program(comm)
 """
 
 
@@ -34,15 +38,18 @@ def path_to(file: str) -> str:
 
 
 def spread(
-    function: Callable[[Communicator], Any], size: int, transport: str, seconds: float = 100.0, **env: str
+    programs: Program | Sequence[Program], size: int, transport: str, seconds: float = 100.0, **env: str
 ) -> None:
-    """Run `function(comm)`, a top-level function of a test file, on `size` ranks; it asserts."""
+    """Run `program(comm)`, a top-level function of a test file, or several in turn, on `size` ranks."""
+    several = [programs] if callable(programs) else [*programs]
     if transport in THREADS:
         with hocket.local_world(size, transport) as world:
-            world.run(function)
+            for program in several:
+                world.run(program)
         return
-    file = inspect.getfile(function)
-    source = RANK.format(module=inspect.getmodulename(file), name=function.__name__, transport=transport)
+    file = inspect.getfile(several[0])
+    names = ", ".join(program.__name__ for program in several)
+    source = RANK.format(module=inspect.getmodulename(file), names=names, transport=transport)
     harness.run(size, source, seconds, PYTHONPATH=path_to(file), **env)
 
 

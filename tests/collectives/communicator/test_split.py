@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import harness
 import numpy as np
 import pytest
-from worlds import PATH, THREADS, in_threads, same, spread
+from worlds import PATH, Program, in_threads, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -162,25 +161,16 @@ def test_neighbours_by_who_shares_a_host() -> None:
     assert [each[1] for each in found if each[1:]] == [(2, 0, 1), (0, 1, 2), (1, 0, 1), (0, 0, 2)]
 
 
-CHECKS: tuple[Callable[[Communicator], None], ...] = (
+CHECKS: tuple[Program, ...] = (
     colors, no_color, groups_of_ranks, made_by_members, nested, beside_the_parent, neighbours,
 )  # fmt: skip
-
-
-def everything(comm: Communicator) -> None:
-    for check in CHECKS:
-        check(comm)
 
 
 @pytest.mark.parametrize(
     ("size", "transport"), [(1, "threads"), (2, "threads"), (5, "threads"), (4, "shm"), (3, "tcp"), (3, "reference")]
 )
 def test_new_communicators(size: int, transport: str) -> None:
-    if transport in THREADS:
-        for check in CHECKS:
-            spread(check, size, transport)
-    else:
-        spread(everything, size, transport)
+    spread(CHECKS, size, transport)
 
 
 INITS = """

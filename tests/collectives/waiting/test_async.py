@@ -6,12 +6,11 @@ import gc
 import math
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from worlds import same, spread
+from worlds import WORLDS, Program, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -227,27 +226,19 @@ def wrong_arguments(comm: Communicator) -> None:
     assert comm.allreduce(np.ones(1), async_op=True).result()[0] == comm.size
 
 
-CHECKS: tuple[Callable[[Communicator], None], ...] = (
+CHECKS: tuple[Program, ...] = (
     in_flight, mixed, every_collective, other_order_elsewhere, wait_with_limit, dropped, dropped_and_closed, grouped,
     wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
     while_computing, done_without_wait, wrong_arguments,
 )  # fmt: skip
-
-
-def everything(comm: Communicator) -> None:
-    for check in CHECKS:
-        check(comm)
+ALONE = (in_flight, mixed, every_collective, grouped, dropped)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda f: str(f.__name__))
-def test_between_threads(check: Callable[[Communicator], None]) -> None:
+def test_between_threads(check: Program) -> None:
     spread(check, 3, "threads")
 
 
-@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference")])
+@pytest.mark.parametrize(("size", "transport"), WORLDS)
 def test_between_ranks(size: int, transport: str) -> None:
-    if size == 1:
-        for check in (in_flight, mixed, every_collective, grouped, dropped):
-            spread(check, 1, transport)
-    else:
-        spread(everything, size, transport)
+    spread(CHECKS if size > 1 else ALONE, size, transport)

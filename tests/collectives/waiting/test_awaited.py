@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from worlds import same, spread
+from worlds import WORLDS, Program, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
 
@@ -86,19 +85,14 @@ def given_up(comm: Communicator) -> None:
     assert out[0] == 1
 
 
-CHECKS: tuple[Callable[[Communicator], None], ...] = (awaited, awaited_in_other_orders, given_up)
-
-
-def everything(comm: Communicator) -> None:
-    for check in CHECKS:
-        check(comm)
+CHECKS: tuple[Program, ...] = (awaited, awaited_in_other_orders, given_up)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda f: str(f.__name__))
-def test_between_threads(check: Callable[[Communicator], None]) -> None:
+def test_between_threads(check: Program) -> None:
     spread(check, 3, "threads")
 
 
-@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference")])
+@pytest.mark.parametrize(("size", "transport"), WORLDS)
 def test_between_ranks(size: int, transport: str) -> None:
-    spread(awaited if size == 1 else everything, size, transport)
+    spread(CHECKS if size > 1 else awaited, size, transport)
