@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 
 import faulty
 import gpu_ranks
 import pytest
-from gpu_cases import BY_EVENTS, DELAY
+from gpu_cases import BY_EVENTS, DELAY, KILLED, REPEATED, killed_in
 
-KILLED = """
-from hocket.collectives.gpu import context
-context.RELEASES = 5
-{before}
-comm = hocket.init()
-xs = [put(np.ones({count}, np.float32)) for _ in range(3)]
-comm.allreduce(xs[0])
-faulty.ready()
-with telling():
-    while True:
-        {call}
-        time.sleep({pause})  # the streams shall be behind, but not by minutes
+CLOSED = """
 comm.close()
 say(at_end=time.monotonic())
-{after}
 """
-FREED = """
+FREED = CLOSED + """
 del xs  # waits for all streams
 while gpu_ranks.count("ipc_maps") or gpu_ranks.count("streams"):
     time.sleep(0.01)
 say(misuses=gpu_ranks.count("misuses"), at_end=time.monotonic())
 """
-REPEATED = {
-    "blocking": "comm.allreduce(xs[0])",
-    "asynchronous": "[work.wait() for work in [comm.allreduce(x, async_op=True) for x in xs]]",
-}
+FEW_RELEASES = """
+from hocket.collectives.gpu import accelerated
+accelerated.RELEASES = 5
+"""
 
 
 @pytest.mark.parametrize(
@@ -52,28 +39,15 @@ def test_a_rank_is_killed(call: str, size: int, delay: int, count: int, built: P
 
     With four ranks the process ends at once, when the threads that end waits go too.
     """
-    how = {"count": count, "call": REPEATED[call], "pause": delay / 500_000, "after": "" if size == 4 else FREED}
-    killed_in(KILLED.format(before="", **how), size, delay, built, tmp_path)
+    how = {"count": count, "call": REPEATED[call], "pause": delay / 500_000, "after": CLOSED if size == 4 else FREED}
+    killed_in(KILLED.format(before=FEW_RELEASES, **how), size, delay, built, tmp_path)
 
 
 @pytest.mark.parametrize("call", ["blocking", pytest.param("asynchronous", marks=pytest.mark.gpu)])
 def test_a_rank_is_killed_while_others_wait_for_events(call: str, built: Path, tmp_path: Path) -> None:
     """No stream waits for those of a peer: what it has not done by then is not waited for."""
-    source = KILLED.format(count=70_001, call=REPEATED[call], before=BY_EVENTS, after=FREED, pause=0)
+    source = KILLED.format(count=70_001, call=REPEATED[call], before=FEW_RELEASES + BY_EVENTS, after=FREED, pause=0)
     killed_in(source, 3, 30_000, built, tmp_path)
-
-
-def killed_in(source: str, size: int, delay: int, built: Path, tmp_path: Path) -> None:
-    with gpu_ranks.job(built, size, source, tmp_path, delay=delay) as job:
-        faulty.all_ready(tmp_path, range(size))
-        time.sleep(0.2)
-        killed = time.monotonic()
-        job.signal(1, signal.SIGKILL)
-        ends = job.wait(20)
-    for rank in set(range(size)) - {1}:
-        said = faulty.facts(ends[rank])
-        assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at"] - killed < 2, said
-        assert said["at_end"] - killed < 6 and not said.get("misuses"), said
 
 
 OUTSIDE = """

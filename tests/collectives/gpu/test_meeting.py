@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from pathlib import Path
 
-import faulty
 import gpu_ranks
 import pytest
+from gpu_cases import DELAY, KILLED, MORE, REPEATED, killed_in
 
-DELAY = 60
-"""Microseconds at most by which a stream carries out each thing late."""
-MORE = pytest.param(4, marks=pytest.mark.gpu)
-"""Ranks: as good as two in the plain run of the tests."""
 APART = """
 os.environ["FAKE_CUDA"] = f"first_device={os.environ['HOCKET_RANK']}," + os.environ["FAKE_CUDA"]
 """
@@ -153,14 +147,6 @@ def test_a_gpu_that_is_late_in_the_last_call(built: Path, tmp_path: Path) -> Non
 
 
 CLOSED = """
-with hocket.init() as comm:
-    x = put(np.ones(1000, np.float32))
-    comm.allreduce(x)
-    if comm.rank == 1:
-        gpu_ranks.knob("delay", 500_000)
-        host = np.ones(1000, np.float32)
-        for _ in range(10):
-            x.set_later(host)
     comm.allreduce(x)
     if comm.rank == 0:
         comm.allreduce(x, async_op=True)
@@ -172,38 +158,22 @@ with hocket.init() as comm:
 @pytest.mark.parametrize("memops", [1, 0], ids=["words", "events"])
 def test_closing_in_a_hurry(memops: int, built: Path, tmp_path: Path) -> None:
     """No peer's memory is let go of while a kernel may use it, whatever the marks are."""
-    gpu_ranks.run(built, 2, APART + CLOSED, tmp_path, memops=memops)
+    gpu_ranks.run(built, 2, APART + ONE_IS_LATE + CLOSED, tmp_path, memops=memops)
 
 
-KILLED = """
-comm = hocket.init()
-xs = [put(np.ones(1000, np.float32)) for _ in range(3)]
-comm.allreduce(xs[0])
-faulty.ready()
-with telling():
-    while True:
-        [work.wait() for work in [comm.allreduce(x, async_op=True) for x in xs]]
-        time.sleep(0.02)  # the streams shall be behind, but not by minutes
-{after}
+ENDS = """
 comm.close()
 del xs
 say(at_end=time.monotonic(), misuses=gpu_ranks.count("misuses"))
 """
 
 
-@pytest.mark.parametrize(("size", "after"), [(2, ""), (3, "os._exit(0)")])
-def test_a_rank_is_killed(size: int, after: str, built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "closes"), [(2, True), (3, False)])
+def test_a_rank_is_killed(size: int, closes: bool, built: Path, tmp_path: Path) -> None:
     """Kernels that wait for its own give up, long before their time is over."""
-    with gpu_ranks.job(built, size, APART + KILLED.format(after=after), tmp_path, delay=2000) as job:
-        faulty.all_ready(tmp_path, range(size))
-        time.sleep(0.2)
-        killed = time.monotonic()
-        job.signal(1, signal.SIGKILL)
-        ends = job.wait(20)
-    for rank in set(range(size)) - {1}:
-        said = faulty.facts(ends[rank])
-        assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at"] - killed < 2, said
-        assert after or (said["at_end"] - killed < 6 and not said["misuses"]), said
+    after = ENDS if closes else "os._exit(0)"
+    source = KILLED.format(before=APART, count=1000, call=REPEATED["asynchronous"], pause=0.02, after=after)
+    killed_in(source, size, 2000, built, tmp_path, closes)
 
 
 DIFFERENT = """
