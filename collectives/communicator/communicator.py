@@ -19,6 +19,7 @@ Every call may raise ArgumentError (this rank's arrays or arguments are wrong) o
 result).  It may raise MismatchError, PeerLostError, TimeoutError or TransportError on all ranks; after one of these the
 communicator refuses calls.  All are `hocket.Error`.
 """
+# One long file: the public class, whose docstrings are the reference.  What the calls do is in its parts.
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
  * fake_set and fake_get change and tell its numbers; FAKE_VERBS="windows=0,delay=50" sets them at the start.
  *
  * fake_state.h has what there is, and the numbers; fake_device.h carries work requests out; this file is libibverbs'
- * functions, which make things and unmake them. */
+ * functions, which make things and unmake them.  They are one file, as they are one library's table. */
 #define _GNU_SOURCE
 #include "fake_device.h"
 
