@@ -21,8 +21,8 @@ while gpu_ranks.count("ipc_maps") or gpu_ranks.count("streams"):
 say(misuses=gpu_ranks.count("misuses"), at_end=time.monotonic())
 """
 FEW_RELEASES = """
-from hocket.collectives.gpu import accelerated
-accelerated.RELEASES = 5
+from hocket.collectives.gpu import context
+context.RELEASES = 5
 """
 
 
