@@ -35,6 +35,7 @@ from hocket.collectives.default import (
     set_timeout,
     size,
     split,
+    stats,
     subgroup,
     tune,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "show",
     "size",
     "split",
+    "stats",
     "subgroup",
     "tune",
     "zeros",

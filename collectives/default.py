@@ -87,6 +87,7 @@ create_group = _on_default(Communicator.create_group)
 register = _on_default(Communicator.register)
 tune = _on_default(Communicator.tune)
 explain = _on_default(Communicator.explain)
+stats = _on_default(Communicator.stats)
 set_timeout = _on_default(Communicator.set_timeout)
 close = _on_default(Communicator.close)
 

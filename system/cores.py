@@ -7,7 +7,7 @@ version of cgroups: containers see their group as the root, batch systems and sy
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 def usable_cores(proc: str = "/proc/self") -> int:
@@ -75,3 +75,12 @@ def _lines(path: str) -> list[str]:
             return file.read().splitlines()
     except OSError:
         return []
+
+
+def in_core_order(cpus: Sequence[int], topology: str = "/sys/devices/system/cpu") -> list[int]:
+    """These logical CPUs: one of each core first, then the second threads of the cores."""
+    threads: dict[str, list[int]] = {}
+    for cpu in sorted(cpus):
+        siblings = next(iter(_lines(f"{topology}/cpu{cpu}/topology/thread_siblings_list")), str(cpu))
+        threads.setdefault(siblings, []).append(cpu)
+    return sorted(cpus, key=lambda cpu: next((each.index(cpu), cpu) for each in threads.values() if cpu in each))

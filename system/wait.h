@@ -23,6 +23,10 @@ typedef struct hk_ladder {
     uint32_t spins_now; /* ... and now: halved by each wait in which another process got our core, doubled by others */
     uint64_t yield_ns;  /* how long to stay on the second rung */
     uint64_t slow_ns;   /* a single yield longer than this: the core is wanted by a stranger */
+    int32_t home;       /* the core that is this rank's among those of its host, if they have one each; -1: none */
+    uint32_t shared;    /* yields, in one wait after the other, in which another process got our core */
+    uint64_t stays;     /* ns, until when this rank does not go home again */
+    uint64_t rest;      /* ... for so long each time */
 } hk_ladder;
 
 typedef struct hk_wait {
@@ -62,10 +66,38 @@ enum {
     HK_SWITCH_NS = 1000 /* a yield that comes back sooner found nobody to run: 245 ns by `timeit os.sched_yield()` */
 };
 
+enum {
+    HK_VAIN = 16,                      /* yields to another process, in waits without any other, before we go home */
+    HK_REST_NS = 10000000,             /* how long it stays then, at least */
+    HK_REST_MOST_NS = 1000000000       /* ... and at most, where a stranger keeps our home busy */
+};
+
+/* Two ranks that start on one core stay there for up to 100 ms, although another core is idle: each yields to the
+ * other, so neither looks overloaded to the kernel.  So a rank that yields in vain moves to the core that is its own
+ * for an instant, and may run anywhere after that. */
+static inline void hk_go_home(hk_ladder *l, uint64_t now) {
+    cpu_set_t all, one;
+    l->shared = 0;
+    if (l->home < 0 || now < l->stays || sched_getcpu() == l->home) return;
+    if (l->rest < HK_REST_NS) l->rest = HK_REST_NS;
+    l->stays = now + l->rest;
+    if (sched_getaffinity(0, sizeof all, &all) || !CPU_ISSET(l->home, &all)) return;
+    CPU_ZERO(&one);
+    CPU_SET(l->home, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof all, &all);
+}
+
 /* Something moved: start again on the first rung, and learn from this wait.  Two ranks that a foreign process has
  * driven onto one core find each other by yielding at once, not after thousands of vain spins. */
 static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
     hk_wait_end(w, bell);
+    if (w->slow) {
+        l->shared = 0;
+        if (l->rest < HK_REST_MOST_NS) l->rest *= 2;
+    } else if (w->polls && !w->shared) {
+        l->shared = 0;
+        l->rest = 0;
+    }
     if (w->shared) {
         l->spins_now = l->spins_now / 2 > HK_SPINS_MIN ? l->spins_now / 2 : HK_SPINS_MIN;
     } else if (w->polls && l->spins_now < l->spins) {
@@ -76,7 +108,7 @@ static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
 }
 
 /* One step of waiting; returns the time (ns) on the slow rungs, 0 while spinning. */
-static inline uint64_t hk_wait_step(hk_wait *w, const hk_ladder *l, uint32_t *bell, struct pollfd *fds, int nfds) {
+static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, struct pollfd *fds, int nfds) {
     if (w->polls < l->spins_now) {
         w->polls++;
         hk_pause();
@@ -89,7 +121,10 @@ static inline uint64_t hk_wait_step(hk_wait *w, const hk_ladder *l, uint32_t *be
         sched_yield();
         uint64_t t1 = hk_now();
         if (t1 - t0 > l->slow_ns) w->slow++;
-        if (t1 - t0 > HK_SWITCH_NS) w->shared = 1;
+        if (t1 - t0 > HK_SWITCH_NS) {
+            w->shared = 1;
+            if (++l->shared >= HK_VAIN) hk_go_home(l, t1);
+        }
         return t1 - w->since + 1;
     }
     w->shared = 1;

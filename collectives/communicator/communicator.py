@@ -39,6 +39,7 @@ from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import ANY, Messenger, user_tag
 from hocket.collectives.communicator.runner import Runner
+from hocket.collectives.communicator.stats import Stat, stats
 from hocket.collectives.engine.shortcut import ShortWay
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
@@ -397,6 +398,21 @@ class Communicator(ShortWay):
         communicator 'world': rank 0 of 1
         """
         return explain(self, collective, nbytes)
+
+    def stats(self) -> list[Stat]:
+        """Count this rank's calls of each kind: their transport, their bytes, and the seconds that they took.
+
+        The kinds that took longest come first.  A call counts when it begins.  Always on: it costs a call some 2 ns.
+
+        >>> import hocket, numpy as np
+        >>> def twice(comm):
+        ...     comm.allreduce(np.zeros(1000))
+        ...     comm.allreduce(np.zeros(1000))
+        ...     return [(s.collective, s.calls, s.bytes) for s in comm.stats() if s.collective == "allreduce"]
+        >>> hocket.local_world(2).run(twice)[0]
+        [('allreduce', 2, 16000)]
+        """
+        return stats(self.membership)
 
     # --- its end
 

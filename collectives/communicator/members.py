@@ -72,7 +72,7 @@ class Members:
         near = forced is None or self.world.traits.get(forced, Traits()).local  # none: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = make(
-            name, self.rank, transports, lanes, crowded=self.world.crowded, groups=groups,
+            name, self.rank, transports, lanes, crowded=self.world.crowded, home=self.world.home, groups=groups,
             between=self._between(groups, forced), traits=self.world.traits,
             concurrent=kind == "messages",
         )  # fmt: skip

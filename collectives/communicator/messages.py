@@ -151,7 +151,7 @@ def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst:
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:
     return Plan(
         [step], itemsize=model.dtype.itemsize, dtype=model.dtype.code, scratch=0, segment=0, fingerprint=0,
-        collective=verb, algorithm="message", text=text,
+        collective=verb, algorithm="message", text=text, nbytes=model.nbytes,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from hocket.collectives.engine.count cimport count_blocked, count_moved
 from hocket.collectives.engine.matching cimport matched_recv
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport APPLY, CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
@@ -35,7 +36,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
-    r.meeting = NULL
+    r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -180,7 +181,11 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             if w.polls:
                 hk_wait_reset(&w, &e.ladder, e.bell)
                 checked = r.deadline = 0
+                if r.weight:
+                    count_moved(r)
             continue
+        if r.weight:
+            count_blocked(r)
         waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
         if polls and w.polls >= <uint32_t>polls:
             return BLOCKED

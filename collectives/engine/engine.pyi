@@ -16,7 +16,8 @@ class Engine:
     error: BaseException | None
     plans: dict[Any, Plan]
     def __init__(
-        self, rank: int, size: int, spins: int = 2000, concurrent: bool = False, polls_with_gil: int = 0
+        self, rank: int, size: int, spins: int = 2000, concurrent: bool = False, polls_with_gil: int = 0,
+        home: int = -1,
     ) -> None: ...
     def count_with(self, other: Engine) -> None: ...
     def connect(self, peer: int, send: Any, recv: Any, owner: Any) -> None: ...

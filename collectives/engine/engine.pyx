@@ -11,6 +11,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
+from hocket.collectives.engine.count cimport count_begin, count_end
 from hocket.collectives.engine.drive cimport drive, run_free, run_init
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
@@ -29,11 +30,11 @@ CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": AB
 cdef class Engine:
     """One ordered queue of plans over the channels of one lane.
 
-    `spins`: polls before the first yield; see wait.h.  `concurrent`: queued runs progress side by side (send and
+    `spins`: polls before the first yield; `home`: this rank's own core, or -1; see wait.h.  `concurrent`: queued runs progress side by side (send and
     recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL is released.
     """
 
-    def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0):
+    def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0, int home=-1):
         self.polls_with_gil = polls_with_gil
         self.core.rank, self.core.size = rank, size
         self.core.self = <PyObject*>self
@@ -49,6 +50,7 @@ cdef class Engine:
         self.core.ladder.spins = self.core.ladder.spins_now = spins
         self.core.ladder.yield_ns = 2000000
         self.core.ladder.slow_ns = 100000
+        self.core.ladder.home = home
         self.keep = []
         self.recent = [None] * RECENT
         self.plans = {}
@@ -199,12 +201,14 @@ cdef class Engine:
         r.waits = True
         self.plan = plan
         self.busy = True
+        count_begin(r, plan.nbytes, plan.small)
         if self.polls_with_gil and plan.small:
             rc = drive(&self.core, r, min(self.polls_with_gil, <int>self.core.ladder.spins_now))
         if rc == BLOCKED:
             with nogil:
                 rc = drive(&self.core, r, 0)
         if rc == DONE:
+            count_end(r)
             self.busy = False       # after an error: what this rank was doing is asked for until the verdict is in
         else:
             self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came

@@ -21,7 +21,7 @@ from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.plans.plan import Plan
+from hocket.collectives.plans.plan import Counts, Plan
 from hocket.errors import ArgumentError
 from hocket.transports.base import Lane, Traits
 
@@ -75,20 +75,22 @@ class Queue:
 
     def __init__(
         self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
-        groups: tuple[tuple[int, ...], ...], between: tuple[str, str], traits: Mapping[str, Traits],
+        home: int, groups: tuple[tuple[int, ...], ...], between: tuple[str, str], traits: Mapping[str, Traits],
         concurrent: bool = False, segment: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.transports, self.lanes = name, transports, lanes
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
-        self.engine = Engine(index, len(transports), spins, concurrent, polls)
+        self.engine = Engine(index, len(transports), spins, concurrent, polls, home)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
         self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
         self.groups = groups
         self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
         """What algorithms are chosen by."""
+        self.counts: dict[tuple[str, str, str], Counts] = {}
+        """By collective, algorithm and transports."""
         self.offers: Sequence[dict[str, Any]] = []
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
@@ -107,6 +109,12 @@ class Queue:
         plans[key] = plan
         while len(plans) > PLANS:
             plans.pop(next(iter(plans)), None)
+
+    def counted(self, plan: Plan) -> Plan:
+        """The same plan, whose calls are counted with those of its kind."""
+        over = "+".join(sorted({name for p in plan.peers if (name := self.transports[p]) is not None}))
+        plan.counts = self.counts.setdefault((plan.collective, plan.algorithm, over), plan.counts)
+        return plan
 
     def check_thread(self) -> None:
         """Raise ArgumentError if the calling thread may not drive this queue."""

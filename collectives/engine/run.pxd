@@ -3,7 +3,7 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.collectives.plans.plan cimport Instr, Piece, Step
+from hocket.collectives.plans.plan cimport Count, Instr, Piece, Step
 from hocket.kernels.cpu.reduce cimport reduce_fn
 from hocket.transports.channel cimport hk_channel
 from hocket.transports.library cimport hk_library
@@ -22,10 +22,13 @@ cdef extern from "system/wait.h" nogil:
         uint32_t spins_now
         uint64_t yield_ns
         uint64_t slow_ns
+        int home
+        uint32_t shared
+        uint64_t stays, rest
     struct hk_wait:
         uint32_t polls
     uint64_t hk_now()
-    uint64_t hk_wait_step(hk_wait*, const hk_ladder*, uint32_t* bell, pollfd*, int)
+    uint64_t hk_wait_step(hk_wait*, hk_ladder*, uint32_t* bell, pollfd*, int)
     void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
 
 
@@ -104,6 +107,10 @@ cdef struct Run:            # one execution of a plan
     size_t came             # ... and its bytes
     uint64_t limit          # ns in which something must move, 0: any; counted once it has waited long enough to be looked at
     uint64_t deadline       # ns, 0: not counted now
+    Count* count            # of its kind of call
+    uint64_t weight         # for how many calls its time stands, 0: it is not timed
+    uint64_t began          # ns
+    uint64_t blocked_at     # ... since when nothing moves, 0: something does
 
 
 cdef enum: TAG_SLOTS = 256  # of the messages set aside from one peer

@@ -20,7 +20,7 @@ from hocket.collectives.job.config import Config
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, MismatchError, TransportError
-from hocket.system.cores import usable_cores
+from hocket.system.cores import in_core_order, usable_cores
 from hocket.transports.base import Traits, Transport
 from hocket.transports.shm.transport import boot_id
 
@@ -83,7 +83,7 @@ class World:
         session.on_ask, session.on_told = self._on_ask, self._on_told
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
-            "usable": usable_cores(), "tuning": tuning, "mpi": mpi.level if mpi else "",
+            "usable": usable_cores(), "pid": os.getpid(), "tuning": tuning, "mpi": mpi.level if mpi else "",
             "gpu": may_have_gpu(config.gpu), "names": list(names), "encrypt": config.encrypt,
             "certified": config.encrypt and bool(config.tls_cert),
         }  # fmt: skip
@@ -98,6 +98,8 @@ class World:
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
         self.crowded = _crowded(met)
+        self.home = -1 if self.crowded else _home(met, rank)
+        """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
         """Do ranks outnumber the cores, on any host?"""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
         """Rank 0's, on all ranks: who chose by another one would run another algorithm."""
@@ -249,6 +251,15 @@ def _crowded(met: Sequence[dict[str, Any]]) -> bool:
         if len(here) > min([cores, *quotas]):
             return True
     return False
+
+
+def _home(met: Sequence[dict[str, Any]], rank: int) -> int:
+    """The core of this rank, if each rank of its kernel can have one and nobody has dealt them out already."""
+    here = [r for r, each in enumerate(met) if each["kernel"] == met[rank]["kernel"]]
+    cores = met[rank]["cores"]
+    if len({met[r]["pid"] for r in here}) < len(here) or any(met[r]["cores"] != cores for r in here):
+        return -1
+    return in_core_order(cores)[here.index(rank)]
 
 
 def _machine(said: dict[str, Any]) -> tuple[str, str]:

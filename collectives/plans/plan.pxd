@@ -1,6 +1,6 @@
 """A compiled schedule: what `lower` made of one rank's steps, as flat arrays of bytes and peers."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.kernels.cpu.reduce cimport scale_fn
 from hocket.transports.library cimport hk_library
@@ -37,6 +37,13 @@ cdef struct Instr:
 cdef struct Step:
     int first, count
 
+cdef struct Count:                  # of the calls of one kind, since the communicator was made
+    uint64_t calls, bytes
+    uint64_t ns, waited             # estimated from those that were timed (engine/count.pxd)
+
+cdef class Counts:
+    cdef Count count
+
 cdef class Plan:
     cdef readonly int nsteps, ninstrs, nsegments
     cdef readonly size_t segment, itemsize, scratch
@@ -47,6 +54,8 @@ cdef class Plan:
     cdef readonly str site          # where the user first made it: train.py:7 in main
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
+    cdef readonly size_t nbytes     # of the whole vector
+    cdef public Counts counts       # where its calls are counted
     cdef readonly bint small        # few bytes: over before another thread could use the GIL
     cdef readonly bint meets        # its CALL is a kernel that meets the other ranks' (gpu/meeting.pyx)
     cdef object library             # the capsule of what a CALL calls

@@ -2,6 +2,12 @@ from typing import Any
 
 from hocket.collectives.plans.lower import Instr
 
+class Counts:
+    calls: int
+    bytes: int
+    seconds: float
+    waited: float
+
 class Plan:
     nsteps: int
     ninstrs: int
@@ -20,9 +26,11 @@ class Plan:
     traffic: int
     source: int | None
     meets: bool
+    nbytes: int
+    counts: Counts
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
         fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
-        meets: bool = False, site: str = "",
+        meets: bool = False, site: str = "", nbytes: int = 0,
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

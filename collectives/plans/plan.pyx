@@ -11,6 +11,26 @@ TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
 KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL}
 
 
+cdef class Counts:
+    """How many calls of one kind there were, and what they took: the queue's, shared by its plans of that kind."""
+
+    @property
+    def calls(self):
+        return self.count.calls
+
+    @property
+    def bytes(self):
+        return self.count.bytes
+
+    @property
+    def seconds(self):
+        return self.count.ns * 1e-9
+
+    @property
+    def waited(self):
+        return self.count.waited * 1e-9
+
+
 cdef class Plan:
     """`steps`: for each step a list of `Instr` (lower.py).  `segment`: run in segments of so many bytes of every piece
     (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
@@ -19,7 +39,7 @@ cdef class Plan:
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
                   uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
-                  library=None, bint meets=False, str site=""):
+                  library=None, bint meets=False, str site="", size_t nbytes=0):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
@@ -35,6 +55,7 @@ cdef class Plan:
         self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
         self.library, self.meets, self.site = library, meets, site
+        self.nbytes, self.counts = nbytes, Counts.__new__(Counts)
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)

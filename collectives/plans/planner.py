@@ -78,6 +78,7 @@ class Planner:
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         return {
             "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
+            "nbytes": call.count * call.model.dtype.itemsize,
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
             "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
         }  # fmt: skip
@@ -175,6 +176,7 @@ class Planner:
 
     def connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
         """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
+        queue.counted(plan)
         engine, began, waits_for = queue.engine, time.monotonic(), -1
         if all(engine.connected(p) for p in plan.peers):
             return

@@ -9,6 +9,8 @@ cdef struct Node:               # one queued run
     Run run
     Core* core
     Node* next
+    size_t nbytes               # of its plan ...
+    bint small, counted         # ...; and is it counted yet?
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
 

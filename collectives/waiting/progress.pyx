@@ -13,6 +13,7 @@ import threading
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
+from hocket.collectives.engine.count cimport count_begin, count_blocked, count_end, count_moved
 from hocket.collectives.engine.drive cimport advance, failed_before, has_failed
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, hk_ladder, hk_load32, hk_now,
                                      Run, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, run_stopped)
@@ -114,9 +115,19 @@ cdef int advance_queued(Core* e) noexcept nogil:
     cdef int rc, moved = BLOCKED
     while link[0] != NULL:
         n = link[0]
+        if not n.counted:           # its turn has come
+            n.counted = True
+            count_begin(&n.run, n.nbytes, n.small)
         rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
         if n.run.limit and rc >= 0:
-            rc = counted(&n.run, rc)
+            rc = limited(&n.run, rc)
+        if n.run.weight:
+            if rc == BLOCKED:
+                count_blocked(&n.run)
+            elif rc == DONE:
+                count_end(&n.run)
+            else:
+                count_moved(&n.run)
         if rc < 0:
             has_failed(e, &n.run, rc)
         if rc == DONE or rc < 0:
@@ -136,7 +147,7 @@ cdef int advance_queued(Core* e) noexcept nogil:
     return moved
 
 
-cdef inline int counted(Run* r, int rc) noexcept nogil:
+cdef inline int limited(Run* r, int rc) noexcept nogil:
     """Is the time limit over?  It counts while nothing moves, and not before the run's turn has come."""
     cdef uint64_t now
     if rc != BLOCKED:
@@ -247,6 +258,7 @@ cdef void serve() noexcept nogil:
     memset(&none, 0, sizeof(none))
     ladder.spins = ladder.spins_now = 100
     ladder.yield_ns, ladder.slow_ns = 100000, 50000
+    ladder.home = -1
     sched_setscheduler(0, SCHED_BATCH, &none)   # when it wakes it does not take a computing thread's core at once
     prctl(PR_SET_TIMERSLACK, SLACK_NS)
     while not hk_load32(&stopping):

@@ -63,6 +63,7 @@ cdef class Queued:
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
         n.core, n.status = &engine.core, BLOCKED
+        n.nbytes, n.small, n.counted = plan.nbytes, plan.small, False
         return 0
 
     cdef int enqueue(self, bint numbered) except -1:

@@ -85,13 +85,6 @@ def scale_array(out, x, factor):
         function(target, source, count, by)
 
 
-def scale_bytes(int dtype, size_t out, size_t x, size_t count, double factor):
-    """The same on two addresses, for a dtype (its code) that can be scaled."""
-    cdef scale_fn function = find_scale(dtype)
-    with nogil:
-        function(<void *>out, <const void *>x, count, factor)
-
-
 cdef size_t _address(array):
     # The interface, unlike the buffer protocol, also describes the dtypes of ml_dtypes.
     return array.__array_interface__["data"][0]

@@ -29,7 +29,7 @@ enum { READERS = 3, MESSAGE_MAX = 200000, REGION = MESSAGE_MAX + 64, BURST = 150
 #define HK_STUCK_NS 8000000000ull
 #endif
 
-static _Thread_local hk_ladder LADDER = {200, 200, 100000, 50000};
+static _Thread_local hk_ladder LADDER = {200, 200, 100000, 50000, -1, 0, 0, 0};
 
 typedef struct rng {
     uint64_t state;

@@ -1,0 +1,40 @@
+"""`comm.stats()`: what this rank's calls were, and what they took.  engine/count.pxd counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hocket.collectives.communicator.members import Members
+
+
+class Stat(NamedTuple):
+    """This rank's calls of one kind on one communicator, since it was made."""
+
+    collective: str
+    """Of messages: send, recv or sendrecv."""
+    algorithm: str
+    transport: str
+    """Those that this rank used, such as "shm+tcp"; "" if there was no peer."""
+    queue: str
+    """collectives, messages, or gpu"""
+    calls: int
+    bytes: int
+    """Of the whole vectors, all calls together."""
+    seconds: float
+    """From the turn of each call to its end.  An estimate: the first 32 are timed, then one in 64 of those of up to
+    16 KiB, one in 16 of those below 16 MiB, and all others."""
+    waited: float
+    """Seconds of these in which nothing moved: the other ranks were late, or the transport was busy."""
+
+    @property
+    def moved(self) -> float:
+        """Seconds in which bytes moved or were reduced."""
+        return self.seconds - self.waited
+
+
+def stats(members: Members) -> list[Stat]:
+    found = [
+        Stat(*what, kind, each.calls, each.bytes, each.seconds, each.waited)
+        for (kind, _), queue in list(members.queues.items()) for what, each in list(queue.counts.items())
+    ]  # fmt: skip
+    return sorted((each for each in found if each.calls), key=lambda each: -each.seconds)
