@@ -1,6 +1,6 @@
 """From what the control plane knows to what the user reads: accounts and verdicts become exceptions.
 
-An account is what one rank says it was doing: {"state": "in call" | "idle" | "no answer", "seq", "call", "site"}.
+An account is what one rank says it was doing: {"state": "in call" | "idle" | "no answer" | ..., "seq", "call", "site"}.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def describe_account(account: Account | None) -> str:
         return "does not answer (stopped, or its interpreter is held)"
     if account.get("state") in ("lost", "left"):
         return "is gone (its process ended)" if account["state"] == "lost" else "has left the job"
+    if account.get("state") == "without":
+        return f"no longer has this communicator (closed or dropped), it is at {account.get('site', '?')}"
     if account.get("then"):
         now = f"in {account['call']}" if account.get("state") == "in call" else "in no call"
         site, seq = account.get("site", "?"), account["seq"]

@@ -180,12 +180,12 @@ class World:
         for comm in self.present():
             if comm.name == fault["comm"]:
                 return comm.reporter.stop(fault)
-        return {"state": "idle", "call": "", "site": "", "seq": 0}
+        return _without_it()
 
     def _on_ask(self, name: str) -> Account:
         comm = next((comm for comm in self.present() if comm.name == name), None)
         if comm is None:
-            return {"state": "idle", "call": "", "site": thread_site(), "seq": 0}
+            return _without_it()
         return comm.reporter.account()
 
     def _on_told(self, name: str, rank: int, account: Account) -> None:
@@ -219,6 +219,11 @@ class World:
             self.mpi.close(clean=not self.lost)
         if self.reactor is not None:
             self.reactor.close()
+
+
+def _without_it() -> Account:
+    """What this rank is doing, for the others on a communicator that it does not have."""
+    return {"state": "without", "call": "", "site": thread_site(), "seq": 0}
 
 
 def _agree(names: Sequence[Sequence[str]]) -> None:

@@ -125,6 +125,39 @@ def test_late_rank_is_named_with_where_it_is(transport: str, tmp_path: pathlib.P
     assert facts(ends[1])["error"] == "TimeoutError"
 
 
+DROPPED = """
+import os
+comm = hocket.init(transport={transport!r})
+part = comm.dup()
+
+def elsewhere():
+    while not os.path.exists(os.path.join(os.environ["FAULTY"], "raised-0")):
+        time.sleep(0.01)
+
+with telling():
+    if comm.rank == 1:
+        del part
+        elsewhere()
+    else:
+        part.{call}
+if comm.rank == 0:
+    ready("raised")
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("call", ["allreduce(np.ones(9), timeout=1)", "recv(np.ones(9), 1, timeout=1)"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.more)])
+def test_a_rank_has_dropped_the_communicator(transport: str, call: str, tmp_path: pathlib.Path) -> None:
+    """It says so, and where it is: it is not late, it will never come."""
+    with job(2, DROPPED.format(transport=transport, call=call), tmp_path) as run:
+        ends = run.wait(30)
+    said = facts(ends[0])
+    assert said["error"] == "TimeoutError" and said["missing"] == [1], said
+    assert "rank 1 no longer has this communicator (closed or dropped), it is at rank.py:" in said["text"], said
+    assert "in elsewhere" in said["text"] and "error" not in facts(ends[1]), said
+
+
 MESSAGE = """
 comm = hocket.init(transport={transport!r})
 comm.barrier()
