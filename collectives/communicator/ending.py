@@ -144,6 +144,7 @@ class Ending:
                 if first is not None:
                     left_open.append(f"{first.words} at {first.site}")
                 elif kind == "messages":
+                    _open_to_senders(queue, deadline)
                     never = f" that it never received, on communicator {comm.name!r}"
                     left_open += [f"a message from rank {r} with tag {t}{never}" for r, t in unreceived(engine).items()]
                 if kind != "messages" and comm.ending is not self:
@@ -164,3 +165,15 @@ class Ending:
             "hocket.init(), or with the spawn method."
         )
         self.reporter.halt_engines()  # and leave the GPU alone: a fork has nothing of CUDA's
+
+
+def _open_to_senders(queue: Queue, deadline: float) -> None:
+    """Open the channels over which others have sent to this rank, and it never received: they can be looked into."""
+
+    def look(peer: int) -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank {peer} does not answer at the end of the job", [peer])
+
+    for lane in queue.lanes.values():
+        with contextlib.suppress(Error):  # that rank is gone, or late: the end does not wait for it
+            queue.connect(lane.unopened() if hasattr(lane, "unopened") else (), look)

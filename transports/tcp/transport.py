@@ -172,6 +172,11 @@ class TcpTransport:
             link.close()
             raise
 
+    def arrived(self, lane: TcpLane) -> list[int]:
+        """The members of `lane` whose streams wait for it to be opened."""
+        with self._lock:
+            return [i for i, rank in enumerate(lane.members) if (rank, self._purpose + lane.name) in self._arrived]
+
     def forget(self, lane: TcpLane) -> None:
         """Nobody waits for its streams any more: those that come are closed."""
         with self._lock:
@@ -216,6 +221,10 @@ class TcpLane(DialledLane):
         self.opened.add(self.members[peer])
         self.channels.append(channels)
         return channels.send, channels.recv
+
+    def unopened(self) -> list[int]:
+        """Members whose streams have come, and that this rank has opened none to."""
+        return self.transport.arrived(self)
 
     def close(self) -> None:
         self.transport.forget(self)

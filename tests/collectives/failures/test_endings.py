@@ -48,6 +48,17 @@ def test_a_process_that_ends_so_fails(name: str) -> None:
         assert end.err.count(text) == 1 and "Traceback" not in end.err, end.err
 
 
+@pytest.mark.parametrize("encrypt", ["0", pytest.param("1", marks=pytest.mark.more)])
+@pytest.mark.parametrize("count", [3, pytest.param(300_000, marks=pytest.mark.more)])
+def test_a_message_over_a_stream_that_its_receiver_never_opened(count: int, encrypt: str) -> None:
+    """Streams are opened at first use: a rank that never receives must look for what has been sent to it."""
+    line = f"comm.send(np.ones({count}, np.float32), 1, tag=5) if rank == 0 else None"
+    with Job(3, START + line, env={"HOCKET_TRANSPORT": "tcp", "HOCKET_ENCRYPT": encrypt}) as job:
+        ends = job.wait(30)
+    for end in ends:
+        assert end.code == 1 and "rank 1 leaves open a message from rank 0 with tag 5" in end.err, (end.code, end.err)
+
+
 def test_what_is_heard_of_between_calls_is_told_at_the_end() -> None:
     """No call raises it: rank 1's is asynchronous, and rank 0's end finds it out while rank 1 sleeps."""
     with Job(2, START + "if rank == 1: comm.allreduce(x, async_op=True); time.sleep(1)") as job:
