@@ -167,8 +167,9 @@ comm.close()
 del x
 say(done=True)
 """
-AFTER_THE_BARRIER = """barrier = type(comm)._last_barrier
-    type(comm)._last_barrier = lambda self, timeout: (barrier(self, timeout), os.kill(os.getpid(), 9))"""
+AFTER_THE_BARRIER = """from hocket.collectives.communicator.ending import Ending
+    barrier = Ending._last_barrier
+    Ending._last_barrier = lambda self, timeout: (barrier(self, timeout), os.kill(os.getpid(), 9))"""
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,9 @@ def test_a_rank_is_killed_while_others_close(how: str, before: str, built: Path,
     (With events their hosts wait, so that calls before may fail with a rank that is killed before its GPU is through.)
     """
     with gpu_ranks.job(built, 2, before + CLOSING.format(how=how), tmp_path, delay=10_000) as job:
-        assert faulty.facts(job.wait(20)[0])["done"]
+        ends = job.wait(20)
+    assert ends[1].code == -signal.SIGKILL, ends[1]
+    assert faulty.facts(ends[0])["done"]
 
 
 BESIDE = """
