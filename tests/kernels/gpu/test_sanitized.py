@@ -74,9 +74,10 @@ def build(folder: Path, mutate: Callable[[Path], None], flags: tuple[str, ...], 
 
 
 def replace(kernels: Path, name: str, old: str, new: str) -> None:
-    text = (kernels / name).read_text()
+    file = kernels / "gpu" / name
+    text = file.read_text()
     assert old in text, f"{name} no longer has {old!r}"
-    (kernels / name).write_text(text.replace(old, new))
+    file.write_text(text.replace(old, new))
 
 
 def run(program: Path, world: int, seed: int, how: str, windows: int = 2) -> subprocess.CompletedProcess[str]:
