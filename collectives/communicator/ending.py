@@ -15,6 +15,7 @@ from hocket.collectives.calls.options import Options
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
+from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import GRACE
 from hocket.collectives.failures.reporting import Reporter
