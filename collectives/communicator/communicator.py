@@ -47,6 +47,8 @@ from hocket.collectives.job.world import World
 from hocket.collectives.plans.planner import Planner
 from hocket.errors import ArgumentError
 
+HIGHEST = 1000
+"""Of the priorities of lanes."""
 PARTS = frozenset({
     "ending", "gpus", "groups", "membership", "messenger", "reporter", "runner", "shortcut", "world",
 })  # fmt: skip
@@ -62,9 +64,11 @@ class Communicator(ShortWay):
     messages (`messenger`) are carried out, what is told when it fails (`reporter`), how it is left (`ending`).
     """
 
-    def __init__(self, world: World, name: str, members: Sequence[int], tuning: Tuning | None = None) -> None:
+    def __init__(
+        self, world: World, name: str, members: Sequence[int], tuning: Tuning | None = None, priority: int = 0
+    ) -> None:
         self.world, self.name = world, name
-        self.membership = Members(world, name, members, tuning)
+        self.membership = Members(world, name, members, tuning, priority)
         self.rank, self.size = self.membership.rank, self.membership.size
         self.reporter = Reporter(self.membership)
         for kind in ("collectives", "messages"):
@@ -75,6 +79,7 @@ class Communicator(ShortWay):
         self.ending = Ending(self.membership, self.reporter, planner)
         self._takes(self.runner.shortcut)
         self._serial = 0
+        self._lanes: dict[str, Communicator] = {}
         world.admit(self)
 
     # --- reductions
@@ -273,6 +278,41 @@ class Communicator(ShortWay):
         assert made is not None
         return made
 
+    def lane(self, name: str, priority: int = 0) -> Communicator:
+        """The communicator of the same ranks whose calls are ordered among themselves, but not with those made here.
+
+        So a small urgent call need not wait for a long one that is under way: asynchronous calls on lanes of a higher
+        `priority` are served first at every step, and a long call goes on with its next piece when they cannot move.
+        (NCCL has no such thing; MPI users dup communicators, which have no priorities.)  This communicator has priority
+        0.  All ranks make a lane together, at the first use of its name; later uses return the same lane.
+
+        >>> import hocket, numpy as np
+        >>> def both(comm):
+        ...     bulk = comm.allreduce(np.ones(1 << 20), async_op=True)
+        ...     flag = comm.lane("urgent", priority=1).allreduce(np.ones(1))     # does not wait for the first
+        ...     return flag[0], bulk.result()[0]
+        >>> hocket.local_world(2).run(both)[0]
+        (2.0, 2.0)
+        """
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
+        priority = whole(priority, "priority")
+        if abs(priority) > HIGHEST:
+            raise ArgumentError(f"priority={priority} must be between -{HIGHEST} and {HIGHEST}")
+        made = self._lanes.get(name)
+        if made is None:
+            within = f"lane({name!r})"
+            made = type(self)(self.world, f"{self.name}:{name}", self.members, self.tuning, priority)
+            rows = self.runner.share([priority, made.membership.offer()], within)
+            other = next((r for r, (asked, _) in enumerate(rows) if asked != priority), None)
+            if other is not None:
+                raise ArgumentError(f"{within} has priority {priority} here and {rows[other][0]} on rank {other}")
+            made.membership.accept([offer for _, offer in rows])
+            self._lanes[name] = made
+        elif made.membership.priority != priority:
+            raise ArgumentError(f"lane({name!r}) was made with priority {made.membership.priority}, not {priority}")
+        return made
+
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order.  All ranks of this one call it; the others get None."""
         ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
@@ -412,7 +452,8 @@ class Communicator(ShortWay):
         >>> hocket.local_world(2).run(twice)[0]
         [('allreduce', 2, 16000)]
         """
-        return stats(self.membership)
+        lanes = [row for name, lane in self._lanes.items() for row in stats(lane.membership, name)]
+        return sorted(stats(self.membership) + lanes, key=lambda row: -row.seconds)
 
     # --- its end
 

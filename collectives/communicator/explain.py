@@ -27,7 +27,8 @@ def explain(comm: Communicator, collective: str | None = None, nbytes: int | Non
     world = comm.world
     if nbytes is not None and whole(nbytes, "nbytes") < 0:
         raise ArgumentError(f"nbytes={nbytes!r} is not a number of bytes")
-    lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}"]
+    priority = f", priority {comm.membership.priority}" if comm.membership.priority else ""
+    lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}{priority}"]
     if world.why:
         lines.append(f"  found by: {world.why}")
     lines.append(f"  hosts: {' | '.join(','.join(map(str, g)) for g in comm.groups)} (proven by sharing memory)")

@@ -31,8 +31,10 @@ class Members:
     What all parts of a communicator share; it calls none of them.
     """
 
-    def __init__(self, world: World, name: str, world_ranks: Sequence[int], tuning: Tuning | None = None) -> None:
-        self.world, self.name, self.world_ranks = world, name, list(world_ranks)
+    def __init__(
+        self, world: World, name: str, world_ranks: Sequence[int], tuning: Tuning | None = None, priority: int = 0
+    ) -> None:
+        self.world, self.name, self.world_ranks, self.priority = world, name, list(world_ranks), priority
         self.tuning = world.tuning if tuning is None else tuning
         """What algorithms are chosen by; the same on all members."""
         self.only: tuple[str, str] | None = None
@@ -72,7 +74,8 @@ class Members:
         near = forced is None or self.world.traits.get(forced, Traits()).local  # none: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = make(
-            name, self.rank, transports, lanes, crowded=self.world.crowded, home=self.world.home, groups=groups,
+            name, self.rank, transports, lanes, crowded=self.world.crowded, home=self.world.home,
+            priority=self.priority, helps=self.world.scarce, groups=groups,
             between=self._between(groups, forced), traits=self.world.traits,
             concurrent=kind == "messages",
         )  # fmt: skip

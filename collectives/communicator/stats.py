@@ -17,6 +17,8 @@ class Stat(NamedTuple):
     """Those that this rank used, such as "shm+tcp"; "" if there was no peer."""
     queue: str
     """collectives, messages, or gpu"""
+    lane: str
+    """The name of a lane of the communicator; "" if it was called itself."""
     calls: int
     bytes: int
     """Of the whole vectors, all calls together."""
@@ -32,9 +34,9 @@ class Stat(NamedTuple):
         return self.seconds - self.waited
 
 
-def stats(members: Members) -> list[Stat]:
+def stats(members: Members, lane: str = "") -> list[Stat]:
     found = [
-        Stat(*what, kind, each.calls, each.bytes, each.seconds, each.waited)
+        Stat(*what, kind, lane, each.calls, each.bytes, each.seconds, each.waited)
         for (kind, _), queue in list(members.queues.items()) for what, each in list(queue.counts.items())
     ]  # fmt: skip
-    return sorted((each for each in found if each.calls), key=lambda each: -each.seconds)
+    return [each for each in found if each.calls]

@@ -1,11 +1,18 @@
 """How a run goes forward; see run.pxd for what a run is."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Plan
 from hocket.collectives.engine.run cimport Core, Run
 
 cdef enum: CHECK_NS = 50000000      # how often a long wait looks at signals, deadlines and its owner
+
+cdef struct Elsewhere:              # what is queued in this process: waiting/progress.pyx fills it in, and knows more
+    uint32_t* engines               # how many engines have queued runs
+    int (*advance)(bint caller) noexcept nogil      # try all of these once; BLOCKED if another thread is at it
+    void (*waiting)(int change) noexcept nogil      # begin (+1) or end (-1) to do so: hocket's own thread stands back
+
+cdef Elsewhere elsewhere
 
 cdef int run_init(Run* r, Plan plan) except -1
 cdef void run_free(Run* r) noexcept

@@ -31,10 +31,12 @@ cdef class Engine:
     """One ordered queue of plans over the channels of one lane.
 
     `spins`: polls before the first yield; `home`: this rank's own core, or -1; see wait.h.  `concurrent`: queued runs progress side by side (send and
-    recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL is released.
+    recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL is released.  `priority`: of its
+    lane; `helps`: its blocking calls drive what is queued on other engines while they wait.
     """
 
-    def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0, int home=-1):
+    def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0, int home=-1,
+                  int priority=0, bint helps=False):
         self.polls_with_gil = polls_with_gil
         self.core.rank, self.core.size = rank, size
         self.core.self = <PyObject*>self
@@ -51,6 +53,7 @@ cdef class Engine:
         self.core.ladder.yield_ns = 2000000
         self.core.ladder.slow_ns = 100000
         self.core.ladder.home = home
+        self.core.priority, self.core.helps = priority, helps
         self.keep = []
         self.recent = [None] * RECENT
         self.plans = {}

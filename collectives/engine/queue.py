@@ -75,14 +75,15 @@ class Queue:
 
     def __init__(
         self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
-        home: int, groups: tuple[tuple[int, ...], ...], between: tuple[str, str], traits: Mapping[str, Traits],
+        home: int, priority: int, helps: bool, groups: tuple[tuple[int, ...], ...], between: tuple[str, str],
+        traits: Mapping[str, Traits],
         concurrent: bool = False, segment: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.transports, self.lanes = name, transports, lanes
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
-        self.engine = Engine(index, len(transports), spins, concurrent, polls, home)
+        self.engine = Engine(index, len(transports), spins, concurrent, polls, home, priority, helps)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
         self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""

@@ -152,6 +152,8 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint32_t busy           # a blocking call drives this engine: nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs
+    int priority            # of its lane: higher ones are served first
+    bint helps              # a blocking call that waits drives what is queued elsewhere: no other core would
     uint64_t thread         # who may drive: ANY_THREAD, CALLERS, or the one thread with this identifier
     bint concurrent         # send/recv: queued runs progress side by side, not one after the other
 

@@ -14,7 +14,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 from hocket.collectives.engine.count cimport count_begin, count_blocked, count_end, count_moved
-from hocket.collectives.engine.drive cimport advance, failed_before, has_failed
+from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, hk_ladder, hk_load32, hk_now,
                                      Run, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, run_stopped)
 
@@ -160,30 +160,40 @@ cdef inline int limited(Run* r, int rc) noexcept nogil:
 
 
 cdef int progress(bint caller) noexcept nogil:
-    """One pass over everything that is queued in this process."""
+    """One pass over everything that is queued in this process; not over lower lanes, if a higher one moved."""
     cdef uint32_t i = 0
-    cdef int moved = BLOCKED
+    cdef int moved = BLOCKED, priority = 0
     cdef Core* e
     while i < nqueued:
         e = queued[i]
+        if moved == MOVED and e.priority < priority:
+            break
+        priority = e.priority
         moved |= progress_one(e, caller)
         i += i < nqueued and queued[i] == e     # else another has taken its place
     return moved
 
 
 cdef void enlist(Core* e) noexcept nogil:
+    """Behind those of its priority and above."""
+    cdef uint32_t i = nqueued
     e.listed = True
-    queued[nqueued] = e
+    while i > 0 and queued[i - 1].priority < e.priority:
+        queued[i] = queued[i - 1]
+        i -= 1
+    queued[i] = e
     hk_store32(&nqueued, nqueued + 1)
 
 
 cdef void unlist(Core* e) noexcept nogil:
     cdef uint32_t i
+    cdef bint found = False
     for i in range(nqueued):
-        if queued[i] == e:
-            hk_store32(&nqueued, nqueued - 1)
-            queued[i] = queued[nqueued]
-            break
+        if found:
+            queued[i - 1] = queued[i]
+        found |= queued[i] == e
+    if found:
+        hk_store32(&nqueued, nqueued - 1)
     e.listed = False
 
 
@@ -230,6 +240,9 @@ cdef int try_progress(bint caller) noexcept nogil:
 
 cdef void waiting(int change) noexcept nogil:
     hk_add32(&drivers, <uint32_t>change)
+
+
+elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress, waiting
 
 
 cdef uint32_t ended_since_reaped() noexcept nogil:

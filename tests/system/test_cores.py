@@ -70,3 +70,13 @@ def test_a_real_quota() -> None:
 
 def test_this_process() -> None:
     assert 1 <= cores.usable_cores() <= len(os.sched_getaffinity(0))
+
+
+def test_first_threads_of_cores_come_first(tmp_path: Path) -> None:
+    """Two logical CPUs of one core share what it has: ranks get cores of their own as long as there are any."""
+    for cpu, siblings in enumerate(["0,3", "1,4", "2,5", "0,3", "1,4", "2,5"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings)
+    assert cores.in_core_order([5, 4, 3, 1, 0], str(tmp_path)) == [0, 1, 5, 3, 4]
+    assert cores.in_core_order([2, 7], str(tmp_path / "nothing")) == [2, 7]

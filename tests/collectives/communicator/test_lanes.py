@@ -1,0 +1,99 @@
+"""Lanes: an order of calls of their own, and the urgent ones first."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import harness
+import pytest
+
+import hocket
+
+OVERTAKES = """
+    import json, time, hocket, numpy as np
+    comm = hocket.init()
+    urgent, bulk = comm.lane("urgent", priority=1), np.ones(16 << 20, np.float32)
+    assert comm.lane("urgent", priority=1) is urgent and urgent.name == "world:urgent"
+    assert "priority 1" in urgent.explain().splitlines()[0]
+    alone, beside, behind = [], [], []
+    for found, on in ((alone, None), (beside, urgent), (behind, comm)) * 5:
+        small = np.ones(16 << 10, np.float32)
+        comm.barrier()
+        work = comm.allreduce(bulk, async_op=True) if on else None
+        for _ in range(1 if on is comm else 5):
+            begin = time.perf_counter()
+            (on or comm).allreduce(small)
+            found.append(time.perf_counter() - begin)
+        assert small[0] in (2.0, 32.0)
+        if work:
+            work.wait()
+    assert {row.lane for row in comm.stats()} == {"", "urgent"}
+    print(json.dumps([float(np.median(each)) for each in (alone, beside, behind)]))
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_small_call_overtakes_a_large_one(transport: str) -> None:
+    """Behind it on the same communicator, it takes a hundred times longer."""
+    for out in harness.run(2, OVERTAKES, HOCKET_TRANSPORT=transport):
+        alone, beside, behind = json.loads(out)
+        assert beside < behind / 10, (alone, beside, behind)
+
+
+OPPOSITE = """
+    import hocket, numpy as np
+    comm = hocket.init(timeout=20)
+    lanes = [comm.lane(name, priority) for name, priority in (("a", 0), ("b", 3), ("c", -2))]
+    x = [np.full(300_000 + i, i + 1.0) for i in range(3)]
+    for turn in range(20):
+        order = range(3) if (comm.rank + turn) % 2 else reversed(range(3))
+        works = [lanes[i].allreduce(x[i], out=np.empty_like(x[i]), async_op=True) for i in order]
+        for work in works:
+            assert set(work.result().tolist()) <= {2.0, 4.0, 6.0}
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_lanes_in_opposite_order(transport: str) -> None:
+    assert harness.run(2, OPPOSITE, HOCKET_TRANSPORT=transport) == ["done\n"] * 2
+
+
+def test_ranks_that_disagree() -> None:
+    def priorities(comm: hocket.Communicator) -> str:
+        try:
+            comm.lane("x", comm.rank)
+        except hocket.ArgumentError as error:
+            return str(error)
+        return ""
+
+    for r, said in enumerate(hocket.local_world(2).run(priorities)):
+        assert said == f"lane('x') has priority {r} here and {1 - r} on rank {1 - r}"
+
+    def calls(comm: hocket.Communicator) -> str:
+        import numpy as np
+
+        lane = comm.lane("x", 1)
+        try:
+            lane.allreduce(np.zeros(3 + comm.rank), timeout=10)
+        except hocket.MismatchError as error:
+            return str(error)
+        return ""
+
+    for said in hocket.local_world(2).run(calls):
+        assert "'world:x'" in said and re.search(r"float64\[3\].*float64\[4\]", said, re.S), said
+
+
+def test_wrong_arguments() -> None:
+    def wrong(comm: hocket.Communicator) -> list[str]:
+        said = []
+        comm.lane("made", 2)
+        for name, priority in (("", 0), (3, 0), ("x", 1001), ("x", 0.5), ("made", 1)):
+            with pytest.raises(hocket.ArgumentError) as error:
+                comm.lane(name, priority)  # type: ignore[arg-type]
+            said.append(str(error.value))
+        return said
+
+    (said,) = hocket.local_world(1).run(wrong)
+    assert said[-1] == "lane('made') was made with priority 2, not 1" and "between -1000 and 1000" in said[2]

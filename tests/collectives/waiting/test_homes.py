@@ -1,0 +1,47 @@
+"""Ranks that share a core although there is one for each find their own (system/wait.h)."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import harness
+import pytest
+
+from hocket.collectives.job.world import _home
+
+ROUNDS = 30
+SHARE = f"""
+    import json, os, time, hocket, numpy as np
+    comm = hocket.init()
+    cores, x, apart = os.sched_getaffinity(0), np.zeros(2, np.float32), 0
+    for _ in range({ROUNDS}):
+        os.sched_setaffinity(0, {{min(cores)}})             # both on one core ...
+        comm.barrier()
+        os.sched_setaffinity(0, cores)                      # ... where the kernel leaves them for a while
+        for _ in range(300):                                # 1.5 ms, if they stay there
+            comm.allreduce(x)
+        mine = np.array([int(open("/proc/self/stat").read().rpartition(")")[2].split()[36])])
+        apart += len(set(comm.allgather(mine).tolist())) == 2
+        time.sleep(0.02)
+    print(json.dumps([apart, sorted(os.sched_getaffinity(0)) == sorted(cores), comm.world.home]))
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_two_ranks_on_one_core_part() -> None:
+    found = [json.loads(out) for out in harness.run(2, SHARE)]
+    homes = sorted(os.sched_getaffinity(0))[:2]
+    assert [home for _, _, home in found] == homes
+    assert all(free for _, free, _ in found), "where they may run is as it was"
+    assert found[0][0] > ROUNDS / 4, found  # without: 0 or 1
+
+
+def test_who_has_a_core_of_its_own() -> None:
+    def met(*ranks: dict[str, object]) -> list[dict[str, object]]:
+        return [{"kernel": "k", "pid": i, "cores": [4, 5, 6, 7], **each} for i, each in enumerate(ranks)]
+
+    assert [_home(met({}, {}), rank) for rank in (0, 1)] == [4, 5]
+    assert _home(met({"kernel": "other"}, {}), 1) == 4
+    assert _home(met({"cores": [4, 5]}, {"cores": [6, 7]}), 0) == -1, "a launcher has dealt them out"
+    assert _home(met({"pid": 7}, {"pid": 7}), 0) == -1, "threads of one process"
