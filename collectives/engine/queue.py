@@ -36,10 +36,6 @@ CLOSE_WAIT = 1.0
 POLLS_WITH_GIL = 200
 """Polls before the GIL is released: to release it and take it back costs a small call a tenth of its time
 (`hocket bench allreduce -n 2 -b 8 -e 8`: 0.43 us with, 0.49 us without)."""
-WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
-"""Bytes of vectors that ranks who read each other's memory run in one piece: one copy and few steps count for more than
-what segments keep in the caches.  `hocket bench allreduce -n 2 -b 16M -e 16M`: 1.7 ms, in segments 2.3; at 64M they are
-better, at 1M much."""
 _pinned: list[Queue] = []
 """Closed, but a library that cannot let go, or a thread in them, may still touch what they have; so that stays."""
 
@@ -95,8 +91,6 @@ class Queue:
         self.offers: Sequence[dict[str, Any]] = []
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
-        self.reads_all = False
-        """Does every member read every other's memory?  All know the same offers, so all say the same."""
         self._local = {name for name in transports if name is not None and traits[name].local}
         self._opening = [threading.Lock() for _ in transports]
         pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
@@ -151,7 +145,6 @@ class Queue:
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
-        self.reads_all = all(len(offer.get("shm", {}).get("reads", ())) == len(offers) - 1 for offer in offers)
         self.connect(p for p in range(len(self.transports)) if self.is_local(p))
 
     def is_local(self, peer: int) -> bool:

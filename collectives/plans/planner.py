@@ -19,7 +19,7 @@ from hocket.collectives.calls.options import Options
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import WHOLE_BELOW, WHOLE_FROM, Queue
+from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import GRACE, HasLeft
 from hocket.collectives.failures.reporting import Reporter
@@ -55,8 +55,6 @@ class Planner:
         longest = max(layout.lengths, default=0)
         itemsize = call.model.dtype.itemsize
         segment = queue.segment // itemsize * itemsize
-        if queue.reads_all and call.contract.traffic != "one way" and WHOLE_FROM <= call.count * itemsize < WHOLE_BELOW:
-            segment = 0
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
         lowered = lower(

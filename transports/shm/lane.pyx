@@ -14,6 +14,10 @@ from hocket.transports.shm.window cimport BELL, FIRST, PAGE, Window
 cdef extern from "system/atomics.h" nogil:
     void hk_store32(uint32_t*, uint32_t)
 
+cdef extern from "unistd.h" nogil:
+    enum: _SC_LEVEL2_CACHE_SIZE
+    long sysconf(int)
+
 cdef extern from "transports/shm/ring.h" nogil:
     enum: HK_NO_MEMORY
     enum: HK_SHARED_SLOTS
@@ -23,8 +27,9 @@ cdef extern from "transports/shm/ring.h" nogil:
     struct hk_ring:
         uint32_t gone
     struct hk_shared_slots:
-        hk_producer** reader[8]
-        uint32_t* until[8]
+        uint32_t count
+        hk_producer** reader[32]
+        uint32_t* until[32]
     struct hk_producer:
         hk_channel base
         hk_ring* ring
@@ -32,6 +37,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         size_t window_bytes
         int far
         int self
+        uint32_t slots_bytes
         hk_shared_slots* shared
         char* (*take)(void* lane, size_t nbytes) noexcept nogil
         void* lane
@@ -58,6 +64,19 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
+L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
+LEAST, MOST = 1 << 18, 1 << 22
+
+
+def circle(own_cache, peers):
+    """Bytes of the circle that the slots of one ring are cut from: all rings together are twice a core's own cache.
+
+    So a slot that is written again has left the caches of the two cores, and is in the one that they share.
+    """
+    each = 2 * own_cache // max(1, peers)
+    return min(max(1 << max(0, each.bit_length() - 1), LEAST), MOST)
+
+
 cdef char* take(void* lane, size_t nbytes) noexcept nogil:
     """Memory of the window's, kept until the lane is closed and no peer reads it.  NULL: there is none."""
     with gil:
@@ -80,18 +99,21 @@ cdef class RingLane:
     cdef hk_shared_slots shared
     cdef list blocks        # (offset, bytes) of its window that it has
     cdef bint closed
+    cdef uint32_t slots_bytes
 
     def __cinit__(self, int rank, list windows, list pids=None):
         cdef int i
         self.rank, self.size, self.windows = rank, len(windows), windows
         self.pids = pids or [NO_MEMORY] * self.size
         self.own = windows[rank]
+        self.slots_bytes = circle(L2, sum(window is not None for window in windows) - 1)
         self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
         if self.producers == NULL or self.consumers == NULL:
             raise MemoryError
         self.blocks = [(self.offset, HK_LANE_BYTES(self.size))]
+        self.shared.count = HK_SHARED_SLOTS
         for i in range(HK_SHARED_SLOTS):
             self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
             self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
@@ -125,7 +147,7 @@ cdef class RingLane:
         p.window, p.window_bytes = self.own.base, self.own.reserved
         p.far, p.self = far, os.getpid()
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
-        p.shared, p.take, p.lane = &self.shared, take, <void*>self
+        p.shared, p.take, p.lane, p.slots_bytes = &self.shared, take, <void*>self, self.slots_bytes
         p.peer_bell = <uint32_t*>(theirs.base + BELL)
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1

@@ -10,9 +10,11 @@
  *   the producer writes packet n when released >= n - 63, and reuses a slot when the packet that named it is
  *   released
  *
- * Slots: each ring has its own (HK_SLOTS of HK_SLOT_BYTES) so that a slow reader holds up nobody else; the
- * multicast slots of a lane are shared by all its rings: written once, named in one line per reader.  Both are taken
- * from the window when they are first needed: most ranks of a large job never talk to each other.
+ * Slots: each ring has its own, cut one after the other from a circle of `slots_bytes`, so that a slow reader holds up
+ * nobody else; the multicast slots of a lane are shared by all its rings: written once, named in one line per reader.
+ * Both are taken from the window when they are first needed: most ranks of a large job never talk to each other.
+ * The circle is larger than two cores' own caches: a line that the reader still has must be taken back from its core,
+ * which costs three times what it costs from a cache that both share (docs/performance.md).
  * End: who will not read a ring any more says so in it (`gone`); a block all of whose readers are gone is free.
  * Bytes that already lie in the window (hocket.empty) are named where they are and not copied at all; so are long
  * ones in the producer's own memory, if the consumer may read that (process_vm_readv).  Not between threads: a call
@@ -31,16 +33,18 @@
 enum {
     HK_LINES = 64,
     HK_INLINE = 48,
-    HK_SLOTS = 4,
-    HK_SLOT_BYTES = 65536,
-    HK_SHARED_SLOTS = 8,
+    HK_SLOT_BYTES = 65536, /* at most */
+    HK_SLOT_ALIGN = 128,   /* lines are fetched in pairs */
+    HK_SHARED_SLOTS = 32,
+    HK_SMALL_BYTES = 2048, /* a message of up to so many takes one of these few slots, whose lines both cores have ... */
+    HK_SMALL_SLOTS = 4,    /* ... behind the circle, if it is free: to fetch a line from further away costs more then */
     HK_REF = 1 << 30, /* the payload lies elsewhere in the window */
     HK_FAR = 1 << 29, /* ... or, with HK_REF, in the producer's own memory */
     HK_PACKET_MAX = 1 << 28,
     /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the hub takes
      * for surely buffered (`eager` of its traits): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
-    HK_FAR_REDUCED_MIN = 1 << 20, /* to reduce straight from the peer's memory pays later than to copy from there */
+    HK_FAR_MIN = 1 << 21, /* a shorter message goes through slots, which both cores copy at once */
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
     HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
     HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */
@@ -70,6 +74,9 @@ typedef struct hk_ring {
 /* A lane's block in the window: a ring for each rank. */
 #define HK_LANE_BYTES(size) ((size_t)(size) * sizeof(hk_ring))
 
+/* The slots of one ring. */
+#define HK_SLOTS_BYTES(circle) ((size_t)(circle) + HK_SMALL_SLOTS * HK_SMALL_BYTES)
+
 typedef struct hk_producer hk_producer;
 
 /* Memory of the window for a lane, as long as that lives.  NULL: there is none. */
@@ -77,8 +84,9 @@ typedef char *hk_take(void *lane, size_t nbytes);
 
 /* The multicast slots of a lane, private to its rank. */
 typedef struct hk_shared_slots {
-    char *slot; /* HK_SHARED_SLOTS of HK_SLOT_BYTES, or NULL: not needed yet */
-    uint32_t next;
+    char *slot; /* `count` of HK_SLOT_BYTES, or NULL: not needed yet */
+    uint32_t count; /* at most HK_SHARED_SLOTS, more than HK_SMALL_SLOTS */
+    uint32_t next, next_small;
     int readers[HK_SHARED_SLOTS];               /* how many rings named the slot last time */
     hk_producer **reader[HK_SHARED_SLOTS];      /* which ... */
     uint32_t *until[HK_SHARED_SLOTS];           /* ... and the `released` that frees it */
@@ -91,16 +99,19 @@ struct hk_producer {
     size_t window_bytes;
     int far;    /* the consumer may read this process's memory */
     int self;   /* the pid of this process */
-    char *slot; /* HK_SLOTS of HK_SLOT_BYTES, or NULL: not needed yet */
+    char *slots; /* the circle and the small slots, or NULL: not needed yet */
+    uint32_t slots_bytes; /* ... a power of two, at least 2 HK_SLOT_BYTES */
     hk_shared_slots *shared;
     hk_take *take;
     void *lane; /* what it takes memory for */
     uint32_t *peer_bell;
     uint32_t next;                /* packets written */
     uint32_t released;            /* as last seen */
-    uint32_t slot_next;           /* slots used */
-    uint32_t slot_free[HK_SLOTS]; /* `released` that frees each */
     uint32_t ref_until;           /* `released` that gives the caller's memory back */
+    uint64_t cut, given_back;     /* bytes of the circle, ever */
+    uint32_t oldest, newest;      /* which of its slots are in use, in order: by index % HK_LINES ... */
+    uint32_t free_at[HK_LINES];   /* ... `released` that gives each back ... */
+    uint64_t end[HK_LINES];       /* ... and `cut` behind it */
 };
 
 typedef struct hk_consumer {

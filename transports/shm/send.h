@@ -64,22 +64,38 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
 }
 
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
- * half of the work each, which is better where only one side sends; and where the receiver reduces what the caches
- * hold, as then no line of the caller's memory is drawn into another core's. */
+ * half of the work each: better where only one side sends, and below HK_FAR_MIN.  What is reduced always goes through
+ * them: the receiver would draw lines out of the sender's core that this one is about to write (docs/performance.md). */
 static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
-    if (length < HK_BY_REF_MIN) return 0;
+    if (length < HK_BY_REF_MIN || p->base.traffic == HK_REDUCED) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
-    if (!p->far || len < HK_FAR_PIECE_MIN) return 0;
-    if (p->base.traffic != HK_MOVED && (p->base.traffic != HK_REDUCED || length < HK_FAR_REDUCED_MIN)) return 0;
+    if (!p->far || p->base.traffic != HK_MOVED || length < HK_FAR_MIN || len < HK_FAR_PIECE_MIN) return 0;
     return hk_can_be_read(p, c, len);
 }
 
 /* The first message that needs a slot takes them.  0: there is no memory. */
-static inline int hk_take_slots(hk_producer *p, char **slot, size_t count) {
-    *slot = p->take(p->lane, count * HK_SLOT_BYTES);
-    if (*slot == NULL) p->base.error = ENOMEM;
-    return *slot != NULL;
+static inline int hk_take_slots(hk_producer *p, char **slots, size_t nbytes) {
+    *slots = p->take(p->lane, nbytes);
+    if (*slots == NULL) p->base.error = ENOMEM;
+    return *slots != NULL;
+}
+
+/* A slot of `len` bytes for the next packet, cut from the circle if it is no small one; NULL: too much is being read. */
+static inline char *hk_cut_slot(hk_producer *p, size_t len) {
+    if (len <= HK_SMALL_BYTES && hk_is_released(p, p->next + 1 - HK_SMALL_SLOTS))
+        return p->slots + p->slots_bytes + (p->next % HK_SMALL_SLOTS) * HK_SMALL_BYTES;
+    const uint64_t at = p->cut & (p->slots_bytes - 1), whole = (len + HK_SLOT_ALIGN - 1) & ~(uint64_t)(HK_SLOT_ALIGN - 1);
+    const uint64_t from = at + whole > p->slots_bytes ? p->cut + p->slots_bytes - at : p->cut; /* slots do not wrap */
+    /* Of the slots of packets that old we know that they are free: so never many are looked at at once. */
+    while (p->newest - p->oldest == HK_LINES || from + whole - p->given_back > p->slots_bytes) {
+        if (p->oldest == p->newest || !hk_is_released(p, p->free_at[p->oldest % HK_LINES])) return NULL;
+        p->given_back = p->end[p->oldest++ % HK_LINES];
+    }
+    p->cut = from + whole;
+    p->free_at[p->newest % HK_LINES] = p->next + 1;
+    p->end[p->newest++ % HK_LINES] = p->cut;
+    return p->slots + (from & (p->slots_bytes - 1));
 }
 
 static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
@@ -95,15 +111,12 @@ static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t
         hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len);
         return (long)len;
     }
-    uint32_t s = p->slot_next % HK_SLOTS;
-    if (!hk_is_released(p, p->slot_free[s])) return HK_AGAIN;
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
-    if (p->slot == NULL && !hk_take_slots(p, &p->slot, HK_SLOTS)) return HK_FAULT;
-    char *slot = p->slot + (size_t)s * HK_SLOT_BYTES;
+    if (p->slots == NULL && !hk_take_slots(p, &p->slots, HK_SLOTS_BYTES(p->slots_bytes))) return HK_FAULT;
+    char *slot = hk_cut_slot(p, len);
+    if (slot == NULL) return HK_AGAIN;
     memcpy(slot, src, len);
     hk_publish_ref(p, tag, length, slot, (uint32_t)len);
-    p->slot_free[s] = p->next;
-    p->slot_next++;
     return (long)len;
 }
 
@@ -138,10 +151,14 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint6
         return (long)len;
     }
     hk_shared_slots *m = first->shared;
-    uint32_t s = m->next % HK_SHARED_SLOTS;
-    if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
-    if (m->slot == NULL && !hk_take_slots(first, &m->slot, HK_SHARED_SLOTS)) return HK_FAULT;
+    uint32_t s = m->next_small % HK_SMALL_SLOTS;
+    const int small = len <= HK_SMALL_BYTES && hk_shared_slot_is_free(m, s);
+    if (!small) {
+        s = HK_SMALL_SLOTS + m->next % (m->count - HK_SMALL_SLOTS);
+        if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;
+    }
+    if (m->slot == NULL && !hk_take_slots(first, &m->slot, (size_t)m->count * HK_SLOT_BYTES)) return HK_FAULT;
     char *slot = m->slot + (size_t)s * HK_SLOT_BYTES;
     memcpy(slot, src, len);
     for (int i = 0; i < n; i++) {
@@ -151,7 +168,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint6
         m->until[s][i] = p->next;
     }
     m->readers[s] = n;
-    m->next++;
+    small ? m->next_small++ : m->next++;
     return (long)len;
 }
 

@@ -58,11 +58,11 @@ typedef struct message {
 
 /* Message i.  Every other BURST is of short ones only, so that lines run out and not slots. */
 static message next_message(rng *r, uint64_t i, int multicast) {
-    static const size_t LENGTHS[] = {0, 1, 8, 47, 48, 49, 1000, HK_BY_REF_MIN, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, MESSAGE_MAX};
+    static const size_t LENGTHS[] = {0, 1, 8, 47, 48, 49, 1000, 3000, HK_BY_REF_MIN, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, MESSAGE_MAX};
     message m;
     m.tag = draw(r);
     uint64_t kind = draw(r);
-    m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 11];
+    m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 12];
     m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
     m.traffic = draw(r) % 2 ? HK_MOVED : HK_ONE_WAY;
     m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
@@ -86,7 +86,8 @@ typedef struct place {
 
 static const int PLAIN = -1; /* the descriptor of memory that has none */
 
-#define ALL_SLOTS ((size_t)(READERS * HK_SLOTS + HK_SHARED_SLOTS) * HK_SLOT_BYTES)
+enum { CIRCLE = 2 * HK_SLOT_BYTES };
+#define ALL_SLOTS (READERS * HK_SLOTS_BYTES(CIRCLE) + (size_t)HK_SHARED_SLOTS * HK_SLOT_BYTES)
 
 static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + ALL_SLOTS + REGION + 4095) / 4096 * 4096; }
 
@@ -106,6 +107,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
     w->producer_bell = bells;
     w->untaken = w->window + HK_LANE_BYTES(READERS);
     w->region = w->untaken + ALL_SLOTS;
+    w->shared.count = HK_SMALL_SLOTS + 4;
     for (int i = 0; i < HK_SHARED_SLOTS; i++) {
         w->shared.reader[i] = calloc(READERS, sizeof(hk_producer *));
         w->shared.until[i] = calloc(READERS, sizeof(uint32_t));
@@ -117,7 +119,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
         p->base.ops = &hk_producer_ops, c->base.ops = &hk_consumer_ops;
         p->window = w->window, p->window_bytes = w->window_bytes;
         p->ring = c->ring = (hk_ring *)w->window + i;
-        p->shared = &w->shared, p->take = from_window, p->lane = w;
+        p->shared = &w->shared, p->take = from_window, p->lane = w, p->slots_bytes = CIRCLE;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
         p->far = start % 2 == 0, p->self = c->pid = getpid();
@@ -262,15 +264,18 @@ static void job(uint32_t start, uint64_t count, int readers) {
 
 static void marks(void) {
     static const uint32_t COUNTERS[] = {1, 64, 0x7fffffff, 0x80000000, 0x80000001, 0xc0000000, 0xfffffff0};
-    char source[100] = {0};
+    static char source[HK_SLOT_BYTES];
     for (size_t i = 0; i < sizeof COUNTERS / sizeof *COUNTERS; i++) {
         place *w = build(COUNTERS[i], 0, 1); /* the marks are still 0 */
         hk_channel *all[READERS] = {&w->producer[0].base, &w->producer[1].base, &w->producer[2].base};
         if (!hk_ring_settled(all[0])) die(1, "a memory that was never named is not settled");
         w->shared.readers[0] = 1, w->shared.reader[0][0] = &w->producer[0];
         if (hk_ring_multicast(all, READERS, 7, 100, 0, source, 100) != 100) die(1, "a multicast slot released long ago is not free");
-        for (int k = 0; k < HK_SLOTS; k++)
-            if (hk_ring_send(all[0], 7, 100, 0, source, 100) != 100) die(1, "a slot released long ago is not free");
+        for (int k = 0; k < HK_SMALL_SLOTS + 2; k++) {
+            const size_t n = k < HK_SMALL_SLOTS - 1 ? 100 : HK_SLOT_BYTES; /* one line has gone to the multicast */
+            if (k == HK_SMALL_SLOTS - 1) continue;
+            if (hk_ring_send(all[0], 7, n, 0, source, n) != (long)n) die(1, "a slot released long ago is not free");
+        }
         if (hk_ring_send(all[0], 7, 100, 0, source, 100) != HK_AGAIN) die(1, "a slot in use was written");
     }
 }

@@ -66,6 +66,7 @@ def test_memory_is_safe_from_honest_and_hostile_peers(compiler: str, tmp_path: P
 
 # With odd numbers nothing is read out of the producer's own memory.
 PAIR, MANY, SLOTS = ("pair", 2**32 - 300, 500), ("multicast", 2**32 - 200, 400), ("multicast", 2**32 - 201, 1500)
+FULL = ("pair", 2**32 - 301, 3000)
 REST, SEQ = "line->tag = tag;\n    line->len = len;\n", "hk_store32(&line->seq, p->next);\n"
 RACES = [
     ("seq is not a release", "hk_store32(&line->seq, p->next)", "hk_loose_store(&line->seq, p->next)", PAIR),
@@ -76,10 +77,14 @@ RACES = [
     ("a line is always free", "if (!hk_has_line(p)) return HK_AGAIN;", "", PAIR),
     ("one line too many", "return hk_is_released(p, p->next + 1 - HK_LINES);",
      "return hk_is_released(p, p->next - HK_LINES);", PAIR),
-    ("a slot is always free", "if (!hk_is_released(p, p->slot_free[s])) return HK_AGAIN;", "", PAIR),
+    ("a slot is always free", " || from + whole - p->given_back > p->slots_bytes", "", FULL),
+    ("a slot is given back before its turn", " || !hk_is_released(p, p->free_at[p->oldest % HK_LINES])", "", FULL),
+    ("a small slot is always free", " && hk_is_released(p, p->next + 1 - HK_SMALL_SLOTS)", "", PAIR),
+    ("a slot wraps", "at + whole > p->slots_bytes ?", "at > p->slots_bytes ?", PAIR),
     ("memory is given back at once", "return hk_is_released(p, p->ref_until);", "return 1 || p->ref_until;", PAIR),
     ("a part of a packet releases it", "if (c->taken < c->packet) return;", "c->taken = c->packet;", PAIR),
     ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", SLOTS),
+    ("a small multicast slot is always free", " && hk_shared_slot_is_free(m, s);", ";", SLOTS),
     ("only the first reader's slot counts", "for (int i = 0; i < m->readers[s]; i++)", "for (int i = 0; i < 1; i++)",
      SLOTS),
     ("only the first reader's line counts", "    for (int i = 0; i < n; i++) {\n        if (!hk_has_line(",

@@ -1,0 +1,63 @@
+"""How large should the memory be through which two processes hand over bytes?
+
+    python -m hocket.bench.circles [--bytes 64K]
+
+Two processes, each bound to a core, write so many bytes into shared memory at once, and read the other's: each time
+behind those of the last time, and from the beginning again when the circle is full.  Prints the median time, by the
+size of the circle.  Where lines come back that the reader's core still has, each must be taken from it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy
+
+from hocket.collectives.tuning.cases import parse_size
+
+CIRCLES = [1 << n for n in range(17, 26)]
+BLOCKS, TURNS = 15, 400
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = argparse.ArgumentParser(prog="hocket.bench.circles", description=__doc__.split("\n")[0], allow_abbrev=False)
+    made.add_argument("--bytes", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
+    nbytes = made.parse_args(argv).bytes
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    memory = numpy.frombuffer(mmap.mmap(-1, 2 * CIRCLES[-1] + 4096), numpy.uint8)
+    turns = memory[2 * CIRCLES[-1] :].view(numpy.uint64)[::32]  # each in a line of its own
+    print(f"| circle | us for {nbytes:,} B each way | GB/s |\n|---|---|---|", flush=True)
+    me = 0 if os.fork() else 1
+    os.sched_setaffinity(0, {cores[me % len(cores)]})
+    x, out = numpy.ones(nbytes, numpy.uint8), numpy.empty(nbytes, numpy.uint8)
+    turn = 0
+    for circle in CIRCLES:
+        mine, theirs = (memory[i * CIRCLES[-1] :][:circle] for i in (me, 1 - me))
+        seconds = []
+        for _ in range(BLOCKS):
+            begin = time.perf_counter()
+            for i in range(TURNS):
+                at = i * nbytes % max(nbytes, circle - circle % nbytes)
+                mine[at : at + nbytes] = x
+                turn += 1
+                turns[me] = turn
+                while turns[1 - me] < turn:
+                    pass
+                out[:] = theirs[at : at + nbytes]
+            seconds.append((time.perf_counter() - begin) / TURNS)
+        if me == 0:
+            once = float(numpy.median(seconds))
+            print(f"| {circle >> 10} KiB | {once * 1e6:.1f} | {nbytes / once * 1e-9:.1f} |", flush=True)
+    if me == 1:
+        os._exit(0)
+    os.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
