@@ -290,9 +290,9 @@ class Communicator(ShortWay):
         >>> def both(comm):
         ...     bulk = comm.allreduce(np.ones(1 << 20), async_op=True)
         ...     flag = comm.lane("urgent", priority=1).allreduce(np.ones(1))     # does not wait for the first
-        ...     return flag[0], bulk.result()[0]
+        ...     return int(flag[0]), int(bulk.result()[0])
         >>> hocket.local_world(2).run(both)[0]
-        (2.0, 2.0)
+        (2, 2)
         """
         if not isinstance(name, str) or not name:
             raise ArgumentError(f"name={reprlib.repr(name)} must be a text")

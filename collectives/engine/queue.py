@@ -68,6 +68,8 @@ class Queue:
 
     where = ""
     """Where its arrays are, for texts."""
+    context: Any = None
+    """What the channels of GPU arrays stand on."""
 
     def __init__(
         self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
@@ -167,7 +169,7 @@ class Queue:
                 lane.look = functools.partial(look, peer)
             try:
                 ends = lane.open(peer, self.offers[peer].get(transport))
-                self.engine.connect(peer, *self.over(peer, *ends), (lane, self))
+                self.engine.connect(peer, *self.over(peer, *ends), (lane, self.context))
             finally:
                 if hasattr(lane, "look"):
                     vars(lane).pop("look", None)  # it holds the communicator

@@ -25,6 +25,7 @@ class GpuQueue(Queue):
     """As `Queue`, with this rank's part of the GPUs' own channels."""
 
     where = " on a GPU"
+    context: GpuContext
 
     def __init__(self, context: GpuContext, *members: Any, between: tuple[str, str], **how: Any) -> None:
         self.context = context

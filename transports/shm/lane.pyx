@@ -21,13 +21,15 @@ cdef extern from "unistd.h" nogil:
 cdef extern from "transports/shm/ring.h" nogil:
     enum: HK_NO_MEMORY
     enum: HK_SHARED_SLOTS
+    enum: HK_FIRST_SHARED
+    enum: HK_FIRST_CIRCLE
     enum: HK_SLOT_BYTES
     enum: HK_BY_REF_MIN
     size_t HK_LANE_BYTES(size_t size)
     struct hk_ring:
         uint32_t gone
     struct hk_shared_slots:
-        uint32_t count
+        uint32_t count, most
         hk_producer** reader[32]
         uint32_t* until[32]
     struct hk_producer:
@@ -37,7 +39,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         size_t window_bytes
         int far
         int self
-        uint32_t slots_bytes
+        uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
         char* (*take)(void* lane, size_t nbytes) noexcept nogil
         void* lane
@@ -65,7 +67,7 @@ SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the 
 
 
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
-LEAST, MOST = 1 << 18, 1 << 22
+LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
 
 def circle(own_cache, peers):
@@ -99,21 +101,21 @@ cdef class RingLane:
     cdef hk_shared_slots shared
     cdef list blocks        # (offset, bytes) of its window that it has
     cdef bint closed
-    cdef uint32_t slots_bytes
+    cdef uint32_t circle
 
     def __cinit__(self, int rank, list windows, list pids=None):
         cdef int i
         self.rank, self.size, self.windows = rank, len(windows), windows
         self.pids = pids or [NO_MEMORY] * self.size
         self.own = windows[rank]
-        self.slots_bytes = circle(L2, sum(window is not None for window in windows) - 1)
+        self.circle = circle(L2, sum(window is not None for window in windows) - 1)
         self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
         if self.producers == NULL or self.consumers == NULL:
             raise MemoryError
         self.blocks = [(self.offset, HK_LANE_BYTES(self.size))]
-        self.shared.count = HK_SHARED_SLOTS
+        self.shared.count, self.shared.most = HK_FIRST_SHARED, HK_SHARED_SLOTS
         for i in range(HK_SHARED_SLOTS):
             self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
             self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
@@ -147,7 +149,8 @@ cdef class RingLane:
         p.window, p.window_bytes = self.own.base, self.own.reserved
         p.far, p.self = far, os.getpid()
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
-        p.shared, p.take, p.lane, p.slots_bytes = &self.shared, take, <void*>self, self.slots_bytes
+        p.shared, p.take, p.lane = &self.shared, take, <void*>self
+        p.slots_bytes, p.slots_most = HK_FIRST_CIRCLE, self.circle
         p.peer_bell = <uint32_t*>(theirs.base + BELL)
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1

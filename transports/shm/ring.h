@@ -12,7 +12,8 @@
  *
  * Slots: each ring has its own, cut one after the other from a circle of `slots_bytes`, so that a slow reader holds up
  * nobody else; the multicast slots of a lane are shared by all its rings: written once, named in one line per reader.
- * Both are taken from the window when they are first needed: most ranks of a large job never talk to each other.
+ * Both are taken from the window when they are first needed, and at first few: most ranks of a large job never talk to
+ * each other, and many communicators make a few calls only.
  * The circle is larger than two cores' own caches: a line that the reader still has must be taken back from its core,
  * which costs three times what it costs from a cache that both share (docs/performance.md).
  * End: who will not read a ring any more says so in it (`gone`); a block all of whose readers are gone is free.
@@ -30,12 +31,19 @@
 
 #include "transports/channel.h"
 
+#ifndef HK_FAR_FROM
+#define HK_FAR_FROM (1 << 21) /* ring_stress.c takes less */
+#endif
+
 enum {
     HK_LINES = 64,
     HK_INLINE = 48,
     HK_SLOT_BYTES = 65536, /* at most */
     HK_SLOT_ALIGN = 128,   /* lines are fetched in pairs */
-    HK_SHARED_SLOTS = 32,
+    HK_SHARED_SLOTS = 32,  /* of a lane that is used much; at first HK_FIRST_SHARED */
+    HK_FIRST_SHARED = 8,
+    HK_FIRST_CIRCLE = 4 * HK_SLOT_BYTES,
+    HK_GROW_AFTER = 4, /* times round the first ones */
     HK_SMALL_BYTES = 2048, /* a message of up to so many takes one of these few slots, whose lines both cores have ... */
     HK_SMALL_SLOTS = 4,    /* ... behind the circle, if it is free: to fetch a line from further away costs more then */
     HK_REF = 1 << 30, /* the payload lies elsewhere in the window */
@@ -44,7 +52,7 @@ enum {
     /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the hub takes
      * for surely buffered (`eager` of its traits): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
-    HK_FAR_MIN = 1 << 21, /* a shorter message goes through slots, which both cores copy at once */
+    HK_FAR_MIN = HK_FAR_FROM, /* a shorter message goes through slots, which both cores copy at once */
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
     HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
     HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */
@@ -85,7 +93,7 @@ typedef char *hk_take(void *lane, size_t nbytes);
 /* The multicast slots of a lane, private to its rank. */
 typedef struct hk_shared_slots {
     char *slot; /* `count` of HK_SLOT_BYTES, or NULL: not needed yet */
-    uint32_t count; /* at most HK_SHARED_SLOTS, more than HK_SMALL_SLOTS */
+    uint32_t count, most; /* at most HK_SHARED_SLOTS, more than HK_SMALL_SLOTS */
     uint32_t next, next_small;
     int readers[HK_SHARED_SLOTS];               /* how many rings named the slot last time */
     hk_producer **reader[HK_SHARED_SLOTS];      /* which ... */
@@ -100,7 +108,7 @@ struct hk_producer {
     int far;    /* the consumer may read this process's memory */
     int self;   /* the pid of this process */
     char *slots; /* the circle and the small slots, or NULL: not needed yet */
-    uint32_t slots_bytes; /* ... a power of two, at least 2 HK_SLOT_BYTES */
+    uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */
     hk_shared_slots *shared;
     hk_take *take;
     void *lane; /* what it takes memory for */

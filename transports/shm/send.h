@@ -81,6 +81,25 @@ static inline int hk_take_slots(hk_producer *p, char **slots, size_t nbytes) {
     return *slots != NULL;
 }
 
+/* The larger circle, if it is time, and if there is memory.  What lies in the old one may still be read there. */
+static inline void hk_grow_circle(hk_producer *p) {
+    if (p->slots_bytes == p->slots_most || p->cut < (uint64_t)HK_GROW_AFTER * p->slots_bytes) return;
+    char *larger = p->take(p->lane, HK_SLOTS_BYTES(p->slots_most));
+    if (larger != NULL) {
+        p->slots = larger;
+        p->cut = p->given_back = p->oldest = p->newest = 0;
+        p->slots_bytes = p->slots_most;
+    }
+    p->slots_most = p->slots_bytes; /* asked once */
+}
+
+static inline void hk_grow_shared(hk_producer *p, hk_shared_slots *m) {
+    if (m->count == m->most || m->next < HK_GROW_AFTER * m->count) return;
+    char *more = p->take(p->lane, (size_t)m->most * HK_SLOT_BYTES);
+    if (more != NULL) m->slot = more, m->count = m->most;
+    m->most = m->count;
+}
+
 /* A slot of `len` bytes for the next packet, cut from the circle if it is no small one; NULL: too much is being read. */
 static inline char *hk_cut_slot(hk_producer *p, size_t len) {
     if (len <= HK_SMALL_BYTES && hk_is_released(p, p->next + 1 - HK_SMALL_SLOTS))
@@ -113,6 +132,7 @@ static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t
     }
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
     if (p->slots == NULL && !hk_take_slots(p, &p->slots, HK_SLOTS_BYTES(p->slots_bytes))) return HK_FAULT;
+    hk_grow_circle(p);
     char *slot = hk_cut_slot(p, len);
     if (slot == NULL) return HK_AGAIN;
     memcpy(slot, src, len);
@@ -151,6 +171,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint6
         return (long)len;
     }
     hk_shared_slots *m = first->shared;
+    hk_grow_shared(first, m);
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
     uint32_t s = m->next_small % HK_SMALL_SLOTS;
     const int small = len <= HK_SMALL_BYTES && hk_shared_slot_is_free(m, s);

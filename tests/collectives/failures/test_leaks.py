@@ -86,7 +86,7 @@ def test_communicators_that_are_dropped(transport: str, rounds: int, tmp_path: p
             said = facts(end)
             assert said["largest"] <= said["before"]["fds"] + 50, said
             assert said["after"]["fds"] <= said["before"]["fds"] + 12, said
-            assert said["after"]["window"] <= said["before"]["window"] + (8 << 20), said
+            assert said["after"]["window"] <= said["before"]["window"] + (16 << 20), said
 
 
 def same(said: dict[str, dict[str, int]], rss: int) -> None:

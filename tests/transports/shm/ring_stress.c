@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define HK_FAR_FROM 16385
 #include "transports/shm/receive.h"
 #include "transports/shm/send.h"
 
@@ -86,8 +87,9 @@ typedef struct place {
 
 static const int PLAIN = -1; /* the descriptor of memory that has none */
 
-enum { CIRCLE = 2 * HK_SLOT_BYTES };
-#define ALL_SLOTS (READERS * HK_SLOTS_BYTES(CIRCLE) + (size_t)HK_SHARED_SLOTS * HK_SLOT_BYTES)
+enum { CIRCLE = 2 * HK_SLOT_BYTES, GROWN = 2 * CIRCLE, FIRST_SHARED = HK_SMALL_SLOTS + 2, SHARED = FIRST_SHARED + 2 };
+#define ALL_SLOTS \
+    (READERS * (HK_SLOTS_BYTES(CIRCLE) + HK_SLOTS_BYTES(GROWN)) + (size_t)(FIRST_SHARED + SHARED) * HK_SLOT_BYTES)
 
 static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + ALL_SLOTS + REGION + 4095) / 4096 * 4096; }
 
@@ -107,7 +109,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
     w->producer_bell = bells;
     w->untaken = w->window + HK_LANE_BYTES(READERS);
     w->region = w->untaken + ALL_SLOTS;
-    w->shared.count = HK_SMALL_SLOTS + 4;
+    w->shared.count = FIRST_SHARED, w->shared.most = SHARED;
     for (int i = 0; i < HK_SHARED_SLOTS; i++) {
         w->shared.reader[i] = calloc(READERS, sizeof(hk_producer *));
         w->shared.until[i] = calloc(READERS, sizeof(uint32_t));
@@ -119,7 +121,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
         p->base.ops = &hk_producer_ops, c->base.ops = &hk_consumer_ops;
         p->window = w->window, p->window_bytes = w->window_bytes;
         p->ring = c->ring = (hk_ring *)w->window + i;
-        p->shared = &w->shared, p->take = from_window, p->lane = w, p->slots_bytes = CIRCLE;
+        p->shared = &w->shared, p->take = from_window, p->lane = w, p->slots_bytes = CIRCLE, p->slots_most = GROWN;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
         p->far = start % 2 == 0, p->self = c->pid = getpid();

@@ -80,7 +80,7 @@ RACES = [
     ("a slot is always free", " || from + whole - p->given_back > p->slots_bytes", "", FULL),
     ("a slot is given back before its turn", " || !hk_is_released(p, p->free_at[p->oldest % HK_LINES])", "", FULL),
     ("a small slot is always free", " && hk_is_released(p, p->next + 1 - HK_SMALL_SLOTS)", "", PAIR),
-    ("a slot wraps", "at + whole > p->slots_bytes ?", "at > p->slots_bytes ?", PAIR),
+    ("a slot wraps", "at + whole > p->slots_bytes ?", "at > p->slots_bytes ?", FULL),
     ("memory is given back at once", "return hk_is_released(p, p->ref_until);", "return 1 || p->ref_until;", PAIR),
     ("a part of a packet releases it", "if (c->taken < c->packet) return;", "c->taken = c->packet;", PAIR),
     ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", SLOTS),
