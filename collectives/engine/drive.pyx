@@ -199,6 +199,9 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             if idle_since == 0:
                 idle_since = now
             if now - idle_since > HELP_AFTER_NS and elsewhere.advance(True) == MOVED:
+                rc = look(e, r, now - idle_since, &checked)
+                if rc < 0:
+                    break
                 continue                    # a piece of each: then it is our own turn again
         waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
         if polls and w.polls >= <uint32_t>polls:
@@ -207,18 +210,23 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             return BLOCKED
         if waited:
             nfds = collect(e, r, fds, MAX_FDS)
-            now = waited // CHECK_NS
-            if now != checked:
-                checked = now
-                rc = slow_check(e, waited)
-                if rc == BLOCKED:
-                    rc = overdue(r, waited)
-                if rc < 0:
-                    break
+            rc = look(e, r, waited, &checked)
+            if rc < 0:
+                break
     if helps:
         elsewhere.waiting(-1)
     hk_wait_reset(&w, &e.ladder, e.bell)
     return has_failed(e, r, rc) if rc < 0 else rc
+
+
+cdef inline int look(Core* e, Run* r, uint64_t waited, uint64_t* checked) noexcept nogil:
+    """Now and then in a long wait: is there still a use in it?  `checked`: when that was asked last."""
+    cdef int rc
+    if waited // CHECK_NS == checked[0]:
+        return BLOCKED
+    checked[0] = waited // CHECK_NS
+    rc = slow_check(e, waited)
+    return overdue(r, waited) if rc == BLOCKED else rc
 
 
 cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil:

@@ -6,6 +6,8 @@ drives all of them: the progress thread, or a caller that waits, which so runs i
 
 To wake a sleeping thread takes longer than all the rest of starting a run, so the thread stays awake for a while after
 its last work, and looks for more by itself.  It yields to computing threads and to waiting ones.
+
+A long file: all of it is what one lock guards.
 """
 
 import threading

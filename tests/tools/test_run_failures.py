@@ -20,7 +20,7 @@ if rank == 1:
     sys.exit(7)
 time.sleep(60)
 """, "--timeout-grace", "0.3")
-    assert code == 7 and time.monotonic() - began < 5
+    assert code == 7 and time.monotonic() - began < 10
     assert re.search(r"hocket run: rank 1 \(pid \d+\) ended with exit code 7", err) and err.count("hocket run:") == 1
     assert len(pids(out)) == 3 and not any(map(alive, pids(out)))
 

@@ -60,6 +60,32 @@ def test_lanes_in_opposite_order(transport: str) -> None:
     assert harness.run(2, OPPOSITE, HOCKET_TRANSPORT=transport) == ["done\n"] * 2
 
 
+BUSY_ELSEWHERE = """
+    import threading, time, hocket, numpy as np
+    comm = hocket.init(timeout=30)
+    other, ended = comm.lane("other"), threading.Event()
+
+    def traffic():
+        x = np.ones(1 << 20, np.float32)
+        while other.allreduce(np.array([float(ended.is_set())]), "max", async_op=True).result()[0] == 0:
+            other.allreduce(x, async_op=True).wait()
+
+    thread = threading.Thread(target=traffic)
+    thread.start()
+    began = time.monotonic()
+    try:
+        comm.recv(np.zeros(1), 1 - comm.rank, timeout=2)    # nobody sends
+    except hocket.TimeoutError:
+        print("over", time.monotonic() - began < 10)
+    ended.set()
+    thread.join()
+"""
+
+
+def test_a_limit_counts_while_other_lanes_move() -> None:
+    assert harness.run(2, BUSY_ELSEWHERE) == ["over True\n"] * 2
+
+
 def test_ranks_that_disagree() -> None:
     def priorities(comm: hocket.Communicator) -> str:
         try:
