@@ -67,6 +67,7 @@ enum {
 };
 
 enum {
+    HK_CPUS = 4096,                    /* that a home may be among */
     HK_VAIN = 16,                      /* yields to another process, in waits without any other, before we go home */
     HK_REST_NS = 10000000,             /* how long it stays then, at least */
     HK_REST_MOST_NS = 1000000000       /* ... and at most, where a stranger keeps our home busy */
@@ -76,15 +77,17 @@ enum {
  * other, so neither looks overloaded to the kernel.  So a rank that yields in vain moves to the core that is its own
  * for an instant, and may run anywhere after that. */
 static inline void hk_go_home(hk_ladder *l, uint64_t now) {
-    cpu_set_t all, one;
+    enum { BITS = 8 * sizeof(long) };
+    unsigned long all[HK_CPUS / BITS] = {0}, one[HK_CPUS / BITS] = {0};
+    unsigned cpu;
     l->shared = 0;
-    if (l->home < 0 || now < l->stays || sched_getcpu() == l->home) return;
+    if (l->home < 0 || l->home >= HK_CPUS || now < l->stays) return;
+    if (syscall(SYS_getcpu, &cpu, NULL, NULL) || cpu == (unsigned)l->home) return;
     if (l->rest < HK_REST_NS) l->rest = HK_REST_NS;
     l->stays = now + l->rest;
-    if (sched_getaffinity(0, sizeof all, &all) || !CPU_ISSET(l->home, &all)) return;
-    CPU_ZERO(&one);
-    CPU_SET(l->home, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof all, &all);
+    one[l->home / BITS] = 1ul << l->home % BITS;
+    if (syscall(SYS_sched_getaffinity, 0, sizeof all, all) < 0 || !(all[l->home / BITS] & one[l->home / BITS])) return;
+    if (syscall(SYS_sched_setaffinity, 0, sizeof one, one) == 0) syscall(SYS_sched_setaffinity, 0, sizeof all, all);
 }
 
 /* Something moved: start again on the first rung, and learn from this wait.  Two ranks that a foreign process has
