@@ -21,7 +21,7 @@ import numpy
 from hocket.collectives.tuning.cases import parse_size
 
 CIRCLES = [1 << n for n in range(17, 26)]
-BLOCKS, TURNS = 15, 400
+BLOCKS, TURNS, SPINS = 15, 400, 10**8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 mine[at : at + nbytes] = x
                 turn += 1
                 turns[me] = turn
-                while turns[1 - me] < turn:
-                    pass
+                _await(turns, 1 - me, turn)
                 out[:] = theirs[at : at + nbytes]
             seconds.append((time.perf_counter() - begin) / TURNS)
         if me == 0:
@@ -57,6 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os._exit(0)
     os.wait()
     return 0
+
+
+def _await(turns: numpy.ndarray, other: int, turn: int) -> None:
+    """Spin until the other process is there; RuntimeError after some 10 s, as it has ended then."""
+    for _ in range(SPINS):
+        if turns[other] >= turn:
+            return
+    raise RuntimeError("the other process is gone")
 
 
 if __name__ == "__main__":

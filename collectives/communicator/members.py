@@ -76,8 +76,7 @@ class Members:
         queue = make(
             name, self.rank, transports, lanes, crowded=self.world.crowded, home=self.world.home,
             priority=self.priority, helps=self.world.scarce, groups=groups,
-            between=self._between(groups, forced), traits=self.world.traits,
-            concurrent=kind == "messages",
+            between=self._between(groups, forced), traits=self.world.traits, concurrent=kind == "messages",
         )  # fmt: skip
         queue.engine.owner = owner
         return queue

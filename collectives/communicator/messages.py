@@ -65,7 +65,7 @@ class Messenger:
         key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
-            plan = _message_plan(dest, source, src, dst)
+            plan = queue.counted(_message_plan(dest, source, src, dst))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
         call = Call("message", src, dst, 0, result=out)
@@ -116,7 +116,7 @@ class Messenger:
         if not others:
             raise ArgumentError("recv: there is no other rank here to receive from")
         text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
-        plan = _plan_of("recv", text, [Instr("recv", others, dst=[(OUT, 0, dst.nbytes)])], dst)
+        plan = queue.counted(_plan_of("recv", text, [Instr("recv", others, dst=[(OUT, 0, dst.nbytes)])], dst))
         label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
         self.planner.connect(queue, plan, self.members.limit(options.timeout), label)
         there = InHost(queue, call, NO_OP)
@@ -131,7 +131,8 @@ class Messenger:
             raise ArgumentError(f"rank {self.rank} cannot send to or receive from itself; use sendrecv, or copy")
         queue, call = self.runner.queue("messages", options.transport), Call("message", src, dst, 0, result=out)
         there = InHost(queue, call, NO_OP)
-        work = self.runner.start(queue, _self_plan(src), src.address, dst.address, -1, options, call, there, 0)
+        plan = queue.counted(_self_plan(src))
+        work = self.runner.start(queue, plan, src.address, dst.address, -1, options, call, there, 0)
         return work if options.async_op else out if open_group() is not None else work.result()
 
 
@@ -171,5 +172,5 @@ def _self_plan(src: Buffer) -> Plan:
     copy = Instr("copy", src=[(IN, 0, src.nbytes)], dst=[(OUT, 0, src.nbytes)])
     return Plan(
         [[copy]], itemsize=1, dtype=src.dtype.code, scratch=0, segment=0, fingerprint=0, collective="sendrecv",
-        algorithm="copy", text="sendrecv to itself",
+        algorithm="copy", text="sendrecv to itself", nbytes=src.nbytes,
     )  # fmt: skip

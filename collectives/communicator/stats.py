@@ -35,6 +35,7 @@ class Stat(NamedTuple):
 
 
 def stats(members: Members, lane: str = "") -> list[Stat]:
+    """A row for each kind of call that was made, in no order."""
     found = [
         Stat(*what, kind, lane, each.calls, each.bytes, each.seconds, each.waited)
         for (kind, _), queue in list(members.queues.items()) for what, each in list(queue.counts.items())

@@ -1,7 +1,8 @@
 """Counting calls, always: how many, of how many bytes, and how long they took.
 
-A look at the clock costs 25 ns, and a long call waits often, so not every call is timed: the first 32 of a kind, then
+To time every call would show in the short ones, and a long one waits often.  So the first 32 of a kind are timed, then
 one in 64 of the small ones, one in 16 of those below 16 MiB, and all above.  A timed call stands for those between.
+`hocket bench allreduce -n 2 -b 8 -e 8`: 0.34 us with and without.
 """
 
 from libc.stdint cimport uint64_t

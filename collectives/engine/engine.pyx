@@ -30,9 +30,10 @@ CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": AB
 cdef class Engine:
     """One ordered queue of plans over the channels of one lane.
 
-    `spins`: polls before the first yield; `home`: this rank's own core, or -1; see wait.h.  `concurrent`: queued runs progress side by side (send and
-    recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL is released.  `priority`: of its
-    lane; `helps`: its blocking calls drive what is queued on other engines while they wait.
+    `spins`: polls before the first yield; `home`: this rank's own core, or -1; see wait.h.  `concurrent`: queued runs
+    progress side by side (send and recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL
+    is released.  `priority`: of its lane; `helps`: its blocking calls drive what is queued on other engines while they
+    wait.
     """
 
     def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0, int home=-1,

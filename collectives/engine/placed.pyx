@@ -1,4 +1,4 @@
-"""Where a call's arrays lie, if not in host memory: what the engine asks for, without knowing any GPU (gpu/stream_ops.pyx does)."""
+"""Where a call's arrays lie, if not in host memory: what the engine asks for.  gpu/stream_ops.pyx knows GPUs."""
 
 from hocket.collectives.plans.plan cimport SCRATCH
 from hocket.collectives.engine.run cimport Run

@@ -74,8 +74,7 @@ class Queue:
     def __init__(
         self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
         home: int, priority: int, helps: bool, groups: tuple[tuple[int, ...], ...], between: tuple[str, str],
-        traits: Mapping[str, Traits],
-        concurrent: bool = False, segment: int = 0,
+        traits: Mapping[str, Traits], concurrent: bool = False, segment: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.transports, self.lanes = name, transports, lanes
         self._traits = [traits[name] for name in transports if name is not None]

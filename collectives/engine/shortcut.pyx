@@ -207,7 +207,8 @@ cdef class Shortcut:
             return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan, int code):
+    def remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan,
+                 int code):
         """Let the next such call take the short way, if it may."""
         cdef Seen a, b
         cdef Entry e

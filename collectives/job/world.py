@@ -98,11 +98,11 @@ class World:
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
         self.crowded = _crowded(met)
+        """Do ranks outnumber the cores, on any host?"""
         self.scarce = _crowded([*met, *met])
         """Has some host fewer than two cores for each of its ranks?"""
         self.home = -1 if self.crowded else _home(met, rank)
         """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
-        """Do ranks outnumber the cores, on any host?"""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
         """Rank 0's, on all ranks: who chose by another one would run another algorithm."""
         try:

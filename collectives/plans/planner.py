@@ -43,6 +43,10 @@ class Planner:
         self.rank, self.size, self.world = members.rank, members.size, members.world
 
     def plan(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
+        """The plan of a call: its calls are counted with those of its kind, and its channels are open."""
+        return queue.counted(self._made(queue, call, how, options))
+
+    def _made(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
         algorithm = self._algorithm(queue, call, how, options)
         why = algorithm.requires(self.size)
         if why:
@@ -174,7 +178,6 @@ class Planner:
 
     def connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
         """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
-        queue.counted(plan)
         engine, began, waits_for = queue.engine, time.monotonic(), -1
         if all(engine.connected(p) for p in plan.peers):
             return

@@ -31,8 +31,8 @@
 
 #include "transports/channel.h"
 
-#ifndef HK_FAR_FROM
-#define HK_FAR_FROM (1 << 21) /* ring_stress.c takes less */
+#ifndef HK_FAR_MIN /* ring_stress.c takes less */
+#define HK_FAR_MIN (1 << 21) /* bytes: a shorter message goes through slots, which both cores copy at once */
 #endif
 
 enum {
@@ -52,7 +52,6 @@ enum {
     /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the hub takes
      * for surely buffered (`eager` of its traits): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
-    HK_FAR_MIN = HK_FAR_FROM, /* a shorter message goes through slots, which both cores copy at once */
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
     HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
     HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */

@@ -1,0 +1,26 @@
+"""The benchmarks that answer one question each run, and print the table that docs/performance.md shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
+
+
+@pytest.mark.parametrize(
+    ("command", "heads"),
+    [
+        ([sys.executable, "-m", "hocket.bench.circles", "--bytes", "4K"], ["| 128 KiB |", "| 32768 KiB |"]),
+        ([*RUN, "-m", "hocket.bench.lanes", "--large", "4M"], ["| alone |", "| on a lane |", "| without lanes |"]),
+        ([sys.executable, "-m", "hocket.bench.starts", "--jobs", "1"], ["| jobs |", "| 1 |"]),
+    ],
+    ids=["circles", "lanes", "starts"],
+)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_a_question(command: list[str], heads: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and all(head in done.stdout for head in heads), done.stdout + done.stderr
