@@ -106,6 +106,12 @@ class Members:
             self._sole[forced] = all(self.world.transport(b, None, a) == forced for a, b in pairs)
         return self._sole[forced]
 
+    def reach_each_other(self, transport: str) -> bool:
+        """Is this transport open between all members?  The same on each that has it from `init`."""
+        return all(
+            self.world.refusal(transport, b, a) is None for a in self.world_ranks for b in self.world_ranks if a != b
+        )
+
     def reaches_all(self, transport: str) -> bool:
         """Does this rank reach every member over this transport?  (Members may know different things.)"""
         return all(r == self.world.rank or self.world.refusal(transport, r) is None for r in self.world_ranks)

@@ -157,19 +157,25 @@ class Runner:
         self.shortcut.forget()
 
     def queue(self, kind: str, forced: str | None) -> Queue:
-        """The queue for this kind of call over this transport; made, by all members together, at first use."""
-        queue = self.members.queues.get((kind, forced))
-        if queue is None and forced is not None and kind == "messages" and self.members.takes_anyway(forced):
-            return self.members.queues[kind, None]
+        """The queue for this kind of call over this transport; made, by all members together, at first use.
+
+        Who sends a message makes it alone where the transport is open to all and its lanes have nothing to say.
+        """
+        queue, members = self.members.queues.get((kind, forced)), self.members
+        if queue is None and forced is not None and kind == "messages" and members.takes_anyway(forced):
+            return members.queues[kind, None]
         if queue is None:
             within = f"the first call over {forced}"
             if forced is not None:
                 self.world.check(forced)
-            if forced is not None and not all(self.share(self.members.reaches_all(forced), within)):
+            alone = kind == "messages" and forced is not None and members.reach_each_other(forced)
+            if forced is not None and not alone and not all(self.share(members.reaches_all(forced), within)):
                 self.world.add(forced, self._exchange_in_world)
-            queue = self.members.make_queue(kind, forced, self.reporter)
-            queue.accept(self.share(queue.offer(), within))
-            self.members.queues[kind, forced] = queue
+            queue = members.make_queue(kind, forced, self.reporter)
+            offer = queue.offer()
+            nothing = alone and all(said is None for said in offer.values())
+            queue.accept([offer] * self.size if nothing else self.share(offer, within))
+            members.queues[kind, forced] = queue
         return queue
 
     def _exchange_in_world(self, value: Any) -> list[Any]:

@@ -156,6 +156,10 @@ cdef class Queued:
             hk_store32(&self.engine.core.aborted, 1)
             self.interrupted = True
 
+    def let_go(self):
+        """It has ended well and its result is out: its arrays are their owner's again (a bytearray may be resized)."""
+        self.keep = None
+
     def __dealloc__(self):
         run_free(&self.node.run)
         free(self.own_scratch)

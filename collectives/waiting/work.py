@@ -44,6 +44,8 @@ class Work:
         if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
             return False
         self._fail(self._queued)
+        self._fail = _passed
+        self._queued.let_go()
         return True
 
     def look(self, seconds: float) -> None:
@@ -83,6 +85,10 @@ class Work:
             completer.add(_Coroutine(self._queued, told))
             yield from told.__await__()
         return self.result()
+
+
+def _passed(queued: Queued) -> None:
+    """Its result was handed out before."""
 
 
 class _Coroutine:

@@ -217,6 +217,16 @@ def done_without_wait(comm: Communicator) -> None:
     same(work.result(), total(comm.size, 0, 100), "done")
 
 
+def given_back(comm: Communicator) -> None:
+    """Once its result is out, a call holds nothing of its caller's, though the caller keeps the handle."""
+    data, other = bytearray(2000), (comm.rank + 1) % comm.size
+    works = [comm.broadcast(data, async_op=True), comm.send(np.ones(9), other, async_op=True)]
+    comm.recv(np.empty(9), (comm.rank - 1) % comm.size)
+    for work in works:
+        assert work.wait() and work.wait() and work.result() is work.result()
+    data.extend(b"more")  # BufferError while somebody has a view of it
+
+
 def wrong_arguments(comm: Communicator) -> None:
     """What is wrong with this rank's call is said at the call, and disturbs nobody."""
     with pytest.raises(ArgumentError):
@@ -229,7 +239,7 @@ def wrong_arguments(comm: Communicator) -> None:
 CHECKS: tuple[Program, ...] = (
     in_flight, mixed, every_collective, other_order_elsewhere, wait_with_limit, dropped, dropped_and_closed, grouped,
     wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
-    while_computing, done_without_wait, wrong_arguments,
+    while_computing, done_without_wait, given_back, wrong_arguments,
 )  # fmt: skip
 ALONE = (in_flight, mixed, every_collective, grouped, dropped)
 
