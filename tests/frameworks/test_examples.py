@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from worlds import SOURCES
+from harness import SOURCES
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 

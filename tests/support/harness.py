@@ -12,6 +12,12 @@ import textwrap
 import time
 from dataclasses import dataclass, field
 
+import warm
+
+import hocket
+
+SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(hocket.__file__)))
+
 
 @dataclass
 class Ended:
@@ -22,9 +28,15 @@ class Ended:
     err: str
 
 
+AFTER_START = ("HOCKET_", "PLACE", "PYTHONPATH")
+"""Beginnings of the variables that a process looks at later than at its start."""
+
+
 @dataclass
 class Job:
     """`size` ranks that run `source` (Python text) or `argv`; each is its own process, as under a launcher.
+
+    They are forked from a warm process (warm.py) unless a command, or a variable, has to be there at a process's start.
 
     with Job(2, source="...") as job:
         job.kill(1); ends = job.wait(10)
@@ -48,14 +60,18 @@ class Job:
             "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **self.env,
         }  # fmt: skip
         self.processes = [
-            subprocess.Popen(
-                [*self.prefix.get(r, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])],
-                env={**base, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            )
+            self._start(r, script, {**base, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)})
             for r in range(self.size)
         ]  # fmt: skip
         return self
+
+    def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm.Warm:
+        here = self.env.get("PYTHONPATH", SOURCES).split(os.pathsep)[0]  # a rank may want another hocket than ours
+        if not self.argv and not self.prefix and here == SOURCES and all(k.startswith(AFTER_START) for k in self.env):
+            return warm.Warm(script, env, "torch" in self.source)
+        command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
         """Every rank's end; ranks still there after `seconds` are killed and the test fails."""

@@ -14,8 +14,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import local_world
 
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
-SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(hocket.__file__)))
-PATH = os.pathsep.join([SOURCES, SUPPORT, os.path.join(SUPPORT, "gpu")])
+PATH = os.pathsep.join([harness.SOURCES, SUPPORT, os.path.join(SUPPORT, "gpu")])
 """Where a rank's process finds hocket and these files."""
 THREADS = ("threads", "reference")
 

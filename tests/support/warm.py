@@ -1,0 +1,163 @@
+"""Ranks that start warm: forked from a process that has imported NumPy, hocket and, where they want it, torch.
+
+`python warm.py FD [MODULE ...]` imports the modules, and then forks a process for each order that comes over the
+socket FD: a program, its environment, and where its output goes.  `Warm` is the other end, in the test.  A third of a
+second for each rank, two with torch, is what this saves; the ranks are processes like others.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from typing import Any
+
+MODULES = ["numpy", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
+MOST = 1 << 16  # bytes of an order
+
+
+class Warm:
+    """One such rank: what is used of `subprocess.Popen`.  Its output is text."""
+
+    def __init__(self, script: str, env: dict[str, str], torch: bool) -> None:
+        out, err = os.pipe(), os.pipe()
+        self._end, theirs = socket.socketpair()
+        order = json.dumps({"script": script, "env": env}).encode()
+        fds = array.array("i", [out[1], err[1], theirs.fileno()])
+        _parent(torch).sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        theirs.close()
+        self.stdout, self.stderr = (os.fdopen(each[0], encoding="utf-8", errors="replace") for each in (out, err))
+        os.close(out[1])
+        os.close(err[1])
+        self._lines = self._end.makefile("r")
+        self.pid, self.returncode = int(self._lines.readline()), None
+        self._said: list[list[str]] = [[], []]
+        self._readers: list[threading.Thread] = []
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._end], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0)
+            self.returncode = int(self._lines.readline())
+            self._lines.close()
+            self._end.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        deadline = time.monotonic() + (1e6 if timeout is None else timeout)
+        if not self._readers:
+            for file, said in zip((self.stdout, self.stderr), self._said, strict=True):
+                self._readers.append(threading.Thread(target=_read, args=(file, said), daemon=True))
+                self._readers[-1].start()
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0)
+        self.wait(max(0.0, deadline - time.monotonic()))
+        return "".join(self._said[0]), "".join(self._said[1])
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def _read(file: Any, said: list[str]) -> None:
+    said.append(file.read())
+    file.close()
+
+
+@functools.cache
+def _parent(torch: bool) -> socket.socket:
+    """The process that ranks are forked from.  It ends with this one, as the socket does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    more = ["torch", "torch.distributed", "hocket.torch"] if torch else []
+    command = [sys.executable, "-X", "faulthandler", __file__, str(theirs.fileno()), *MODULES, *more]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
+    theirs.close()
+    return ours
+
+
+def _serve(orders: socket.socket) -> dict[str, Any] | None:
+    """Fork for each order; in a child, returns what it is to run.  None: the test run is over."""
+    ends: dict[int, socket.socket] = {}
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([orders, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _reap(ends)
+        if orders in ready:
+            data, fds, _, _ = socket.recv_fds(orders, MOST, 3)
+            if not data:
+                return None
+            out, err, end = fds
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.setsid()
+                os.dup2(out, 1)
+                os.dup2(err, 2)
+                for each in [*fds, woken, wakes, orders.detach(), *(other.detach() for other in ends.values())]:
+                    os.close(each)
+                order: dict[str, Any] = json.loads(data)
+                return order
+            os.close(out)
+            os.close(err)
+            ends[pid] = socket.socket(fileno=end)
+            ends[pid].send(f"{pid}\n".encode())
+
+
+def _reap(ends: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with contextlib.suppress(OSError), ends.pop(ended[0]) as end:  # the test may be over
+                end.send(f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
+
+
+def _become(order: dict[str, Any]) -> dict[str, Any]:
+    """Be as a process that was started so; the globals of its program."""
+    os.environ.clear()
+    os.environ.update(order["env"])
+    script = order["script"]
+    sys.argv[:] = [script]
+    sys.path[0] = os.path.dirname(script)
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = script
+    return vars(main)
+
+
+if __name__ == "__main__":
+    for module in sys.argv[2:]:
+        __import__(module)
+    found = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if found is not None:
+        with open(found["script"], encoding="utf-8") as program:
+            text = program.read()
+        exec(compile(text, found["script"], "exec"), _become(found))
