@@ -105,7 +105,7 @@ class Lane(Protocol):
     """
 
     def offer(self) -> Any:
-        """What the peers need to open their side (JSON); None, on all ranks, if nothing.  Called once, before any open."""
+        """What the peers need to open their side (JSON); None, on all ranks, if nothing.  Called once, first."""
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         """Channels (to, from) member `peer`, as PyCapsules HK_CAPSULE: once for a peer, when a call first needs it.
