@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 
 import harness
 import pytest
@@ -21,8 +20,8 @@ CHECKS = sum(path.read_text().count("\n@check\n") for path in CALLS.glob("*.py")
     ],
 )  # fmt: skip
 def test_on_ranks(size: int, transport: str, tmp_path: pathlib.Path) -> None:
-    line = [sys.executable, "-m", "calls", str(tmp_path / "store")]
-    with harness.Job(size, argv=line, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": transport}) as job:
+    source = f"import sys, torch; sys.argv = ['calls', {str(tmp_path / 'store')!r}]; import calls.__main__"
+    with harness.Job(size, source, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": transport}) as job:
         for end in job.wait(100):
             assert end.code == 0, end.out[-4000:] + end.err[-4000:]
             assert end.out.count("passed ") == CHECKS >= 15

@@ -6,7 +6,6 @@ All cases share four processes, as importing torch takes longer than most of the
 from __future__ import annotations
 
 import json
-import sys
 
 import harness
 import pytest
@@ -25,7 +24,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "PYTHONPATH": path_to(__file__), "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0",
     }  # fmt: skip
-    with harness.Job(max(CASES.values()), argv=[sys.executable, "-m", "training", str(place)], env=env) as job:
+    source = f"import sys, torch; sys.argv = ['training', {str(place)!r}]; import training.__main__"
+    with harness.Job(max(CASES.values()), source, env=env) as job:
         ends = job.wait(110)
     found: dict[str, list[str]] = {name: [] for name in CASES}
     for rank, end in enumerate(ends):

@@ -28,7 +28,7 @@ class Ended:
     err: str
 
 
-AFTER_START = ("HOCKET_", "PLACE", "PYTHONPATH")
+AFTER_START = ("HOCKET_", "PLACE", "PYTHONPATH", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 """Beginnings of the variables that a process looks at later than at its start."""
 
 
@@ -62,7 +62,7 @@ class Job:
         self.processes = [
             self._start(r, script, {**base, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)})
             for r in range(self.size)
-        ]  # fmt: skip
+        ]
         return self
 
     def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm.Warm:
