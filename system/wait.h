@@ -110,6 +110,11 @@ static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
     w->since = 0;
 }
 
+/* Would the next step sleep? */
+static inline int hk_wait_sleeps(const hk_wait *w, const hk_ladder *l) {
+    return w->since && (w->slow >= 2 || hk_now() - w->since >= l->yield_ns);
+}
+
 /* One step of waiting; returns the time (ns) on the slow rungs, 0 while spinning. */
 static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, struct pollfd *fds, int nfds) {
     if (w->polls < l->spins_now) {

@@ -3,14 +3,17 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Plan
-from hocket.collectives.engine.run cimport Core, Run
+from hocket.collectives.engine.run cimport Core, Run, hk_ladder, hk_wait, pollfd
 
-cdef enum: CHECK_NS = 50000000      # how often a long wait looks at signals, deadlines and its owner
+cdef enum:
+    CHECK_NS = 50000000     # how often a long wait looks at signals, deadlines and its owner
+    MAX_FDS = 64            # that a wait polls on
 
 cdef struct Elsewhere:              # what is queued in this process: waiting/progress.pyx fills it in, and knows more
     uint32_t* engines               # how many engines have queued runs
     int (*advance)(bint caller) noexcept nogil      # try all of these once; BLOCKED if another thread is at it
     void (*waiting)(int change) noexcept nogil      # begin (+1) or end (-1) to do so: hocket's own thread stands back
+    uint64_t (*wait_step)(hk_wait*, hk_ladder*, Core* mine, pollfd* fds, int nfds) noexcept nogil
 
 cdef Elsewhere elsewhere
 
@@ -20,4 +23,5 @@ cdef int advance(Core* e, Run* r) noexcept nogil
 cdef int drive(Core* e, Run* r, int polls) noexcept nogil
 cdef int failed_before(Core* e, Run* r) noexcept nogil
 cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil
+cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil
 cdef int slow_check(Core* e, uint64_t waited) noexcept nogil

@@ -27,7 +27,6 @@ cdef extern from "poll.h" nogil:
     enum: POLLOUT
 
 cdef enum:
-    MAX_FDS = 64
     HELP_AFTER_NS = 5000        # what we wait for may come at once (hocket.bench.lanes, shm: 1.0 x alone; without, 2.3)
 
 
@@ -203,7 +202,10 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 if rc < 0:
                     break
                 continue                    # a piece of each: then it is our own turn again
-        waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
+        if helps:
+            waited = elsewhere.wait_step(&w, &e.ladder, e, fds, nfds)
+        else:
+            waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
         if polls and w.polls >= <uint32_t>polls:
             if helps:
                 elsewhere.waiting(-1)

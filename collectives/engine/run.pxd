@@ -17,6 +17,7 @@ cdef extern from "system/wait.h" nogil:
     struct pollfd:
         int fd
         short events
+        short revents
     struct hk_ladder:
         uint32_t spins
         uint32_t spins_now
@@ -28,6 +29,8 @@ cdef extern from "system/wait.h" nogil:
     struct hk_wait:
         uint32_t polls
     uint64_t hk_now()
+    void hk_ring_bell(uint32_t* bell)
+    bint hk_wait_sleeps(const hk_wait*, const hk_ladder*)
     uint64_t hk_wait_step(hk_wait*, hk_ladder*, uint32_t* bell, pollfd*, int)
     void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
 

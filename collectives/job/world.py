@@ -17,6 +17,7 @@ from hocket.algorithms.choice.tuning import Tuning
 from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
+from hocket.collectives.waiting import thread
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, MismatchError, TransportError
@@ -44,6 +45,9 @@ class Control(Protocol):
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None: ...
 
 
+_opening = threading.Lock()
+_open: weakref.WeakSet[World] = weakref.WeakSet()
+"""The worlds of this process that are not closed."""
 Exchange = Callable[[Any], list[Any]]
 """Gives a JSON value, gets every world rank's by rank (None from those who do not take part)."""
 
@@ -62,6 +66,8 @@ class World:
         check: Callable[[str], None] = lambda name: None,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
+        with _opening:
+            _open.add(self)
         self.names, self._make = names, make
         self.check = check
         """Raises ArgumentError for a transport's name that nobody knows, before other ranks are asked about it."""
@@ -221,6 +227,10 @@ class World:
             self.mpi.close(clean=not self.lost)
         if self.reactor is not None:
             self.reactor.close()
+        with _opening:
+            _open.discard(self)
+            if not _open:
+                thread.rest()
 
 
 def _without_it() -> Account:

@@ -4,6 +4,21 @@ from libc.stdint cimport uint32_t
 
 from hocket.collectives.engine.run cimport Core, Run
 
+cdef extern from "pthread.h" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_trylock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+
+cdef enum: MAX_ENGINES = 1024
+
+cdef pthread_mutex_t lock           # guards the queue, and the cores of the engines in it
+cdef Core* queued[MAX_ENGINES]
+cdef uint32_t nqueued               # engines in it: written under the lock, looked at without
+cdef uint32_t drivers               # threads in `wait`; atomic
+cdef uint32_t stopping              # the process ends; atomic
+
 
 cdef struct Node:               # one queued run
     Run run
@@ -18,10 +33,10 @@ cdef int take() except -1                       # the lock, from a thread that h
 cdef void give() noexcept nogil
 cdef bint has_room(Core* e) noexcept nogil      # under the lock: for this engine's runs
 cdef void submit(Node* n) noexcept nogil        # under the lock: queue it behind its engine's others
-cdef int start_thread() except -1
 cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive, once;
                                                 # BLOCKED if another thread is at it
 cdef void waiting(int change) noexcept nogil    # a thread begins (+1) or ends (-1) to call try_progress
+cdef void end() noexcept nogil
 cdef uint32_t ended_since_reaped() noexcept nogil
 cdef void reaped() noexcept nogil
 cdef void forked() noexcept

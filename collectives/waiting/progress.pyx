@@ -1,24 +1,18 @@
-"""The queue of asynchronous runs, and the one thread per process that makes them progress.
+"""The queue of asynchronous runs: all of it is what one lock guards.
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever holds the lock
-drives all of them: the progress thread, or a caller that waits, which so runs its own operation without a hand-off.
-
-To wake a sleeping thread takes longer than all the rest of starting a run, so the thread stays awake for a while after
-its last work, and looks for more by itself.  It yields to computing threads and to waiting ones.
-
-A long file: all of it is what one lock guards.
+drives all of them: the progress thread (thread.pyx), or a caller that waits, which so runs its own operation without a
+hand-off.  sleep.pyx: how they wait.
 """
 
-import threading
-
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memset
 
 from hocket.collectives.engine.count cimport count_begin, count_blocked, count_end, count_moved
 from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, hk_ladder, hk_load32, hk_now,
-                                     Run, hk_store32, hk_wait, hk_wait_reset, hk_wait_step, may_drive, run_stopped)
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, Run, hk_load32, hk_now,
+                                     hk_store32, may_drive, run_stopped)
+from hocket.collectives.waiting.news cimport tell
 
 
 cdef extern from "system/atomics.h" nogil:
@@ -30,54 +24,21 @@ cdef extern from "time.h" nogil:
         long tv_nsec
     enum: CLOCK_REALTIME
     int clock_gettime(int, timespec*)
-    int nanosleep(const timespec*, timespec*)
 
 cdef extern from "pthread.h" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
     ctypedef struct pthread_cond_t:
         pass
     int pthread_mutex_init(pthread_mutex_t*, void*)
-    int pthread_mutex_lock(pthread_mutex_t*)
-    int pthread_mutex_trylock(pthread_mutex_t*)
-    int pthread_mutex_unlock(pthread_mutex_t*)
     int pthread_cond_init(pthread_cond_t*, void*)
-    int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_broadcast(pthread_cond_t*)
-    int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
     int pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, const timespec*)
 
-cdef extern from "sched.h" nogil:
-    struct sched_param:
-        int sched_priority
-    enum: SCHED_BATCH
-    int sched_setscheduler(int, int, const sched_param*)
-
-cdef extern from "sys/prctl.h" nogil:
-    enum: PR_SET_TIMERSLACK
-    int prctl(int, unsigned long)
-
-cdef enum:
-    MAX_ENGINES = 1024
-    NAP_NS = 50000              # of the thread, when it has nothing to do but may soon have
-    SLACK_NS = 1000             # by how much a nap may be longer
-    LINGER_NS = 20000000        # how long it naps before it lies down
-
-cdef pthread_mutex_t lock       # guards everything below, and the queued engines' cores
-cdef pthread_cond_t filled
-cdef Core* queued[MAX_ENGINES]
-cdef uint32_t nqueued = 0       # written under the lock, looked at without
-cdef bint asleep = False        # the thread lies on `filled`
-cdef uint32_t drivers = 0       # threads in `wait`; atomic
+nqueued = drivers = stopping = 0
 cdef uint32_t nended = 0        # runs that ended since the last reaping; atomic
-cdef uint32_t stopping = 0      # atomic
 cdef pthread_cond_t one_ended
 cdef uint64_t ends = 1          # runs that ended, ever, and one
 pthread_mutex_init(&lock, NULL)
-pthread_cond_init(&filled, NULL)
 pthread_cond_init(&one_ended, NULL)
-
-thread = None
 
 
 # ------------------------------------------------------------------------------------- progress, lock held
@@ -88,6 +49,7 @@ cdef int settle(Node* n, int rc) noexcept nogil:
     hk_add32(&nended, 1)
     ends += 1
     pthread_cond_broadcast(&one_ended)          # costs nothing if nobody waits
+    tell()
     return MOVED
 
 
@@ -213,8 +175,7 @@ cdef void submit(Node* n) noexcept nogil:
     hk_store32(&n.core.pending, 1)
     if not n.core.listed:
         enlist(n.core)
-    if asleep:
-        pthread_cond_signal(&filled)
+    tell()
 
 
 # --------------------------------------------------------------------------------------------- from outside
@@ -244,9 +205,6 @@ cdef void waiting(int change) noexcept nogil:
     hk_add32(&drivers, <uint32_t>change)
 
 
-elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress, waiting
-
-
 cdef uint32_t ended_since_reaped() noexcept nogil:
     return hk_load32(&nended)
 
@@ -255,82 +213,17 @@ cdef void reaped() noexcept nogil:
     hk_store32(&nended, 0)
 
 
-# ------------------------------------------------------------------------------------------------- the thread
-
-cdef void nap() noexcept nogil:
-    cdef timespec t
-    t.tv_sec, t.tv_nsec = 0, NAP_NS
-    nanosleep(&t, NULL)
+elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress, waiting
 
 
-cdef void serve() noexcept nogil:
-    """The progress thread: asleep while nothing is queued for long, and never in the way of those who compute or wait."""
-    cdef hk_wait w
-    cdef hk_ladder ladder
-    cdef sched_param none
-    cdef uint64_t idle_since = 0
-    memset(&w, 0, sizeof(w))
-    memset(&none, 0, sizeof(none))
-    ladder.spins = ladder.spins_now = 100
-    ladder.yield_ns, ladder.slow_ns = 100000, 50000
-    ladder.home = -1
-    sched_setscheduler(0, SCHED_BATCH, &none)   # when it wakes it does not take a computing thread's core at once
-    prctl(PR_SET_TIMERSLACK, SLACK_NS)
-    while not hk_load32(&stopping):
-        if hk_load32(&nqueued) == 0:
-            hk_wait_reset(&w, &ladder, NULL)
-            if idle_since == 0:
-                idle_since = hk_now()
-            if hk_now() - idle_since < LINGER_NS:
-                nap()
-                continue
-            lie_down()
-            idle_since = 0
-        idle_since = 0
-        if hk_load32(&drivers):
-            nap()
-        elif try_progress(False):
-            hk_wait_reset(&w, &ladder, NULL)
-        else:
-            hk_wait_step(&w, &ladder, NULL, NULL, 0)
+# ----------------------------------------------------------------------------------------------------- ends
 
-
-cdef void lie_down() noexcept nogil:
-    global asleep
+cdef void end() noexcept nogil:
+    """No run will go forward any more: who sleeps in `end_after` may go."""
     pthread_mutex_lock(&lock)
-    asleep = True
-    while nqueued == 0 and not hk_load32(&stopping):
-        pthread_cond_wait(&filled, &lock)
-    asleep = False
+    hk_store32(&stopping, 1)
+    pthread_cond_broadcast(&one_ended)
     pthread_mutex_unlock(&lock)
-
-
-def _serve():
-    with nogil:
-        serve()
-
-
-cdef int start_thread() except -1:
-    global thread
-    if thread is None:
-        hk_store32(&stopping, 0)
-        thread = threading.Thread(target=_serve, name="hocket-progress", daemon=True)
-        thread.start()
-    return 0
-
-
-def stop():
-    """End the progress thread (at exit, and before the last communicator goes)."""
-    global thread
-    if thread is not None:
-        with nogil:
-            pthread_mutex_lock(&lock)
-            hk_store32(&stopping, 1)
-            pthread_cond_signal(&filled)
-            pthread_cond_broadcast(&one_ended)
-            pthread_mutex_unlock(&lock)
-        thread.join(2)
-        thread = None
 
 
 def end_after(uint64_t seen, double limit):
@@ -365,11 +258,8 @@ def nudge():
 
 
 cdef void forked() noexcept:
-    """In a forked child: the thread and the queue belong to the parent."""
-    global thread, nqueued, drivers, asleep
+    """In a forked child: the queue belongs to the parent."""
+    global nqueued, drivers
     pthread_mutex_init(&lock, NULL)
-    pthread_cond_init(&filled, NULL)
     pthread_cond_init(&one_ended, NULL)
     nqueued = drivers = 0
-    asleep = False
-    thread = None

@@ -5,19 +5,18 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from hocket.collectives.waiting cimport progress
-from hocket.collectives.engine.drive cimport CHECK_NS, run_free, run_init, slow_check
+from hocket.collectives.waiting cimport news, progress, sleep, thread
+from hocket.collectives.engine.drive cimport CHECK_NS, MAX_FDS, run_free, run_init, slow_check
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
                                             hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
-                                            hk_wait_step, may_drive, nanoseconds)
+                                            may_drive, nanoseconds, pollfd)
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_view
 
-from hocket.collectives.waiting.progress import stop
 from hocket.collectives.failures.callsite import caller, shown_site
 from hocket.errors import ArgumentError, Error
 
@@ -68,6 +67,7 @@ cdef class Queued:
 
     cdef int enqueue(self, bint numbered) except -1:
         reap_ended()
+        news.open_news()
         PENDING[id(self)] = self
         progress.take()
         if not progress.has_room(self.node.core):
@@ -79,7 +79,7 @@ cdef class Queued:
         self.seq = self.engine.seq
         progress.submit(&self.node)
         progress.give()
-        return progress.start_thread()
+        return thread.start()
 
     @property
     def status(self):
@@ -119,6 +119,8 @@ cdef class Queued:
         cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
         cdef uint64_t waited, checks = 0, until = 0
         cdef bint failed
+        cdef pollfd fds[MAX_FDS]
+        cdef Core* e = &self.engine.core
         if ended(&self.node) == BLOCKED and not may_drive(&self.engine.core, True):
             raise ArgumentError(
                 "this work goes over MPI, which was started so that only one thread may call it: wait in that thread, or "
@@ -131,11 +133,11 @@ cdef class Queued:
                 memset(&w, 0, sizeof(w))
                 while ended(&self.node) == BLOCKED:
                     if progress.try_progress(True):
-                        hk_wait_reset(&w, &ladder, NULL)
+                        hk_wait_reset(&w, &ladder, e.bell)
                         continue
                     if until and hk_now() >= until:
                         break
-                    waited = hk_wait_step(&w, &ladder, NULL, NULL, 0)
+                    waited = sleep.wait_step(&w, &ladder, e, fds, 0)
                     if waited // CHECK_NS != checks:
                         checks = waited // CHECK_NS
                         progress.waiting(-1)        # it waits for the GIL, and meanwhile drives nothing
@@ -146,6 +148,7 @@ cdef class Queued:
                             self.interrupted = True
                             break
                 progress.waiting(-1)
+                hk_wait_reset(&w, &ladder, e.bell)
         if ended(&self.node) == DONE:
             PENDING.pop(id(self), None)
         return self.status != BLOCKED
@@ -226,6 +229,8 @@ def under_way(engine):
 def forked():
     """In a forked child: the queue belongs to the parent."""
     progress.forked()
+    news.forked()
+    thread.forked()
     for work in PENDING.values():
         hk_store32(<uint32_t*>&(<Queued>work).node.status, <uint32_t>ABORTED)   # nobody here will run it
     PENDING.clear()

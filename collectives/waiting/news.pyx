@@ -1,0 +1,79 @@
+"""Threads that sleep until a transport has something for them: what wakes them for this process's own reasons.
+
+A new run, or an end that another thread has brought about: `tell`.  It costs a barrier while nobody sleeps.
+"""
+
+import os
+
+from libc.errno cimport errno
+from libc.stdint cimport uint32_t, uint64_t
+
+from hocket.collectives.engine.run cimport hk_load32, hk_ring_bell
+
+from hocket.errors import Error
+
+
+cdef extern from "system/atomics.h" nogil:
+    void hk_add32(uint32_t*, uint32_t)
+    void hk_fence()
+
+cdef extern from "sys/eventfd.h" nogil:
+    enum: EFD_NONBLOCK
+    enum: EFD_CLOEXEC
+    int eventfd(unsigned int, int)
+
+cdef extern from "unistd.h" nogil:
+    long c_read "read" (int, void*, size_t)
+    long c_write "write" (int, const void*, size_t)
+    int c_close "close" (int)
+
+news = -1
+slept_on = NULL
+cdef uint32_t sleepers = 0      # threads that look at `news`, or soon will; atomic
+
+
+cdef int open_news() except -1:
+    """Make the eventfd, before the first run is queued."""
+    global news
+    if news < 0:
+        news = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if news < 0:
+            raise Error(f"an asynchronous call needs a descriptor: {os.strerror(errno)}; raise the limit (ulimit -n)")
+    return 0
+
+
+cdef void tell() noexcept nogil:
+    cdef uint64_t one = 1
+    hk_fence()                  # whoever counts itself as a sleeper later sees what is told
+    if hk_load32(&sleepers) == 0:
+        return
+    c_write(news, &one, sizeof(one))
+    if slept_on != NULL:
+        hk_ring_bell(slept_on)
+
+
+cdef void before_sleep() noexcept nogil:
+    hk_add32(&sleepers, 1)
+    hk_fence()
+
+
+cdef void after_sleep(bint told) noexcept nogil:
+    cdef uint64_t many
+    hk_add32(&sleepers, <uint32_t>-1)
+    if told:
+        c_read(news, &many, sizeof(many))
+
+
+cdef void close_news() noexcept:
+    global news
+    if news >= 0:
+        c_close(news)
+        news = -1
+
+
+cdef void forked() noexcept:
+    """In a forked child: the parent's threads read the parent's news."""
+    global slept_on, sleepers
+    sleepers = 0
+    slept_on = NULL
+    close_news()
