@@ -158,7 +158,7 @@ cdef Buffer sized(Buffer b):
 
 
 cdef Buffer placed(Buffer b, int gpu):
-    """`b` on this GPU; or its copy in host memory, if no driver here knows that (-1)."""
+    """`b` on this GPU; or its copy in host memory, if no driver here knows the GPU (-1)."""
     b.device, b.foreign = gpu, True
     if gpu < 0 or not staging.has_driver():
         b.stage()

@@ -46,7 +46,7 @@ def _address(stream: Any) -> int:
 
 
 def current_stream(array: Any, device: int) -> int:
-    """The stream that the caller works on, on this GPU."""
+    """The stream of this GPU that the caller works on."""
     asked: int | None = getattr(_asked, "stream", None)
     if asked is not None:
         return asked

@@ -2,7 +2,7 @@
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever holds the lock
-drives all of them: the progress thread, or a caller that waits, which so runs its own operation without a hand-off.
+drives all of them: the progress thread, or a caller that waits, which runs its own call without a hand-off.
 
 To wake a sleeping thread takes longer than all the rest of starting a run, so the thread stays awake for a while after
 its last work, and looks for more by itself.  It yields to computing threads and to waiting ones.
@@ -61,18 +61,18 @@ cdef enum:
     MAX_ENGINES = 1024
     NAP_NS = 50000              # of the thread, when it has nothing to do but may soon have
     SLACK_NS = 1000             # by how much a nap may be longer
-    LINGER_NS = 20000000        # how long it naps before it lies down
+    LINGER_NS = 20000000        # how long it naps before it sleeps on `filled`
 
 cdef pthread_mutex_t lock       # guards everything below, and the queued engines' cores
 cdef pthread_cond_t filled
 cdef Core* queued[MAX_ENGINES]
 cdef uint32_t nqueued = 0       # written under the lock, looked at without
-cdef bint asleep = False        # the thread lies on `filled`
+cdef bint asleep = False        # the thread sleeps on `filled`
 cdef uint32_t drivers = 0       # threads in `wait`; atomic
 cdef uint32_t nended = 0        # runs that ended since the last reaping; atomic
 cdef uint32_t stopping = 0      # atomic
 cdef pthread_cond_t one_ended
-cdef uint64_t ends = 1          # runs that ended, ever, and one
+cdef uint64_t ends = 1          # 1 + the runs that ended, ever, + nudges
 pthread_mutex_init(&lock, NULL)
 pthread_cond_init(&filled, NULL)
 pthread_cond_init(&one_ended, NULL)
@@ -264,7 +264,7 @@ cdef void nap() noexcept nogil:
 
 
 cdef void serve() noexcept nogil:
-    """The progress thread: asleep while nothing is queued for long, and never in the way of those who compute or wait."""
+    """The progress thread: asleep when nothing is queued for long, never in the way of threads that compute or wait."""
     cdef hk_wait w
     cdef hk_ladder ladder
     cdef sched_param none
@@ -336,7 +336,7 @@ def stop():
 def end_after(uint64_t seen, double limit):
     """Sleep until more than `seen` runs have ended in this process (or `nudge`, or `limit` seconds have passed).
 
-    Returns how many it is then, 0 when the last communicator has gone.
+    Returns the new number, 0 when the last communicator has gone.
     """
     cdef uint64_t found
     cdef timespec until
@@ -356,7 +356,7 @@ def end_after(uint64_t seen, double limit):
 
 
 def nudge():
-    """Wake who sleeps in `end_after`: there is something else to look at."""
+    """Wake the threads in `end_after`: there is something else to look at."""
     global ends
     take()
     ends += 1
