@@ -26,7 +26,7 @@ from hocket.torch.register import DEVICES, NAME
 
 
 class Shim:
-    """What `group._get_backend(device)` is asked in torch's Python code: nothing that only other backends have."""
+    """What torch's Python code gets by `group._get_backend(device)`: without what only other backends have."""
 
     supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
     options = None
