@@ -100,7 +100,7 @@ class Members:
             queue.accept([offer[i] for offer in offers])
 
     def takes_anyway(self, forced: str) -> bool:
-        """Is this the transport between all members anyway, so that it needs no queue of its own?  On all the same."""
+        """Is this the transport between all members anyway, so that it needs no queue of its own?  The same on all."""
         if forced not in self._sole:
             pairs = [(a, b) for a in self.world_ranks for b in self.world_ranks if a != b]
             self._sole[forced] = all(self.world.transport(b, None, a) == forced for a, b in pairs)

@@ -110,7 +110,7 @@ class Messenger:
         return json.loads(data.tobytes())
 
     def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
-        """A recv from any rank.  Its plan is used once, as the engine writes into it whose message it took."""
+        """A recv from any rank.  Its plan is used once, as the engine writes the source into it."""
         assert dst is not None
         others = tuple(r for r in range(self.size) if r != self.rank)
         if not others:

@@ -148,7 +148,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     PyObject* self          # the Engine (borrowed)
     void* head              # queued asynchronous runs (work.Node), the first
     void* tail              # ... and the last
-    uint32_t pending        # are there any?  0 is a release: whoever queued or drove them is through
+    uint32_t pending        # are there any?  0 is stored with release, when no thread uses them any more
     uint32_t busy           # a blocking call drives this engine: nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs

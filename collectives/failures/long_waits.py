@@ -1,4 +1,4 @@
-"""When a rank waits long: it tells the hub in which call, logs for whom, and does not wait for ranks that left."""
+"""When a rank waits long: it tells the hub in which call, logs which ranks hold it up, and gives up those that left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("hocket")
 STUCK_AFTER = 0.2
 """Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
 STILL_WAITING, ANSWERS = 10.0, 0.5
-"""Seconds of waiting after which a rank logs for whom, and seconds that these have to answer before."""
+"""Seconds of waiting after which a rank asks the others what they do, and seconds more until it logs the answers."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class LongWaits:
         self._waits: dict[Engine, Waiting] = {}
 
     def go_on(self, engine: Engine, seconds: float) -> Waiting:
-        """`engine` has waited for `seconds` by now: if that is long, tell the hub, or log for whom."""
+        """`engine` has waited for `seconds` by now: if that is long, tell the hub, or log which ranks hold it up."""
         plan, _, seq, _ = at(engine)
         waiting = self._waits.get(engine)
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:

@@ -61,7 +61,7 @@ class Gpus:
         members = runner.members
         without = [r for r, member in enumerate(members.world_ranks) if not members.world.gpus[member]]
         if without:
-            self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
+            self.why_staged = f"rank {without[0]} has no GPU, or HOCKET_GPU says so"
             return
         try:
             self._make_queue(runner, gpu, functools.partial(runner.share, within=ON_GPU, timeout=timeout))

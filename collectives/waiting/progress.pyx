@@ -136,7 +136,7 @@ cdef int advance_queued(Core* e) noexcept nogil:
             link[0] = n.next
             if n.next == NULL:
                 e.tail = before
-            if e.head == NULL:      # whoever sees the last run ended may drop the engine: not touched after that
+            if e.head == NULL:      # a thread that sees the last run ended may drop the engine: not touched after that
                 unlist(e)
                 hk_store32(&e.pending, 0)
                 return settle(n, rc)
