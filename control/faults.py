@@ -2,8 +2,8 @@
 
     report (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their accounts, or no answer  ->  "verdict"
 
-Later reports of the same communicator are folded into the first.  Knows no sockets and no clock: it is told who sent
-what and when time is over, and says what to send by calling `send(rank, message)`.
+Later reports of the same communicator are folded into the first.  Knows no sockets and no clock: it is told which
+rank sent what and when time is over, and says what to send by calling `send(rank, message)`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Listener:
     """Accepts at `address`; calls `on_peer(sock, hello)` on the reactor's thread with a non-blocking, proven socket.
 
     address: ("unix", path), or ("tcp", host, port) where port is 0 (the system chooses) or candidates of which the
-    first free one is taken.  key None: proof is the user id alone, so unix only.  `target`, `epoch`: who listens, as
+    first free one is taken.  key None: proof is the user id alone, so unix only.  `target`, `epoch`: the listener, as
     the clients must mean it (handshake.Hello).  `address` holds what was bound.
     """
 

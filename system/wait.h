@@ -136,7 +136,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         poll(fds, (nfds_t)nfds, bell ? 1 : (int)(nap / 1000000u));
     } else if (bell && !w->armed) {
         /* Announce ourselves, then let the caller poll once more: what came before is seen by that poll, and
-         * whoever comes later sees us and rings. */
+         * a sender that comes later sees us and rings. */
         w->armed = 1;
         hk_add32(bell + 1, 1);
         w->seen = hk_load32(bell);

@@ -117,7 +117,7 @@ class Work(_Base):  # type: ignore[misc]
         return self._result if isinstance(self._result, list) else [self._result]
 
     def source_rank(self) -> int:
-        """Of a recv: whose message it was, as a rank of the group."""
+        """The rank in the group whose message a recv took."""
         self.wait()
         found = self._handles[0].source
         return -1 if found is None else found
