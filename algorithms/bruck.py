@@ -28,8 +28,8 @@ def allgather(rank: int, size: int) -> Schedule:
 def alltoall(rank: int, size: int) -> Schedule:
     """A block that must go j ranks to the right goes by the bits of j.  ceil(log2 p) steps of about n/2 bytes.
 
-    For small blocks.  A rank carries others' blocks on the way: they are chunks that are neither its input
-    nor its result; at no time does it hold more than p that are still of use.
+    For small blocks.  A rank carries others' blocks on the way: chunks that are neither its input nor its
+    result.  At no time does it hold more than p blocks that are still needed.
     """
     distance = 1
     while distance < size:

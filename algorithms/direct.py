@@ -26,7 +26,7 @@ def one_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce_scatter", "direct", order="rank", period=cyclic)
 def reduce_scatter(rank: int, size: int) -> Schedule:
-    """Every block goes straight to its owner, who reduces all p.  1 step, n(p-1)/p bytes."""
+    """Every block goes straight to its owner, which reduces all p.  1 step, n(p-1)/p bytes."""
     others = _others(rank, size)
     yield (*(Send(peer, peer) for peer in others), *(Recv(peer, rank, reduce=True) for peer in others))
 
@@ -45,7 +45,7 @@ def allreduce(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce", "direct", order="rank")
 def reduce(rank: int, size: int, root: int) -> Schedule:
-    """Everybody sends to the root, who reduces all p.  1 step; the root takes n(p-1) bytes."""
+    """Everybody sends to the root, which reduces all p.  1 step; the root takes n(p-1) bytes."""
     if rank == root:
         yield tuple(Recv(peer, 0, reduce=True) for peer in _others(rank, size))
     else:

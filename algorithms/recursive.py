@@ -21,7 +21,7 @@ from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
 class _Round(NamedTuple):
-    """One cut as one rank sees it: its own half, the other half, and whom it pairs with there."""
+    """One cut as one rank sees it: its own half, the other half, and its partners there."""
 
     mine: range
     theirs: range

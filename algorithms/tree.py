@@ -16,7 +16,7 @@ from hocket.algorithms.language.schedule import Chunks, Recv, Schedule, Send
 
 
 class _Cut(NamedTuple):
-    """One cut: `leader` of the whole interval, and `child`, who leads the interval cut off from it."""
+    """One cut: `leader` of the whole interval, and `child`, which leads the interval cut off from it."""
 
     leader: int
     child: int

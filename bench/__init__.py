@@ -1,1 +1,1 @@
-"""Questions about speed and trust, a file for each that can be asked by `python -m hocket.bench.NAME`."""
+"""Questions about speed and trust, a file for each: `python -m hocket.bench.NAME` answers it."""

@@ -122,7 +122,7 @@ def _start(options: argparse.Namespace) -> int:
     if len(set(names)) < len(names):
         raise ArgumentError(f"--peers {options.peers}: each once")
     settings = {"collective": options.collective, "transport": options.transport, "algorithm": options.algorithm}
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through what ends the workers
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the stack ends the workers
     with ExitStack() as stack:
         peers = []
         for text in filter(None, options.peers.split(",")):

@@ -2,7 +2,7 @@
 
 `python -m hocket.bench.chaos [--seconds 60] [--seed 3] [--ranks 2..5] [--transport shm,tcp,hosts] [--phase small]
 [--how kill]`.  Each seed is one job in one phase of its life (chaos_rank.py) in which one rank is killed, stopped,
-stopped and then killed, or paused (stopped for less than a second).  What the others must do says chaos_judge.py.
+stopped and then killed, or paused (stopped for less than a second).  chaos_judge.py says what the others must do.
 Prints each violation with the command that repeats it (the moment is chosen alike, but no two runs are), and a table.
 Exit code: 0, or 1 if there was a violation.  Two hosts need root (hosts.py).
 """
@@ -46,7 +46,7 @@ class Plan:
     how: str
     victim: int
     late: int
-    """Who is held back from the meeting; -1: nobody."""
+    """The rank that is held back from the meeting; -1: none."""
     where: tuple[int, ...]
     waits: tuple[float, float]
     """Parts of the longest waits before the signal and after it."""
@@ -74,7 +74,7 @@ def plan(
 
 
 def run(what: Plan, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, str]:
-    """What was seen, and where the ranks are that hang."""
+    """What was seen, and the stacks of the ranks that hang."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT if what.how == 'stop' else 30.0:g}"}
     with contextlib.ExitStack() as stack:
         trial = Trial([*words], what.size, what.transport, names, what.where, **limit)
@@ -96,7 +96,7 @@ def run(what: Plan, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, s
 
 
 def _await(trial: Trial, what: Plan) -> None:
-    """Until the phase has begun, and then some."""
+    """Wait until the phase has begun, and a random time more."""
     if what.phase == "meeting":
         _until(lambda: all(trial.said(r) for r in range(what.size) if r != what.late), trial)
         time.sleep(MET + what.waits[0] * 0.5)
@@ -115,7 +115,7 @@ def _until(true: Callable[[], bool], trial: Trial) -> None:
 
 
 def _hit(trial: Trial, what: Plan) -> float:
-    """Kill or stop the victim: when."""
+    """Kill or stop the victim.  Returns when that was."""
     if what.how != "kill":
         trial.signal(what.victim, signal.SIGSTOP)
         if what.how == "stop":

@@ -4,7 +4,7 @@
 
 Two processes, each bound to a core, write so many bytes into shared memory at once, and read the other's: each time
 behind those of the last time, and from the beginning again when the circle is full.  Prints the median time, by the
-size of the circle.  Where lines come back that the reader's core still has, each must be taken from it again.
+size of the circle.  Where lines come back that the reader's core still holds, the writer must take each from it.
 """
 
 from __future__ import annotations

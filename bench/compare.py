@@ -38,7 +38,7 @@ SPINS = "mpich-single"
 
 
 class Machine:
-    """The team of limits in a library's place: copies, or sends raw bytes, what the case's result would need."""
+    """The team of limits in a library's place: it copies, or sends as raw bytes, what the case's result needs."""
 
     def __init__(self, team: Team, target: Target) -> None:
         self.team, self.name, self.about = team, "limits", team.about

@@ -3,9 +3,9 @@
     python -m hocket.bench.encryption [--turns 5]
 
 Messages of 1 MiB go one way: by the clock, with a core for each rank that nobody else should use, and by the CPU time
-of one thread that has both ends of a TCP connection in turn: what a core does in one direction.  Of both the best, as
-others on this machine only add to it; of 8 bytes the median.  `handshake` is CPU time too, of both ends together.
-Beside them, if the command is there, what `openssl speed` says of AES-256-GCM alone.
+of one thread that has both ends of a TCP connection in turn: what a core does in one direction.  The best of both
+counts, as other load only adds to it; of 8 bytes the median counts.  `handshake` is CPU time too, of both ends
+together.  Beside them, if the command is there, what `openssl speed` says of AES-256-GCM alone.
 """
 
 from __future__ import annotations

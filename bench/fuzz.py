@@ -49,7 +49,7 @@ def transports_of(text: str) -> list[str]:
 
 
 def common(parser: argparse.ArgumentParser, seconds: float) -> None:
-    """What the fuzzer and the killer ask alike."""
+    """Add the options that fuzz.py and chaos.py share."""
     parser.add_argument("--seconds", type=float, default=seconds, help=f"how long (default: {seconds:g})")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each further one has the next")
     parser.add_argument("--count", type=int, help="how many, instead of --seconds")
@@ -58,7 +58,7 @@ def common(parser: argparse.ArgumentParser, seconds: float) -> None:
 
 
 def seeds(options: argparse.Namespace) -> Any:
-    """One after the other, until time is over."""
+    """Seeds, one after the other, until time is over."""
     end, seed = time.monotonic() + options.seconds, options.seed
     while seed < options.seed + options.count if options.count else time.monotonic() < end:
         yield seed
@@ -77,7 +77,7 @@ def usable_transports(options: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def two_hosts(transports: Sequence[str]) -> Any:
-    """Their names, if one of these transports needs them."""
+    """The names of two hosts, if one of these transports needs them."""
     if "hosts" not in transports:
         yield []
         return
@@ -121,7 +121,7 @@ def unlike(trial: Trial) -> list[str]:
 
 
 def run(seed: int, size: int, transport: str, rounds: int, names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """One program: what is wrong with it."""
+    """Run one program.  Returns what is wrong with it."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT:g}"}
     where = [0, *(random.Random(f"{seed} hosts").randrange(2) for _ in range(size - 1))]
     with Trial([*words, str(seed), str(rounds), transport], size, transport, names, where, **limit) as trial:

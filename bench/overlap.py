@@ -68,7 +68,7 @@ def _at_once(comm: hocket.Communicator, x: numpy.ndarray, compute: Callable[[], 
 
 
 def _arithmetic(seconds: float) -> Callable[[], object]:
-    """About so many seconds of work in the caches of one core, by whose clock: how much work is fixed here."""
+    """About so many seconds of work in the caches of one core; its amount is fixed here, by the clock."""
     a = numpy.ones(4096, numpy.float32)
     begin, n = time.perf_counter(), 0
     while time.perf_counter() - begin < seconds:

@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if why := refusal(options.rate):
         raise ArgumentError(why)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through what removes the hosts
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
     remove_stale()
     sizes = [parse_size(text) for text in options.bytes.split(",")]
     with hosts(options.rate) as names:

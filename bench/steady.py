@@ -2,9 +2,9 @@
 
     hocket run -n 4 -- python -m hocket.bench.steady [--calls 1000000]
 
-`import`, up to the first name used, is beyond NumPy's own, in a fresh interpreter; `init` counts from the moment the
-last rank calls it to the moment the last rank has it.  The calls are allreduces of
-8 bytes, each timed by itself; the clock's own time is in it.
+`import` is what hocket adds to NumPy's own import, up to the first name used, in a fresh interpreter; `init` counts
+from the moment the last rank calls it to the moment the last rank has it.  The calls are allreduces of 8 bytes, each
+timed by itself; the clock's own time is in it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m hocket.bench.torch_backend [--ranks 1,2,4] [--page docs/performance.md]
 
 Both backends are groups of the same processes, and take turns (A B A B ...).  `comm` of a training step is how much
-longer it takes than the same step without communication (DDP with a hook that does nothing, FSDP2 on a group of one's
-own), with whatever the framework overlaps.  The model is ResNet-50's list of parameters (161 tensors, 25.6 million
+longer it takes than the same step without communication (DDP with a hook that does nothing, FSDP2 on a group of one
+rank), with whatever the framework overlaps.  The model is ResNet-50's list of parameters (161 tensors, 25.6 million
 floats) in a module that computes next to nothing with them.
 
 The ranks are this file again, with the argument `rank`.

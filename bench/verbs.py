@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gid-index", type=int, default=1, metavar="N", help="RoCE's (1); -1: InfiniBand")
     parser.add_argument("--json", metavar="FILE", help="write every round there")
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through what ends the ranks
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the stack ends the ranks
     where: list[Place] = []
     if why := missing():
         print(f"# verbs: not measured: {why}", flush=True)

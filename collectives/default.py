@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 class _OfThread(threading.local):
-    comm: Communicator | None = None  # of threads that set none: without it, the lookup raises and catches
+    comm: Communicator | None = None  # for threads that set none: without it, each lookup raises and catches
 
 
 _process: Communicator | None = None

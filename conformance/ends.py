@@ -16,7 +16,7 @@ from hocket.collectives.plans.plan import Plan
 PATIENCE = 60.0
 """Seconds for anything that should happen."""
 HANGS = 30.0
-"""Seconds after which what should have given up by PATIENCE is called a hang."""
+"""Seconds after PATIENCE, by which a rank should have given up, until it is called a hang."""
 WORDS = {code: word for word, code in CODES.items()}
 Pieces = list[tuple[int, int, int]]
 
@@ -49,7 +49,7 @@ class End:
         self, *instrs: Any, tag: int | None = None, timeout: float | None = None, source: Any = None,
         target: Any = None, itemsize: int = 1, user: Callable[..., None] | None = None,
     ) -> str:  # fmt: skip
-        """One step of these instructions; "done", or what else became of it."""
+        """Run one step of these instructions: "done", or how else it ended."""
         plan = Plan([list(instrs)], itemsize=itemsize, dtype=0, scratch=0, segment=0, fingerprint=0,
                     collective="law", algorithm="law", text="law")  # fmt: skip
         src, dst = (0 if a is None else a.ctypes.data for a in (source, target))
@@ -57,13 +57,13 @@ class End:
         return WORDS[self.engine.execute(plan, src, dst, timeout=wait, tag=tag, user=user)]
 
     def send(self, data: Any, cuts: int = 1, to: Sequence[int] = (), itemsize: int = 1, **how: Any) -> str:
-        """A message of these bytes, from so many places; to one peer, or several at once."""
+        """Send a message of these bytes, cut into so many pieces, to one peer or several at once."""
         peers = list(to) or [1 - self.rank]
         instr = Instr("send", peers, src=pieces(0, len(data), cuts, itemsize))
         return self.run(instr, source=data, itemsize=itemsize, **how)
 
     def recv(self, length: int, cuts: int = 1, of: int | None = None, **how: Any) -> tuple[str, Any]:
-        """What became of it, and the bytes: 0xEE where none came."""
+        """How it ended, and the bytes: 0xEE where none came."""
         into = numpy.full(length, 0xEE, numpy.uint8)
         peer = 1 - self.rank if of is None else of
         return self.run(Instr("recv", [peer], dst=pieces(1, length, cuts)), target=into, **how), into

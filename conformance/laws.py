@@ -21,7 +21,7 @@ BOUND = 64 << 20
 
 
 class NotOfferedError(Exception):
-    """A law of something that this transport does without."""
+    """The transport does not offer what the law is about."""
 
 
 def _carried(pair: Pair, lengths: list[int], cuts: tuple[int, int] = (1, 1)) -> None:
@@ -175,7 +175,7 @@ def an_element_is_read_whole(pair: Pair) -> None:
 
 
 def a_message_can_be_set_aside(pair: Pair) -> None:
-    """Whoever asks for the last tag first gets all of them."""
+    """A rank that receives the last tag first gets all messages."""
     lengths = [10, 0, LARGE, 4097, 0]
 
     def send(end: End) -> None:

@@ -110,8 +110,8 @@ def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str,
 
 
 def _open(address: Address, deadline: float) -> socket.socket:
-    """Connected.  A system too busy to take a connection drops it without a word, and the kernel asks again only after
-    a second: so we do, sooner."""
+    """A connected socket.  A system too busy to take a connection drops it without a word, and the kernel asks again
+    only after a second: this asks sooner."""
     patience = ANSWER
     while True:
         until = min(deadline, time.monotonic() + patience)

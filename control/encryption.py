@@ -1,10 +1,10 @@
 """Which connections are encrypted, with which key, and how a proven connection becomes an encrypted one.
 
 HOCKET_ENCRYPT: every TCP connection of the job, of data and control, is TLS 1.3 (tls.h), right behind the handshake in
-which both ends have proven that they hold the job's key.  Its pre-shared key is made of what that handshake gave both,
-of what the connection is for and of who its ends are, so it fits no other.  Certificates (HOCKET_TLS_CERT) take the
-key's place in TLS; the key is then proven inside, where the proof fits this one connection.  There is no way back: who
-cannot encrypt is refused.  Unix sockets and shared memory are inside a host, and stay as they are.
+which both ends have proven that they hold the job's key.  Its pre-shared key is made of that handshake's key, the
+connection's purpose and its two ranks, so it fits no other connection.  Certificates (HOCKET_TLS_CERT) take the key's
+place in TLS; the key is then proven inside, where the proof fits this one connection.  A rank that cannot encrypt is
+refused.  Unix sockets and shared memory are inside a host, and stay as they are.
 
 Cost: two round trips and 0.3 ms of each side's CPU a connection, then `python -m hocket.bench.encryption`.
 """
@@ -23,13 +23,13 @@ from hocket.errors import ArgumentError, TransportError
 from hocket.transports.tcp import tls
 
 MARK = "tls:"
-"""The purposes of connections that are encrypted begin so: a plain one that comes instead is told from them."""
+"""The purpose of an encrypted connection begins so, which tells a plain one from it."""
 ENCRYPTS = ("shm", "tcp")
 """Transports that encrypt, or whose bytes do not leave the host."""
 DIFFERS = "HOCKET_ENCRYPT must be the same on every rank, and HOCKET_TLS_CERT set on all or on none"
 FILES = ("HOCKET_TLS_CERT", "HOCKET_TLS_KEY", "HOCKET_TLS_CA")
 certificates: tls.Certificates | None = None
-"""This process's, if certificates say who is who."""
+"""This process's certificates, if the ranks prove themselves by certificates."""
 
 
 class Ended(AuthError):
@@ -53,7 +53,7 @@ def refused(name: str) -> str:
 
 
 def cipher(theirs: object) -> int:
-    """The one for a connection to a rank whose fastest is `theirs`: AES only where both processors have it."""
+    """The cipher for a connection to a rank whose fastest is `theirs`: AES only where both processors have it."""
     return tls.AES if tls.FASTEST == theirs == tls.AES else tls.CHACHA
 
 
@@ -84,10 +84,10 @@ def secure(
     sock: socket.socket, key: bytes, timeout: float = ATTEMPT, look: Callable[[], object] = lambda: None,
     cipher: int | None = None,
 ) -> tls.Tls:  # fmt: skip
-    """The dialling side, which waits for the other's reactor, and whose cipher is taken.
+    """Encrypt the dialling end of a connection: it waits for the other side's reactor, and its cipher is taken.
 
-    Raises AuthError (it does not encrypt, or not with this key), Ended (another attempt may do), TransportError (it
-    does not answer).
+    Raises AuthError (the other side does not encrypt, or not with this key), Ended (another attempt may do),
+    TransportError (it does not answer).
     """
     deadline = time.monotonic() + timeout
     end = tls.Tls(sock, key, False, certificates, tls.FASTEST if cipher is None else cipher)
@@ -110,10 +110,10 @@ def secure(
 
 
 def _steps(end: tls.Tls, key: bytes, server: bool) -> Iterator[str]:
-    """The handshake, then each end's proof that the key is known to who has shaken hands: the dialling side's first.
+    """The TLS handshake, then each end's proof, inside it, that it knows the job's key: the dialling side's first.
 
-    Yields what the socket must be ready for ("read", "write").  With certificates these proofs are the key's only use:
-    who has a certificate of this authority, and sits in between, has two connections, and no proof fits both.
+    Yields what the socket must be ready for ("read", "write").  With certificates these proofs are the key's only use.
+    Somebody in between with a certificate of this authority has two connections, and no proof fits both.
     """
     while waits := end.shake():
         yield waits
@@ -125,7 +125,7 @@ def _steps(end: tls.Tls, key: bytes, server: bool) -> Iterator[str]:
         except TransportError:
             raise
         except OSError:
-            pass  # it has ended the connection; what it said last tells why
+            pass  # the other side has ended the connection; what it said last tells why
     while True:
         try:
             said = end.read()
@@ -177,7 +177,7 @@ class Securing:
 
 
 class EncryptedSocket(socket.socket):
-    """What a control connection (messages.Link) needs of a socket, encrypted.  Takes `sock` over; not blocking.
+    """What a control connection (link.Link) needs of a socket, encrypted.  Takes `sock` over; not blocking.
 
     `recv` gives all that has come, so that `select` on it tells the truth.
     """

@@ -2,8 +2,8 @@
 
     report (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their accounts, or no answer  ->  "verdict"
 
-Later reports of the same communicator are folded into the first.  Knows no sockets and no clock: it is told who sent
-what and when time is over, and says what to send by calling `send(rank, message)`.
+Later reports of the same communicator are folded into the first.  Knows no sockets and no clock: it is told which
+rank sent what and when time is over, and says what to send by calling `send(rank, message)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hocket.control.records import Account, Fault, Kind, State, Waiting
 GATHER = 0.4  # seconds in which a rank says what it was doing
 NO_ANSWER: Account = {"state": "no answer"}
 LEFT: Kind = "left"
-"""The kind of a fault that only concerns who waits for the rank that reports it: it needed one that has left."""
+"""The kind of a fault that only concerns ranks that wait for the reporter, which needed a rank that has left."""
 
 
 @dataclasses.dataclass
@@ -91,7 +91,7 @@ class Faults:
             self._settle(case)
 
     def gone(self) -> None:
-        """Some rank is absent now: nobody waits for its account any more."""
+        """A rank is absent now: no case waits for its account any more."""
         for case in list(self._cases.values()):
             self._settle(case)
 

@@ -7,9 +7,9 @@
 
 The transcript is everything sent before, so nothing of a hello can be altered or replayed; the role labels stop
 reflection.  The hello's own HMAC lets a server drop strangers without keeping anything of them, and tell them nothing
-that a secret could be guessed by.  The hello says which rank (or the hub) was dialled at which numeric address and
-port; a server that is another one, or sees itself elsewhere, refuses and says so: so a handshake that
-is relayed from another port to the true server's lets nobody in.  So does address translation: connections go straight.
+by which a secret could be guessed.  The hello says which rank (or the hub) was dialled at which numeric address and
+port.  A server that is another one, or has another address or port, refuses and says so.  So a handshake that is
+relayed from another port lets nobody in; address translation is refused too, as connections must go straight.
 Both ends derive the connection's own key, HMAC(key, "connection" | transcript).
 Frames have a fixed size: nothing of a stranger's is parsed beyond fixed offsets.  `Client` and `Server` do no I/O.
 Cost: 1.5 round trips, four HMACs a side.
@@ -45,9 +45,9 @@ REFUSALS = {
     b"another": "the server is another rank than was asked for",
     b"epoch": "the server is in another session of this job: a process of a former start that still runs?",
 }
-"""What a server that holds the key says to one that holds it too: the label of its HMAC."""
+"""Why a server refuses a client that holds the key, by the label of the HMAC that tells it."""
 STRANGER = b"hocket: a hello of another key".ljust(NONCE + PROOF, b"\0")
-"""What a server says to others; a rank whose secret differs learns it at once."""
+"""What a server says to a client without the key: a rank whose secret differs learns it at once."""
 
 
 class AuthError(TransportError):
@@ -116,7 +116,7 @@ def where(name: object) -> Where:
 class _Side:
     """Collects bytes to whole frames; `missing` says how many to read, so that nobody reads past the handshake.
 
-    Once `done`, `session` is the connection's own key; empty where the key is, and the user id was the proof.
+    Once `done`, `session` is the connection's own key; empty if `key` is, where the user id was the proof.
     """
 
     def __init__(self, key: bytes, frame: int) -> None:
@@ -171,8 +171,7 @@ class Client(_Side):
 class Server(_Side):
     """The side that was connected to: `target` in session `epoch`, at `place`.
 
-    `claim` is the client's hello once that was made with the key, and `nonce` what is new in it; `hello` is set once
-    `done`.
+    `claim` is the client's hello once its HMAC has been checked, and `nonce` its nonce; `hello` is set once `done`.
     """
 
     def __init__(self, key: bytes, target: int = HUB, epoch: int = 0, place: Where = NOWHERE) -> None:

@@ -30,9 +30,9 @@ from hocket.errors import ArgumentError
 log = logging.getLogger("hocket.transports")
 JOIN = "join"  # the "exchange" that everybody takes part in first
 PURPOSE = "rendezvous"
-ASK_AGAIN = 5.0  # seconds in which one rank of a communicator is told what the others do
+ASK_AGAIN = 5.0  # seconds in which only one rank of a communicator is told what the others do
 AGAIN = 0.4  # seconds in which a rank whose connection ended before all were here may come again
-PLAIN = "not encrypted"  # the purpose of who comes so, where it must not
+PLAIN = "not encrypted"  # the purpose noted for a rank that comes so, where it must not
 
 
 class Hub:
@@ -65,7 +65,7 @@ class Hub:
         self.reactor.later(10.0, lambda: self._forget(link))
 
     def late(self) -> None:
-        """Rank 0's time to wait for the others is over: tell those who are here who is not."""
+        """Rank 0's time to wait for the others is over: tell the ranks that are here which ones are not."""
         missing = self._blame(JOIN)
         for rank in list(self._links):
             self._send(rank, {"who": JOIN, "missing": missing, "over": True})
@@ -85,7 +85,7 @@ class Hub:
             self._forget(link)
             return
         refusal = self._objection(hello, claim)
-        if refusal or self.absent:  # who comes when another was lost learns that
+        if refusal or self.absent:  # a rank that comes after another was lost learns that
             foreign = hello.job != self.job or hello.purpose not in (PURPOSE, PLAIN)
             link.send({"refused": refusal, "foreign": foreign} if refusal else self._verdict(min(self.absent)))
             self.reactor.soon(lambda: self._forget(link))
@@ -149,11 +149,11 @@ class Hub:
             log.warning("hocket: rank %d sent an unknown control message %s", rank, list(message))
 
     def _ask(self, by: int, asked: Message) -> None:
-        """What are these ranks doing?  Each answers by itself; one that is gone cannot."""
+        """Ask these ranks what they are doing.  Each answers by itself; for one that is gone the hub does."""
         now = time.monotonic()
         self._asked = {comm: since for comm, since in self._asked.items() if now - since < ASK_AGAIN}
         if self._asked.setdefault(str(asked["comm"]), now) != now:
-            return  # all who wait come at once, and one of them is enough to say it
+            return  # all ranks that wait ask at once, and it is enough if one logs it
         for rank in asked["ranks"]:
             if rank in self.absent:
                 gone = {"state": self.absent[rank]}
@@ -179,7 +179,7 @@ class Hub:
         return [rank for rank in range(self.size) if rank not in here]
 
     def _blame(self, number: Any) -> list[int]:
-        """Whom to blame when time is over: not those who did come, and whose own time was over first."""
+        """The ranks to blame when time is over: not those that came, and whose own time was over first."""
         missing = self._missing(number)
         return [rank for rank in missing if number != JOIN or rank not in self._gave_up] or missing
 
@@ -202,7 +202,7 @@ class Hub:
         self._lose(rank, how)
 
     def _died(self, rank: int, how: str) -> None:
-        """While the ranks meet: a connection may be cut, a process that has died does not come again."""
+        """While the ranks meet: a rank whose connection was cut comes again in time, one that has died does not."""
         if not self.formed and rank not in self._links and rank not in self.absent:
             self._lose(rank, how)
 

@@ -1,8 +1,8 @@
 """A control connection: JSON objects on the reactor, each behind its length in 4 bytes and its proof in 16.
 
 The proof is HMAC(the direction's key, number of the message | SHA-256 of its body), cut to 16 bytes; both keys come
-from the connection's own (handshake.Connection).  It is compared before anything is parsed, so who sits in between can
-end the connection but neither alter, repeat, swap, leave out nor turn round a message.  A Unix socket for which the
+from the connection's own (handshake.Connection).  It is compared before anything is parsed, so somebody in between can
+end the connection, but cannot alter, repeat, swap, leave out or reflect a message.  A Unix socket for which the
 user id was the proof, and a pair of sockets inside a process, have no key and no proofs.
 Used after the handshake only; a message is at most 16 MiB.  Knows nothing of what the messages mean.
 """
@@ -49,7 +49,7 @@ class Altered(Exception):
 
 
 class Packed(NamedTuple):
-    """A message as it travels; the digest once for all whom it is sent to."""
+    """A message as it travels; its digest is computed once for all receivers."""
 
     body: bytes
     digest: bytes
@@ -79,7 +79,7 @@ def encode(message: Message) -> Packed:
 
 
 def seals(sock: socket.socket) -> tuple[Seal | None, Seal | None]:
-    """Of what we send and of what we get."""
+    """The seals of what we send and of what we get."""
     if not isinstance(sock, Connection) or not sock.key:
         return None, None
     client, server = Seal(sock.key, b"from the client"), Seal(sock.key, b"from the server")

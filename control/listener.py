@@ -2,9 +2,9 @@
 
 A stranger costs one descriptor for at most 2 seconds and is told nothing: junk, port scans and connections that
 never speak are closed, with at most one line of log a second.  A flood of them costs some 30 us each and at most half
-of a core, and keeps nobody out: a client speaks as soon as it is connected, so who has not spoken for longest gives
-way, and whose hello was made with the key never does.  Runs on the reactor, never blocks.  Knows nothing of what is
-said on a connection once it is proven.
+of a core, and keeps nobody out: a client speaks as soon as it is connected, so the connection silent for longest
+gives way, and one whose hello was made with the key never does.  Runs on the reactor, never blocks.  Knows nothing of
+what is said on a connection once it is proven.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Listener:
     """Accepts at `address`; calls `on_peer(sock, hello)` on the reactor's thread with a non-blocking, proven socket.
 
     address: ("unix", path), or ("tcp", host, port) where port is 0 (the system chooses) or candidates of which the
-    first free one is taken.  key None: proof is the user id alone, so unix only.  `target`, `epoch`: who listens, as
+    first free one is taken.  key None: proof is the user id alone, so unix only.  `target`, `epoch`: the listener, as
     the clients must mean it (handshake.Hello).  `address` holds what was bound.
     """
 
@@ -67,8 +67,8 @@ class Listener:
         reactor.add(self._sock, self._accept)
 
     def close(self) -> None:
-        """Stop listening, drop the half open, remove the path.  Those handed on live on."""
-        if self._closed or self._reactor.dead:  # dead: also the copy in a forked child, whose path it is not
+        """Stop listening, drop the half-open connections, remove the path.  Those handed on stay open."""
+        if self._closed or self._reactor.dead:  # dead: also the copy in a forked child, which does not own the path
             return
         self._closed = True
         if self.address[0] == "unix":
@@ -111,7 +111,7 @@ class Listener:
             sock.close()
             return
         self._silent[sock] = Waiting(Server(self._key, *self._me), time.monotonic())
-        self._read(sock)  # who means it has spoken by now
+        self._read(sock)  # an honest client has spoken by now
         if sock in self._silent or sock in self._proving:
             self._reactor.add(sock, lambda: self._read(sock))
         if not self._sweeping:
@@ -187,15 +187,3 @@ class Listener:
         more = f" ({self._unsaid} more like this)" if self._unsaid else ""
         log.warning("hocket: %s: closed a connection: %s%s", show(self.address), why, more)
         self._said, self._unsaid = now, 0
-
-
-
-
-
-
-
-
-
-
-
-

@@ -86,7 +86,7 @@ def _listen_at(family: int, host: str, port: int) -> tuple[socket.socket, Addres
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
-        sock.listen(BACKLOG)  # where two have bound one port at once, this tells who has it: one of them, or neither
+        sock.listen(BACKLOG)  # where two have bound one port at once, this fails for one of them, or for both
         return sock, ("tcp", host, sock.getsockname()[1])
     except OSError:
         sock.close()

@@ -32,7 +32,7 @@ class Reactor:
     def __init__(self) -> None:
         self.dead = False  # closed, or the copy in a forked child: every method does nothing
         self._selector = selectors.DefaultSelector()
-        self._watched: set[socket.socket] = set()  # a selector that lacks one writes its name down for the KeyError
+        self._watched: set[socket.socket] = set()  # asking the selector for one it lacks makes a slow KeyError
         self._asked: collections.deque[Thunk] = collections.deque()
         self._timers: list[tuple[float, int, Thunk]] = []
         self._count = itertools.count()

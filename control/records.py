@@ -13,7 +13,7 @@ Kind = Literal["mismatch", "timeout", "op", "error", "interrupt", "left", "lost"
 """What failed: calls that differ; a limit; a function given as op; a connection or a rank's own error; Ctrl-C; a call
 that needs a rank which has left; a rank that died."""
 State = Literal["in call", "idle", "without", "no answer", "lost", "left", "error"]
-"""What a rank does there.  "without": it has closed or dropped the communicator, or has not made it yet."""
+"""What a rank does on a communicator.  "without": it has closed or dropped it, or has not made it yet."""
 
 
 class Account(TypedDict, total=False):

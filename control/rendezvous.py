@@ -28,7 +28,7 @@ log = logging.getLogger("hocket.transports")
 Meeting = tuple[str, str] | tuple[str, str, int | Sequence[int]]
 KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
-STILL_WAITING = 10.0  # seconds after which a rank says for whom it waits
+STILL_WAITING = 10.0  # seconds after which a rank logs for whom it waits
 AGAIN = 0.05  # seconds between two rounds over the candidates
 RETURN = 0.5  # seconds in which a hub that was there and has gone may come again
 
@@ -124,7 +124,7 @@ class Meet:
         raise ArgumentError("the rendezvous address has no port")
 
     def taker(self, hub: Hub) -> Callable[[Connection, Hello], object]:
-        """What becomes of who comes."""
+        """What takes a connection that has proven itself."""
         if not self.encrypt:
             return hub.take
 
@@ -160,7 +160,7 @@ class Meet:
 
     def find(self) -> Session:
         started, last, stranger, gone = time.monotonic(), "not tried", "", 0.0
-        doubted = started  # since when all who answered were strangers
+        doubted = started  # since when all servers that answered were strangers
         addresses: list[Address] = []
         while time.monotonic() < self.deadline:
             strangers, addresses = 0, self.addresses()
@@ -190,7 +190,7 @@ class Meet:
         )
 
     def nobody(self, addresses: list[Address]) -> str:
-        """What did not happen."""
+        """What did not happen, for an error's text."""
         return f"rank 0 of job {self.job!r} was not found"
 
     def knock(self, address: Address) -> Session:
@@ -248,7 +248,7 @@ def _close(listeners: Sequence[Listener]) -> None:
 
 
 def _hint(addresses: Sequence[Address]) -> str:
-    """Where rank 0 cannot be met from another host."""
+    """A hint if rank 0 cannot be reached from another host at any of these; else ""."""
     here = [kind != "tcp" or place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses]
     if not addresses or not all(here):
         return ""

@@ -55,7 +55,7 @@ def _from_root(entry: os.stat_result) -> bool:
 
 @functools.cache
 def key(secret: bytes) -> bytes:
-    """What is proven.
+    """The key that is made of `secret`, and that connections prove.
 
     64 hexadecimal digits are a key already (`hocket run` draws them): there is nothing to stretch in 256 random bits,
     and ranks start 50 ms sooner.
@@ -69,7 +69,7 @@ def key(secret: bytes) -> bytes:
 
 
 def trivial(secret: bytes) -> str:
-    """Why a secret is none; "" if it may be one."""
+    """Why a secret is too easily guessed; "" if it is not."""
     if len(secret) < SHORTEST:
         return f"is {len(secret)} bytes long"
     unit = _unit(secret)

@@ -42,7 +42,7 @@ class Session:
 
     def __init__(self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None) -> None:
         self.rank, self.size, self.key, self.reactor = rank, size, key or b"", reactor
-        self.epoch = 0  # tells this session from others of the job; from the key, once that is known
+        self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.lost: dict[int, str] = {}
         self.left: set[int] = set()
         self.on_stop: Callable[[Fault], Account] = lambda fault: {}
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def local_address(self) -> str | None:
-        """The address of this host that its way to the hub starts from; None over a Unix socket."""
+        """The address of this host on its connection to the hub; None over a Unix socket."""
         return self.home or self._link.local_address
 
     def report(self, fault: Fault) -> None:
@@ -146,7 +146,7 @@ class Session:
                 self._changed.wait(left)
 
     def _ask(self, number: Any) -> list[int]:
-        """Which ranks have not come to an exchange; [0], who should have told, if there is no answer."""
+        """Which ranks have not come to an exchange; [0], which should have told, if there is no answer."""
         self._link.send({"who": number})
         answer = self._wait(("who", number), seconds=1.0)
         return [0] if answer is None else list(answer["missing"])
@@ -154,11 +154,11 @@ class Session:
     def _loss(self, what: str) -> PeerLostError:
         how = [f"rank {rank} was lost: {how}" for rank, how in sorted(self.lost.items())]
         how += [f"rank {rank} left" for rank in sorted(self.left)]
-        gone = sorted(self.lost or self.left) or [0]  # those who left because others were lost are not to blame
+        gone = sorted(self.lost or self.left) or [0]  # ranks that left because others were lost are not to blame
         return PeerLostError(f"rank {self.rank}: {what} cannot complete: {'; '.join(how) or 'rank 0 is gone'}", gone)
 
     def look(self) -> None:
-        """Raise PeerLostError if a rank was lost: for those who wait for another one while the ranks meet."""
+        """Raise PeerLostError if a rank was lost.  For waits for other ranks while all meet."""
         if self.lost:
             raise self._loss("the meeting of the ranks")
 

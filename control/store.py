@@ -1,10 +1,10 @@
 """Meeting through a store: rank 0 opens the hub where it likes and writes down where, the others read that and come.
 
-A store is somebody's key-value service (torch's TCPStore, say), which all ranks reach and all who reach it may read
-and write.  It may also be old: what a rank reads can be the note of a job that is over, whose ranks a launcher started
-again.  So nothing but the note is taken from it; whether it is this job's shows when the hub proves that it wrote it,
-and a rank that is refused reads again.  A rank that was given a key takes none from a note; only without one is
-whoever writes the store believed.  Cost: one write, and a read and one connection a rank.
+A store is somebody's key-value service (torch's TCPStore, say).  All ranks reach it, and everybody who reaches it may
+read and write.  Its note may be old: of a job that is over, whose ranks a launcher started again.  So a rank takes
+nothing but the note from it, the hub proves that it wrote that note, and a rank that is refused reads again.  A rank
+that was given a key takes none from a note; only without a key does it believe whoever writes the store.  Cost: one
+write, and a read and one connection a rank.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MeetAtStore(Meet):
         own = secrets.token_bytes(32) if rank == 0 else None
         super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt)
         self.store, self.given = store, key
-        self.doubted = 0.0  # since when the note has not fitted to what this rank was given; 0: it fits
+        self.doubted = 0.0  # since when the note does not fit to what this rank was given; 0: it fits
         self.places: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
         self.host = host
 
@@ -86,7 +86,7 @@ class MeetAtStore(Meet):
         return found
 
     def _doubt(self) -> None:
-        """A key beside a secret is refused, and none where no secret is; after a while, as the note may be old."""
+        """AuthError if the note has a key and this rank a secret, or neither; after a while, as the note may be old."""
         self.doubted = self.doubted or time.monotonic()
         if time.monotonic() - self.doubted > min(WRONG_KEY, self.timeout / 2):
             raise AuthError(f"rank {self.rank}: " + (STRANGE_KEY if self.given else NO_KEY))
@@ -98,7 +98,7 @@ class MeetAtStore(Meet):
 
     def knock(self, address: Address) -> Session:
         session = super().knock(address)
-        if address[0] == "unix":  # on rank 0's host: what reaches rank 0 from elsewhere reaches us
+        if address[0] == "unix":  # on rank 0's host: that address reaches this rank too
             session.home = self.host
         return session
 

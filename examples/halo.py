@@ -31,7 +31,7 @@ def spread(heat: np.ndarray) -> np.ndarray:
 def exchange(comm: hocket.Communicator, heat: np.ndarray) -> None:
     """Fill the first and the last row, which belong to the ranks above and below."""
     above, below = comm.rank - 1, comm.rank + 1
-    # Even ranks talk downwards first, odd ones upwards: so each has a partner who talks to it.
+    # Even ranks talk downwards first, odd ones upwards: so each has a partner that talks to it.
     for partner in (below, above) if comm.rank % 2 == 0 else (above, below):
         if 0 <= partner < comm.size:
             own, theirs = (1, 0) if partner == above else (-2, -1)

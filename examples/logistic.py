@@ -13,7 +13,7 @@ ROWS, FEATURES, STEPS = 20_000, 12, 7
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """All rows, the same on every rank, and what is to be told from them: yes or no."""
+    """All rows, the same on every rank, and the label of each: yes or no."""
     random = np.random.default_rng(7)
     rows = random.normal(size=(ROWS, FEATURES))
     rows[:, 0] = 1.0  # the constant
@@ -22,7 +22,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def sums(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of these rows: the Hessian, below it the gradient, below that the loss and how many were told rightly."""
+    """Of these rows: the Hessian, below it the gradient, below that the loss and how many were labelled rightly."""
     score = rows @ weights
     chance = 1 / (1 + np.exp(-score))
     last = np.zeros((1, FEATURES))

@@ -49,7 +49,7 @@ OPS: tuple[Op, ...] = tuple(
 
 _BY_NAME = {name: op for op in OPS for name in (op.name, *op.aliases)}
 _CALLED = [op.name for op in OPS[:4]] + ["avg"] + [op.name for op in OPS[4:]]
-"""What a caller may say, with `avg`, which whoever calls makes of a sum."""
+"""The names that a caller may use; `avg` is among them, which the caller makes of a sum."""
 _SYNONYMS = {alias: op.name for op in OPS for alias in op.aliases} | {"mean": "avg", "average": "avg"}
 
 

@@ -23,7 +23,7 @@ typedef struct hk_ladder {
     uint32_t spins_now; /* ... and now: halved by each wait in which another process got our core, doubled by others */
     uint64_t yield_ns;  /* how long to stay on the second rung */
     uint64_t slow_ns;   /* a single yield longer than this: the core is wanted by a stranger */
-    int32_t home;       /* the core that is this rank's among those of its host, if they have one each; -1: none */
+    int32_t home;       /* this rank's own core, if each rank of its host has one; -1: none */
     uint32_t shared;    /* yields, in one wait after the other, in which another process got our core */
     uint64_t stays;     /* ns, until when this rank does not go home again */
     uint64_t rest;      /* ... for so long each time */
@@ -67,8 +67,8 @@ enum {
 };
 
 enum {
-    HK_CPUS = 4096,                    /* that a home may be among */
-    HK_VAIN = 16,                      /* yields to another process, in waits without any other, before we go home */
+    HK_CPUS = 4096,                    /* cores among which `home` may be */
+    HK_VAIN = 16,                      /* yields to another process, in one wait after the other, before we go home */
     HK_REST_NS = 10000000,             /* how long it stays then, at least */
     HK_REST_MOST_NS = 1000000000       /* ... and at most, where a stranger keeps our home busy */
 };
@@ -141,7 +141,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         poll(fds, (nfds_t)nfds, bell ? 1 : (int)(nap / 1000000u));
     } else if (bell && !w->armed) {
         /* Announce ourselves, then let the caller poll once more: what came before is seen by that poll, and
-         * whoever comes later sees us and rings. */
+         * a sender that comes later sees us and rings. */
         w->armed = 1;
         hk_add32(bell + 1, 1);
         w->seen = hk_load32(bell);

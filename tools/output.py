@@ -1,4 +1,4 @@
-"""Merges the output of many ranks so that no line is mangled and each says whose it is.
+"""Merges the output of many ranks, so that no line is mangled and each line names its rank.
 
 A rank's words are passed on at once, whole lines first.  An unfinished line (a prompt, a progress bar) is shown as it
 is; when another rank speaks, it is ended first, and goes on in a line of its own.  Bytes in, bytes out: no processes,

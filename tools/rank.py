@@ -25,7 +25,7 @@ class Rank:
         self._words = words
 
     def said(self) -> last_words.Words | None:
-        """What it said that it died of, if it has."""
+        """Its last words, if it has left any."""
         return last_words.heard(self._words)
 
     def ending(self) -> bool:
@@ -34,13 +34,13 @@ class Rank:
         return said is not None and not said.followed
 
     def signal(self, number: int) -> None:
-        """To the rank and all it started, as long as it has not been reaped."""
+        """Signal the rank and all it started, as long as it has not been reaped."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def ended(self) -> bool:
-        """Has it just ended?  Then nothing of it is left: its group goes before its pid can mean another process."""
+        """Has it just ended?  Then its group is killed, before its pid can belong to another process."""
         if self.code is not None or not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return False
         self.signal(signal.SIGKILL)
@@ -49,7 +49,7 @@ class Rank:
 
 
 def environment(number: int, ranks: int, hub: str, secret: str, port: str, words: str) -> dict[str, str]:
-    """What rank `number` finds set.  `hub`: where the ranks meet; `words`: the file for what it died of."""
+    """The environment of rank `number`.  `hub`: where the ranks meet; `words`: the file for its last words."""
     size = str(ranks)
     env = {
         **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
@@ -67,7 +67,7 @@ def environment(number: int, ranks: int, hub: str, secret: str, port: str, words
 
 
 def start(command: list[str], env: dict[str, str], reads: bool, piped: bool) -> subprocess.Popen[bytes]:
-    """A session of its own.  `reads`: it has our input; `piped`: its output comes to us.  OSError: it cannot be run."""
+    """In its own session.  `reads`: it has our input; `piped`: its output comes to us.  OSError: it cannot be run."""
     output = subprocess.PIPE if piped else None
     return subprocess.Popen(
         command,
@@ -86,7 +86,7 @@ def die_with(launcher: int) -> Callable[[], None]:
 
     def before_exec() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:  # it died before the line above
+        if os.getppid() != launcher:  # the launcher died before the line above
             os._exit(1)
 
     return before_exec

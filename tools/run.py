@@ -26,9 +26,9 @@ from hocket.tools.rank import Rank, environment, start
 from hocket.tools.run_options import asked
 
 TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
-JUDGE = 2.0  # seconds until a failure is told although all that failed followed a rank that is not even ending
-LOOK = 0.05  # seconds between looks for what that rank says
-SAME = 0.3  # seconds in which a second Ctrl-C is the first: what started us passes on what the terminal sent us too
+JUDGE = 2.0  # seconds after which a rank that followed is named, if the rank that began is not even ending
+LOOK = 0.05  # seconds between looks for that rank's last words
+SAME = 0.3  # seconds in which a second Ctrl-C is the first: our parent may pass on what the terminal sent to both
 DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -54,9 +54,9 @@ class Job:
         self.exit_code = 0
         self.signalled: list[int] = []
         self.failed: list[Rank] = []  # as they ended
-        self.failed_at: float | None = None  # when the first did, as long as none has been named
+        self.failed_at: float | None = None  # when the first failed; None once a rank has been named
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
-        self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to those who live
+        self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to the living ranks
         self.selector = selectors.DefaultSelector()
         self.broken = False  # nobody reads our output any more
         out, err = Screen(), Screen()
@@ -142,7 +142,7 @@ class Job:
                 self.selector.unregister(key.fd)
 
     def _drain(self) -> None:
-        """What the ranks wrote last."""
+        """Pass on what the ranks wrote last."""
         end = time.monotonic() + DRAIN
         while len(self.selector.get_map()) > 1 and time.monotonic() < end:  # 1: the wake-up pipe
             self._listen(end - time.monotonic())
@@ -163,7 +163,7 @@ class Job:
     def _judge(self, since: float, now: float) -> None:
         """Name the rank that began; its exit code counts.
 
-        One that followed another is named only if that one ends well, says nothing for a while, or followed too.
+        A rank that followed another is named only if that other ends well, says nothing for a while, or followed too.
         `since`: when the first failed.
         """
         began = next((rank for rank in self.failed if (said := rank.said()) is None or not said.followed), None)
@@ -190,7 +190,7 @@ class Job:
             return
         if self.failed_at is not None:
             self._judge(-math.inf, now)
-        if self.exit_code:  # it is ending: what is planned comes at once, and what follows that sooner
+        if self.exit_code:  # the job is ending: the next signal comes at once, and later ones as much sooner
             ahead = self.plan[0][0] - now if self.plan else 0.0
             self.plan = [(when - ahead, what) for when, what in self.plan] or [(now, signal.SIGKILL)]
             return
@@ -263,7 +263,7 @@ class Job:
 
 
 def _free_port() -> int:
-    """For MASTER_PORT: nobody listens on it now."""
+    """A port for MASTER_PORT, on which nobody listens now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     return port

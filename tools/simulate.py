@@ -30,7 +30,7 @@ COLUMNS = (
     ("algorithm", "", 20), ("ranks", "", 7), ("bytes", "(B)", 12), ("time", "(us)", 11), ("algbw", "(GB/s)", 9),
     ("busbw", "(GB/s)", 9), ("messages", "", 11), ("sent", "(B, most)", 12),
 )  # fmt: skip
-"""(name, unit, width); then the busiest link, and whether it is the best, and what hocket takes unmeasured."""
+"""(name, unit, width).  Behind them: the busiest link, and marks for the best and for hocket's unmeasured choice."""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -30,9 +30,9 @@ BETWEEN = (32, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 2
 """Sizes for --check: between those that are measured."""
 COLUMNS = ("collective", "bytes", "chosen", "us", "why", "best", "us", "chosen / best")
 LOOK = 0.5
-"""Seconds of looking how busy the machine is, before."""
+"""Seconds for which it looks how busy the machine is, before it measures."""
 NEAR = 1.1
-"""A choice is good if the best algorithm is not faster than by this."""
+"""A choice is good if it takes at most so many times the best algorithm's time."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -110,7 +110,7 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
 
 
 def _quiet(comm: hocket.Communicator) -> None:
-    """Say before anything is measured that the machine does other things."""
+    """Before anything is measured, say if the machine is busy."""
     comm.barrier()
     before = busy.look()
     time.sleep(LOOK)
@@ -129,7 +129,7 @@ def _kept(path: str) -> Tuning:
 
 
 def _changes(comm: hocket.Communicator, found: Tuning) -> None:
-    """Where it is worth something."""
+    """Print where measuring changes the choice."""
     queue = comm.membership.main
     for p in found.points:
         usual = choose(Tuning(), p.collective, p.nbytes, queue.layout, queue.groups).name

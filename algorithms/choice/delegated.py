@@ -1,9 +1,8 @@
-"""Collectives that another library carries out: an algorithm like the others to whoever chooses, but no schedule.
+"""Collectives that another library carries out: chosen like other algorithms, but without a schedule.
 
-What is known of such an algorithm is how the ranks meet before it: `steps` exchanges nothing but empty messages, which
-carry what all must agree on, so that ranks who call different things, come late or are gone are found here, and with
-our errors.  What the library does then is its own affair: there is nothing to prove, draw or simulate.  They are in no
-catalogue (registry.names), like "hierarchical".
+Only the meeting of the ranks before it is known: `steps` exchanges empty messages, which carry what all must agree on.
+So a rank that calls something else, comes late or is gone is found here, with our errors.  What the library does then
+cannot be proven, drawn or simulated.  Like "hierarchical", such algorithms are in no catalogue (registry.names).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def meet(rank: int, size: int, root: int = 0) -> Schedule:
 
 
 MEETING = Algorithm("allreduce", "meeting", meet, lambda size: 1)
-"""Lowered by the rules of a vector of which every rank has its own."""
+"""For lowering it is an allreduce: every rank has a vector of its own."""
 
 
 def library(collective: str, name: str) -> Algorithm:

@@ -1,7 +1,7 @@
 """Which algorithm for which call: a decision table, as data, read from the top; the first row that fits wins.
 
 "shm" rows hold when all ranks share one host, "tcp" rows otherwise; "cuda" rows come before the "shm" ones for arrays
-on GPUs that map each other's memory, and "cuda kernels" ones where each rank has a GPU of its own.  This is what
+on GPUs that map each other's memory, and "cuda kernels" ones where each rank has a GPU of its own.  The table
 chooses where nothing has been measured (choose.py); `HOCKET_TUNING=off hocket tune --check` shows how far it is from
 the best.  Where the op does not commute, rows whose algorithm does not keep rank order are passed over, so every
 table ends in one that keeps it.
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def _scan_rows(nbytes: int) -> tuple[Row, ...]:
-    """A chain of few ranks is better from so many bytes on."""
+    """Beyond `nbytes`, a chain is better for few ranks."""
     return Row(ANY, nbytes, "recursive_doubling"), Row(16, ANY, "linear"), Row(ANY, ANY, "recursive_doubling")
 
 
@@ -56,7 +56,7 @@ TABLE: dict[tuple[str, str], tuple[Row, ...]] = {
     # a few more microseconds up to here.
     ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
     # Not measured here.  Up to 1 MiB a kernel of each rank does all of it (meeting.pyx).  From these sizes on vLLM's
-    # takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
+    # kernel takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
     ("allreduce", "cuda kernels"): (
         Row(2, 1024 * KB, "one_shot"),
         Row(4, 512 * KB, "one_shot"),

@@ -1,7 +1,7 @@
 """What was measured, and what follows from it for sizes and layouts that were not.
 
 A point says how long each algorithm of a collective took at one size on one layout (how many ranks on how many hosts,
-over which transports).  Between points times are interpolated, on doubly logarithmic paper; of other layouts they are
+over which transports).  Between points times are interpolated, on logarithmic scales; for other layouts they are
 predicted (model.py).  A `Tuning` never changes and compares no clocks: ranks that hold the same one choose the same.
 """
 
@@ -20,7 +20,7 @@ from hocket.algorithms.prediction.model import PRICES, counts, fit, price
 from hocket.errors import ArgumentError
 
 FORMAT = 1
-"""Of the text; another one is refused."""
+"""The format of the text; `read` refuses any other."""
 MOST_RANKS = 64
 """Beyond so many ranks nothing is predicted: to count what each of them does takes longer than a user would wait."""
 FEWEST = 12
@@ -78,7 +78,7 @@ class Tuning:
         self.prices = self._fitted() if prices is None else dict(prices)
 
     def __add__(self, newer: Tuning) -> Tuning:
-        """Both; of the same collective and layout the newer only."""
+        """The points of both; for the same collective and layout only the newer."""
         again = {(p.collective, p.layout) for p in newer.points}
         kept = [p for p in self.points if (p.collective, p.layout) not in again]
         return Tuning([*kept, *newer.points], newer.cores)
@@ -194,7 +194,7 @@ def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
 def candidates(
     collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Every algorithm that runs on that layout, and keeps rank order if it must; and of these libraries."""
+    """Every algorithm that runs on that layout, and keeps rank order if it must; and those of `libraries`."""
     found = [(name, known(collective, name, layout)) for name in (*names(collective), "hierarchical")]
     found += [(name, library(collective, name)) for name in libraries]
     return tuple(name for name, each in found if each is not None and (commutative or each.order == "rank"))

@@ -58,7 +58,7 @@ class Drawing:
             raise ArgumentError(f"cannot save a drawing as {os.fspath(path)!r}; choose a name ending in .svg or .png")
 
     def _picture(self) -> picture.Picture:
-        """Proves the schedule first: of a broken one there is a table, and the fault, but no picture."""
+        """Prove the schedule first: a broken one raises its fault, and has a table, but no picture."""
         verify(self.algorithm, self.size, self.root)
         return picture.paint(self.title, self.law, self.algorithm, self.programs, self.root)
 

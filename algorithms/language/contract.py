@@ -33,8 +33,7 @@ class Contract(NamedTuple):
     in_place: bool = False
     """Does it work in place where no out= is given?"""
     traffic: str = "one way"
-    """What two ranks have on the way to each other at once: "one way", or bytes both ways that are "moved", or
-    "reduced"."""
+    """Bytes between two ranks at one time: "one way"; or both ways, "moved" only or "reduced"."""
 
 
 def _all(size: int) -> tuple[int, ...]:

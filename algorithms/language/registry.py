@@ -56,7 +56,7 @@ class Algorithm:
     period: Callable[[int], int] = lopsided
     """size -> k: ranks k apart do the same with as many chunks, all peers k further around; simulated only once."""
     library: str = ""
-    """Whose own collective it is, "" if ours; then `steps` is only how the ranks meet first (choice/delegated.py)."""
+    """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
 
 
 _known: dict[tuple[str, str], Algorithm] = {}

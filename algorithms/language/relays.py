@@ -1,6 +1,6 @@
 """Does an alltoall hand blocks on for others?  Then every rank must know the length of every block.
 
-In an alltoallv a rank knows no more than its own: what it sends to each, and gets from each.
+In an alltoallv a rank knows only its own lengths: what it sends to each rank, and gets from each.
 """
 
 from __future__ import annotations

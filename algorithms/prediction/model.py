@@ -53,7 +53,7 @@ def counts(
     turns = max(1.0, ranks / cores)
 
     def busiest(values: Iterable[int]) -> float:
-        """Of one rank; or of a core, if a host's ranks share them."""
+        """The most of any rank; or of any core, where a host's ranks share its cores."""
         found = list(values)
         return max(max(found), sum(found) / len(found) * turns) if turns > 1 else max(found)
 
@@ -70,7 +70,7 @@ def counts(
 
 @lru_cache(maxsize=256)
 def _tallies(algorithm: Algorithm, groups: tuple[tuple[int, ...], ...]) -> list[_Tally]:
-    """What each rank does; of ranks that all do the same, what one does."""
+    """What each rank does; of ranks that do the same, only what one does."""
     size = sum(map(len, groups))
     home = {rank: i for i, group in enumerate(groups) for rank in group}
     tallies = [_Tally() for _ in range(algorithm.period(size) if len(groups) in (1, size) else size)]

@@ -41,7 +41,7 @@ class Sharing(Generic[T]):
         self.visits = 0
 
     def change(self, now: float, ended: Iterable[T], begun: Iterable[T]) -> list[T]:
-        """Some end, some begin; those whose `due` is another now."""
+        """Some transfers end, some begin.  Returns those whose `due` has changed."""
         touched: dict[Hashable, None] = {}
         for transfer in ended:
             for port in transfer.ports:

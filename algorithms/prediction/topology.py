@@ -68,7 +68,7 @@ class Topology:
         return tuple(tuple(range(at, min(at + self.ranks, size))) for at in range(0, size, self.ranks))
 
     def period(self, size: int) -> int:
-        """All ranks moved on by so many, around `size`, see the same topology; `size` if nothing less will do."""
+        """Ranks so far apart, counted around `size`, see the same topology; `size` if no smaller number will do."""
         rack = self.ranks * self.hosts
         unit = 1 if size <= self.ranks else self.ranks if not self.racks or size <= rack else rack
         return unit if size % unit == 0 else size

@@ -181,7 +181,7 @@ def _check_deadlock(programs: Programs) -> None:
 
 
 def _post(step: Step, rank: int, posted: dict[Side, int]) -> list[tuple[Side, int]]:
-    """Count a step's messages as posted; the counterpart that each waits for, and how many of its kind that makes."""
+    """Count a step's messages as posted.  Returns, for each, its counterpart, and how many of these must be posted."""
     awaited: list[tuple[Side, int]] = []
     for op in step:
         if not isinstance(op, Copy):

@@ -51,7 +51,7 @@ def walk(programs: Programs, held: list[dict[int, Value]]) -> Iterator[int]:
 def _leave(
     step: Step, rank: int, held: dict[int, Value], wires: dict[Pair, list[list[Value]]], t: int
 ) -> dict[int, Value]:
-    """Put what is sent on the wires; what is copied, by target."""
+    """Put what is sent on the wires.  Returns what is copied, by target."""
     copied = {}
     for op in step:
         if isinstance(op, Send):
@@ -64,7 +64,7 @@ def _leave(
 def _arrive(
     step: Step, rank: int, wires: dict[Pair, list[list[Value]]]
 ) -> tuple[dict[int, Value], dict[int, list[tuple[int, Value]]]]:
-    """Take what is received off the wires: what overwrites, by chunk, and what is reduced, with who sent it."""
+    """Take what is received off the wires.  Returns what overwrites, by chunk, and what is reduced, with its sender."""
     overwritten: dict[int, Value] = {}
     terms: dict[int, list[tuple[int, Value]]] = defaultdict(list)
     for op in step:

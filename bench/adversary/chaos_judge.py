@@ -1,9 +1,9 @@
 """What the ranks of a job must say and do when one of them is killed or stopped; a pure function of what was seen.
 
-A rank that was killed is PeerLostError for all others within a second, and nobody else is named.  Who dies before it
-has met the others, or while it leaves, cannot be told from one that never comes: then it is a TimeoutError at the end
-of the meeting's time.  A rank that is stopped for good is a TimeoutError of the call; of one that goes on in time
-nobody hears.
+A rank that was killed is PeerLostError for all others within a second, and nobody else is named.  A rank that
+dies before it has met the others, or while it leaves, cannot be told from one that never comes: then it is a
+TimeoutError at the end of the meeting's time.  A rank that is stopped for good is a TimeoutError of the call.  For a
+rank that goes on in time nothing is raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT = 1.0
 MET = 0.2
 """Seconds after which a rank that has called init has met rank 0, if that is there."""
 TIMEOUT = 3.0
-"""HOCKET_TIMEOUT of ranks of which one is to be stopped for good."""
+"""HOCKET_TIMEOUT of a job in which a rank is to be stopped for good."""
 VERDICT = 3.0
 """Seconds that a rank waits for what the job's control plane says of a timeout."""
 HUB = "run/hub"
@@ -127,7 +127,7 @@ def _knows(seen: Seen, rank: int) -> bool:
         return False
     if its[0] == "ready":
         return True
-    there = [its, hub, *([mine] if seen.victim == 0 else [])]  # who comes later finds no rank 0
+    there = [its, hub, *([mine] if seen.victim == 0 else [])]  # a rank that comes later finds no rank 0
     return all(state is not None and state[1] == its[1] and seen.hit - state[2] >= MET for state in there)
 
 

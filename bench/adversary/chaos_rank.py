@@ -165,7 +165,7 @@ def held() -> set[str]:
 
 
 def failed(life: Life, error: hocket.Error) -> None:
-    """Say what was raised and of whom, whether a second call fails at once, and how long closing takes."""
+    """Say what was raised and which ranks it names, and whether a second call fails at once."""
     named = getattr(error, "ranks", None) or getattr(error, "missing", None) or ()
     members = list(range(1 << 10)) if life.current is None else life.current.members
     say(error=type(error).__name__, named=sorted(members[r] for r in named), text=str(error)[:1000])

@@ -79,7 +79,7 @@ class Case:
     # --- shapes and results
 
     def _shape(self, rank: int) -> tuple[int, ...]:
-        """x of a rank."""
+        """The shape of a rank's x."""
         call = self.call
         if call.rows is None:
             return ()

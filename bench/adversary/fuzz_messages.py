@@ -34,7 +34,7 @@ class Exchange:
         return values((*self.key, number), self.what.dtype, self.what.messages[number].count, None)
 
     def run(self) -> list[Under]:
-        """All of it; what has not ended when this returns."""
+        """Make all sends and receives.  Returns what has not ended."""
         style = self.what.style
         if style in ("ring", "self"):
             self._sendrecv()
@@ -44,7 +44,7 @@ class Exchange:
             return []
         with hocket.group() if style == "group" else contextlib.nullcontext() as works:
             posted = [self._post(number, kind) for number, kind in self._order()]
-        if works is not None:  # a group's are in the order of issue, as `posted` are
+        if works is not None:  # a group's works are in the order of issue, as `posted` is
             for each, work in zip(posted, works, strict=True):
                 each.work = work
         if style == "leave":
@@ -57,7 +57,7 @@ class Exchange:
         return []
 
     def _order(self) -> list[tuple[int, str]]:
-        """(message, "send" or "recv") of this rank: any order, but that of the program among those that match alike."""
+        """(message, "send" or "recv") of this rank in random order; those that match alike keep the program's order."""
         lists: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
         for number, each in enumerate(self.what.messages):
             if each.source == self.comm.rank:
@@ -93,7 +93,7 @@ class Exchange:
         self._same(got, into)
 
     def _blocking(self) -> None:
-        """To one rank, which does not hear whose each was: each source's come in their order."""
+        """To one rank, which is not told the sources; the messages of each source come in their order."""
         me = self.comm.rank
         waiting: dict[int, list[bytes]] = {}
         for number, each in enumerate(self.what.messages):
@@ -124,7 +124,7 @@ class Exchange:
         return "no message of this round"
 
     def _one_of(self, place: int, got: Guarded) -> None:
-        """Each source's come in the order in which they were sent."""
+        """The messages of each source come in the order in which they were sent."""
         source = self.from_any[place].work.source
         before = sum(each.work.source == source for each in self.from_any[:place])
         sent = [n for n, each in enumerate(self.what.messages) if each.any and each.source == source]

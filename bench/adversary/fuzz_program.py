@@ -1,7 +1,7 @@
 """A random program: what the ranks of a job call, one round after the other, as data made of a seed.
 
-All ranks compute it alike, so that each knows what the others do.  It is what it is for one seed, number of ranks,
-transport and installation (dtypes of ml_dtypes, registered algorithms).
+All ranks compute it alike, so that each knows what the others do.  It depends on the seed, the number of ranks,
+the transport and the installation (dtypes of ml_dtypes, registered algorithms).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VECTOR = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")
 PRIVATE_ALGORITHMS = ("direct", "pairwise")
 """Those that alltoallv may run: no rank knows the others' counts."""
 COMMUNICATORS = 7
-"""As many at once."""
+"""At most so many at once."""
 TAGS = 3
 STYLES = ("group", "wait", "wait", "leave", "leave", "ring", "blocking", "self")
 
 
 def program(seed: int, size: int, rounds: int, transport: str) -> Iterator[Round]:
-    """`rounds` rounds and what each is; the last settles."""
+    """`rounds` rounds, and one more that settles."""
     comms = {0: tuple(range(size))}
     made = 1
     for number in range(rounds):
@@ -169,7 +169,7 @@ def _messages(dice: random.Random, comm: int, size: int, number: int) -> Message
     else:
         ends = [dice.sample(range(size), 2) for _ in range(dice.randrange(1, 12))]
         found = [Message(s, d, dice.randrange(TAGS), _length(dice, dtype)) for s, d in ends]
-        if dice.random() < 0.5:  # some come from any source, with a tag of their own, beside those of before
+        if dice.random() < 0.5:  # some come from any source, with a tag of their own, beside the others
             count = _length(dice, dtype)
             others = [dice.choice([r for r in range(size) if r != one]) for _ in range(dice.randrange(1, 5))]
             found += [Message(s, one, own, count, True) for s in others]

@@ -59,7 +59,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Messages:
-    """Of one communicator.  style: group; wait (asynchronous); leave (so, and waited for later); ring and self
+    """Of one communicator.  style: group; wait (asynchronous); leave (asynchronous, waited for later); ring and self
     (sendrecv); blocking (all to one rank, which receives them from any).
     """
 
@@ -100,7 +100,7 @@ Round = Calls | Messages | Make | Drop | Settle
 
 
 def told(each: object) -> str:
-    """A round, or a part of it, in short: nothing of what is not there."""
+    """A round, or a part of it, in short: fields that hold nothing are left out."""
     if isinstance(each, tuple):
         return f"({', '.join(map(told, each))}{',' if len(each) == 1 else ''})"
     if not is_dataclass(each):

@@ -29,10 +29,10 @@ TRANSPORTS = ("shm", "tcp", "hosts")
 STACKS = signal.SIGUSR1
 """Makes a rank write down where all its threads are."""
 LOOK = 0.005
-"""Seconds between two looks at who has ended."""
+"""Seconds between two looks at which ranks have ended."""
 _ports = 20000 + os.getpid() % 9000
 PLACE = ("HOCKET_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI_", "SLURM_", "TORCHELASTIC_")
-"""How the names of variables start that would tell a rank of another job, or change what it does."""
+"""Prefixes of variables that would tell a rank of another job, or change what it does."""
 
 
 class Trial:
@@ -105,7 +105,7 @@ class Trial:
         return [rank for rank, process in enumerate(self.processes) if process.poll() is None]
 
     def wait(self, seconds: float, ranks: Sequence[int] | None = None) -> list[int]:
-        """Until these ranks (default: all) have ended, or `seconds` are over: who has not."""
+        """Wait until these ranks (default: all) have ended, or `seconds` are over.  Returns those that have not."""
         deadline = time.monotonic() + seconds
         wanted = set(range(self.size) if ranks is None else ranks)
         while (late := sorted(wanted & set(self.living()))) and time.monotonic() < deadline:
@@ -138,7 +138,7 @@ class Trial:
         return "\n".join(f"rank {rank} is at\n{self.cried(rank)[before[rank] :].strip()}" for rank in ranks)
 
     def left(self) -> list[str]:
-        """What there is of the ranks when all have ended: processes, files, names in shared memory."""
+        """What is left of the ranks when all have ended: processes, files, names in shared memory."""
         found = [f"process {pid} of rank {rank}" for rank, p in enumerate(self.processes) for pid in _session(p.pid)]
         for place in ("tmp", "host0", "host1", "run"):
             # hocket-UID is the user's own directory, which stays

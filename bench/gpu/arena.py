@@ -1,4 +1,4 @@
-"""All of a launch in one piece of memory, poisoned between the buffers and fetched whole: stray writes are found."""
+"""All buffers of a launch in one piece of memory, with poison between them, fetched whole to find stray writes."""
 
 from __future__ import annotations
 

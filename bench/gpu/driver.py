@@ -1,4 +1,4 @@
-"""A GPU for the check: what hocket's own Device does, and what else of the driver there is to ask (ctypes)."""
+"""A GPU for the check: hocket's own Device, and more of the driver by ctypes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Gpu:
         self.call("cuStreamWriteValue32_v2", stream, address, value, 0)
 
     def drained(self, stream: int, seconds: float) -> str:
-        """Polled, for what is waited for here may never come: "", why it failed, or that it still waits."""
+        """Poll `stream`, as it may wait for ever: "" if it is done, else why it failed, or that it still waits."""
         deadline = time.monotonic() + seconds
         while (code := self.status("cuStreamQuery", stream)) == BUSY:
             if time.monotonic() > deadline:

@@ -174,7 +174,7 @@ def _nccl_rank(rank: int, place: str, largest: int) -> None:
 
 
 def nccl(options: Options) -> Iterator[Row]:
-    """No verdict hangs on it: it is there to compare with, where it can be had."""
+    """No verdict depends on it: it is there to compare with, where it can be had."""
     if why := missing("torch"):
         yield Row("NCCL, 2 ranks on one GPU", "not tried", note=why)
         return

@@ -70,7 +70,7 @@ class Ranks:
             one(stream)
 
     def drained(self) -> str:
-        """Why not all came to their end."""
+        """Why not all kernels came to their end; "" if they did."""
         for rank, stream in enumerate(self.streams):
             why = self.gpu.drained(stream, PATIENCE)
             if why:

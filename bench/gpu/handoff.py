@@ -1,6 +1,6 @@
-"""How one process's stream hands on to another's, on one GPU: what it costs, and what becomes of it if that one dies.
+"""How one process's stream hands over to another's, on one GPU: what it costs, and what happens if one process dies.
 
-Contexts of different processes take turns on a GPU, so whoever waits in a kernel may wait for a time slice.
+Contexts of different processes take turns on a GPU, so a kernel that waits for another may wait for a time slice.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Side:
             say(row)
 
     def await_turn(self, turn: int) -> None:
-        """Until the other process has written it into its word of the host's memory."""
+        """Wait until the other process has written `turn` into its word of the host's memory."""
         deadline = time.monotonic() + PATIENCE
         while self.words[1 - self.rank] < turn:
             if time.monotonic() > deadline:
                 raise TimeoutError("the other process is silent")
 
     def drain(self) -> None:
-        """Within bounds: a process that cannot is left at once, for its context would be waited for at its end."""
+        """Wait, bounded, until the stream is done; else end at once, as an orderly end would wait for the stream."""
         why = self.gpu.drained(self.stream, PATIENCE)
         if why:
             self.tell(Row("a stream's work", why, ok=False))
@@ -120,7 +120,7 @@ def opening(side: Side) -> None:
 
 
 def by_events(side: Side) -> None:
-    """As hocket does it: record, say so in the host's memory, and the other makes its stream wait."""
+    """Record, say so in the host's memory, and the other makes its stream wait.  (hocket's host waits: mark.h.)"""
     gpu = side.gpu
 
     def turn(i: int) -> None:
@@ -143,7 +143,7 @@ def by_events(side: Side) -> None:
 
 
 def by_words(side: Side) -> None:
-    """By words of device memory that streams write and wait for; always for one's own."""
+    """By words of device memory that streams write and wait for; each waits for a word of its own process's memory."""
     gpu = side.gpu
 
     def turn(i: int) -> None:
@@ -176,7 +176,7 @@ def by_kernels(side: Side) -> None:
 
 
 def killed_event(side: Side) -> None:
-    """The record that is waited for stands behind work that never ends, and then its process dies."""
+    """The awaited record stands behind work that never ends, and then its process dies."""
     gpu = side.gpu
     if side.rank == 1:
         gpu.await_word(side.stream, side.own.address, 1)

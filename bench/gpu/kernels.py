@@ -46,7 +46,7 @@ PATIENCE = 100.0
 
 
 def _grids(arena: Arena, nbytes: int) -> tuple[int, int]:
-    """The usual one, and one that is too small: every thread then goes round."""
+    """The usual grid, and one that is too small, so that every thread must loop."""
     return launch.geometry(nbytes, arena.gpu.multiprocessors)[0], 2
 
 
@@ -196,9 +196,9 @@ def _compiled(module: Module, arch: int) -> tuple[Module, bytes]:
 
 
 def compile_all(gpu: Gpu, kernels: Sequence[Kernel]) -> int:
-    """By as many processes as there are cores: the compiler is one at a time within a process.
+    """By as many processes as there are cores: within a process the compiler runs one at a time.
 
-    How many modules were not compiled in time; none are, where there are too few to share out.
+    Returns how many modules were not compiled in time.  Where there are too few to share out, it compiles none.
     """
     modules = list(dict.fromkeys(kernel.module for kernel in kernels))
     arch = 10 * gpu.device.capability[0] + gpu.device.capability[1]

@@ -1,4 +1,4 @@
-"""Arrays in GPU memory of every kind that hocket takes, with one set of words for them."""
+"""Arrays in GPU memory of every kind that hocket takes, behind one interface."""
 
 from __future__ import annotations
 

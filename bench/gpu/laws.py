@@ -50,7 +50,7 @@ def few(row: DType, count: int, dtype: np.dtype[Any], rng: np.random.Generator) 
 
 
 def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
-    """Any bits; half of the floats are such that they meet; of pairs and bools few."""
+    """Random bits; half of the floats are of like size; pairs and bools have few values."""
     dtype = dtype_of(row)
     found = few(row, count, dtype, rng)
     if found is not None:

@@ -21,7 +21,7 @@ LIMIT = 20.0
 
 def together(name: str, calls: Sequence[Callable[[], object]], seconds: float,
              ends: Mapping[int, int] | None = None) -> Iterator[Row]:
-    """Each call in a process of its own, which prints its rows itself; here only what went wrong.
+    """Run each call in a process of its own, which prints its rows itself; these rows are only what went wrong.
 
     `ends`: the exit status that is wanted of some, instead of 0.
     """
@@ -67,7 +67,7 @@ def _rank(environment: dict[str, str], work: Callable[[Any, Options], object], o
 
 
 def die_in(seconds: float) -> None:
-    """By a signal that nothing here can handle or delay, whatever this process is doing then."""
+    """Die by a signal that nothing here can handle or delay, whatever this process is doing then."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 

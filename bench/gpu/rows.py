@@ -36,7 +36,7 @@ class Options(NamedTuple):
 
 
 def say(row: Row) -> None:
-    """To whoever started the part.  One write: the ranks of a part share its output."""
+    """Tell it to the process that started the part.  One write: the ranks of a part share its output."""
     print(MARK + json.dumps(row._asdict()) + "\n", end="", flush=True)
 
 

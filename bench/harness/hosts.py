@@ -40,7 +40,7 @@ def _remove(name: str) -> None:
 
 
 def remove_stale() -> None:
-    """Namespaces of processes that are no more."""
+    """Remove the namespaces of processes that have ended."""
     for name in re.findall(rf"^{PREFIX}\d+[ab]\b", ip("netns", "list"), re.M):
         if not os.path.exists(f"/proc/{name[len(PREFIX) : -1]}"):
             _remove(name)

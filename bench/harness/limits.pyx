@@ -1,7 +1,7 @@
 """What the machine itself can do, for two processes: a cache line there and back, a socket in both directions at once.
 
-The loops are the plainest ones possible; nothing of hocket's transports is in them.  But for `through`, which is of what
-one thread needs for the two ends of a channel.
+The loops are the plainest ones possible, without hocket's transports.  Only `through` drives a channel of hocket's: one
+thread has both its ends.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer

@@ -40,7 +40,7 @@ def _tell(text: str) -> None:
 def measure(
     cases: Sequence[Case], ours: Team, peers: Sequence[Team], effort: Effort, tell: Callable[[str], None] = _tell
 ) -> Iterator[Row]:
-    """One row after the other.  A peer that fails is told of once and left out; if ours fails, that is raised."""
+    """One row after the other.  A peer that fails is reported once and left out; if ours fails, that is raised."""
     lenient = _Lenient(tell)
     for case in cases:
         able = [team for team in peers if lenient.able(team, _prepare, case)]
@@ -57,7 +57,7 @@ def measure(
 
 
 class _Lenient:
-    """What goes wrong with a peer is told, the first time, and the rest goes on."""
+    """Reports the first failure of each peer, and lets the rest go on."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
@@ -117,7 +117,7 @@ def _wrong(team: Team) -> int:
 
 
 def _suspect(team: Team, tell: Callable[[str], None]) -> None:
-    """If a peer is wrong, then most likely it was asked for something else than we were."""
+    """Report a peer's wrong elements: most likely it was asked for something else than we were."""
     wrong = _wrong(team)
     if wrong:
         tell(f"{team.name}: {wrong} elements differ from NumPy's result")

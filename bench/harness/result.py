@@ -21,7 +21,7 @@ class Result:
     blocks: dict[str, list[float]]
     algorithm: str
     slow: dict[str, float] = field(default_factory=dict)
-    """What one call in a hundred takes longer than."""
+    """The time that one call in a hundred exceeds."""
     plain: float | None = None
     """Our own time for as many elements of float32, where that is asked for."""
     verdicts: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Result:
         return self.seconds.get("limits")
 
     def judge(self) -> None:
-        """Fill in what the target asks for and this is not."""
+        """Fill in `verdicts`: where this falls short of its target."""
         t, mpi, gloo = self.target, self.best_mpi, self.seconds.get("gloo")
         if t.mpi and mpi and self.ours > t.mpi * mpi[1]:
             self.verdicts.append(f"{self.ours / mpi[1]:.2f} x MPI > {t.mpi:g}")

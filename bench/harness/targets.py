@@ -1,4 +1,4 @@
-"""What hocket wants to reach, as data: one line a measurement, and how fast it is to be beside whom.
+"""What hocket wants to reach, as data: one line a measurement, and how fast hocket is to be beside each rival.
 
 Ratios are ours / theirs, lower is better.  `mpi` is the best MPI of the run; `gloo` says how many times faster than
 Gloo; `limit` is the machine itself: memcpy, or the raw socket.
@@ -12,8 +12,8 @@ KB, MB = 1024, 1 << 20
 
 
 class Target(NamedTuple):
-    """`limit`: at most so many times the machine's own time; `own`: our own for as many elements of float32, which is
-    a line before.  None: nothing is promised."""
+    """`limit`: at most so many times the machine's own time; `own`: our own time for as many elements of float32, which
+    an earlier line measures.  None: nothing is promised."""
 
     ranks: int
     nbytes: int

@@ -102,7 +102,7 @@ class Started:
 
     def order(self, do: str, **fields: Any) -> list[Order]:
         line = json.dumps({"do": do, **fields}) + "\n"
-        with contextlib.suppress(BrokenPipeError):  # the reads below say who has gone
+        with contextlib.suppress(BrokenPipeError):  # the reads below say which rank has gone
             for lines in self.lines:
                 lines.write(line)
                 lines.flush()
@@ -126,7 +126,7 @@ class Started:
         return (reasons or lines or ["it said nothing"])[-1]
 
     def close(self) -> None:
-        """The workers leave when their socket closes; who does not is ended."""
+        """The workers leave when their socket closes; one that does not is ended."""
         for lines in self.lines:
             with contextlib.suppress(OSError):
                 lines.close()

@@ -1,4 +1,4 @@
-"""perftest's ib_send_lat, ib_write_bw and ib_read_bw, in rounds; and what is measured alike of it and of hocket."""
+"""perftest's ib_send_lat, ib_write_bw and ib_read_bw, in rounds; and what is measured of hocket in the same way."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Lent:
 
 
 class BytesForTorch:
-    """torch takes no memory that is read-only, and the interface has no word for bfloat16: so bytes, seen as others."""
+    """Memory as writable bytes: torch refuses read-only memory, and the interface has no word for bfloat16."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -50,9 +50,9 @@ class BytesForTorch:
 
 
 def lend(array: Any, address: int, nbytes: int, gpu: int, stream: int) -> Any:
-    """So many bytes at `address`, as a vector of the kind and dtype of `array`, on this GPU.
+    """`nbytes` bytes at `address`, as a vector of the kind and dtype of `array`, on this GPU.
 
-    Nothing is copied, unless torch finds that a peer's memory is another GPU's: its arrays must all be on one.
+    Nothing is copied, except by torch if the memory is another GPU's: its arrays must all be on one.
     """
     if hasattr(array, "data_ptr"):
         torch = sys.modules["torch"]
@@ -67,10 +67,10 @@ def lend(array: Any, address: int, nbytes: int, gpu: int, stream: int) -> Any:
 
 
 def current(array: Any, gpu: int, stream: int) -> AbstractContextManager[Any]:
-    """As long as it lasts, the library of `array` works on this GPU and stream in this thread.
+    """Inside the block, the library of `array` works on this GPU and stream in this thread.
 
-    Both CuPy and torch give memory that was made on a stream, and freed, to others only in the order of that stream:
-    so what is made here may be dropped as soon as its use has been issued.
+    CuPy and torch reuse freed memory only in the order of the stream that it was made on.  So an array that is made
+    here may be dropped as soon as its use has been issued.
     """
     if hasattr(array, "data_ptr"):
         torch = sys.modules["torch"]

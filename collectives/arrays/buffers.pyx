@@ -158,7 +158,7 @@ cdef Buffer sized(Buffer b):
 
 
 cdef Buffer placed(Buffer b, int gpu):
-    """`b` on this GPU; or its copy in host memory, if no driver here knows that (-1)."""
+    """`b` on this GPU; or its copy in host memory, if no driver here knows the GPU (-1)."""
     b.device, b.foreign = gpu, True
     if gpu < 0 or not staging.has_driver():
         b.stage()
@@ -189,7 +189,7 @@ cdef Buffer describe_torch(object tensor, str what):
     b.count = tensor.numel()
     b.nbytes = b.count * dtype.itemsize
     if b.nbytes and (b.address == 0 or tensor.untyped_storage().nbytes() < b.nbytes):
-        raise ArgumentError(f"{what} has no memory: its storage was freed, or is one that only says zero; pass {what}.clone()")
+        raise ArgumentError(f"{what} has no memory: its storage was freed, or it stands for zeros; pass {what}.clone()")
     b.shape = tuple(tensor.shape)
     # What autograd records must not change behind its back.
     b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()
@@ -207,7 +207,7 @@ def empty_like(Buffer model, tuple shape):
     try:
         return numpy.empty(shape, dtype)
     except (MemoryError, OverflowError, ValueError) as why:     # ValueError: more bytes than there are addresses
-        raise NoMemory(f"the result has shape {shape}, and there is not so much memory ({why})") from None
+        raise NoMemory(f"the result has shape {shape}, for which there is not enough memory ({why})") from None
 
 
 def overlap(Buffer a, Buffer b):

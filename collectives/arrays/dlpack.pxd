@@ -1,7 +1,7 @@
 """DLPack (dlpack.h, version 1): a tensor's memory as a C structure.
 
-From a capsule of `__dlpack__`; or by the C exchange API, in some 20 ns and without a call into Python: a type that offers
-that has the attribute `__dlpack_c_exchange_api__`, a capsule, as torch's has since 2.10.
+It comes in a capsule of `__dlpack__`, or by the C exchange API, in some 20 ns and without a call into Python.  A type
+with this API has the attribute `__dlpack_c_exchange_api__`, a capsule; torch's has it since 2.10.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t

@@ -18,7 +18,7 @@ NAMES = {
 def opened(array, str what, stream):
     """(keep, GPU or -1, address, shape, dtype, writable); the memory stays as long as `keep` does.
 
-    `stream`: (GPU) -> where it will be used; whatever fills it now is waited for there.
+    `stream`: (GPU) -> the stream that will use the memory; that stream waits for work that still fills it.
     """
     cdef DLTensor* t
     cdef bint writable = True
@@ -29,7 +29,7 @@ def opened(array, str what, stream):
     on = None if gpu < 0 else stream(gpu)
     try:
         capsule = array.__dlpack__(stream=on, max_version=(DLPACK_MAJOR, 0))
-    except TypeError:       # of before version 1
+    except TypeError:       # before version 1
         capsule = array.__dlpack__(stream=on)
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         managed = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")

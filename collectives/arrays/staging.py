@@ -1,4 +1,4 @@
-"""Arrays in GPU memory: where they are, and the plain way for those that cannot go from GPU to GPU.
+"""Arrays in GPU memory: where they are, and how a call goes through host memory if it cannot go from GPU to GPU.
 
 Such a call copies in, runs in host memory, and copies the result back, ordered by the array's current stream.  No GPU
 library is imported here: the array brings its own.
@@ -17,20 +17,20 @@ from hocket.collectives.arrays.streams import current_stream
 from hocket.errors import ArgumentError
 
 DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
-"""Where there is an NVIDIA GPU, in a container too, one of these is: of Linux, of WSL, of the Jetsons."""
+"""One of these exists where there is an NVIDIA GPU, in a container too: on Linux, WSL or a Jetson."""
 
 
 def may_have_gpu(setting: str) -> bool:
-    """May this process have arrays on a GPU?  HOCKET_GPU; if that does not say it, whether a driver's device is there.
+    """May this process have arrays on a GPU?  `setting` is HOCKET_GPU; "auto": if a driver's device is there.
 
-    Looks at no more, so that who has host arrays only does not load the driver.
+    It does not load the driver, which a process with host arrays alone does not need.
     """
     return setting == "on" or (setting == "auto" and any(map(os.path.exists, DEVICES)))
 
 
 def has_driver() -> bool:
     """Can this process use CUDA?"""
-    from hocket.system.cuda import driver  # only who has arrays on a GPU needs it
+    from hocket.system.cuda import driver  # only a process with arrays on a GPU needs it
 
     return driver.library() is None
 
@@ -47,7 +47,7 @@ def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool]:
 def _gpu_of(address: int) -> int:
     from hocket.system.cuda import driver
 
-    return driver.device_of(address) if address else driver.current()  # no elements have no address
+    return driver.device_of(address) if address else driver.current()  # an array without elements has no address
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def copies_itself(array: Any) -> bool:
-    """Has it functions for `to_host` and `restore`?"""
+    """Has this array methods that `to_host` and `restore` can use?"""
     return hasattr(array, "get") or hasattr(array, "cpu")
 
 
@@ -73,7 +73,7 @@ def restore(array: Any, host: Any) -> None:
 
 
 def copy(array: Any, gpu: int, to: int, source: int, nbytes: int) -> None:
-    """Between the host's memory and this GPU's, where `array` is: after what is in its stream; waits."""
+    """Copy between host memory and this GPU's, in the order of the stream of `array`, and wait for it."""
     from hocket.system.cuda import driver
 
     if nbytes:
@@ -83,7 +83,7 @@ def copy(array: Any, gpu: int, to: int, source: int, nbytes: int) -> None:
 
 
 def to_gpu(array: Any, host: Any) -> Any:
-    """A copy of what is in host memory, as an array of the kind of `array`."""
+    """A copy of `host`, as an array of the kind of `array` on its GPU."""
     made = empty_like(array, host.shape)
     restore(made, host)
     return made

@@ -39,14 +39,14 @@ def _address(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         version, stream = stream.__cuda_stream__()
         if version != 0:
-            raise ArgumentError(f"on_stream: version {version} of __cuda_stream__ is not known here, 0 is")
+            raise ArgumentError(f"on_stream: version {version} of __cuda_stream__ is unknown; hocket knows 0")
     if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
-        raise ArgumentError(f"on_stream: {stream!r} is no stream: pass what has __cuda_stream__, or an address")
+        raise ArgumentError(f"on_stream: {stream!r} is no stream: pass an object with __cuda_stream__, or an address")
     return stream or LEGACY
 
 
 def current_stream(array: Any, device: int) -> int:
-    """The stream that the caller works on, on this GPU."""
+    """The stream of this GPU that the caller works on."""
     asked: int | None = getattr(_asked, "stream", None)
     if asked is not None:
         return asked

@@ -1,6 +1,6 @@
 """A call that is understood: its arrays, what all ranks must agree on, and where every chunk of a schedule lies.
 
-shapes.py makes it of what the caller gave.  The engine knows bytes, the algorithms chunks.
+shapes.py makes it from the caller's arguments.  The engine knows bytes, the algorithms chunks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Call:
     src: Buffer | None
     dst: Buffer | None
     count: int
-    """Elements of the vector, or of all blocks together: what algorithms are chosen by."""
+    """Elements of the vector, or of all blocks together; algorithms are chosen by them."""
     root: int = 0
     counts: tuple[int, ...] | None = None
     """Elements per rank; alltoall: to each, then from each."""
@@ -46,19 +46,19 @@ class Call:
         return found.pop() if len(found) == 1 else -1
 
     def stage(self) -> None:
-        """Work on copies in host memory of what is on a GPU."""
+        """Work on host copies of the arrays that are on a GPU."""
         for buffer in (self.src, self.dst):
             if buffer is not None:
                 buffer.stage()
 
     @property
     def contract(self) -> Contract:
-        """What it promises, and whose schedules carry it out: a barrier, and closing, is an allreduce of nothing."""
+        """What the collective promises.  A barrier and a close are an allreduce of nothing."""
         return CONTRACTS["allreduce" if self.collective in ("barrier", "close") else self.collective]
 
     @property
     def is_told_by_shape(self) -> bool:
-        """Do x's shape and whether out was given tell all?  Not for v-variants, nor out= that makes a call in place."""
+        """Do x's shape and the presence of out= tell all?  Not for v-variants, nor if out= makes the call in place."""
         even = not self.private and (self.counts is None or len(set(self.counts)) == 1)
         return even and (not self.in_place or self.contract.in_place)
 
@@ -69,7 +69,7 @@ class Call:
         return f"{self.collective}|{self.model.dtype.name}|{self.root}|{shape}"
 
     def words(self, op: str, algorithm: str | None) -> str:
-        """The call, for people, with all that ranks may differ in; `algorithm` if somebody asked for one."""
+        """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for."""
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
         said = {"op": op or None, "root": self.root if self.contract.rooted else None, "algorithm": algorithm}
@@ -99,7 +99,7 @@ class Call:
 
 
 def shortened(counts: Sequence[int]) -> str:
-    """Counts for a text: of many, the first and the last."""
+    """Counts as text: of more than eight, the first six and the last."""
     shown = [str(n) for n in counts]
     return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:6], '...', shown[-1]])}]"
 
@@ -115,6 +115,3 @@ def _alltoall(counts: Sequence[int], rank: int, size: int, itemsize: int) -> Lay
     ]  # fmt: skip
     sends, receives = offsets(to), offsets(of)
     return Layout(lengths, lambda c: (IN, sends[c % size]), lambda c: (OUT, receives[c // size]))
-
-
-# --------------------------------------------------------------------------------------------- vectors

@@ -31,9 +31,9 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def inside() -> Iterator[None]:
-    """A function of the user's runs in this thread: the engine that called it can take no other call meanwhile."""
+    """Inside the block, a user's function runs in this thread, and its engine takes no other call."""
     _thread.inside = True
-    group_opened(1)  # so that calls take the general way, which asks
+    group_opened(1)  # so that calls take the general way, which checks this
     try:
         yield
     finally:
@@ -50,14 +50,14 @@ def refuse_inside() -> None:
 
 
 def told_apart(function: Function) -> str:
-    """A name of the function that is the same on all ranks that pass the same one; what it closes over is not in it."""
+    """A name that is equal on all ranks that pass the same function; values that it closes over do not count."""
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return name if code is None else f"{name}#{zlib.crc32(_content(code).encode()):08x}"
 
 
 def _content(code: CodeType) -> str:
-    """What it does, without where it stands.  Of one version of Python only: another compiles otherwise."""
+    """The code, without its place in the source.  With Python's version, as another one compiles otherwise."""
     constants = [_content(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
     return "|".join([sys.version, code.co_code.hex(), *code.co_names, *constants])
 
@@ -123,7 +123,7 @@ def _checked(found: Any, kind: Any, shape: tuple[int, ...], dtype: Any, fits: Ca
 
 
 def _on_copies(function: Function, x: Buffer) -> Function:
-    """`function` for what is staged: it gets arrays of x's kind on its GPU, as from GPU to GPU, but copies."""
+    """`function` for staged arrays: it gets copies of x's kind, on x's GPU."""
     gpu = x.device
     stream = current_stream(x.array, gpu) if gpu >= 0 else 0
 

@@ -66,12 +66,12 @@ class Resolved(NamedTuple):
 
     @property
     def commutative(self) -> bool:
-        """A user's own op is combined in rank order, unless more is known of it."""
+        """May operands be combined in any order?  A function's never, an expression's if it says so."""
         return self.user is None and (self.expression is None or self.expression.commutative)
 
 
 LARGEST_ELEMENT = 4096
-"""Bytes: what every channel surely delivers in one piece."""
+"""Bytes that every channel delivers in one piece."""
 
 
 def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:

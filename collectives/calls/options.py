@@ -19,11 +19,11 @@ class Options(NamedTuple):
     transport: str | None = None
     order: str = "any"
     within: str = ""
-    """Of a call that is part of another one of hocket's: which, for people and for the other ranks."""
+    """The call of hocket's that this one is a part of: shown in errors, and compared between ranks."""
 
 
 def checked(options: Options) -> Options:
-    """The same, if each is of a kind that it may be; which names there are is known to those who look them up."""
+    """The same options, if each has a type that it may have; names are checked where they are looked up."""
     _, timeout, algorithm, transport, order, _ = options
     if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
         raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
@@ -35,4 +35,4 @@ def checked(options: Options) -> Options:
 
 PLAIN = Options()
 PLAIN_IN_ORDER = Options(order="rank")
-"""Calls that say no more than this take the short way (engine/shortcut.pyx) from the second time on."""
+"""Calls with these options take the short way (engine/shortcut.pyx) from the second time on."""

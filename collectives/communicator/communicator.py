@@ -48,11 +48,11 @@ from hocket.collectives.plans.planner import Planner
 from hocket.errors import ArgumentError
 
 HIGHEST = 1000
-"""Of the priorities of lanes."""
+"""The highest priority of a lane; the lowest is -HIGHEST."""
 PARTS = frozenset({
     "ending", "gpus", "groups", "membership", "messenger", "reporter", "runner", "shortcut", "world",
 })  # fmt: skip
-"""What other parts of the library use of it; no user needs it."""
+"""Attributes for other parts of the library, which users do not need."""
 
 
 class Communicator(ShortWay):
@@ -488,7 +488,7 @@ class Communicator(ShortWay):
 
 
 def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:
-    """Counts are what a v-variant is for: without them it would be the even call."""
+    """`counts`, which a v-variant needs: without them it would be the even call."""
     if counts is None:
         raise ArgumentError(f"{what}=None must be row counts, one per rank; the call without v has equal ones")
     return counts

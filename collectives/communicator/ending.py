@@ -48,7 +48,7 @@ class Ending:
             wrong = self._last_barrier(timeout)
             self.reporter.broken = wrong or ArgumentError(f"communicator {self.name!r} is closed")
             self._give_back()
-        elif not self.reporter.raised:  # what was heard since the last call
+        elif not self.reporter.raised:  # a verdict may have come since the last call
             verdict, members = self.reporter.verdict, self.members
             if verdict is not None and verdict["kind"] == "mismatch":
                 wrong = wording.build(verdict, members.world_ranks, members.rank, "close", True)
@@ -61,7 +61,7 @@ class Ending:
             raise wrong
 
     def end_with_job(self) -> None:
-        """The job's own communicator is closed: what was made of it ends too, as its transports do."""
+        """The job's communicator is closed: those made from it end too, with the transports."""
         if not self.reporter.gone:
             self.reporter.closed = self.reporter.gone = True
             why = ArgumentError(f"communicator {self.name!r} is closed, as its job has ended")
@@ -75,19 +75,19 @@ class Ending:
         self.members.gpus.close()
 
     def drop(self) -> None:
-        """Nobody uses it any more, and nobody has closed it: leave the job, in the background.
+        """The communicator was dropped without being closed: leave the job, in the background.
 
-        Calls under way end first; the others may finish what this rank has finished.  For a finalizer, where nothing
-        may wait or take a lock.
+        Calls under way end first, and other ranks may finish the calls that this rank has finished.  A finalizer calls
+        this, so it may not wait or take a lock.
         """
         if not self.reporter.closed and self.name == "world":
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and we leave with it
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and this rank leaves with it
                 _thread.start_new_thread(self._leave_alone, ())
 
     def _leave_alone(self) -> None:
-        """To leave while others stay: nothing is compared, and they may take their time to hear what was sent."""
+        """Leave while others stay: calls are not compared, and the others have time to receive what was sent."""
         if any(other.ending is not self and not other.reporter.closed for other in self.world.present()):
-            return  # what was made of it is in use
+            return  # a communicator made from it is in use
         limit = self.members.timeout
         for queue in list(self.members.queues.values()):
             while (first := oldest(queue.engine)) is not None and first.wait(limit) and first.status == DONE:
@@ -103,7 +103,7 @@ class Ending:
         self.world.close()
 
     def _last_barrier(self, timeout: float) -> Error | None:
-        """Wait, bounded, until no member can still need what this rank has written.  What is wrong, if anything."""
+        """Wait, bounded, until no member needs this rank's data any more.  Returns what is wrong, if anything."""
         engine = self.members.main.engine
         try:
             call = resolve_call("close", NOTHING, None, 0, None, self.members.rank, self.members.size)
@@ -128,7 +128,7 @@ class Ending:
         return None
 
     def _left_open(self, timeout: float) -> Error | None:
-        """All ranks have come to the end of the job: is anything of its communicators not finished, on any?"""
+        """All ranks have come to the end of the job: the error, if any rank has unfinished calls on a communicator."""
         there = [
             comm for comm in self.world.present()
             if comm.reporter.broken is None and (comm.ending is self or not comm.reporter.closed)
@@ -165,16 +165,16 @@ class Ending:
             "this process is a fork of a rank; the communicator belongs to its parent. Start processes before "
             "hocket.init(), or with the spawn method."
         )
-        self.reporter.halt_engines()  # and leave the GPU alone: a fork has nothing of CUDA's
+        self.reporter.halt_engines()  # not the GPU's part: CUDA does not work in a fork
 
 
 def _open_to_senders(queue: Queue, deadline: float) -> None:
-    """Open the channels over which others have sent to this rank, and it never received: they can be looked into."""
+    """Open the channels with messages that this rank never received, so that it can look into them."""
 
     def look(peer: int) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank {peer} does not answer at the end of the job", [peer])
 
     for lane in queue.lanes.values():
-        with contextlib.suppress(Error):  # that rank is gone, or late: the end does not wait for it
+        with contextlib.suppress(Error):  # the peer is gone, or late: the end does not wait for it
             queue.connect(lane.unopened() if hasattr(lane, "unopened") else (), look)

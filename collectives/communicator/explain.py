@@ -82,7 +82,7 @@ def _chosen(comm: Communicator, queue: Queue, collective: str, nbytes: int) -> C
 
 
 def _choice(comm: Communicator, queue: Queue, collective: str, nbytes: int, title: str) -> list[str]:
-    """Why that one, and what the others would take."""
+    """Why this algorithm was chosen, and the times of the others."""
     tuning, libraries = comm.tuning, _libraries(comm)
     choice = _chosen(comm, queue, collective, nbytes)
     times = tuning.measured(collective, queue.layout, nbytes)

@@ -20,7 +20,7 @@ Groups = tuple[tuple[int, ...], ...]
 def lane_name(what: str) -> str:
     """10 letters and digits, 50 bits: two of 1,000 communicators share one in 1 of 2,000,000,000 jobs.
 
-    Such a job fails with a MismatchError, as messages carry what their communicator is called (plans/planner.py).
+    Such a job fails with a MismatchError, as messages carry a checksum of their communicator's name (plans/planner.py).
     """
     return base64.b32encode(hashlib.blake2b(what.encode(), digest_size=7).digest()).decode()[:10].lower()
 
@@ -38,7 +38,7 @@ class Members:
         self.tuning = world.tuning if tuning is None else tuning
         """What algorithms are chosen by; the same on all members."""
         self.only: tuple[str, str] | None = None
-        """(collective, algorithm) that is used whatever would be chosen: while it is measured."""
+        """(collective, algorithm) that is used instead of the choice, while it is measured."""
         self.timeout = world.config.timeout
         """Seconds that calls may wait for other ranks, if they do not say so."""
         self.rank, self.size = self.world_ranks.index(world.rank), len(self.world_ranks)
@@ -58,7 +58,7 @@ class Members:
         return self.queues["collectives", None]
 
     def limit(self, timeout: float | None) -> float:
-        """Seconds that a call may wait which asks for this."""
+        """Seconds that a call with this `timeout` may wait."""
         return self.timeout if timeout is None else timeout
 
     def checked(self, value: int, what: str) -> int:
@@ -71,7 +71,7 @@ class Members:
         name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(transports) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
-        near = forced is None or self.world.traits.get(forced, Traits()).local  # none: this rank is alone
+        near = forced is None or self.world.traits.get(forced, Traits()).local  # no traits: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         queue = make(
             name, self.rank, transports, lanes, crowded=self.world.crowded, home=self.world.home,
@@ -95,12 +95,12 @@ class Members:
         return [queue.offer() for queue in self.queues.values()]
 
     def accept(self, offers: Sequence[list[dict[str, Any]]]) -> None:
-        """Take the members' offers for them."""
+        """Take the members' offers for these queues."""
         for i, queue in enumerate(self.queues.values()):
             queue.accept([offer[i] for offer in offers])
 
     def takes_anyway(self, forced: str) -> bool:
-        """Is this the transport between all members?  The same on each: then no queue of its own is needed."""
+        """Is this the transport between all members anyway, so that it needs no queue of its own?  The same on all."""
         if forced not in self._sole:
             pairs = [(a, b) for a in self.world_ranks for b in self.world_ranks if a != b]
             self._sole[forced] = all(self.world.transport(b, None, a) == forced for a, b in pairs)

@@ -85,7 +85,7 @@ class Messenger:
         return out
 
     def share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
-        """The JSON values of these ranks, by their place in `ranks`, which only they call; the first collects them."""
+        """Exchange JSON values among `ranks`, which alone call it; in their order.  The first of them collects."""
         tag = PRIVATE | zlib.crc32(name.encode()) >> 1
         if len(ranks) == 1:
             return [value]
@@ -110,7 +110,7 @@ class Messenger:
         return json.loads(data.tobytes())
 
     def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
-        """Its plan is used once: the engine writes into it whose message it took."""
+        """A recv from any rank.  Its plan is used once, as the engine writes the source into it."""
         assert dst is not None
         others = tuple(r for r in range(self.size) if r != self.rank)
         if not others:
@@ -164,7 +164,7 @@ def user_tag(tag: int) -> int:
 
 
 def _label(model: Buffer, tag: int) -> int:
-    """What a message carries: its dtype, which is checked, and its tag, which is matched."""
+    """A message's label: its dtype, which is checked, and its tag, which is matched."""
     return int(model.dtype.code) << 32 | tag
 
 

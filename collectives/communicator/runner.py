@@ -47,7 +47,7 @@ class Runner:
         try:
             return self._run(call, options, op)
         except TransportError as error:
-            if call.gpu >= 0:  # the driver refused what comes before the call itself: the others are in theirs already
+            if call.gpu >= 0:  # the driver failed before the call began, and the other ranks are in it already
                 self.reporter.give_up(error)
             raise
 
@@ -91,10 +91,10 @@ class Runner:
         return call.result
 
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
-        """The queue of this call.  What its GPU cannot do, or not with the others', is done in host memory."""
+        """The queue of this call.  Calls that the members' GPUs cannot carry out are staged in host memory."""
         gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
         queue = self.members.gpus.queue(self, gpu, options.timeout) if gpu >= 0 and ours else None
-        # A library need not take pinned memory for an array of its GPU's.
+        # A function needs mapped memory: its library may refuse pinned host memory as an array of the GPU.
         if queue is not None and (self.members.gpus.all_mapped or how.function is None):
             return queue
         if how.expression is not None:
@@ -109,7 +109,7 @@ class Runner:
         if call.model.foreign:
             return
         if call.model.nbytes >= self.members.main.pin_from:
-            return  # it must be told of its arrays each time
+            return  # `pin` must see the arrays of each call
         plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
         if plain and how.user is None and call.src is not None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None
@@ -157,9 +157,9 @@ class Runner:
         self.shortcut.forget()
 
     def queue(self, kind: str, forced: str | None) -> Queue:
-        """The queue for this kind of call over this transport; made, by all members together, at first use.
+        """The queue for this kind of call over this transport.  All members make it together, at its first use.
 
-        Who sends a message makes it alone where the transport is open to all and its lanes have nothing to say.
+        A queue of messages is made by this rank alone if the transport is open to all and its lanes offer nothing.
         """
         queue, members = self.members.queues.get((kind, forced)), self.members
         if queue is None and forced is not None and kind == "messages" and members.takes_anyway(forced):

@@ -1,6 +1,6 @@
-"""algorithm="mpi": from one of our calls to the library's own collective, and why one cannot be had.
+"""algorithm="mpi": the MPI library's own collective for one of our calls, or why there is none.
 
-The words of MPI (datatypes, ops, functions) are in transports/mpi/types.py and call.pyx.
+MPI's names (datatypes, ops, functions) are in transports/mpi/types.py and call.pyx.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def refusal(world: World, call: Call, how: Resolved) -> str | None:
 def offered(world: World, call: Call, how: Resolved) -> tuple[str, ...]:
     """The libraries among which a call may choose by itself.
 
-    Not where threads must mind who calls MPI: a choice of ours must not make calls fail that were allowed.
+    None where only some threads may call MPI: our choice must not make an allowed call fail.
     """
     return ("mpi",) if world.mpi_everywhere and refusal(world, call, how) is None else ()
 

@@ -1,7 +1,7 @@
-"""Counting calls, always: how many, of how many bytes, and how long they took.
+"""Calls are always counted: how many, of how many bytes, and how long they took.
 
-To time every call would show in the short ones, and a long one waits often.  So the first 32 of a kind are timed, then
-one in 64 of the small ones, one in 16 of those below 16 MiB, and all above.  A timed call stands for those between.
+Timing every call would slow the short ones, and long ones stop the clock often.  So the first 32 of a kind are timed,
+then one in 64 of the small ones, one in 16 of those below 16 MiB, and all above.  A timed one stands for those between.
 `hocket bench allreduce -n 2 -b 8 -e 8`: 0.34 us with and without.
 """
 
@@ -27,13 +27,13 @@ cdef inline void count_begin(Run* r, size_t nbytes, bint small) noexcept nogil:
 
 
 cdef inline void count_blocked(Run* r) noexcept nogil:
-    """Of a run that is timed: nothing moves."""
+    """Nothing moves now.  For timed runs only."""
     if r.blocked_at == 0:
         r.blocked_at = hk_now()
 
 
 cdef inline void count_moved(Run* r) noexcept nogil:
-    """Of a run that is timed: something moves again."""
+    """Something moves again.  For timed runs only."""
     if r.blocked_at:
         r.count.waited += (hk_now() - r.blocked_at) * r.weight
         r.blocked_at = 0

@@ -27,7 +27,7 @@ cdef extern from "poll.h" nogil:
     enum: POLLOUT
 
 cdef enum:
-    HELP_AFTER_NS = 5000        # what we wait for may come at once (hocket.bench.lanes, shm: 1.0 x alone; without, 2.3)
+    HELP_AFTER_NS = 5000        # the awaited may come at once (hocket.bench.lanes, shm: 1.0 x alone; without, 2.3)
 
 
 cdef int run_init(Run* r, Plan plan) except -1:
@@ -58,7 +58,7 @@ cdef void run_free(Run* r) noexcept:
 
 
 cdef int open_step(Core* e, Run* r) noexcept nogil:
-    """Open merged step r.t: collect the instructions that have something to do.  How many; or an error."""
+    """Open merged step r.t: collect the instructions that have something to do.  Their number, or an error."""
     cdef int s, k, i, j
     cdef State* st
     cdef Instr* x
@@ -146,7 +146,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
 
 
 cdef inline int begin(Core* e, Run* r) noexcept nogil:
-    """What comes before the first step.  Not when a run is queued: earlier calls may be at work on its arrays."""
+    """Before the first step.  Not when the run is queued, as earlier calls may still work on its arrays."""
     return device_failed(e, r) if r.device != NULL and r.device.begin(r.device, r) < 0 else 0
 
 
@@ -177,7 +177,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             break
         if e.concurrent and hk_load32(&e.pending):
             rc |= e.others(e)               # same pass: our own messages go first on their channels
-            if e.failed:                    # it left its message in the middle, and the channels have let go of ours
+            if e.failed:                    # a queued run broke off in a message, and the channels have let go of ours
                 rc = failed_before(e, r)
                 break
         if rc == MOVED:
@@ -201,7 +201,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 rc = look(e, r, now - idle_since, &checked)
                 if rc < 0:
                     break
-                continue                    # a piece of each: then it is our own turn again
+                continue                    # one pass over the queued runs, then our own turn again
         if helps:
             waited = elsewhere.wait_step(&w, &e.ladder, e, fds, nfds)
         else:
@@ -222,7 +222,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
 
 
 cdef inline int look(Core* e, Run* r, uint64_t waited, uint64_t* checked) noexcept nogil:
-    """Now and then in a long wait: is there still a use in it?  `checked`: when that was asked last."""
+    """In a long wait, now and then: should it end?  `checked`: when this was asked last."""
     cdef int rc
     if waited // CHECK_NS == checked[0]:
         return BLOCKED
@@ -232,7 +232,7 @@ cdef inline int look(Core* e, Run* r, uint64_t waited, uint64_t* checked) noexce
 
 
 cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil:
-    """A run ends with an error: no later one may go on over the message that it left in the middle.
+    """A run ends with an error: no later run may go on behind the message that it left in the middle.
 
     Its arrays are the caller's again, so the channels let go of them.
     """
@@ -257,7 +257,7 @@ cdef int failed_before(Core* e, Run* r) noexcept nogil:
 
 
 cdef int overdue(Run* r, uint64_t waited) noexcept nogil:
-    """Is the time limit over?  It counts from the beginning of this wait: while data moves, it is not over."""
+    """Is the time limit over?  It counts from the beginning of this wait, and anew whenever data moves."""
     cdef uint64_t now
     if r.limit == 0:
         return BLOCKED
@@ -268,7 +268,7 @@ cdef int overdue(Run* r, uint64_t waited) noexcept nogil:
 
 
 cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
-    """In a long wait, now and then: signals, and the owner (who tells the control plane that we are stuck)."""
+    """In a long wait, now and then: signals, and the owner (which tells the control plane that this rank is stuck)."""
     with gil:
         engine = <object>e.self
         try:
@@ -285,7 +285,7 @@ cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
 cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
     """The descriptors that unfinished instructions wait for.
 
-    Not those that have something already, of a reduction that waits for another peer: poll would return at once.
+    Left out: channels of a reduction that have data already while it waits for another peer; poll would return at once.
     """
     cdef int i, j, n = 0
     cdef Instr* x
@@ -299,7 +299,7 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
             continue
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
-            ch.stream = r.stream        # a peek makes it wait for what it shows
+            ch.stream = r.stream        # peek makes this stream wait for the data that it shows
             if x.kind == REDUCE and ch.ops.peek(ch, &v, r.itemsize) == 1 and v.avail >= min(r.itemsize, v.length):
                 continue
             if ch.fd >= 0 and n < room:

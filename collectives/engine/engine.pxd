@@ -7,7 +7,7 @@ from hocket.collectives.engine.run cimport Core, Run
 
 
 cdef class Engine:
-    cdef Engine counter     # another one, that numbers our calls too; None: we do
+    cdef Engine counter     # the engine that numbers our calls too; None: this one does
     cdef Core core
     cdef uint32_t seq
     cdef readonly bint busy     # a blocking call is running, or has failed

@@ -1,7 +1,7 @@
 """The engine: one ordered queue of plans, run over the channels of its lanes, in the caller's thread, without the GIL.
 
 How a run goes forward is in drive.pyx, what an instruction does in instructions.pyx; asynchronous runs are in waiting/,
-what makes them go forward in progress.pyx.
+where progress.pyx drives them.
 """
 
 import os
@@ -21,7 +21,7 @@ from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMAT
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel
 
-cdef enum: RECENT = 16  # calls that can be asked for when ranks disagree; a rank is never further ahead by much
+cdef enum: RECENT = 16  # calls that are remembered for when ranks disagree; ranks are hardly ever further apart
 
 CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": ABORTED, "timeout": TIMED_OUT,
          "raised": RAISED, "done": DONE, "busy": BUSY}
@@ -77,9 +77,9 @@ cdef class Engine:
         return <uintptr_t>self.core.tx[peer].ops.multicast
 
     def abort(self, uint32_t first=0):
-        """Make every wait of this engine end, now and later; of calls before number `first` a little later.
+        """End every wait of this engine, now and later.  Calls before number `first` get GRACE_NS to finish.
 
-        The other ranks are past those, so all that they need is on its way.  From any thread.
+        The other ranks are past those calls, so all that they need is on its way.  From any thread.
         """
         if not self.core.aborted:
             self.core.aborted_at, self.core.aborted_from = hk_now(), first
@@ -194,7 +194,7 @@ cdef class Engine:
         """
         cdef int rc = BLOCKED
         if r.device == NULL:
-            if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be written to
+            if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be in use
                 free(self.scratch)
                 self.scratch = <char*>malloc(plan.scratch)
                 self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
@@ -213,7 +213,7 @@ cdef class Engine:
                 rc = drive(&self.core, r, 0)
         if rc == DONE:
             count_end(r)
-            self.busy = False       # after an error: what this rank was doing is asked for until the verdict is in
+            self.busy = False       # after an error it stays busy: until the verdict, others ask what it was doing
         else:
             self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came
         self.release()
@@ -254,7 +254,7 @@ cdef class Engine:
         return self.perform(r, plan)
 
     def hold(self, object arrays):
-        """Keep what a run that failed was given: a channel may not be through with it."""
+        """Keep the arrays of a failed run: a channel may still use them."""
         self.keep.append(arrays)
 
     def channel_error(self, int peer):

@@ -26,9 +26,9 @@ from hocket.errors import ArgumentError
 from hocket.transports.base import Lane, Traits
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
-"""Polls before the first yield: with a core for each local rank (over sockets fewer: each poll is a system call), and
-without: then the one waited for needs our core.  `hocket bench allreduce -n 8 -b 8 -e 8`, 8 ranks on 2 cores: 10 us,
-with 20 polls 16 us, of which a yield to the next rank takes 1 us."""
+"""Polls before the first yield: with a core for each local rank; over sockets, where each poll is a system call; and
+without such cores, where the awaited rank needs ours.  `hocket bench allreduce -n 8 -b 8 -e 8`, 8 ranks on 2 cores:
+10 us, with 20 polls 16 us, of which a yield to the next rank takes 1 us."""
 PLANS = 1024
 """Plans that a queue remembers."""
 CLOSE_WAIT = 1.0
@@ -37,7 +37,7 @@ POLLS_WITH_GIL = 200
 """Polls before the GIL is released: to release it and take it back costs a small call a tenth of its time
 (`hocket bench allreduce -n 2 -b 8 -e 8`: 0.43 us with, 0.49 us without)."""
 _pinned: list[Queue] = []
-"""Closed, but a library that cannot let go, or a thread in them, may still touch what they have; so that stays."""
+"""Closed queues that are kept: a library that cannot let go, or a thread in them, may still touch their memory."""
 
 
 class Hold:
@@ -55,7 +55,7 @@ class InHost:
         self.user, self.held = how.user, queue.pin(call.src, call.dst)
 
     def finish(self) -> None:
-        """The run has ended: so has the call."""
+        """The run has ended: nothing is left to do."""
 
 
 class Queue:
@@ -63,7 +63,7 @@ class Queue:
 
     `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
     `between`: the transports inside and across.  `traits`: of every transport that is open in this job, by its name.
-    Calls on GPU arrays have a queue of another class (gpu/queue.py), which overrides what says so here.
+    Calls on GPU arrays have a queue of a subclass (gpu/queue.py).
     """
 
     where = ""
@@ -178,7 +178,7 @@ class Queue:
         return send, recv
 
     def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
-        """Do kernels that meet carry out such a call alone?"""
+        """Does one kernel of each rank (gpu/meeting.pyx) carry out such a call?"""
         return False
 
     def prepared(self, call: Call, how: Resolved, plan: Plan, apart: bool) -> Any:
@@ -186,13 +186,13 @@ class Queue:
         return InHost(self, call, how)
 
     def abort(self) -> None:
-        """The communicator has failed, and its engines were told: soon nothing else of this queue waits either."""
+        """The communicator has failed, and its engines were told: end the other waits of this queue."""
 
     def settle(self, limit: float) -> None:
-        """At the end: wait, up to so many seconds, for what the last barrier does not wait for."""
+        """At the end: wait at most `limit` seconds for what the last barrier does not wait for."""
 
     def let_go(self) -> None:
-        """Before the lanes are closed: what stands on them."""
+        """Before the lanes are closed: free what uses them."""
 
     @property
     def eager(self) -> int:

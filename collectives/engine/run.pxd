@@ -72,14 +72,14 @@ cdef struct State:          # of one instruction, while its step is in flight
 cdef struct Run
 
 
-cdef struct DeviceOps:      # what computes on arrays that are not in host memory, in the order of a stream; see device.pyx
-    int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # 0, or -1 ...
+cdef struct DeviceOps:      # what computes on GPU arrays, in the order of a stream; see gpu/stream_ops.pyx
+    int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # all: 0, or -1
     int (*reduce)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
     int (*scale)(DeviceOps*, Run*, void* out, const void* source, size_t count, double factor) noexcept nogil
     int (*call)(DeviceOps*, Run*, void* source, void* out) noexcept nogil     # the kernel that meets those of other ranks
     int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
     int (*end)(DeviceOps*, Run*) noexcept nogil       # ... all of it has
-    const char* words       # ... for this reason
+    const char* words       # why the last one returned -1
     size_t piece            # bytes that its channels take at once
 
 
@@ -108,8 +108,8 @@ cdef struct Run:            # one execution of a plan
     int culprit             # the peer behind an error
     uint32_t foreign        # of a message that was not ours: its call number; of one matched by tag, its dtype
     size_t came             # ... and its bytes
-    uint64_t limit          # ns in which something must move, 0: any; counted once it has waited long enough to be looked at
-    uint64_t deadline       # ns, 0: not counted now
+    uint64_t limit          # ns that a wait may last while nothing moves, 0: for ever
+    uint64_t deadline       # ns, 0: not set in this wait
     Count* count            # of its kind of call
     uint64_t weight         # for how many calls its time stands, 0: it is not timed
     uint64_t began          # ns
@@ -137,7 +137,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     hk_channel** tx
     hk_channel** rx
     uint32_t* tx_mark       # in which pass the channel was last held by an unfinished message
-    uint32_t* rx_mark       # ... or, of recvs by tag, in which pass one has looked
+    uint32_t* rx_mark       # the same; of recvs by tag, the pass in which one has looked
     uint32_t pass_number
     Aside** aside           # NULL until a message of that peer's comes before its recv
     Run** rx_owner          # send/recv: the run that is in the middle of a message
@@ -151,7 +151,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     PyObject* self          # the Engine (borrowed)
     void* head              # queued asynchronous runs (work.Node), the first
     void* tail              # ... and the last
-    uint32_t pending        # are there any?  0 is a release: whoever queued or drove them is through
+    uint32_t pending        # are there any?  0 is stored with release, when no thread uses them any more
     uint32_t busy           # a blocking call drives this engine: nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs
@@ -166,7 +166,7 @@ cdef extern from "pthread.h" nogil:
 
 
 cdef inline bint may_drive(Core* e, bint caller) noexcept nogil:
-    """May this thread?  `caller`: it is not hocket's own."""
+    """May this thread drive the engine?  `caller`: it is not hocket's own."""
     return e.thread == ANY_THREAD or caller and (e.thread == CALLERS or e.thread == this_thread())
 
 

@@ -1,7 +1,8 @@
 """The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
 
-A direct-mapped table of 64 entries remembers what the general way (communicator/runner.py) resolved: same collective, dtype, shape,
-op, root, algorithm and kind of output means the same plan.  Anything unusual is a miss, and the general way decides.
+A direct-mapped table of 64 entries remembers what the general way (communicator/runner.py) resolved: calls of the same
+collective, dtype, shape, op, root, algorithm and kind of output have the same plan.  Anything unusual is a MISS, and
+the general way decides.
 """
 
 import weakref
@@ -94,7 +95,7 @@ cdef bint learn(object x) except -1:
     cdef const DLPackExchangeAPI* api
     if np.PyArray_CheckExact(x):
         a = <np.ndarray>x
-        # Not of strings, dates and records: their size or unit is not in the number, by which results are made.
+        # Not strings, dates and records: results are made by the type number, which lacks their size or unit.
         return np.PyArray_ISNOTSWAPPED(a) and (np.PyArray_TYPE(a) < NUMBERS or np.PyArray_TYPE(a) == HALF)
     if _tensor_type == NULL and type(x).__name__ == "Tensor" and hasattr(type(x), "__dlpack_c_exchange_api__"):
         api = <const DLPackExchangeAPI*>PyCapsule_GetPointer(type(x).__dlpack_c_exchange_api__, "dlpack_exchange_api")
@@ -118,7 +119,7 @@ cdef class Shortcut:
         self.engine = engine
         self.entries = [None] * ENTRIES
         self.limit = nanoseconds(timeout)
-        self.runner = weakref.ref(runner)   # it holds us: a communicator that is dropped goes at once
+        self.runner = weakref.ref(runner)   # weak, as it owns us: a dropped communicator is freed at once
 
     def set_timeout(self, double timeout):
         self.limit = nanoseconds(timeout)

@@ -10,7 +10,7 @@ import threading
 from types import CodeType, FrameType
 
 PACKAGE = str(pathlib.Path(__file__).resolve().parents[2])
-"""The folder in which ours are: hocket/, or the working tree where that is linked to."""
+"""The folder that holds our packages: hocket/, or the working tree that its links point to."""
 FOLDERS = (
     "algorithms", "collectives", "control", "frameworks", "hocket", "kernels", "system", "tools", "torch", "transports",
 )  # fmt: skip
@@ -19,7 +19,7 @@ LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
 
 
 def pass_over(place: str) -> None:
-    """What is in this folder or file is no code of the user's: a framework that calls us, say."""
+    """Code in this folder or file is not the user's: a framework that calls us, say."""
     found = os.path.realpath(place)
     _passed_over.append(os.path.join(found, "") if os.path.isdir(found) else found)
     _shown.cache_clear()

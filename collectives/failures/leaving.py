@@ -1,8 +1,8 @@
 """Ranks that leave the job while others go on: which calls still need them.
 
 A rank that leaves says how many calls it has finished on each communicator.  All that it had to send for those is on
-its way, so the others may finish them too; in a later call they would wait for nothing.  Messages are not counted: what
-was sent before has arrived when the ranks share memory, and is given a moment over sockets.
+its way, so the others may finish them too; in a later call they would wait in vain.  Messages are not counted: those
+sent before have arrived where the ranks share memory, and over sockets they get a moment to arrive.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class HasLeft(Exception):
 
 
 def missed_in_collective(number: int, finished: Mapping[int, int | None], seconds: float) -> list[int]:
-    """Whom call `number`, which has waited so long, waits for in vain; `finished`: by rank, None if it did not say."""
+    """The ranks that call `number` waits for in vain after `seconds`.  `finished`: by rank; None if it did not say."""
     return sorted(r for r, last in finished.items() if (seconds > GRACE if last is None else number > last))
 
 
 def missed_in_messages(calls: Iterable[Plan | None], left: Set[int]) -> list[int]:
-    """The same of sends and receives; one from any rank can end while one of them is there."""
+    """The same for sends and receives.  A recv from any rank waits in vain only if all of these have left."""
     for call in calls:
         gone = call.peers & left if call is not None else frozenset()
         if call is not None and gone and (call.collective != "recv" or gone == call.peers):

@@ -1,4 +1,4 @@
-"""When a rank waits long: the hub learns what for, its log says for whom, and who has left is not waited for."""
+"""When a rank waits long: it tells the hub in which call, logs which ranks hold it up, and gives up those that left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("hocket")
 STUCK_AFTER = 0.2
 """Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
 STILL_WAITING, ANSWERS = 10.0, 0.5
-"""Seconds of waiting after which a rank says for whom, and for which it waits for their answers first."""
+"""Seconds of waiting after which a rank asks the others what they do, and seconds more until it logs the answers."""
 
 
 @dataclass
@@ -31,21 +31,21 @@ class Waiting:
     asked: bool = False
     said: bool = False
     left: frozenset[int] = frozenset()
-    """Ranks that had left, and that it could not end without, when it last looked."""
+    """Ranks that had left, or were stranded by these, when it last looked."""
 
 
 class LongWaits:
-    """Those of a communicator's engines."""
+    """The long waits of a communicator's engines."""
 
     def __init__(self, members: Members) -> None:
         self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
         self.name, self.rank, self.size = members.name, members.rank, members.size
         self.told: dict[int, Account] = {}
-        """What other world ranks said that they were doing, when this one asked as it waited long."""
+        """What other world ranks said they were doing, when this rank asked in a long wait."""
         self._waits: dict[Engine, Waiting] = {}
 
     def go_on(self, engine: Engine, seconds: float) -> Waiting:
-        """It has waited for `seconds` by now: tell the hub, or say for whom, if that is long."""
+        """`engine` has waited for `seconds` by now: if that is long, tell the hub, or log which ranks hold it up."""
         plan, _, seq, _ = at(engine)
         waiting = self._waits.get(engine)
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
@@ -71,7 +71,7 @@ class LongWaits:
         if plan is None or plan.algorithm != "message":
             counted = said if queue is self.members.main else dict.fromkeys(said)
             gone = missed_in_collective(number, counted, waiting.seconds)
-        else:  # what it sent before it left may have come since this wait last looked for it
+        else:  # a message sent before its rank left may have come since this wait last looked
             gone = missed_in_messages([plan if engine.busy else None, *under_way(engine)], before)
             if waiting.seconds < GRACE and not all(queue.is_local(r) for r in gone):
                 gone = []
@@ -79,9 +79,9 @@ class LongWaits:
             raise HasLeft(gone)
 
     def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
-        """Once in a call that takes long: ask the others what they are doing, and a moment later log it.
+        """Once in a long call: ask the others what they are doing, and a moment later log it.
 
-        Of all ranks that wait the hub answers one; the others have nothing to say.
+        The hub answers only one of the ranks that wait; the others log nothing.
         """
         if not waiting.asked:
             waiting.asked = True

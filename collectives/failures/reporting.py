@@ -1,7 +1,7 @@
 """When a call fails: tell the others, hear them, and raise what happened.
 
-What a rank was doing is asked for by the control plane (`stop`), what came of it arrives as a verdict (`hear`);
-both on the reactor's thread, while the failed call waits in `fail`.
+The control plane asks what a rank was doing (`stop`), and later tells its verdict (`hear`), both on the reactor's
+thread, while the failed call waits in `fail`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DONE = CODES["done"]
 VERDICT_WAIT = 3.0
 """Seconds a failed call waits for the hub to hear all sides."""
 TOLD = 1.0
-"""Seconds in which the control plane tells why a connection has ended."""
+"""Seconds that a call waits for the control plane to tell why a connection has ended."""
 
 
 class Reporter:
@@ -50,7 +50,7 @@ class Reporter:
         self.long_waits = LongWaits(members)
         self._heard = threading.Event()
         self._stranded: dict[int, list[int]] = {}
-        """Members that cannot go on, as those have left."""
+        """Members that cannot go on, and the members that left them so."""
 
     def usable(self) -> None:
         """Raise what ended this communicator, if something did."""
@@ -134,7 +134,7 @@ class Reporter:
     def _end_as_left(self, gone: list[int], engine: Engine, account: Account) -> NoReturn:
         """These ranks have left, and the call cannot end without them.
 
-        The others notice by themselves in their next collective, not in messages, for which they may wait for this one.
+        The others notice it themselves in their next collective.  In messages they may wait for this rank: it reports.
         """
         if self.verdict is not None:
             raise wording.build(self.verdict, self.world_ranks, self.rank, account["call"], self.closed)
@@ -169,7 +169,7 @@ class Reporter:
             queue.engine.abort(first if queue is self.members.main else 0)
 
     def _end_waits(self) -> None:
-        """Those of streams."""
+        """End the waits of streams."""
         for queue in list(self.members.queues.values()):
             queue.abort()
 
@@ -212,9 +212,9 @@ class Reporter:
     def _where(self) -> str:
         """The user's line that is in a call on this communicator, whichever thread it is in."""
         for ident, frame in list(sys._current_frames().items()):
-            look: Any = frame if ident != threading.get_ident() else None  # not the reactor, who asks
+            look: Any = frame if ident != threading.get_ident() else None  # not the reactor's, which asks
             while look is not None:
-                caller = look.f_locals.get("self")  # of a user's class we ask nothing
+                caller = look.f_locals.get("self")  # a user's class is not asked for attributes
                 if isinstance(caller, ShortWay) and getattr(caller, "reporter", None) is self:
                     return thread_site(ident)
                 look = look.f_back
@@ -231,7 +231,7 @@ class Reporter:
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
         waiting = self.long_waits.go_on(engine, seconds)
-        if self.world.left and not self.halted:  # a verdict says more: a rank that left may have followed another
+        if self.world.left and not self.halted:  # a verdict knows more: a rank may have left because another failed
             self.long_waits.look_who_left(engine, waiting, self._stranded)
 
     def give_up(self, error: BaseException) -> None:

@@ -104,7 +104,7 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
 
 
 def still_waiting(mine: Account, others: dict[int, Account | None], seconds: float) -> str:
-    """What a rank logs that waits long: its call, and what those are doing that hold it up."""
+    """The log line of a rank that waits long: its call, and what the ranks that hold it up are doing."""
     awaited = mine.get("waits_for")
     late = {
         r: describe_account(a) for r, a in others.items()
@@ -119,9 +119,9 @@ def still_waiting(mine: Account, others: dict[int, Account | None], seconds: flo
 
 
 def holding_up(awaited: Sequence[int], accounts: Mapping[int, Account]) -> list[int]:
-    """Of the ranks that a message waits for, and those that they wait for themselves: who holds up the rest.
+    """The ranks that hold up a message, of those that it waits for and those that these wait for in turn.
 
-    Those that do not answer; else those that wait for nobody; else, as all wait for each other, the awaited.
+    They are those that do not answer; else those that wait for nobody; else, as all wait for each other, the awaited.
     """
     reached, ahead = set(), list(awaited)
     while ahead:
@@ -148,7 +148,7 @@ def arrived(account: Account, seq: int) -> bool:
 
 
 def lost(gone: list[int], how: str, me: int, call: str) -> errors.PeerLostError:
-    """The exception for ranks that are no more."""
+    """The exception for ranks that are gone."""
     during = f" during {call}" if call else ""
     return errors.PeerLostError(
         f"{ranks(gone)} {'is' if len(gone) == 1 else 'are'} gone{during}: {how or 'its process ended'}; "

@@ -32,14 +32,14 @@ class OnGpu:
         self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
 
     def _kernel(self, how: Resolved) -> int:
-        """What reduces, piece by piece."""
+        """The kernel that reduces, piece by piece; 0: none."""
         dtype = self.call.model.dtype
         if how.expression is not None:
             return self.at.kernel_by(dtype, how.expression.text)
         return self.at.kernel(dtype, OPS[how.code].name) if how.code >= 0 else 0
 
     def _meet(self, call: Call, algorithm: str, how: Resolved) -> None:
-        """Let a kernel of each rank carry out the call, which the context has said that it `carries`."""
+        """Let one kernel of each rank carry out the call, as the context `carries` it."""
         assert call.src is not None and call.dst is not None
         name, dtype, expression = KERNELS[call.collective, algorithm], call.src.dtype.name, None
         if how.expression is not None:
@@ -54,5 +54,5 @@ class OnGpu:
 
     def finish(self) -> None:
         """All has been issued: let the caller's stream see it."""
-        if self.apart and not self.at.closed:  # else all in that stream is done
+        if self.apart and not self.at.closed:  # once closed, all work of that stream has ended
             self.device.follow(current_stream(self.call.model.array, self.device.ordinal), self.stream)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def function(device: Device, kernel: kernels.Kernel) -> int:
-    """Its CUfunction."""
+    """The CUfunction of `kernel` on this GPU."""
     major, minor = device.capability
 
     def load() -> bytes:

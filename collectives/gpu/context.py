@@ -28,15 +28,15 @@ from hocket.transports.pinned import channels
 LAST_WORD = 1.0
 """Seconds that a lane waits at its end for its peers to let go."""
 RELEASE_WAIT = 1.0
-"""Seconds that the process's end waits for waits to be ended."""
+"""Seconds that the end of the process waits until streams no longer wait for peers."""
 GRACE = 1.0
-"""Seconds after a failure in which what is on its way may still come: results of calls before the one that failed."""
+"""Seconds after a failure in which results of earlier calls may still arrive."""
 RELEASES, RELEASE_EVERY = 100, 0.1
-"""How often waits are ended then, and how many seconds apart: a rank that lives may undo it by what it has issued."""
+"""How often streams' waits are ended then, and how many seconds apart: a live rank's issued work may undo it."""
 
 
 class GpuContext:
-    """What a queue has of this rank's GPU: lanes to the peers, and what computes."""
+    """A queue's part of this rank's GPU: lanes to the peers, streams, scratch memory and kernels."""
 
     def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
         self.device = driver.device(ordinal)
@@ -51,7 +51,7 @@ class GpuContext:
         self._kept: list[Buffer] = []
         self._releasing: threading.Thread | None = None
         self._started, self._last = threading.Lock(), threading.Lock()
-        """Taken once: by who starts that thread; by who gives everything back."""
+        """Each is taken once: by the caller that starts that thread; by the one that gives everything back."""
         self._closing, self._hurry, self._released = threading.Event(), threading.Event(), threading.Event()
         self.is_driven: Callable[[], bool] = lambda: False
         """Is a call of the queue under way in some thread?"""
@@ -65,7 +65,7 @@ class GpuContext:
         self.offer: Any = None
         """What the peers need (JSON)."""
         try:
-            if len(self._near) > 1:  # there is not only this rank itself
+            if len(self._near) > 1:  # besides this rank there are others
                 room = ROOM if self._processors else 0
                 self.lane = lane.Lane(self.device, near.index(rank), len(near), not found.why_events, room)
                 self.offer = self.lane.offer()
@@ -81,14 +81,14 @@ class GpuContext:
         return self.lane.open(self._near[peer], offer, out, in_)
 
     def complete(self) -> None:
-        """All peers of this host are open."""
+        """The channels to all peers of this host are open: let kernels meet, if they can."""
         if self._processors and self.lane is not None:
             rooms = [self.lane.room(place) for place in self._order]
             self.meeting = Meeting(self.device, self._rank, rooms, self._processors)
             self.ops.join(self.meeting)
 
     def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
-        """Do kernels that meet carry out such calls alone?  The same on all members."""
+        """Does one kernel of each rank (meeting.pyx) carry out such calls?  The same on all members."""
         if self.meeting is None or call.src is None or how.function is not None:
             return False
         ours = (call.collective, algorithm.name) in KERNELS and algorithm is get(call.collective, algorithm.name)
@@ -96,7 +96,7 @@ class GpuContext:
         return ours and even and 0 < call.src.nbytes <= LARGEST
 
     def register(self, buffer: Buffer) -> str:
-        """Let peers of this host read the allocation that this is part of in place; why they cannot, or ""."""
+        """Let peers of this host read the allocation of `buffer` in place.  Why they cannot, or ""."""
         if self.lane is None:
             return "no other rank's GPU is mapped here"
         if buffer.device != self.device.ordinal:
@@ -107,7 +107,7 @@ class GpuContext:
         return why
 
     def abort(self) -> None:
-        """The communicator has failed: soon no stream waits for a peer any more.  From any thread; returns at once."""
+        """The communicator has failed: let a new thread end the streams' waits for peers.  From any thread."""
         if self._started.acquire(blocking=False):
             with _lock:
                 _ending.append(self)
@@ -118,7 +118,7 @@ class GpuContext:
     def _release_quietly(self) -> None:
         try:
             self._release()
-        except TransportError:  # of a GPU that is lost, whose streams wait for nothing
+        except TransportError:  # the GPU is lost, and its streams wait for nothing
             pass
         finally:
             self._released.set()
@@ -133,27 +133,27 @@ class GpuContext:
         if self.meeting is not None:
             self.meeting.abort()
         if self.lane is not None:
-            for _ in range(RELEASES):  # so long no peer uses what is given back then
+            for _ in range(RELEASES):  # after that no peer uses what is given back below
                 could = self.lane.release()
                 self._released.set()
                 if not could or self._closing.wait(RELEASE_EVERY):
                     return
-        while self.is_driven():  # a function of the user's may still be at it
+        while self.is_driven():  # a user's function may still run
             if self._closing.wait(RELEASE_EVERY):
                 return
         if self._last.acquire(blocking=False):
             self._give_back(clean=False)
 
     def leave(self) -> None:
-        """End the waits now, if they are to be ended."""
+        """End the streams' waits now; called for contexts whose `abort` has begun to."""
         if self.lane is not None:
             self._hurry.set()
             self._released.wait(RELEASE_WAIT)
 
     def close(self) -> None:
-        """Let go of the peers' memory; of ours when they have.
+        """Unmap the peers' memory, and free ours when they have unmapped it.
 
-        Meanwhile they may be lost: `abort` still ends the waits of streams.  If it did before, its thread gives back.
+        Peers may be lost meanwhile: `abort` still ends the streams' waits.  If it came first, its thread gives back.
         """
         if self._releasing is not None or not self._last.acquire(blocking=False):
             return
@@ -170,7 +170,7 @@ class GpuContext:
 
     def _give_back(self, clean: bool) -> None:
         if self.lane is not None:
-            self.device.settle()  # what uses the peers' memory is through
+            self.device.settle()  # work that uses the peers' memory has ended
         self.ops.close()
         self.pinned.close()
         if self.meeting is not None:
@@ -184,13 +184,13 @@ class GpuContext:
 
 _lock = threading.Lock()
 _ending: list[GpuContext] = []
-"""Whose streams' waits are being ended."""
+"""Contexts whose streams' waits are being ended."""
 _mapped: list[Buffer] = []
-"""Registered, and perhaps still mapped by peers that did not say goodbye: not freed before the process ends."""
+"""Registered arrays that peers may still map, as they did not say goodbye: kept until the process ends."""
 
 
 def leave() -> None:
-    """The process ends, and with it our threads: whatever frees arrays after this must not wait for a peer."""
+    """The process ends, and with it our threads: end the streams' waits, or freeing an array might wait for a peer."""
     with _lock:
         left = list(_ending)
     for each in left:

@@ -1,4 +1,4 @@
-"""A user's function as the op of a call on GPU arrays: called with arrays where the bytes are, in stream order."""
+"""A user's function as the op of a call on GPU arrays: called with arrays on the GPU, in stream order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class GpuFold:
     """`function(a, b) -> array` folded over the operands whose addresses the engine hands out, in rank order.
 
-    The function works on `stream`, which is its library's current one meanwhile, and leaves its arguments as they are:
-    they are the caller's x, and memory that other ranks read too.
+    The function works on `stream`, which is its library's current one meanwhile.  It must not write to its arguments,
+    which are the caller's x, or memory that other ranks read too.
     """
 
     def __init__(self, function: Function, model: Buffer, device: Device, stream: int) -> None:
@@ -40,7 +40,7 @@ class GpuFold:
         return borrowed.lend(self._array, address, nbytes, *self._where)
 
     def _checked(self, total: Any, count: int) -> Buffer:
-        """A result of the function, if it can be taken as it is."""
+        """The function's result as a buffer, if its place, dtype and shape are right."""
         result = describe(total, "the result of op")
         if result.device != self.device.ordinal:
             where = f"on GPU {result.device}" if result.device >= 0 else "in host memory"

@@ -22,7 +22,7 @@ ON_GPU = "the first call on GPU arrays"
 
 
 class Gpus:
-    """The same on all members, but for what says "this rank"."""
+    """The attributes are the same on all members, except those that say "this rank"."""
 
     def __init__(self) -> None:
         self.why_staged: str | None = None
@@ -30,16 +30,16 @@ class Gpus:
         self.all_mapped = True
         """Can every member map every other's GPU memory?"""
         self.why_events = ""
-        """Why marks are events, and not words that streams wait for; ""."""
+        """Why streams wait for each other by events, and not by words in memory; "": by words."""
         self.why_apart = ""
-        """Why no kernel carries out a call alone, meeting those of the other ranks; ""."""
+        """Why no kernels of all ranks meet (meeting.pyx); "": they do."""
         self.why_pinned: dict[int, str] = {}
         """The ranks that this rank reaches through pinned memory, and why."""
         self.unregistered: dict[str, int] = {}
-        """Why memory that was to be registered by this rank is not: so many arrays each."""
+        """Reasons why arrays of this rank could not be registered, and for how many each."""
         self._ordinal = -1
         self._first = threading.Lock()
-        """Held by the first call on GPU arrays: threads may make several at once, and the steps are those of one."""
+        """Held while the queue is made: several threads may make the first call at once."""
         self._to_register: list[Buffer] = []
 
     def queue(self, runner: Runner, gpu: int, timeout: float | None) -> Queue | None:
@@ -61,16 +61,16 @@ class Gpus:
         members = runner.members
         without = [r for r, member in enumerate(members.world_ranks) if not members.world.gpus[member]]
         if without:
-            self.why_staged = f"rank {without[0]} has no GPU, or says so (HOCKET_GPU)"
+            self.why_staged = f"rank {without[0]} has no GPU, or HOCKET_GPU says so"
             return
         try:
             self._make_queue(runner, gpu, functools.partial(runner.share, within=ON_GPU, timeout=timeout))
-        except BaseException as error:  # the others would wait for us in the next step
+        except BaseException as error:  # the other ranks would wait for this one in the next step
             runner.reporter.give_up(error)
             raise
 
     def _make_queue(self, runner: Runner, gpu: int, share: Callable[[Any], list[Any]]) -> None:
-        from hocket.collectives.gpu import context  # only who has arrays on a GPU needs these
+        from hocket.collectives.gpu import context  # only a rank with arrays on a GPU needs these
         from hocket.collectives.gpu.queue import GpuQueue
 
         members, reporter = runner.members, runner.reporter
@@ -84,7 +84,7 @@ class Gpus:
                 mine.abort()
                 raise
             members.queues["gpu", None] = made
-            if reporter.halted:  # meanwhile, and that queue was not there to be told
+            if reporter.halted:  # it failed meanwhile, before this queue could be told
                 made.engine.abort()
                 made.abort()
             made.engine.count_with(members.main.engine)
@@ -95,10 +95,10 @@ class Gpus:
                 self._register(mine, buffer)
             self._to_register.clear()
         self.why_events, self.why_apart = found.why_events, found.why_apart
-        self.why_staged = found.why_staged  # the last: other threads look at it
+        self.why_staged = found.why_staged  # set last: other threads look at it
 
     def register(self, members: Members, buffer: Buffer) -> None:
-        """Tell the queue of GPU arrays, now or when there is one, that this array's memory stays."""
+        """Register this array with the queue of GPU arrays, now or when there is one."""
         if buffer.device < 0:
             raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
         queue = cast("GpuQueue | None", members.queues.get(("gpu", None)))
@@ -117,7 +117,7 @@ class Gpus:
         self._to_register.clear()
 
     def words(self, size: int) -> list[str]:
-        """How arrays on GPUs go to the other members of so many, for people; [] if there were none yet."""
+        """How GPU arrays go to the other members, in words; [] if there were none yet.  `size`: of the communicator."""
         if self.why_staged is None:
             return []
         if self.why_staged:

@@ -23,7 +23,7 @@ cdef struct Meet:
     hk_peers* peers         # parameters of the next launch ...
     hk_pointers* windows    # ... those of its parity ...
     hk_pointers both[2]     # ... among these
-    uint32_t* host          # not 0: give up; why one has
+    uint32_t* host          # [0], not 0: kernels give up; [1]: why one has
 
 
 cdef void next_call(Meet* m, uint64_t limit_ns) noexcept nogil

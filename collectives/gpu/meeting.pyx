@@ -1,7 +1,8 @@
 """Calls that one kernel of each rank carries out: the ranks have a GPU each, where the kernels meet by flags.
 
-The hosts meet first, as before another library's collective (MEETING in algorithms/choice/delegated.py): so all ranks are in the
-same call, and a kernel waits for the streams of the others, never for their hosts.  kernels/gpu/flags.cuh is how they meet.
+The hosts meet first, as before another library's collective (MEETING in algorithms/choice/delegated.py).  So all ranks
+are in the same call, and a kernel waits for the others' streams, never for their hosts.  kernels/gpu/flags.cuh is how
+kernels meet.
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -17,12 +18,12 @@ from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.gpu import launch
 
 LARGEST = 1 << 20
-"""Bytes of a vector: of longer ones the copies count for more than the launches."""
+"""Bytes of a vector: for longer ones the copies cost more than the launches."""
 FLAGS = launch.FLAG_BYTES + 256
 """Bytes that the flags and the status take: all that a trial needs."""
 _WINDOW = -(-launch.blocks_bytes(LARGEST, launch.RANKS) // 256) * 256
 ROOM = FLAGS + 2 * _WINDOW + launch.scratch_bytes(LARGEST, 2)
-"""Bytes of each rank's that all map: the flags, two windows, and what one rank has reduced.  Zeros at first."""
+"""Bytes of each rank that all ranks map: the flags, two windows, and its reduced part.  Zeros at first."""
 TRIAL = 1.0
 """Seconds that kernels which are launched together may take to meet."""
 KERNELS = {
@@ -37,7 +38,7 @@ cdef enum:
 
 
 cdef void next_call(Meet* m, uint64_t limit_ns) noexcept nogil:
-    """What the kernel that is launched next is given; 0: no limit."""
+    """Set the parameters of the next launch; `limit_ns` 0: no limit."""
     m.peers.epoch += 1
     m.peers.limit_ns = limit_ns if limit_ns else <uint64_t>1 << 62
     m.windows[0] = m.both[m.peers.epoch % 2]
@@ -53,10 +54,10 @@ cdef int gave_up(Meet* m, const char* which, char* words, size_t room) noexcept 
 
 
 cdef class Meeting:
-    """This rank's part.
+    """This rank's part in the meetings of a queue's kernels.
 
-    `rooms`: where the ROOM bytes of each rank lie, as mapped here, this rank's too; of FLAGS bytes only `barrier` can be
-    had.  `multiprocessors`: of the smallest GPU among them, so that the grids are the same.
+    `rooms`: the addresses of all ranks' ROOM bytes, as mapped here, this rank's included; FLAGS bytes are enough for
+    `barrier`.  `multiprocessors`: of the smallest GPU among them, so that the grids are the same.
     """
 
     def __init__(self, Device device, int rank, list rooms, int multiprocessors):
@@ -94,12 +95,12 @@ cdef class Meeting:
 
     @property
     def given_up(self) -> str:
-        """As `gave_up` says; ""."""
+        """Why a kernel has given up; "" if none has."""
         cdef char words[160]
         return words.decode() if gave_up(&self.meet, b"", words, sizeof(words)) else ""
 
     def close(self) -> None:
-        """When no kernel waits any more."""
+        """Not before all kernels have ended."""
         cdef uint32_t* host = self.meet.host
         self.meet.host = NULL
         if host != NULL:

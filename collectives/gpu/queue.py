@@ -29,7 +29,7 @@ class GpuQueue(Queue):
 
     def __init__(self, context: GpuContext, *members: Any, between: tuple[str, str], **how: Any) -> None:
         self.context = context
-        inside, across = between  # names of their own: what was measured of host arrays says nothing of GPUs'
+        inside, across = between  # own names: times measured on host arrays say nothing about GPU arrays
         own = inside and context.transport, across and f"cuda over {across}"
         super().__init__(*members, between=own, segment=context.segment, **how)
         context.is_driven = lambda: self.engine.driven
@@ -50,9 +50,9 @@ class GpuQueue(Queue):
         self.context.abort()
 
     def settle(self, limit: float) -> None:
-        """Calls that nobody waited for end before the last barrier, as others do; so does the GPU's own part.
+        """Let calls that nobody waited for end before the last barrier, on the GPU too.
 
-        After the barrier nobody waits long for another to let go of its memory.
+        So after the barrier no rank waits long for another to unmap its memory.
         """
         deadline = time.monotonic() + limit
         while (first := oldest(self.engine)) is not None:
@@ -61,7 +61,7 @@ class GpuQueue(Queue):
         with contextlib.suppress(TransportError):  # that GPU is lost
             self.context.device.settle()
         meeting = self.context.meeting
-        if meeting is not None and meeting.given_up:  # and no call came that would have said so
+        if meeting is not None and meeting.given_up:  # and no later call has raised it
             log.error("at close: the result of an earlier call is wrong: %s", meeting.given_up)
 
     def let_go(self) -> None:

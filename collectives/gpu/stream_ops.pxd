@@ -13,7 +13,7 @@ cdef struct Gpu:
     hk_device* device
     int most, block                 # blocks of a launch; threads of a block
     CUevent through                 # the last run that used the scratch memory
-    uint32_t refusals               # of the driver, when the run began
+    uint32_t refusals               # the device's count of the driver's, when the run began
     Meet* meet                      # of the queue's kernels with those of other ranks; or NULL
 
 
@@ -22,7 +22,7 @@ cdef struct Launch:                 # of a kernel, with all that it needs
     unsigned int blocks, threads
     void** parameters
     Meet* meet                      # it meets the other ranks' kernels; or NULL
-    int x                           # of a call that meets: which parameter is x; the next is out
+    int x                           # of a call that meets: the index of the parameter x; the next is out
 
 
 cdef class StreamOps:
@@ -39,4 +39,4 @@ cdef class StreamOps:
 cdef class OnStream(Placed):
     cdef StreamOps at
     cdef Launch launch      # of the kernel that meets
-    cdef object kept        # what its parameters lie in
+    cdef object kept        # keeps the launch's parameters alive

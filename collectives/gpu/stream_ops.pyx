@@ -25,7 +25,7 @@ from hocket.transports.cuda_ipc.lane import SLOT
 
 cdef enum:
     WAYS = 8                # operands of one launch (kernels/gpu/cuda.cuh)
-    THREAD_BYTES = 16       # ... which a thread takes at a time
+    THREAD_BYTES = 16       # bytes of each operand that a thread takes at a time
 
 
 cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
@@ -106,8 +106,8 @@ cdef int meet(DeviceOps* a, Run* r, void* source, void* out) noexcept nogil:
     return rc
 
 
-# Runs follow each other as the engine issues them, in whatever streams: only one at a time may use the scratch memory,
-# and kernels meet those of the other ranks in the order of the calls.
+# Runs follow each other as the engine issues them, whatever their streams: only one at a time may use the scratch
+# memory, and kernels meet those of the other ranks in the order of the calls.
 
 cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
     cdef Gpu* gpu = <Gpu*>a
@@ -120,7 +120,7 @@ cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
 
 cdef int end(DeviceOps* a, Run* r) noexcept nogil:
     cdef Gpu* gpu = <Gpu*>a
-    if r.nsteps and gpu.device.refusals != gpu.refusals:    # a channel could not say so: `consume` returns nothing
+    if r.nsteps and gpu.device.refusals != gpu.refusals:    # in a channel's `consume`, which returns nothing
         return -1
     return in_turn(gpu, r, hk_device_record)
 
@@ -158,7 +158,7 @@ cdef class StreamOps:
         return self._function(kernels.reduce_by(dtype.name, expression), expression)
 
     def join(self, Meeting meeting) -> None:
-        """Kernels of this queue meet those of the other ranks there."""
+        """Let kernels of this queue meet those of the other ranks in `meeting`."""
         self.meeting, self.gpu.meet = meeting, &meeting.meet
 
     def scaler(self, dtype) -> int:
@@ -166,7 +166,7 @@ cdef class StreamOps:
         return self._function(kernels.scale(dtype.name))
 
     def _function(self, kernel, expression=None):
-        """`expression`: the user's that it is made of."""
+        """`expression`: the user's text that the kernel is made of, for errors."""
         try:
             return function(self.device, kernel)
         except Error as why:
@@ -188,9 +188,9 @@ cdef class StreamOps:
         return self.side
 
     cdef char* memory(self, size_t nbytes) except NULL:
-        """At least so many bytes.  One at a time has them, in the order of the calls' streams."""
+        """Scratch of at least so many bytes.  One run at a time uses it (`in_turn`)."""
         if self.largest < nbytes:
-            nbytes = max(nbytes, 2 * self.largest)      # so all of them together are few, and less than twice the last
+            nbytes = max(nbytes, 2 * self.largest)      # so the blocks are few, and together less than twice the last
             self.scratch, self.largest = self.device.alloc(nbytes), nbytes
             self.blocks.append(self.scratch)    # what was issued before may still use the smaller ones
         return <char*>self.scratch
@@ -213,7 +213,7 @@ cdef class StreamOps:
 
 
 cdef class OnStream(Placed):
-    """On this GPU, in the order of this stream, to be reduced by this kernel."""
+    """Arrays on this GPU: the stream that orders their call, and the kernels that reduce and scale them."""
 
     def __init__(self, StreamOps at, uintptr_t stream, uintptr_t kernel=0, uintptr_t scaler=0):
         self.at, self.device = at, &at.gpu.base

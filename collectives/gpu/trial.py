@@ -13,26 +13,26 @@ from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc.proof import Proof
 
 Share = Callable[[Any], list[Any]]
-"""Gives a JSON value, gets every member's; one step of all of them."""
+"""Takes a JSON value and returns every member's, by rank.  All members call it together."""
 
 
 class Found(NamedTuple):
-    """What came of it.  The same on all members."""
+    """What the trial found.  The same on all members."""
 
     why_staged: str
-    """Why arrays must go through host memory whole; ""."""
+    """Why arrays must go through host memory whole; "" if they need not."""
     mapped: list[list[str]]
     """[a][b]: why the memories of a's GPU and b's cannot be mapped by each other, "" if they can."""
     why_events: str
-    """Why streams cannot wait for words that other ranks' streams write, ""; see mark.h."""
+    """Why streams cannot wait for words that other ranks' streams write; "" if they can.  See mark.h."""
     why_apart: str
-    """Why kernels of all ranks cannot meet (meeting.pyx), ""."""
+    """Why kernels of all ranks cannot meet (meeting.pyx); "" if they can."""
     processors: int
     """Multiprocessors of the smallest GPU."""
 
 
 def tried(comm: Any, ordinal: int, share: Share) -> Found:
-    """All steps, on the GPU of this number here."""
+    """All steps of the trial, on this rank's GPU number `ordinal`."""
     proof, why = None, ""
     try:
         proof = Proof(driver.device(ordinal), comm.rank, comm.size, FLAGS)
@@ -62,7 +62,7 @@ def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
     processors = min(offer["processors"] for offer in offers)
     why_apart = first(share, why_apart) or _no_meeting(comm, share, proof, processors)
     proof.let_go()
-    share(None)  # now nobody has it mapped
+    share(None)  # now no rank has this one's memory mapped
     proof.close()
     return Found("", both, why_events, why_apart, processors)
 
@@ -74,7 +74,7 @@ def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
     why = first(share, proof.wait(peers))
     if not why:
         why = first(share, proof.tell(peers))
-    unheard = first(share, proof.heard())  # ends the waits of those who could, too
+    unheard = first(share, proof.heard())  # which also ends the waits of the streams that could wait
     return why or unheard
 
 
@@ -104,7 +104,7 @@ def _no_meeting(comm: Any, share: Share, proof: Proof, processors: int) -> str:
             made.callback(device.end_stream, stream)
             meeting = Meeting(device, comm.rank, [proof.room(r) for r in range(comm.size)], processors)
             made.callback(meeting.close)
-            made.callback(_refusal, device.synchronize, stream)  # the kernel looks at what is given back then
+            made.callback(_refusal, device.synchronize, stream)  # the kernel uses what is given back after it
             meeting.prepare()
         except Error as error:  # the compiler's too
             why = str(error)
@@ -125,12 +125,12 @@ def _refusal(function: Callable[..., object], *args: Any) -> str:
 
 
 def first(share: Share, why: str) -> str:
-    """What the first rank says that refuses; ""."""
+    """The first refusal by rank, with that rank's number; "" if no rank refuses."""
     return next((f"rank {rank}: {said}" for rank, said in enumerate(share(why)) if said), "")
 
 
 def _host(comm: Any, rank: int) -> str | None:
-    """The host channel below must be memory: a packet of some bytes is all that it carries."""
+    """Why the host channel to `rank` is not memory, which a GPU channel needs below it; None if it is."""
     if rank == comm.rank:
         return None
     host = comm.world.transport(comm.world_ranks[rank])

@@ -145,7 +145,7 @@ def _communicator(
             log.info("rank %d to rank %d: %s", start.rank, peer, world.transport(peer))
     if start.open_store and start.rank == 0 and len(world.hosts) > 1:
         warn_of_open_store()
-    _worlds[:] = [each for each in _worlds if not each.reporter.closed]  # what was left may go, and its memory with it
+    _worlds[:] = [each for each in _worlds if not each.reporter.closed]  # closed ones may go, with their memory
     _worlds.append(comm)
     if make_default:
         default.set_default(comm)
@@ -170,7 +170,7 @@ def _join(start: Start, settings: Config, names: list[str], wait: float) -> Worl
         except BaseException:
             session.close()
             raise
-    except BaseException:  # nothing of a start that failed stays
+    except BaseException:  # a failed start leaves nothing behind
         reactor.close()
         raise
 
@@ -215,7 +215,7 @@ def check_transports(*names: str) -> None:
 
 
 def _interface(session: Session, settings: Config) -> str:
-    """The address that the other ranks reach us by: the one our own way to the rendezvous starts from."""
+    """The address at which the other ranks reach us: our end of the connection to the rendezvous."""
     if settings.iface:
         return settings.iface
     here: Any = session.local_address

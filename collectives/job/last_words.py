@@ -1,8 +1,8 @@
-"""What a rank died of, told to `hocket run`: so that it names the rank that began, not one that only followed.
+"""What a rank died of, for `hocket run`, which names the rank that failed first, not one that only followed.
 
 When a rank dies the others raise PeerLostError, and may end before it.  So at its exit a rank leaves a line of JSON in
-a file of the job's private directory, {"followed": bool, "text": "ValueError: ..."}; one that was killed leaves none,
-nor one that never came to hocket.  Neither followed anybody, nor did one whose text is empty: it just ends.
+a file of the job's private directory: {"followed": bool, "text": "ValueError: ..."}.  A rank that was killed leaves no
+file, nor one that never called hocket: both count as not having followed.  An empty text: the rank just ends.
 """
 
 from __future__ import annotations

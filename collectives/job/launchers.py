@@ -69,7 +69,7 @@ def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
 
 
 def claims_of(environ: Environ) -> list[Claim]:
-    """What the launchers say, who agree; never empty."""
+    """What the launchers say; never empty.  ArgumentError if they disagree."""
     return _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
 
 

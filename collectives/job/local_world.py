@@ -43,10 +43,10 @@ class _Meeting:
         self.asked: dict[str, float] = {}
         self.mail: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
         self.faults = Faults(lambda rank, message: self.mail.append((rank, message)), lambda seconds, call: None, {})
-        """All ranks answer at once, so nobody's time is ever over."""
+        """All ranks answer at once, so no time limit ever expires."""
 
     def tell(self, what: Callable[[Faults], None]) -> None:
-        """Tell the faults something, and deliver what they say to it."""
+        """Tell `faults` something, and deliver the messages that it sends then."""
         with self.lock:
             what(self.faults)
             while self.mail:
@@ -84,12 +84,12 @@ class ThreadSession:
         self.meeting.tell(lambda faults: faults.stuck(self.rank, info))
 
     def hear(self, message: dict[str, Any]) -> None:
-        """What the faults say to this rank."""
+        """A message of `faults` to this rank."""
         if "stop" in message:
             fault: Fault = message["stop"]
             try:
                 account = self.on_stop(fault)
-            except Exception as why:  # as control/session.py: the others must not wait for what it cannot say
+            except Exception as why:  # as in control/session.py: the others must not wait for its account
                 log.exception("hocket: rank %d could not say what it is doing", self.rank)
                 account = {"state": "error", "text": repr(why)}
             self.meeting.tell(lambda faults: faults.account(self.rank, fault["comm"], account))
@@ -97,7 +97,7 @@ class ThreadSession:
             self.on_verdict(message["verdict"])
 
     def ask(self, comm: str, ranks: list[int]) -> None:
-        with self.meeting.lock:  # one of those who wait is enough to say it
+        with self.meeting.lock:  # it is enough if one of the ranks that wait logs it
             if time.monotonic() - self.meeting.asked.get(comm, -ASK_AGAIN) < ASK_AGAIN:
                 return
             self.meeting.asked[comm] = time.monotonic()

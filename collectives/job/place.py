@@ -137,14 +137,14 @@ def _master(environ: Environ, me: Claim) -> str:
 
 
 def own_address(environ: Environ) -> str:
-    """The address of this host from which it reaches MASTER_ADDR; without one, that of its own name; else loopback."""
+    """The address from which this host reaches MASTER_ADDR; without MASTER_ADDR, its own name; else loopback."""
     try:
         found = socket.getaddrinfo(environ.get("MASTER_ADDR") or socket.gethostname(), 9, type=socket.SOCK_DGRAM)
     except OSError:
         return "127.0.0.1"
     for family, kind, _, _, place in found:
         with contextlib.suppress(OSError), socket.socket(family, kind) as sock:
-            sock.connect(place)  # sends nothing, but chooses a way
+            sock.connect(place)  # sends nothing, but chooses a local address
             return str(sock.getsockname()[0])
     return "127.0.0.1"
 

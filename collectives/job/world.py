@@ -49,7 +49,7 @@ _opening = threading.Lock()
 _open: weakref.WeakSet[World] = weakref.WeakSet()
 """The worlds of this process that are not closed."""
 Exchange = Callable[[Any], list[Any]]
-"""Gives a JSON value, gets every world rank's by rank (None from those who do not take part)."""
+"""Takes a JSON value and returns every world rank's, by rank (None from ranks that take no part)."""
 
 
 class World:
@@ -78,7 +78,7 @@ class World:
         self.tables: dict[str, list[list[str | None]]] = {}
         """transport -> [rank][peer] -> None where it reaches that peer, else the reason."""
         self.left: dict[int, dict[str, int]] = {}
-        """Who has left the job: how many calls it had finished, by communicator."""
+        """By rank that has left the job: how many calls it had finished, by communicator."""
         self.lost: dict[int, str] = {}
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
@@ -110,7 +110,7 @@ class World:
         self.home = -1 if self.crowded else _home(met, rank)
         """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
-        """Rank 0's, on all ranks: who chose by another one would run another algorithm."""
+        """Rank 0's, on all ranks: a rank that chose by another tuning might run another algorithm."""
         try:
             for name in names:
                 if self._all_reached():
@@ -124,22 +124,22 @@ class World:
         self.groups = _hosts(size, self._share_a_host)
         tried = any(traits.local for traits in self.traits.values())
         self.hosts = self.groups if tried else _hosts(size, lambda a, b: _machine(met[a]) == _machine(met[b]))
-        """Ranks by the host that they are on: who shares memory, or, where nobody tried, who says that it is there."""
+        """Ranks by host: those that share memory, or, where no rank tried to, those that name the same machine."""
 
     def admit(self, comm: Communicator) -> None:
-        """One more communicator, which the control plane tells what it hears."""
+        """Add a communicator; from now on it hears what the control plane says."""
         with self.lock:
             self.communicators.add(comm)
 
     def present(self) -> list[Communicator]:
-        """Those that are still in use; threads may make others meanwhile."""
+        """The communicators still in use, as a copy: threads may make others meanwhile."""
         with self.lock:
             return list(self.communicators)
 
     def add(self, name: str, exchange: Exchange) -> None:
         """Open one more transport, or one more time to ranks that were not there then.
 
-        Collective over those who take part in `exchange`.
+        Collective over the ranks that take part in `exchange`.
         """
         made = self.transports.get(name) or self._make(name)
         if isinstance(made, str):
@@ -234,7 +234,7 @@ class World:
 
 
 def _without_it() -> Account:
-    """What this rank is doing, for the others on a communicator that it does not have."""
+    """This rank's account for a communicator that it does not have."""
     return {"state": "without", "call": "", "site": thread_site(), "seq": 0}
 
 
@@ -260,7 +260,7 @@ def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:
 
 
 def _crowded(met: Sequence[dict[str, Any]]) -> bool:
-    """Ranks of one kernel compete for its cores, whatever the transport; launchers may give each rank its own."""
+    """Do the ranks of some kernel outnumber its cores?  (Launchers may have given each rank cores of its own.)"""
     for kernel in {each["kernel"] for each in met}:
         here = [each for each in met if each["kernel"] == kernel]
         cores = len(set().union(*(each["cores"] for each in here)))
@@ -280,12 +280,12 @@ def _home(met: Sequence[dict[str, Any]], rank: int) -> int:
 
 
 def _machine(said: dict[str, Any]) -> tuple[str, str]:
-    """Containers of one kernel have names of their own."""
+    """What tells machines apart: containers of one kernel have node names of their own."""
     return said["kernel"], said["node"]
 
 
 def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:
-    """Ranks grouped by who shares memory with whom (proven, so a rank that could not prove it is alone)."""
+    """Ranks grouped by `together(a, b)`, asked both ways; a rank that is together with no other is alone."""
     groups: list[list[int]] = []
     for r in range(size):
         home = next((g for g in groups if together(g[0], r) and together(r, g[0])), None)

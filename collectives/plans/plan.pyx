@@ -12,7 +12,7 @@ KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": AP
 
 
 cdef class Counts:
-    """How many calls of one kind there were, and what they took: the queue's, shared by its plans of that kind."""
+    """The number, bytes and seconds of a queue's calls of one kind, shared by its plans of that kind."""
 
     @property
     def calls(self):
@@ -74,12 +74,12 @@ cdef class Plan:
                 i += 1
 
     def words(self, tag):
-        """The call, for people; `tag` of a message, which plans do not know."""
+        """The call in words; `tag`: a message's, which its plan does not know."""
         return self.text if tag is None else f"{self.text[:-1]}, tag={tag & 0xffffffff})"
 
     @property
     def source(self):
-        """Of one recv: the rank it is from; of one from any rank, once that has ended."""
+        """The rank whose message a recv takes; for a recv from any rank, known once it has ended."""
         return self.instrs[0].peers[0] if self.ninstrs and self.instrs[0].npeers == 1 else None
 
     cdef _fill(self, int i, instr, int* peers, int* pieces):

@@ -29,7 +29,7 @@ from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
 
 NO_OP = Resolved("", -1)
-"""Of a call that only moves."""
+"""The op of a call that only moves data."""
 EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """A meeting's layout: every rank has and wants nothing."""
 DONE = CODES["done"]
@@ -135,7 +135,7 @@ class Planner:
             setting = wanted or asked(self.world.config.algorithm, collective)
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
-            # The end must not wait as MPI waits.
+            # A close has a time limit, which MPI's waits have not.
             if setting in LIBRARIES and (self.size == 1 or call.collective == "close"):
                 setting = None
             name = setting or self._usual(queue, call, how, commutative)
@@ -225,7 +225,7 @@ def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:
 
 
 class _Ended(Exception):
-    """There is no more use in waiting for a channel; the code is the engine's."""
+    """Waiting for a channel is of no more use; `code` is the engine's."""
 
     def __init__(self, code: int) -> None:
         self.code = code

@@ -1,6 +1,6 @@
-"""How busy is a machine with other things than a job that measures there?  Said beside what was measured then.
+"""How busy a machine was with other work while a job measured there; told beside the times.
 
-From /proc/stat: what the cores did while the job ran, less what its ranks used, and what the hypervisor took from them.
+From /proc/stat: the time that its cores worked, less the time of the job's ranks; and the time the hypervisor took.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
 MUCH = 0.1
-"""Part of a machine's cores; beyond that medians of short measurements move (a busy loop beside 2 ranks on 2 cores)."""
+"""Part of a machine's cores: beyond it, medians of short measurements move (a busy loop beside 2 ranks on 2 cores)."""
 
 
 class Look(NamedTuple):
@@ -43,7 +43,7 @@ def look() -> Look:
 def taken(comm: Communicator, before: Look) -> tuple[float, float]:
     """(part of the cores used by others than these ranks, part stolen by the hypervisor), since `before`.
 
-    Of the host where they are most; on all ranks the same.  Collective.
+    The largest parts of any host; the same on all ranks.  Collective.
     """
     now = look()
     own = numpy.array([[comm.host, now.own - before.own]])

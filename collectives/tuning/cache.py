@@ -1,4 +1,4 @@
-"""Where a machine's tuning is kept: one file a kind of machine, under $XDG_CACHE_HOME/hocket (~/.cache/hocket)."""
+"""Where tuning is kept: one file for each kind of machine, under $XDG_CACHE_HOME/hocket (~/.cache/hocket)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place() -> str:
 
 
 def processor() -> str:
-    """Its name, "unknown" where the system does not tell."""
+    """The processor's name, "unknown" where the system does not tell."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.lower().startswith(("model name", "cpu part")):
@@ -41,7 +41,7 @@ def processor() -> str:
 def given(config: Config) -> str:
     """The text of the tuning that `config` asks for, "" for none.
 
-    A file named by HOCKET_TUNING that cannot be used is an ArgumentError; one in the usual place is told of and left.
+    A file named by HOCKET_TUNING that cannot be used is an ArgumentError; one in the usual place is logged and ignored.
     """
     if config.tuning in ("off", "measure"):
         return ""

@@ -2,8 +2,8 @@
 
 For each collective and size the algorithms take turns (A B C A B C); a turn is as slow as its slowest rank, the median
 turn counts.  An algorithm that one call shows to be far from the best gets no turns.  What is called is the ordinary
-call on ordinary arrays of float32, sum.  Long vectors come first: what they take beyond their share of the time, if one
-call of each algorithm is that slow, is taken from the short ones, which need less.
+call on ordinary arrays of float32, sum.  Long vectors come first.  If one
+call of each algorithm takes more than their share of the time, the short ones, which need less, get less.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TURNS = 5
 FIRST, LOOKS, SMALL = 10, 3, 64 << 10
 """Calls of a first look at an algorithm, and how many looks; of vectors longer than SMALL one of each is enough."""
 LEAST = 0.2
-"""Of its share, what each size gets in any case."""
+"""The part of its share that each size gets in any case."""
 HOPELESS = 3.0
-"""So many times slower than the best at the first looks: no turns."""
+"""An algorithm so many times slower than the best at the first looks gets no turns."""
 WITH_PLAN = 3.0
-"""So many times slower may a call be that makes its plan; of long vectors it is much less."""
+"""A call that makes its plan may be so many times slower; for long vectors it is much less."""
 MOST_CALLS = 500
 """In a turn."""
 log = logging.getLogger("hocket")
@@ -113,7 +113,7 @@ def times(
 def _look(
     comm: Communicator, collective: str, names: Sequence[str], call: Callable[[], Any], calls: int
 ) -> list[float]:
-    """Seconds of a call of each, the slowest rank's.  One whose first call is without hope is not called again."""
+    """Seconds of a call of each algorithm, on the slowest rank.  After a hopeless first call there is no second."""
     found: list[float] = []
     for name in names:
         comm.runner.retune(comm.tuning, (collective, name))

@@ -1,7 +1,7 @@
 """The threads that tell others when an asynchronous call has ended: futures of asyncio's and of torch's.
 
-One sleeps until a call ends, and there is one for each that is in a callback.  A callback may wait for another future;
-so while one runs, another thread looks after the rest.
+One thread sleeps until a call ends.  A callback may wait for another future, so each one that runs has a thread of its
+own, and another thread looks after the rest.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Awaited(Protocol):
         """Has it ended, well or not, or does nobody wait any more?  Never waits, and raises nothing."""
 
     def complete(self) -> None:
-        """Tell who waits; called once, when it is over."""
+        """Tell those that wait; called once, when it is over."""
 
     def look(self, seconds: float) -> None:
-        """As a thread does now and then that waits for it, and has done so for `seconds`."""
+        """What a thread that has waited for `seconds` does now and then: look whether a rank is gone."""
 
 
 class Completer:
@@ -37,7 +37,7 @@ class Completer:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Awaited, float]] = []
-        """With the time since when."""
+        """Each with the time at which it came."""
         self._free = 0  # threads that are not in a callback
         self._filled = threading.Condition()
 
@@ -50,7 +50,7 @@ class Completer:
         nudge()  # it may have ended just before it came here
 
     def _have_one(self) -> None:
-        """Under the lock: some thread looks after what waits."""
+        """Under the lock: make sure that a thread looks after what waits."""
         if self._free == 0:
             self._free = 1
             threading.Thread(target=self._serve, name="hocket-futures", daemon=True).start()
@@ -90,7 +90,7 @@ class Completer:
         return None
 
     def _look(self) -> None:
-        """As threads do that wait: is somebody gone, or stuck in another call?"""
+        """What waiting threads do now and then: is a rank gone, or stuck in another call?"""
         with self._filled:
             oldest = self._waiting[:1]
         for awaited, since in oldest:

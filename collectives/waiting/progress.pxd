@@ -1,4 +1,4 @@
-"""What is queued in this process, and who makes it go forward."""
+"""What is queued in this process, and what makes it go forward."""
 
 from libc.stdint cimport uint32_t
 

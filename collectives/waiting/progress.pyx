@@ -36,7 +36,7 @@ cdef extern from "pthread.h" nogil:
 nqueued = drivers = stopping = 0
 cdef uint32_t nended = 0        # runs that ended since the last reaping; atomic
 cdef pthread_cond_t one_ended
-cdef uint64_t ends = 1          # runs that ended, ever, and one
+cdef uint64_t ends = 1          # 1 + the runs that ended, ever, + nudges
 pthread_mutex_init(&lock, NULL)
 pthread_cond_init(&one_ended, NULL)
 
@@ -98,7 +98,7 @@ cdef int advance_queued(Core* e) noexcept nogil:
             link[0] = n.next
             if n.next == NULL:
                 e.tail = before
-            if e.head == NULL:      # whoever sees the last run ended may drop the engine: not touched after that
+            if e.head == NULL:      # a thread that sees the last run ended may drop the engine: not touched after that
                 unlist(e)
                 hk_store32(&e.pending, 0)
                 return settle(n, rc)
@@ -229,7 +229,7 @@ cdef void end() noexcept nogil:
 def end_after(uint64_t seen, double limit):
     """Sleep until more than `seen` runs have ended in this process (or `nudge`, or `limit` seconds have passed).
 
-    Returns how many it is then, 0 when the last communicator has gone.
+    Returns the new number, 0 when the last communicator has gone.
     """
     cdef uint64_t found
     cdef timespec until
@@ -249,7 +249,7 @@ def end_after(uint64_t seen, double limit):
 
 
 def nudge():
-    """Wake who sleeps in `end_after`: there is something else to look at."""
+    """Wake the threads in `end_after`: there is something else to look at."""
     global ends
     take()
     ends += 1

@@ -28,7 +28,7 @@ cdef inline int ended(Node* n) noexcept nogil:
 
 
 cdef class Queued:
-    """One queued run.  `Work` (communicator side) wraps it.
+    """One queued run.  `Work` wraps it.
 
     `keep`: what must stay alive until it ends (arrays).  A coroutine may await the `Work`, not this.
     """
@@ -110,7 +110,7 @@ cdef class Queued:
 
     @property
     def needs_callers(self):
-        """Does it only go forward while somebody calls us?  Hocket's own thread may not drive it."""
+        """Does it go forward in calls only, as hocket's own thread may not drive it?"""
         return self.engine.core.thread != ANY_THREAD
 
     def wait(self, double timeout=-1):
@@ -140,7 +140,7 @@ cdef class Queued:
                     waited = sleep.wait_step(&w, &ladder, e, fds, 0)
                     if waited // CHECK_NS != checks:
                         checks = waited // CHECK_NS
-                        progress.waiting(-1)        # it waits for the GIL, and meanwhile drives nothing
+                        progress.waiting(-1)        # this thread waits for the GIL, and meanwhile drives nothing
                         failed = slow_check(&self.engine.core, waited) < 0
                         progress.waiting(1)
                         if failed:      # as in a blocking call: the communicator ends
@@ -154,7 +154,7 @@ cdef class Queued:
         return self.status != BLOCKED
 
     def look(self, double seconds):
-        """Ask, as a thread that waits here does now and then, whether there is still a use in it."""
+        """What a thread in `wait` does now and then: see whether the wait must end."""
         if ended(&self.node) == BLOCKED and slow_check(&self.engine.core, <uint64_t>(seconds * 1e9)) < 0:
             hk_store32(&self.engine.core.aborted, 1)
             self.interrupted = True
@@ -177,7 +177,7 @@ cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn 
 
 
 cdef int reap_ended() except -1:
-    """Let go of the works that ended; one that failed is what its rank was doing until its communicator is stopped."""
+    """Let go of the works that ended.  A failed one stays until its communicator is stopped: others ask about it."""
     if not progress.ended_since_reaped():
         return 0
     progress.reaped()

@@ -25,8 +25,8 @@ class Work:
     def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None], stream: int = 0) -> None:
         self._queued, self._result, self._fail = queued, result, fail
         self.stream = stream
-        """Of a call on GPU arrays: the address of the CUDA stream that it is ordered in, where it has ended when it has
-        been issued.  0: it is on host arrays, or went through host memory."""
+        """The address of the CUDA stream that orders a call on GPU arrays, which has ended when it has been issued.
+        0: its arrays are on the host, or went through host memory."""
 
     def done(self) -> bool:
         """Has it ended (well or not)?  Never blocks."""
@@ -49,7 +49,7 @@ class Work:
         return True
 
     def look(self, seconds: float) -> None:
-        """What waiting threads do now and then, for one that sleeps and has done so for `seconds`."""
+        """What waiting threads do now and then, for one that has slept for `seconds`."""
         self._queued.look(seconds)
 
     def giving(self, result: Any) -> Work:
@@ -92,7 +92,7 @@ def _passed(queued: Queued) -> None:
 
 
 class _Coroutine:
-    """One that awaits a work.  (No thread waits for it: many may await works that only end together.)"""
+    """A coroutine that awaits a work.  (No thread waits for it: many may await works that only end together.)"""
 
     def __init__(self, queued: Queued, told: Any) -> None:
         self._queued, self._told = queued, told

@@ -3,7 +3,7 @@
 Importing torch makes the name known (the entry point `torch.backends`); where that is switched off, import this.
 
 The group, from its name to its end:
-    register.py      the name, and who makes a group of it
+    register.py      the name, and what makes a group of it
     bootstrap.py     from torch's store to a communicator
     group.py         the process group
     backend.py       the same calls as one backend of several in a group
@@ -13,7 +13,7 @@ The group, from its name to its end:
 A call:
     calls.py         their collectives and messages, under torch's names
     issuing.py       at once or with a Work, by itself or with others
-    names.py         what those are called in which version of torch
+    names.py         what methods are called in which version of torch
     options.pyx      what torch's AllreduceOptions say: the op, asynchronous or not
     ops.py           torch's ReduceOp in hocket's words
     tensors.py       tensors as hocket takes them: plain, contiguous, one behind the other

@@ -1,7 +1,8 @@
 """hocket as one backend of a group with several: "cpu:hocket,cuda:nccl".  torch 2.14 and later.
 
-The same calls on torch's `Backend`, which there can be made in Python.  torch's own process group holds it, chooses it
-by the tensors' device, and reaches it through C++: slower for small calls than a group of hocket alone (group.py).
+The same calls on a subclass of torch's `Backend`, which these versions allow in Python.  torch's own process group
+holds it, chooses it by the tensors' device, and reaches it through C++: slower for small calls than a group of hocket
+alone (group.py).
 """
 
 from __future__ import annotations
@@ -43,6 +44,6 @@ class BackendHocket(Identity, Calls, _Base):  # type: ignore[misc]
         return self._options
 
     def setGroupName(self, name: str) -> None:
-        """torch's group has it."""
+        """torch's group keeps the name."""
 
     setGroupDesc = setGroupName

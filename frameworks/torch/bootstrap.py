@@ -1,8 +1,8 @@
 """From what torch knows of a group to its communicator.
 
-The default group's ranks meet through torch's store (control/store.py): only rank 0's address is read there, and an
-address of a job that is over is found out and read again, so a restart under torchrun needs no luck.  Groups of ranks
-of a default group that is hocket's too are made of that, by their members alone, and open no other connections.
+The default group's ranks meet through torch's store (control/store.py): only rank 0's address is read there, and the
+address of a job that is over is noticed and read again, so a restart under torchrun works.  If the default group is
+hocket's, other groups are made from its communicator, by their members alone, without new connections to the hub.
 """
 
 from __future__ import annotations

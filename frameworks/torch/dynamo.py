@@ -1,7 +1,7 @@
 """Keep torch.compile out of our methods.
 
-While compiled code runs, every Python function that starts is looked at, also one that torch's C++ calls (DDP's
-reducer) or that a break in the graph leaves to Python; and a process group is no thing that a graph can hold.
+While compiled code runs, torch looks at every Python function that starts, also one that torch's C++ calls (DDP's
+reducer) or that a break in the graph leaves to Python.  But a graph cannot hold a process group.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _kept_out: set[CodeType] = set()
 
 
 def keep_out() -> None:
-    """Of all that is loaded of hocket.torch, and of what it calls.  Costs no import of torch._dynamo."""
+    """Keep it out of all loaded modules of hocket.torch, and of what these call.  Does not import torch._dynamo."""
     frames: Any = torch._C._dynamo.eval_frame
     if not hasattr(frames, "set_code_exec_strategy"):
-        return  # a torch that asks otherwise
+        return  # this torch has another interface
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     for name, module in list(sys.modules.items()):
         if name.startswith("hocket.torch"):
@@ -30,7 +30,7 @@ def keep_out() -> None:
 
 
 def _codes(names: Any, module: str) -> Iterator[CodeType]:
-    """Of the functions, methods and properties that a module defines."""
+    """The code of the functions, methods and properties that a module defines."""
     for each in list(names.values()):
         if isinstance(each, type) and each.__module__ == module:
             yield from _codes(vars(each), module)

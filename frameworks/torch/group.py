@@ -1,4 +1,4 @@
-"""The process group: who it is, what it says of itself, how it ends.  Its calls are in calls.py.
+"""The process group: how it is made, what it says of itself, how it ends.  Its calls are in calls.py.
 
 A Python subclass of torch's ProcessGroup: no compiled code against torch, and the shortest way for calls from Python,
 as nothing stands between torch's functions and these methods.  torch's own ProcessGroup keeps its name and its options
@@ -26,7 +26,7 @@ from hocket.torch.register import DEVICES, NAME
 
 
 class Shim:
-    """What `group._get_backend(device)` is asked in torch's Python code: nothing that only other backends have."""
+    """What torch's Python code gets by `group._get_backend(device)`: without what only other backends have."""
 
     supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
     options = None

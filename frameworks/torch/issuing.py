@@ -22,7 +22,7 @@ from hocket.torch.tensors import After, Tensor
 from hocket.torch.works import Work
 
 MANY = 64
-"""Collected works from which on those are let go that are over."""
+"""From so many collected works on, those that are over are let go."""
 _profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
@@ -44,7 +44,7 @@ class Issuing:
     always_work = False
     """Does the caller want a `Work` of synchronous calls too?"""
     _together: list[Work] | None = None
-    """Between start_coalescing and end_coalescing: what was issued, and is not waited for by torch itself."""
+    """Between start_coalescing and end_coalescing: the works that were issued, and that torch does not wait for."""
     _batch = threading.local()
     """Its `works`: what `_each` is issuing in this thread."""
 
@@ -79,7 +79,7 @@ class Issuing:
         return work
 
     def _collect(self, work: Work) -> None:
-        """Between start_coalescing and end_coalescing.  (After an exception there torch never comes to the end.)"""
+        """Keep it, between start_coalescing and end_coalescing.  (After an exception torch never calls the second.)"""
         if self._together is not None:
             if len(self._together) >= MANY:
                 self._together = [each for each in self._together if not each.over()]
@@ -121,7 +121,7 @@ class Issuing:
 
 
 def merged(works: Sequence[Work]) -> Work:
-    """One that ends with the last of them."""
+    """One `Work` that ends with the last of them."""
     handles = [handle for work in works for handle in work._handles]
     after = [act for work in works for act in work._after]
     side = next((work._side for work in works if work._side is not None), None)

@@ -11,7 +11,7 @@ from hocket.errors import ArgumentError
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """A barrier that names who did not come within `timeout` (default: the group's).
+    """A barrier that names the ranks that did not come within `timeout` (default: the group's).
 
     Raises TimeoutError (of hocket and of torch) whose `missing` are all of them, on every rank that did come, whatever
     `wait_all_ranks` says; the group cannot be used afterwards.

@@ -22,7 +22,7 @@ ALIASES = {
     "end_coalescing": ("_end_coalescing",),
     "monitoredBarrier": ("monitored_barrier",),
 }
-"""The name under which a method is written here: its others."""
+"""A method's name here -> its other names."""
 
 
 def with_aliases(kind: type) -> type:

@@ -1,10 +1,11 @@
 """What torch's AllreduceOptions say, read where they lie.
 
-To ask for them takes 0.6 us, more than all else that a small all_reduce does here (`python -m timeit -s
-"import torch.distributed as d; o = d.AllreduceOptions()" "o.reduceOp.op; o.asyncOp"`).  Both are bytes of a C++ object that the Python object points to, but torch
-promises no layout.  So where they are is found out when this is imported: every op and both answers are set, one after
-the other, and the byte that follows them all is it.  Memory is read through the kernel meanwhile, which refuses where
-Python would crash.  If there is not exactly one such byte, torch is asked as everybody else does.
+To read them as attributes takes 0.6 us, more than all else that a small all_reduce does here (`python -m timeit -s
+"import torch.distributed as d; o = d.AllreduceOptions()" "o.reduceOp.op; o.asyncOp"`).  Both are bytes of a C++ object
+that the Python object points to, but torch promises no layout.  So their places are found when this is imported: every
+op and both answers are set, one after the other, and the byte that changes with all of them is the one.  Memory is read
+through the kernel meanwhile, which refuses where Python would crash.  If there is not exactly one such byte, the
+attributes are read.
 """
 
 from cpython.object cimport PyObject_Hash
@@ -46,7 +47,7 @@ cdef bytes peek(uintptr_t place, size_t length):
 
 
 cdef bytes behind(object options):
-    """The first bytes of its C++ object."""
+    """The first bytes of the C++ object that `options` stands for."""
     pointer = peek(<uintptr_t><void*>options + FIELD, sizeof(void*))
     return peek(int.from_bytes(pointer, "little"), LOOK) if pointer else b""
 

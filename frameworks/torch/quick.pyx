@@ -1,6 +1,7 @@
 """The short way of the commonest call: all_reduce of one tensor, that was made before.
 
-No tensor is looked at: the communicator's table (engine/shortcut.pyx) knows plain ones, and everything else takes the general way.
+No tensor is looked at: the communicator's table (engine/shortcut.pyx) knows plain ones, and everything else takes the
+general way.
 """
 
 from hocket.collectives.engine.shortcut cimport MISS, Shortcut

@@ -14,7 +14,7 @@ DEVICES = ["cpu", "cuda"]  # a list: torch up to 2.13 would go through a string 
 
 
 def register() -> None:
-    """Also what torch calls when it has been imported (the entry point `torch.backends`)."""
+    """Register the backend.  torch calls this too, when it is imported (the entry point `torch.backends`)."""
     if dist.is_available() and NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
 

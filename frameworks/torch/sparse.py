@@ -27,7 +27,7 @@ def allreduce(comm: Communicator, tensor: Tensor, op: Any) -> None:
     values = comm.allgatherv(mine.values().contiguous(), counts)
     if op == "avg":
         values = values / comm.size
-    # Checked: they are other ranks' places.  (And whoever does not say whether to check gets a warning, on each rank.)
+    # Checked, as the places are other ranks'.  (Without check_invariants each rank would get a warning.)
     total = torch.sparse_coo_tensor(places.t(), values, tensor.shape, check_invariants=True).coalesce()
     with torch.no_grad():
         tensor.copy_(total)

@@ -14,18 +14,18 @@ from hocket.collectives.waiting.work import Work as Handle
 
 
 class Side:
-    """That stream, of this device."""
+    """The stream of a call, on this device."""
 
     def __init__(self, stream: Any, device: torch.device) -> None:
         self.stream, self.device = stream, device
         self._through: Any = None
 
     def current(self) -> Any:
-        """A context in which it is the current one."""
+        """A context in which the stream is the current one."""
         return torch.cuda.stream(self.stream)
 
     def keep(self, tensors: Any) -> None:
-        """Their memory is not given to others before what is now in the stream has been done."""
+        """Let their memory be given to others only when what is now in the stream has been done."""
         for each in flat(tensors):
             if each.is_cuda:  # others may be among them, in coalesced calls
                 each.record_stream(self.stream)
@@ -35,7 +35,7 @@ class Side:
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     def mark(self) -> None:
-        """For `is_past`: here all has been issued."""
+        """All has been issued: remember this point of the stream for `is_past`."""
         self._through = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._through.record(self.stream)
 
@@ -47,7 +47,7 @@ class Side:
 def side_of(handles: Sequence[Handle], tensors: Any) -> Side | None:
     """The stream of these calls on these tensors; None: they are ordered by the host.
 
-    No handles: they were issued to the caller's stream, and all is done there that is to be done.
+    No handles: the calls were issued to the caller's stream, and nothing is left to do.
     """
     address = next((handle.stream for handle in handles if handle.stream), 0)
     if handles and not address:
@@ -63,7 +63,7 @@ def side_of(handles: Sequence[Handle], tensors: Any) -> Side | None:
 
 
 def flat(tensors: Any) -> Iterable[torch.Tensor]:
-    """All tensors in lists of lists, and whatever else there is."""
+    """All tensors in lists of lists; anything else is left out."""
     if isinstance(tensors, torch.Tensor):
         yield tensors
     elif isinstance(tensors, list | tuple):

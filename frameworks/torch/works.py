@@ -1,7 +1,7 @@
 """torch's Work and Future over hocket's Work.
 
 A future's callbacks run where it is completed, and may call collectives and wait for them; so futures are completed by
-threads of their own, never by the one that makes calls go forward.  Of CUDA tensors that is when the call has been
+threads of their own, never by the one that makes calls go forward.  With CUDA tensors that is when the call has been
 issued, and in the order of its stream (streams.py), as with NCCL.
 """
 
@@ -51,7 +51,7 @@ class Work(_Base):  # type: ignore[misc]
         self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Raises the call's error.  `timeout` (0: any) is of this wait alone: the call goes on."""
+        """Raises the call's error.  `timeout` (0: none) limits this wait alone: the call goes on."""
         if self._error is not None:
             raise self._error
         until = time.monotonic() + timeout.total_seconds() if timeout else None
@@ -96,7 +96,7 @@ class Work(_Base):  # type: ignore[misc]
     synchronize = wait
 
     def is_completed(self) -> bool:
-        """Of CUDA tensors: has the GPU done it?"""
+        """Has it ended?  With CUDA tensors: on the GPU too?"""
         if not self._ended and self._error is None and self.over():
             with contextlib.suppress(Exception), self._apart():  # kept for `exception`
                 self.wait()
@@ -117,7 +117,7 @@ class Work(_Base):  # type: ignore[misc]
         return self._result if isinstance(self._result, list) else [self._result]
 
     def source_rank(self) -> int:
-        """Of a recv: whose message it was, as a rank of the group."""
+        """The rank in the group whose message a recv took."""
         self.wait()
         found = self._handles[0].source
         return -1 if found is None else found
@@ -150,7 +150,7 @@ class Work(_Base):  # type: ignore[misc]
 
 
 class Failed:
-    """An error as the value of a future, which torch may pickle, to look for tensors in it; not every error can be."""
+    """An error as a future's value, which torch may pickle to look for tensors; not every error can be pickled."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

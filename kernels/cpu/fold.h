@@ -63,7 +63,7 @@
     if (out != in[0])                                                                 \
         memcpy(out, in[0], count * sizeof(any_##S));
 
-/* The usual shape, for ops that need not be fast with many inputs.  (Twice a macro, so that `name` may be one.) */
+/* The usual shape, for ops that need not be fast with many inputs.  (Two macros, so that `name` may be one itself.) */
 #define HK_FOLD(...) HK_FOLD_(__VA_ARGS__)
 #define HK_FOLD_(name, S, A, OP, LOOP)                                                                            \
     HK_BLOCKS(name, S, A, OP, LOOP)                                                                               \
@@ -76,7 +76,7 @@
         else name##_blocks((any_##S *)out, in, k, count);                                                         \
     }
 
-/* The shape with more of it unrolled, for sum, min and max. */
+/* The shape with passes of its own for 3, 4 and 8 inputs, for sum, min and max. */
 #define HK_FOLD_WIDE(...) HK_FOLD_WIDE_(__VA_ARGS__)
 #define HK_FOLD_WIDE_(name, S, A, OP, LOOP)                                                                       \
     HK_BLOCKS(name, S, A, OP, LOOP)                                                                               \

@@ -1,8 +1,8 @@
 /* out = in * factor, for every dtype of numbers; once per level, as table.h.  `out` may be `in`.
  *
  * float64 and both parts of complex128 in double; float32 and complex64 in double, rounded once; smaller floats in
- * fp32, rounded once more to be stored.  Integers round toward zero and saturate, NaN gives 0: up to 32 bits
- * from the product in double, 64 bits from the exact one.  A factor of 1.0 / n divides integers by n exactly:
+ * fp32, rounded once more to be stored.  Integers round toward zero and saturate, NaN gives 0; up to 32 bits
+ * take the product in double, 64 bits the exact one.  A factor of 1.0 / n divides integers by n exactly:
  * 49 * (1.0 / 49) is less than 1 in double, and an average must not lose it. */
 #ifndef HOCKET_KERNELS_SCALE_H
 #define HOCKET_KERNELS_SCALE_H

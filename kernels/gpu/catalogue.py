@@ -80,7 +80,7 @@ class Shots(NamedTuple):
     """Reductions over several devices, by one dtype and op.  Geometry and `count` are the same at all ranks."""
 
     one_shot: Kernel
-    """out = all ranks' x, reduced.  World n bytes read, one meeting.  Its window holds n bytes."""
+    """out = all ranks' x, reduced.  world * n bytes read, one meeting.  Its window holds n bytes."""
     two_shot: Kernel
     """The same by way of scratch[rank], which holds `scratch_bytes`.  2n bytes read, two meetings."""
     reduce_scatter: Kernel
@@ -91,12 +91,12 @@ class Shots(NamedTuple):
 
 
 def shots(dtype: str, op: str) -> Shots:
-    """Those of a built-in op."""
+    """The kernels of a built-in op."""
     return _shots(_fold(dtype, op, "meetings.cuh"), _pair(dtype, op))
 
 
 def shots_by(dtype: str, expression: str) -> Shots:
-    """Those of a user's expression; see `reduce_by`."""
+    """The kernels of a user's expression; see `reduce_by`."""
     name, module = _by(dtype, expression, "meetings.cuh")
     return _shots(module, name)
 

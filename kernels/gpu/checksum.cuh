@@ -1,5 +1,5 @@
-/* A number that says whether two ranks hold the same bytes.  Sums of words mixed with their place: any grid, and any
- * order, gives the same.  No protection against intent. */
+/* A number that says whether two ranks hold the same bytes: a sum of words mixed with their place, so any grid and any
+ * order give the same.  It does not protect against intent. */
 #ifndef HOCKET_KERNELS_CHECKSUM_CUH
 #define HOCKET_KERNELS_CHECKSUM_CUH
 

@@ -6,7 +6,7 @@
 #ifndef HOCKET_KERNELS_CUDA_CUH
 #define HOCKET_KERNELS_CUDA_CUH
 
-/* elements.h and its kin see that they are compiled for this. */
+/* Tells elements.h and the headers that it includes that they are compiled for a GPU. */
 #define HK_CUDA
 
 #ifdef HK_EMULATOR
@@ -61,7 +61,7 @@ HK_DEVICE void hk_store_words(uint32_t *to, const uint32_t *w) {
     *to = *w;
 }
 
-/* Across devices: what was written before the store is seen by whoever loaded its value. */
+/* Across devices: a thread that has loaded the value sees what was written before the store. */
 HK_DEVICE void hk_store_release(uint32_t *at, uint32_t value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
@@ -79,7 +79,7 @@ HK_DEVICE uint64_t hk_time_ns() {
     return now;
 }
 
-/* Said in every loop that waits for another thread. */
+/* Called in every loop that waits for another thread. */
 HK_DEVICE void hk_pause() {}
 
 #include "hardware_floats.cuh"

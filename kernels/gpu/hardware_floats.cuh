@@ -1,7 +1,7 @@
 /* The GPU's own conversions, where they give the bits of small_floats.h (a NaN may be another one).
  *
- * The NaN that a GPU makes is 0x7fffffff, which a bfloat16 cut off with rounding would turn into -0: here, unlike on a
- * CPU, it must be looked for.  To fp8 the hardware only knows saturation, so that is left to the bit code. */
+ * A GPU's NaN is 0x7fffffff, which rounding to bfloat16 would turn into -0: unlike on a CPU, it must be looked for.
+ * To fp8 the hardware converts with saturation only, so the bit code does that. */
 #ifndef HOCKET_KERNELS_HARDWARE_FLOATS_CUH
 #define HOCKET_KERNELS_HARDWARE_FLOATS_CUH
 

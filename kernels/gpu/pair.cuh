@@ -1,4 +1,4 @@
-/* One dtype and one op as a fold F of fold.cuh; whoever includes this names it HK_FOLD first.
+/* One dtype and one op as a fold F of fold.cuh, named by HK_FOLD, which must be defined before.
  *
  * HK_DTYPE and HK_OP name them; HK_STORAGE, HK_NUMBER and HK_COMBINE say which words of elements.h it is made of (so
  * uint16 addition also serves int16; HK_COMBINE may be an expression of a user's), and HK_PARTS of how many such an

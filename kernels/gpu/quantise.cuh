@@ -124,7 +124,7 @@ HK_DEVICE void hk_quantise(typename Q::code *codes, f32 *scales, const typename 
     }
 }
 
-/* In registers, from rank 0 up: 0 would have turned a first -0 into 0, so it starts with rank 0 itself. */
+/* In registers, from rank 0 up.  The sum starts with rank 0's value, as 0 + -0 would be 0. */
 template <class Q>
 HK_DEVICE void hk_dequantise(typename Q::wide *out, const hk_pointers &codes, const hk_pointers &scales, u64 count, int k) {
     typedef typename Q::code code;

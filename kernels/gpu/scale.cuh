@@ -1,6 +1,6 @@
 /* Module: out = in * factor for one dtype, with the bits of scale.h.  `out` may be `in`.
  *
- * HK_DTYPE names it, HK_STORAGE is its element, HK_PARTS how many of it make one; HK_SCALE says how it rounds:
+ * HK_DTYPE is the dtype, HK_PARTS of HK_STORAGE make one element of it; HK_SCALE says how it rounds:
  * small (in fp32), real (in double), int (up to 32 bits, saturating at HK_LOW and HK_HIGH) or long (64 bits).
  * May be included once for each dtype. */
 #include "tiles.cuh"
@@ -38,7 +38,7 @@ struct hk_by_long {
     HK_DEVICE u64 operator()(u64 x) const { return hk_scale_u64(x, by); }
 };
 
-/* One element per turn, sixteen bytes of them where both addresses allow it. */
+/* Sixteen bytes at a time where both addresses are aligned to them, else one element. */
 template <class S> HK_DEVICE void hk_scale_all(void *out, const void *in, u64 count, const S &scaling) {
     typedef typename S::element element;
     typedef hk_pack<element> pack;

@@ -23,7 +23,7 @@ HK_DEVICE void hk_two_shot(const hk_peers &peers, const hk_pointers &in, const h
                            void *out, u64 count) {
     const u64 size = sizeof(typename F::element), each = HK_VECTOR / size;
     const u64 world = peers.world, slice = ((count + world - 1) / world + each - 1) / each * each;
-    for (u64 at = 0; at < count; at += slice) /* by slices: who copies a tile is who meets those that read it */
+    for (u64 at = 0; at < count; at += slice) /* by slices: the block that copies a tile meets its readers */
         hk_copy_tiles((u8 *)in.at[peers.rank] + at * size, (const u8 *)x + at * size,
                       (count - at < slice ? count - at : slice) * size);
     if (!hk_meet(peers, 0))
@@ -34,7 +34,7 @@ HK_DEVICE void hk_two_shot(const hk_peers &peers, const hk_pointers &in, const h
     if (!hk_meet(peers, 1))
         return;
     for (int j = 0; j < peers.world; j++) {
-        const int rank = (peers.rank + j) % peers.world; /* not all at once from the same */
+        const int rank = (peers.rank + j) % peers.world; /* so ranks do not all begin with the same peer */
         const u64 at = slice * rank;
         if (at < count)
             hk_copy_tiles((u8 *)out + at * size, scratch.at[rank], (count - at < slice ? count - at : slice) * size);

@@ -12,7 +12,7 @@ typedef struct hk_device {
     char words[160];   /* the last of them, for people */
 } hk_device;
 
-/* Remember what was refused.  -1. */
+/* Remember what was refused.  Returns -1. */
 static inline int hk_device_refused(hk_device *d, const char *what, CUresult rc) {
     const char *text = NULL;
     d->cuda->cuGetErrorString(rc, &text);
@@ -21,8 +21,8 @@ static inline int hk_device_refused(hk_device *d, const char *what, CUresult rc)
     return -1;
 }
 
-/* Make the device's context this thread's, if it is not: whether it was not, which `leave` must hear; or -1.  hocket's
- * own threads have none. */
+/* Make the device's context this thread's.  1: it was not before; 0: it was; or -1.  `leave` takes the answer.
+ * hocket's own threads have no context. */
 static inline int hk_device_enter(hk_device *d) {
     CUcontext now = NULL;
     d->cuda->cuCtxGetCurrent(&now);
@@ -49,7 +49,7 @@ static inline int hk_device_record(hk_device *d, void *stream, CUevent event) {
     return rc ? hk_device_refused(d, "recording an event", rc) : 0;
 }
 
-/* For the latest record of `event`, as of now. */
+/* Let the stream wait for what is now the latest record of `event`. */
 static inline int hk_device_await(hk_device *d, void *stream, CUevent event) {
     const CUresult rc = d->cuda->cuStreamWaitEvent((CUstream)stream, event, 0);
     return rc ? hk_device_refused(d, "waiting for an event", rc) : 0;

@@ -2,7 +2,7 @@
  * needs CUDA.
  *
  * The names are the driver's own, so its manual describes them, and those with a number are the ones that the library
- * exports: cuda.h calls them by the name without.  tests/system/cuda/cuda_abi.c compares every number, size and
+ * exports; cuda.h drops the number.  tests/system/cuda/cuda_abi.c compares every number, size and
  * prototype with NVIDIA's cuda.h; do not include both (that test defines HK_CUDA_TYPES, for the functions alone). */
 #ifndef HK_CUDA_H
 #define HK_CUDA_H
@@ -116,7 +116,7 @@ typedef void (*CUhostFn)(void *);
     X(cuLaunchKernel, (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, \
                        unsigned int, CUstream, void **, void **))
 
-/* NULL in a driver that has none: the words came with CUDA 11.7, and the others only tests and checks call. */
+/* NULL in a driver that lacks them: those for words came with CUDA 11.7, and only tests and checks call the others. */
 #define HK_CUDA_OPTIONAL(X) \
     X(cuGetErrorName, (CUresult, const char **)) \
     X(cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice)) \

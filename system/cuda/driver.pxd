@@ -1,4 +1,4 @@
-"""The driver and devices as Cython sees them; cuda.h, device.h and mark.h are their documentation."""
+"""The driver and devices as Cython sees them; driver.h, device.h and mark.h are their documentation."""
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 

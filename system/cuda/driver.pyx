@@ -12,7 +12,7 @@ from hocket.errors import TransportError
 
 LIBRARY = "libcuda.so.1"
 URGENT = -100
-"""A priority above all others, of which CUDA takes the nearest that it has.  Streams of one priority may share a queue of
+"""A priority above all others; CUDA takes the nearest that it has.  Streams of one priority may share a queue of
 the hardware, where one waits behind another."""
 
 cdef bint opened = False
@@ -154,12 +154,12 @@ cdef class Device:
             check(cuda.cuStreamDestroy_v2(<CUstream>stream), "a stream to give back")
 
     def take_stream(self) -> int:
-        """A stream for somebody whose caller may keep its address: to be given back by `give_stream`."""
+        """A stream whose address a user may keep; `give_stream` takes it back."""
         return self.spare.pop() if self.spare else self.stream()
 
     def give_stream(self, uintptr_t stream) -> None:
-        """All in it is done.  It is never ended: torch's allocator asks for the streams that memory was used in when that is
-        freed, however long after."""
+        """Take back a stream whose work has ended.  It is never destroyed: when memory is freed, however long after,
+        torch's allocator asks for the streams that it was used in."""
         self.spare.append(stream)
 
     def event(self) -> int:
@@ -202,7 +202,7 @@ cdef class Device:
         self.synchronize(0)
 
     def write_word(self, uint64_t address, uint32_t value, uintptr_t stream) -> None:
-        """In stream order, 4 bytes of a GPU's memory."""
+        """Write 4 bytes of a GPU's memory, in stream order."""
         self._word(address, value, stream, False)
 
     def wait_word(self, uint64_t address, uint32_t value, uintptr_t stream) -> None:
@@ -227,9 +227,9 @@ cdef class Device:
         return status != CU_STREAM_CAPTURE_STATUS_NONE
 
     def copy(self, uintptr_t to, uintptr_t source, size_t nbytes, uintptr_t stream) -> None:
-        """Between any two places, in stream order."""
+        """Copy between any two places, in stream order."""
         cdef int rc
-        with self, nogil:       # of the host's memory it may wait for the stream
+        with self, nogil:       # to or from host memory it may wait for the stream
             rc = hk_device_copy(&self.d, <void*>stream, <void*>to, <void*>source, nbytes)
         if rc != 0:
             raise TransportError(self.d.words.decode())

@@ -1,9 +1,9 @@
-/* What a stream of one process tells a stream of another: so far I am.
+/* A progress marker that one process's stream sets and another process's stream waits for.
  *
- * Either by a word in the memory of the one who waits: the teller's stream writes the number of the turn, the other's
- * waits until it is there (stream memory operations).  Whoever waits can end that by writing the word himself.
- * Or by an event that both have: the teller's stream records it, and the other's host looks until that is done.  No
- * stream waits for it, as nobody but the teller could end that, who may be gone; so the host waits for the GPU.
+ * Either by a word in the waiter's memory: the setter's stream writes the number of the turn, and the waiter's stream
+ * waits until it is there (stream memory operations).  The waiter can end that by writing the word itself.
+ * Or by an event that both have: the setter's stream records it, and the waiter's host polls until that is done.  No
+ * stream waits for it, as only the setter could end that, and it may be gone; so the host waits for the GPU.
  *
  * Which of the two is settled for all of a lane's marks when it is made (transports/cuda_ipc/proof.py tries them). */
 #ifndef HK_MARK_H
@@ -14,7 +14,7 @@
 typedef struct hk_mark {
     CUevent event;    /* used if there is no word */
     CUdeviceptr word; /* as mapped in this process */
-    uint32_t turn;    /* of the teller: how often it was set; of the other: which is expected */
+    uint32_t turn;    /* at the setter: how often it was set; at the waiter: which turn is expected */
 } hk_mark;
 
 /* Far ahead of every turn that may be waited for, and not yet behind it: turns are compared as numbers on a circle. */
@@ -44,16 +44,16 @@ static inline int hk_mark_set(hk_mark *m, hk_device *d, void *stream) {
     return m->word ? hk_mark_write(d, stream, m->word, hk_mark_next(m)) : hk_device_record(d, stream, m->event);
 }
 
-/* The other's host has said that it has been set, once more. */
+/* The setter's host has said that the mark was set once more. */
 static inline void hk_mark_expect(hk_mark *m) { hk_mark_next(m); }
 
-/* 1: what the stream is given from now on comes after it; 0: not yet, so ask again; or -1. */
+/* 1: what the stream is given from now on runs after the mark; 0: it is not set yet, so ask again; or -1. */
 static inline int hk_mark_await(const hk_mark *m, hk_device *d, void *stream) {
     if (m->word) return hk_mark_wait(d, stream, m->word, m->turn) == 0 ? 1 : -1;
     return hk_device_is_past(d, m->event);
 }
 
-/* End the waits of streams for it, from beside. */
+/* End streams' waits for the mark, by another stream. */
 static inline int hk_mark_release(const hk_mark *m, hk_device *d, void *stream) {
     if (m->word == 0) return 0;
     return hk_mark_write(d, stream, m->word, __atomic_load_n(&m->turn, __ATOMIC_RELAXED) + HK_MARK_RELEASED);

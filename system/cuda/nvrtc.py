@@ -46,7 +46,7 @@ def library() -> ctypes.CDLL:
         except OSError:
             continue
     raise TransportError(
-        f"{NAMES[0]} is not found, which compiles kernels: pip install nvidia-cuda-nvrtc, or set CUDA_PATH"
+        f"{NAMES[0]}, which compiles kernels, is not found: pip install nvidia-cuda-nvrtc, or set CUDA_PATH"
     )
 
 

@@ -21,7 +21,7 @@ class Tensor(ctypes.Structure):
 
 
 class Old(ctypes.Structure):
-    """Of before version 1."""
+    """The structure before version 1."""
 
     _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
@@ -34,9 +34,9 @@ class Versioned(ctypes.Structure):
 
 
 class OnGpu:
-    """A GpuArray of which nothing else is told.  `streams`: for which streams it was asked.
+    """A GpuArray that offers DLPack alone.  `streams`: those for which it was asked.
 
-    What is odd about it: `version`, `read_only`, `lanes`, `kind` of device, `strides`.
+    What may be odd about it: `version`, `read_only`, `lanes`, `kind` of device, `strides`.
     """
 
     def __init__(self, array: Any, version: int = 1, read_only: bool = False, lanes: int = 1, kind: int = 2,
@@ -69,7 +69,7 @@ class OnGpu:
 
 
 class InMemory:
-    """A NumPy array of which nothing else is told."""
+    """A NumPy array that offers DLPack alone."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array

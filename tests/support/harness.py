@@ -29,7 +29,7 @@ class Ended:
 
 
 AFTER_START = ("HOCKET_", "PLACE", "PYTHONPATH", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE")
-"""Beginnings of the variables that a process looks at later than at its start."""
+"""Prefixes of the variables that a process reads after its start."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the tests of `hocket run` share: the command, the beginning of a program, and who is still there."""
+"""What the tests of `hocket run` share: the command, the beginning of a program, and which ranks are still there."""
 
 import fcntl
 import os

@@ -22,7 +22,7 @@ THREADS = ("threads", "reference")
 Program = Callable[[Communicator], Any]
 """What every rank runs, and asserts."""
 WORLDS = ((1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference"))
-"""Sizes and transports among which programs that do not look at them differ."""
+"""The sizes and transports on which programs run that ask for none."""
 RANK = """
 import hocket
 from {module} import {names}

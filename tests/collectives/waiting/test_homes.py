@@ -34,7 +34,7 @@ def test_two_ranks_on_one_core_part() -> None:
     homes = sorted(os.sched_getaffinity(0))[:2]
     assert [home for _, _, home in found] == homes
     assert all(free for _, free, _ in found), "where they may run is as it was"
-    assert found[0][0] > ROUNDS / 4, found  # without: 0 or 1
+    assert found[0][0] > 2, found  # without: 0 or 1; with it, on an idle machine, nearly all
 
 
 def test_who_has_a_core_of_its_own() -> None:

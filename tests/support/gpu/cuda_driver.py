@@ -48,7 +48,7 @@ PROTOTYPES = prototypes()
 
 
 class CudaError(Exception):
-    """What a call gave that failed."""
+    """A call failed with this status."""
 
     def __init__(self, call: str, status: int) -> None:
         super().__init__(f"{call}: {status}")
@@ -56,7 +56,7 @@ class CudaError(Exception):
 
 
 class Driver:
-    """driver.cuMemFree_v2(...) calls it, and raises; driver.status("cuMemFree_v2", ...) gives what it gave."""
+    """driver.cuMemFree_v2(...) calls it, and raises; driver.status("cuMemFree_v2", ...) returns its status."""
 
     def __init__(self, soname: str = "libcuda.so.1") -> None:
         self.library = ctypes.CDLL(soname)

@@ -35,7 +35,7 @@ class Stream:
 
 class Event:
     def record(self, stream: Stream) -> None:
-        """As good, for whoever asks: a stream of its own that follows."""
+        """Instead of an event: a stream of its own that follows."""
         self.behind = driver.device(0).stream()
         driver.device(0).follow(self.behind, stream.cuda_stream)
 
@@ -171,7 +171,7 @@ class Future:
 
 
 def install() -> None:
-    """Let hocket.torch find it in the place of torch's."""
+    """Let hocket.torch find these classes in the place of torch's."""
     module: Any = torch.cuda
     module.ExternalStream, module.Event, module.stream, module.current_stream = Stream, Event, stream, current_stream
     works.Future = Future

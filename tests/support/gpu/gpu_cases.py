@@ -15,7 +15,7 @@ DELAY = 60
 BY_EVENTS = "os.environ['HOCKET_GPU_SYNC'] = 'events'\n"
 """Before a rank's program: streams wait for events, not for words in memory."""
 MORE = pytest.param(4, marks=pytest.mark.gpu)
-"""Ranks: as good as two in the plain run of the tests."""
+"""Four ranks: in the plain run of the tests two are as good."""
 
 KILLED = """
 {before}
@@ -34,7 +34,7 @@ REPEATED = {
     "blocking": "comm.allreduce(xs[0])",
     "asynchronous": "[work.wait() for work in [comm.allreduce(x, async_op=True) for x in xs]]",
 }
-"""What calls they make until then."""
+"""The calls that the ranks repeat until then."""
 
 
 def killed_in(source: str, size: int, delay: int, built: Path, where: Path, closes: bool = True) -> None:

@@ -159,7 +159,7 @@ def expressions(comm: Any) -> None:
 
 
 def what_is_given_back(comm: Any) -> None:
-    """One of the arguments; of elements that a slot holds no whole number of, and more than fit into two."""
+    """The function returns one of its arguments; a slot holds no whole number of elements, and x fills two and more."""
     count = (9 << 20) // 3
     given = [np.random.default_rng((r, 3)).integers(0, 256, 3 * count).astype(np.uint8).view(THREE) for r in (0, 1)]
     x = given[comm.rank % 2]
@@ -256,7 +256,7 @@ WRONG = {
 
 
 def that_fail(world: Any) -> None:
-    """The rank whose function fails says why, and the others whose it is; blocking and asynchronous."""
+    """The rank whose function fails raises its own error, the others hocket.Error; blocking and asynchronous."""
     good = by_host(np.add)
     for number, (name, (bad, kind, words)) in enumerate(WRONG.items()):
         comm = world.dup()

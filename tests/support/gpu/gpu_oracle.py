@@ -25,7 +25,7 @@ KERNELS = {
 }  # fmt: skip
 """What the ranks reduce; the floats' averages too."""
 MEETING = (("float32", "sum"), ("float32", "max"), ("bfloat16", "sum"), ("int64", "sum"))
-"""What kernels reduce that meet."""
+"""What kernels that meet reduce."""
 EXPRESSIONS = {"float32": "a + a - b", "bfloat16": "a > b ? a : b", "bool": "a + b"}
 """What users' ops are, in CUDA C++."""
 REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")

@@ -37,7 +37,7 @@ def driver() -> ctypes.CDLL:
 
 def count(name: str) -> int:
     found = int(driver().fake_get(name.encode()))
-    if name == "streams":  # but for those that are kept for whoever asks next
+    if name == "streams":  # without the spare ones, which are kept
         found -= sum(len(device.spare) for device in transport._devices.values())
     return found
 
@@ -52,7 +52,7 @@ def refuse(function: str, nth: int, status: int = 2) -> None:
 
 
 def left() -> dict[str, int]:
-    """What is still there of the driver's, of what hocket made."""
+    """What hocket has made of the driver's, and not given back."""
     gc.collect()
     return {name: count(name) for name in (*OWNED, "misuses") if count(name)}
 

@@ -115,7 +115,7 @@ def results(comm: Any) -> None:
 
 
 def averages(comm: Any) -> None:
-    """An average is one before the next call reads it, whoever is waited for first."""
+    """An average is complete before the next call reads it, whichever work is waited for first."""
     given = inputs(comm.size, 1001, 3)
     x, whole = put(given[comm.rank]), GpuArray(1001 * comm.size, np.float32)
     works = [comm.allreduce(x, "avg", async_op=True), comm.allgather(x, out=whole, async_op=True)]
