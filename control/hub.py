@@ -27,7 +27,7 @@ from hocket.control.reactor import Reactor
 from hocket.control.records import State
 from hocket.errors import ArgumentError
 
-log = logging.getLogger("hocket.transports")
+log = logging.getLogger("hocket.control")
 JOIN = "join"  # the "exchange" that everybody takes part in first
 PURPOSE = "rendezvous"
 ASK_AGAIN = 5.0  # seconds in which only one rank of a communicator is told what the others do

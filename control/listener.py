@@ -24,7 +24,7 @@ from hocket.control.places import Place, _listen
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
 
-log = logging.getLogger("hocket.transports")
+log = logging.getLogger("hocket.control")
 HALF_OPEN = 128  # connections that have not said a hello of ours; the oldest gives way
 ANSWERS = 64  # refusals told in one SWEEP: more is a flood, whose sender does not care
 BATCH = 64  # connections taken before others of this thread have a turn

@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-log = logging.getLogger("hocket.transports")
+log = logging.getLogger("hocket.control")
 Thunk = Callable[[], object]
 
 

@@ -24,7 +24,7 @@ from hocket.control.reactor import Reactor
 from hocket.control.session import Session
 from hocket.errors import ArgumentError, PeerLostError, TimeoutError, TransportError
 
-log = logging.getLogger("hocket.transports")
+log = logging.getLogger("hocket.control")
 Meeting = tuple[str, str] | tuple[str, str, int | Sequence[int]]
 KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed

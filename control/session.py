@@ -22,7 +22,7 @@ from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
-log = logging.getLogger("hocket.transports")
+log = logging.getLogger("hocket.control")
 GOODBYE = 1.0  # seconds that leaving waits for the hub's answer
 LAST_OUT = 2.0  # seconds that rank 0, whose process holds the hub, waits for the others' goodbyes
 

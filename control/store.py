@@ -63,7 +63,14 @@ class MeetAtStore(Meet):
 
     def listen(self, hub: Hub) -> list[Listener]:
         assert self.key is not None
-        found = [Listener(self.reactor, place, self.key, self.taker(hub)) for place in self.places]
+        found: list[Listener] = []
+        try:
+            for place in self.places:
+                found.append(Listener(self.reactor, place, self.key, self.taker(hub)))
+        except BaseException:
+            for each in found:
+                each.close()
+            raise
         shown = None if self.given else self.key.hex()
         note = {"job": self.job, "key": shown, "addresses": [each.address for each in found]}
         self.store.set(NOTE, json.dumps(note))

@@ -32,7 +32,7 @@ class Mpi(Ordinary):
         """`name` "": whichever it is."""
         version = " ".join(MPI.Get_library_version().split())
         self.name = name = name or next((each for each, mark in MARKS.items() if mark in version), "mpi")
-        if name in MARKS and MARKS[name.removesuffix("-single")] not in version:
+        if MARKS.get(name.removesuffix("-single"), "") not in version:
             raise ArgumentError(f"mpi4py loaded {version[:60]!r} instead of {name}")
         self.comm = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size

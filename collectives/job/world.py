@@ -172,8 +172,9 @@ class World:
         for name in names:
             if self.refusal(name, rank, seen_from) is None:
                 return name
-        why = "; ".join(f"{n}: {self.refusal(n, rank)}" for n in names)
-        raise TransportError(f"rank {self.rank} has no transport to rank {rank} ({why})")
+        why = "; ".join(f"{n}: {self.refusal(n, rank, seen_from)}" for n in names)
+        seer = self.rank if seen_from is None else seen_from
+        raise TransportError(f"rank {seer} has no transport to rank {rank} ({why})")
 
     def _all_reached(self) -> bool:
         pairs = [(a, b) for a in range(self.size) for b in range(a)]

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import socket
+import tempfile
 
 import harness
 import pytest
@@ -129,3 +130,24 @@ def test_a_store_without_a_secret_is_not_told_inside_a_host(tmp_path: pathlib.Pa
     env = {**dict.fromkeys(("HOCKET_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"), ""), "TURNS": "2"}
     with harness.Job(3, RANK, env={"PLACE": str(tmp_path), **env}) as job:
         assert [end.err for end in job.wait(60)] == ["", "", ""]
+
+
+def test_no_free_port_leaves_no_path(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 listens at a path and at a port; where it gets no port, the path goes too."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("HOCKET_PORTS", f"{port}-{port}")
+        with pytest.raises(hocket.Error, match=str(port)):
+            hocket.init(0, 2, store=Nowhere(), timeout=5)
+    assert not any(each.is_socket() for each in tmp_path.rglob("*"))
+
+
+class Nowhere:
+    """A store that is never written to, as nothing comes to that."""
+
+    def set(self, key: str, value: str) -> None:
+        raise AssertionError(value)
+
+    def get(self, key: str) -> None: ...
