@@ -132,22 +132,22 @@ def test_a_store_without_a_secret_is_not_told_inside_a_host(tmp_path: pathlib.Pa
         assert [end.err for end in job.wait(60)] == ["", "", ""]
 
 
-def test_no_free_port_leaves_no_path(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_port_leaves_no_path(tmp_path: pathlib.Path) -> None:
     """Rank 0 listens at a path and at a port; where it gets no port, the path goes too."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    source = """
+        import os, pathlib, tempfile
+        os.environ["TMPDIR"] = tempfile.tempdir = {place!r}
+        import hocket
+        class Store:
+            def set(self, key, value): raise AssertionError(value)
+            def get(self, key): return None
+        try:
+            hocket.init(0, 2, store=Store(), timeout=5)
+        except hocket.Error as error:
+            print("{port}" in str(error), [*filter(pathlib.Path.is_socket, pathlib.Path({place!r}).rglob("*"))])
+    """
+    with socket.create_server(("127.0.0.1", 0)) as taken, tempfile.TemporaryDirectory() as place:
         port = taken.getsockname()[1]
-        monkeypatch.setenv("HOCKET_PORTS", f"{port}-{port}")
-        with pytest.raises(hocket.Error, match=str(port)):
-            hocket.init(0, 2, store=Nowhere(), timeout=5)
-    assert not any(each.is_socket() for each in tmp_path.rglob("*"))
-
-
-class Nowhere:
-    """A store that is never written to, as nothing comes to that."""
-
-    def set(self, key: str, value: str) -> None:
-        raise AssertionError(value)
-
-    def get(self, key: str) -> None: ...
+        env = {"HOCKET_PORTS": f"{port}-{port}", "HOCKET_RENDEZVOUS": ""}
+        said = harness.run(1, source.format(place=place, port=port), 60.0, **env)
+    assert said == ["True []\n"]
