@@ -2,7 +2,8 @@
 
 Each line of targets.py is measured in turns with all its rivals (measure.py), and a line that falls short is printed
 as such.  Rivals are given their fast call: buffers with an explicit MPI type, in place, tensors made once.  Each MPI
-runs twice, as mpi4py starts it and with thread level "single"; the better one counts.
+runs twice, as mpi4py starts it and with thread level "single".  hocket runs by its own launcher, and beside each MPI in
+the MPI's processes: what counts is the ratio there, to the MPI that it is worst against.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.page import HEADER, into_section, line, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
 from hocket.bench.harness.targets import TARGETS, Target
-from hocket.bench.harness.team import Started, Team
+from hocket.bench.harness.team import Part, Started, Team
 from hocket.bench.harness.worker import Order
 from hocket.bench.rivals import launchers
 from hocket.collectives.tuning.cases import case
@@ -67,7 +68,7 @@ def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> 
                 settings: dict[str, str | None] = {"transport": transport, "buffers": buffers}
                 ours = Started("hocket", ranks, launchers.ours(ranks, settings))
                 stack.callback(ours.close)
-                rivals = [team for text in peers if (team := _rival(text, ranks, transport))]
+                rivals = [team for text in peers if (team := _rival(text, ranks, transport, settings))]
                 for team in rivals:
                     stack.callback(team.close)
                 plain: dict[int, float] = {}  # seconds of an allreduce of float32, by elements
@@ -81,16 +82,18 @@ def _key(target: Target) -> tuple[int, str, str]:
     return target.ranks, target.transport, target.buffers
 
 
-def _rival(text: str, ranks: int, transport: str) -> Started | None:
+def _rival(text: str, ranks: int, transport: str, settings: dict[str, str | None]) -> Team | None:
+    """The team of a rival; of an MPI, with hocket in the same processes."""
     name = text.partition("=")[0]
-    tcp = transport == "tcp"
+    tcp, mpi = transport == "tcp", name != "gloo"
     if tcp and name.startswith(INTEL_CHEATS) or name == SPINS and ranks > usable_cores():
         return None
     try:
-        return Started(name, ranks, launchers.peer(text, ranks, tcp))
+        team = Started(name, ranks, launchers.peer(text, ranks, tcp, settings if mpi else None))
     except Error as why:
         print(f"# not measured: {why}", file=sys.stderr)
         return None
+    return Part(team, name, Part(team, "hocket")) if mpi else team
 
 
 def _result(

@@ -2,7 +2,8 @@
 
 All are timed in blocks, one library after the other, several times round (A B A B), so that a machine that slows down
 or speeds up does so for all.  A block is as many calls as fit its share of the time; it is as slow as its slowest
-rank; the median block counts.
+rank; the median block counts.  Where hocket is loaded in a peer's processes too, its block there comes right before the
+peer's: their ratio does not depend on where either library's processes lie.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def measure(
     """One row after the other.  A peer that fails is reported once and left out; if ours fails, that is raised."""
     lenient = _Lenient(tell)
     for case in cases:
-        able = [team for team in peers if lenient.able(team, _prepare, case)]
+        able = [team for team in peers if lenient.able(team, _prepare_both, case)]
         chosen = _prepare(ours, case)
         row = Row(case, 0.0, algorithm=chosen.get("algorithm", ""), transport=chosen.get("transport", ""))
         able = _time(row, ours, able, effort, lenient)
@@ -75,6 +76,23 @@ class _Lenient:
         return True
 
 
+def beside(team: Team) -> Team | None:
+    """hocket in this peer's processes, if it is there."""
+    return getattr(team, "beside", None)
+
+
+def beside_name(name: str) -> str:
+    """What hocket's blocks in a peer's processes are called."""
+    return f"hocket beside {name}"
+
+
+def _prepare_both(team: Team, case: Case) -> None:
+    ours = beside(team)
+    if ours is not None:
+        _prepare(ours, case)
+    _prepare(team, case)
+
+
 def _prepare(team: Team, case: Case) -> dict[str, str]:
     reports: list[dict[str, str]] = team.order("prepare", **asdict(case))
     return reports[0]
@@ -84,10 +102,13 @@ def _time(row: Row, ours: Team, peers: Sequence[Team], effort: Effort, lenient: 
     """Fill in row.blocks, in turns; returns the peers that came through."""
     counts: dict[str, int] = {}
 
-    def turn(team: Team) -> None:
-        if team.name not in counts:
-            counts[team.name] = _iterations(team, effort)
-        row.blocks.setdefault(team.name, []).append(_block(team, counts[team.name]))
+    def turn(team: Team, name: str = "") -> None:
+        ours, name = beside(team), name or team.name
+        if ours is not None:
+            turn(ours, beside_name(name))
+        if name not in counts:
+            counts[name] = _iterations(team, effort)
+        row.blocks.setdefault(name, []).append(_block(team, counts[name]))
 
     able = list(peers)
     for _ in range(effort.blocks):

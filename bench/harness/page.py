@@ -13,7 +13,7 @@ from hocket.errors import ArgumentError
 
 NEXT, END = "<!-- make compare: the next kind of CPU -->", "<!-- end -->"
 HEADER = (
-    "| what | hocket us | p99 us | best MPI us | ours / MPI | target | x faster than Gloo | target | ours / machine | "
+    "| what | hocket us | p99 us | MPI us | ours / MPI | target | x faster than Gloo | target | ours / machine | "
     "target | falls short |\n|" + "---|" * 11
 )
 
@@ -28,13 +28,13 @@ def title(t: Target) -> str:
 
 def line(result: Result) -> str:
     """One row of the Markdown table."""
-    t, mpi, gloo = result.target, result.best_mpi, result.seconds.get("gloo")
+    t, mpi, gloo = result.target, result.worst_mpi, result.seconds.get("gloo")
     cells = [
         title(t),
         micro(result.ours),
         micro(result.slow["hocket"]) if result.slow else "",
         f"{micro(mpi[1])} ({mpi[0]})" if mpi else "",
-        f"{result.ours / mpi[1]:.2f}" if mpi else "",
+        f"{mpi[2]:.2f}" if mpi else "",
         f"{t.mpi:g}" if t.mpi else "",
         f"{gloo / result.ours:,.1f}" if gloo else "",
         f"{t.gloo:g}" if t.gloo else "",

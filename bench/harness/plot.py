@@ -109,7 +109,7 @@ def _kind(target: Target) -> tuple[Any, ...]:
 
 def _beside(rows: Sequence[Result]) -> list[tuple[str, str, str, list[float | None]]]:
     """Label, color, marker and seconds of each library that was there."""
-    mpis = [mpi[1] if (mpi := r.best_mpi) else None for r in rows]
+    mpis = [mpi[1] if (mpi := r.fastest_mpi) else None for r in rows]
     lines: list[tuple[str, str, str, list[float | None]]] = [
         ("hocket", COLORS["hocket"], MARKERS["hocket"], [r.ours for r in rows]),
         ("the fastest of Open MPI, MPICH and Intel MPI", COLORS["openmpi"], MARKERS["openmpi"], mpis),

@@ -1,6 +1,7 @@
 """A team: all ranks of one library, given one order at a time.
 
 `Started`: workers on this machine, started by the library's own launcher, ordered over a Unix socket.
+`Part`: one of two libraries that the same workers hold.
 `Joined`: the ranks that some launcher has started with this program itself; rank 0 orders, by hocket's own calls.
 """
 
@@ -134,6 +135,19 @@ class Started:
         for process in self.processes:
             _end(process, deadline)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Part:
+    """One library of workers that hold two; the other one, hocket's, is `beside` it in the same processes."""
+
+    def __init__(self, whole: Started, name: str, beside: Team | None = None) -> None:
+        self.whole, self.name, self.about, self.beside = whole, name, whole.about, beside
+
+    def order(self, do: str, **fields: Any) -> list[Order]:
+        return self.whole.order(do, to=self.name, **fields)
+
+    def close(self) -> None:
+        self.whole.close()
 
 
 def _end(process: subprocess.Popen[bytes], deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""One rank that does what it is told: `python -m hocket.bench.harness.worker gloo SOCKET`.
+"""One rank that does what it is told: `python -m hocket.bench.harness.worker gloo SOCKET`, or `hocket+openmpi`.
 
 A subject is one library's way to run a case; a worker gives it buffers, a stopwatch and a check.  Orders and reports
 are JSON lines.  Between orders a worker sleeps in a read, so that it takes no core from the library under the
@@ -135,15 +135,17 @@ def subject(name: str, settings: Order) -> Subject:
     return Mpi(name)
 
 
-def main(name: str, path: str, settings: str) -> None:
-    """Report for work at the socket `path`, and work until it closes."""
-    worker = Worker(subject(name, json.loads(settings)))
+def main(names: str, path: str, settings: str) -> None:
+    """Report for work at the socket `path`, and work until it closes.  Each order is for one of the libraries."""
+    workers = {name: Worker(subject(name, json.loads(settings))) for name in names.split("+")}
+    first, *_ = workers
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(path)
         with sock.makefile("rw", encoding="utf-8") as lines:
-            _say(lines, worker.hello())
+            _say(lines, workers[first].hello())
             for line in lines:
-                _say(lines, worker.perform(json.loads(line)))
+                order = json.loads(line)
+                _say(lines, workers[order.pop("to", first)].perform(order))
 
 
 def _say(lines: Any, report: Order) -> None:

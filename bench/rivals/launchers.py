@@ -74,10 +74,12 @@ def ours(size: int, settings: dict[str, str | None]) -> Callable[[str], Command]
     return command
 
 
-def peer(text: str, size: int, tcp: bool = False) -> Callable[[str], Command]:
+def peer(
+    text: str, size: int, tcp: bool = False, beside: dict[str, str | None] | None = None
+) -> Callable[[str], Command]:
     """The ranks of `gloo`, `openmpi`, `mpich=/prefix`...  Raises ArgumentError if it is not installed.
 
-    `tcp`: kept off shared memory (gloo always is).
+    `tcp`: kept off shared memory (gloo always is).  `beside`: of an MPI, load hocket too, with these settings.
     """
     full, _, prefix = text.partition("=")
     name = full.removesuffix("-single")
@@ -88,7 +90,8 @@ def peer(text: str, size: int, tcp: bool = False) -> Callable[[str], Command]:
         raise ArgumentError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
     line, env = mpirun(text.replace(full, name, 1), size, tcp)
     env |= {"MPI4PY_RC_THREAD_LEVEL": "single"} if full != name else {}
-    return lambda path: Command([[*line, *_worker(full, path, {})]], [env])
+    both = full if beside is None else f"hocket+{full}"
+    return lambda path: Command([[*line, *_worker(both, path, beside or {})]], [env])
 
 
 def mpirun(text: str, size: int, tcp: bool = False) -> tuple[list[str], dict[str, str]]:

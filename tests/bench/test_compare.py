@@ -24,10 +24,22 @@ def result(target: Target, **seconds: float) -> Result:
 def test_the_better_thread_level_of_the_best_mpi_counts() -> None:
     target = Target(2, 1024, mpi=0.5)
     met = result(target, hocket=1e-6, mpich=4e-6, openmpi=3e-6, **{"mpich-single": 2e-6}, gloo=1e-9)
-    assert met.best_mpi == ("mpich-single", 2e-6) and met.verdicts == []
+    assert met.fastest_mpi == ("mpich-single", 2e-6) and met.verdicts == []
     missed = result(target, hocket=1.1e-6, mpich=4e-6, **{"mpich-single": 2e-6})
     assert missed.verdicts == ["0.55 x MPI > 0.5"]
     assert "| 0.55 | 0.5 |" in line(missed) and line(missed).endswith("0.55 x MPI > 0.5 |")
+
+
+def test_beside_an_mpi_the_same_processes_count() -> None:
+    """Of ratios block by block, to the MPI that hocket is worst against, not to the one that is fastest elsewhere."""
+    blocks = {
+        "mpich": [4.0, 8.0, 4.0], "hocket beside mpich": [2.0, 4.0, 8.0],
+        "openmpi": [10.0, 10.0, 10.0], "hocket beside openmpi": [9.0, 9.0, 1.0],
+    }  # fmt: skip
+    made = Result(Target(2, 8, mpi=0.6), {"hocket": 1.0, "mpich": 4.0, "openmpi": 10.0}, blocks, "ring")
+    made.judge()
+    assert made.worst_mpi == ("openmpi", 10.0, 0.9) and made.fastest_mpi == ("mpich", 4.0)
+    assert made.verdicts == ["0.90 x MPI > 0.6"] and "(openmpi) | 0.90 | 0.6 |" in line(made)
 
 
 def test_what_falls_short_is_said() -> None:
@@ -92,6 +104,7 @@ def test_a_run(only: str, peer: str, tmp_path: Path) -> None:
     assert text.endswith(f"|\n{page.END}\n\n{page.NEXT}\nafter\n") and f"\n| {only}" in text.replace("allreduce ", "")
     assert pingpong.target.collective == "pingpong" and 0.01e-6 < pingpong.ours < 1e-3
     assert {"hocket", "gloo", peer} <= set(row.seconds), done.stderr
+    assert len(row.blocks[f"hocket beside {peer}"]) == len(row.blocks[peer]) == 2
     assert row.seconds.get("limits", 1) > 10e-6, "a megabyte takes longer than that"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
