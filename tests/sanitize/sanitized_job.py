@@ -59,6 +59,16 @@ def everything(comm: Any) -> None:
     other.close()
 
 
+def on_lanes(comm: Any) -> None:
+    """Calls on two lanes overtake each other; blocking ones, on a third, drive them while they wait."""
+    p = comm.size
+    urgent, other = comm.lane("urgent", 1), comm.lane("other")
+    for n in (10, 3000, 200_000):
+        works = [lane.allreduce(np.ones(n), async_op=True) for lane in (comm, urgent, comm, urgent)]
+        assert (other.allreduce(np.ones(n)) == p).all()
+        assert all((w.result() == p).all() for w in reversed(works))
+
+
 def hocket_copy(comm: Any, x: Any) -> Any:
     made = hocket.empty(x.shape, x.dtype, comm=comm)
     made[...] = x
@@ -75,6 +85,7 @@ def in_threads() -> None:
     for size in (2, 4):
         with hocket.local_world(size) as world:
             world.run(everything)
+            world.run(on_lanes)
     for _ in range(40):
         with hocket.local_world(2) as world:
             world.run(leave_at_once)
@@ -87,6 +98,7 @@ def in_processes() -> None:
             import hocket, sanitized_job
             with hocket.init() as comm:
                 sanitized_job.everything(comm)
+                sanitized_job.on_lanes(comm)
         """
         harness.run(2, textwrap.dedent(source), seconds=240, HOCKET_TRANSPORT=transport)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from operator import le
+from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
+from worlds import Program, spread
 
 from hocket.collectives.communicator.communicator import Communicator
 
@@ -85,6 +86,43 @@ def mixed_sends(comm: Communicator) -> None:
     steady(before, "mixed sends")
 
 
+def mixed_on_lanes(comm: Communicator, calls: int) -> None:
+    """Lanes, collectives, blocking or not, waited for in any order: one random order of calls that all ranks know."""
+    lanes = [comm, comm.lane("urgent", 2), comm.lane("second")]
+    source = np.random.default_rng(9)
+    lane, kind = source.integers(0, 3, calls).tolist(), source.choice(4, calls, p=[0.5, 0.3, 0.1, 0.1]).tolist()
+    length = source.choice([1, 5, 300, 9000], calls, p=[0.5, 0.3, 0.19, 0.01]).tolist()
+    later = source.random(calls) < 0.4
+    ahead: list[Any] = []
+    before = 0, (0, 0, 0)
+    for i in range(calls):
+        if i == calls - calls // 5:  # the lanes have all the memory that they take
+            before = resident(), held()
+        there, n, p = lanes[lane[i]], length[i], comm.size
+        if kind[i] == 0:
+            work, wanted = there.allreduce(np.full(n, comm.rank + i), async_op=bool(later[i])), p * i + p * (p - 1) // 2
+        elif kind[i] == 1:
+            work, wanted = there.broadcast(np.full(n, comm.rank + i), i % p, async_op=bool(later[i])), i % p + i
+        elif kind[i] == 2:
+            work, wanted = there.allgather(np.full(n, comm.rank + i), async_op=bool(later[i])), i
+        else:
+            work, wanted = there.barrier(async_op=bool(later[i])), None
+        if later[i]:
+            ahead.append((i, work, wanted))
+        elif wanted is not None and work[0] != wanted:
+            raise AssertionError(f"call {i} gave {work[0]}, not {wanted}")
+        if len(ahead) > 40:
+            source.shuffle(ahead)  # the same on all ranks, though nothing asks for that
+            for which, work, wanted in ahead:
+                if work.result() is not None and wanted is not None and work.result()[0] != wanted:
+                    raise AssertionError(f"call {which} gave {work.result()[0]}, not {wanted}")
+            ahead.clear()
+    for _, work, _ in ahead:
+        work.wait()
+    comm.barrier()
+    steady(before, "mixed on lanes")
+
+
 @pytest.mark.timeout(150)
 def test_a_million_allreduces() -> None:
     spread(a_million_allreduces, 2, "shm", 140)
@@ -93,3 +131,20 @@ def test_a_million_allreduces() -> None:
 @pytest.mark.timeout(100)
 def test_a_hundred_thousand_messages() -> None:
     spread(mixed_sends, 2, "shm", 90)
+
+
+def some_on_lanes(comm: Communicator) -> None:
+    mixed_on_lanes(comm, 30_000)
+
+
+def a_million_on_lanes(comm: Communicator) -> None:
+    mixed_on_lanes(comm, 1_000_000)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("program", "transport"),
+    [(some_on_lanes, "shm"), (some_on_lanes, "tcp"), pytest.param(a_million_on_lanes, "shm", marks=pytest.mark.more)],
+)
+def test_lanes(program: Program, transport: str) -> None:
+    spread(program, 2, transport, 390)
