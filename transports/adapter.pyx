@@ -9,7 +9,7 @@ from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
-from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel, hk_channel_ops, hk_view
+from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_call, hk_channel, hk_channel_ops, hk_view
 
 
 cdef enum: OFFERED = 1 << 18   # bytes given to one `send`: all of them are copied, and most of them not taken
@@ -39,8 +39,7 @@ cdef class Adapter:
     cdef object target
     cdef object view                # keeps what was peeked alive
     cdef readonly object capsule
-    cdef readonly object error      # the exception behind a fault
-    cdef bytes words                # ... as text
+    cdef bytes words                # of the exception behind a fault
 
     def __cinit__(self, target):
         self.target = target
@@ -52,7 +51,6 @@ cdef class Adapter:
 
 cdef long _failed(Adapter a, object error) noexcept:
     """That the peer is gone, or a fault, which nobody else would ever see."""
-    a.error = error
     a.channel.base.error = (error.errno or 0) if isinstance(error, OSError) else 0
     a.words = f"{type(error).__name__}: {error}".encode(errors="replace")
     a.channel.base.words = a.words
@@ -62,12 +60,13 @@ cdef long _failed(Adapter a, object error) noexcept:
     return HK_FAULT
 
 
-cdef long _send(hk_channel* ch, uint64_t tag, uint64_t length, uint64_t done, const void* src, size_t n) noexcept nogil:
+cdef long _send(hk_channel* ch, const hk_call* call, uint64_t length, uint64_t done, const void* src,
+                size_t n) noexcept nogil:
     with gil:
         a = <Adapter>(<py_channel*>ch).adapter
         try:
             n = min(n, OFFERED)
-            taken = a.target.send(tag, length, done, (<const char*>src)[:n] if n else b"")
+            taken = a.target.send(call.tag, length, done, (<const char*>src)[:n] if n else b"")
             if taken is not None and not min(n, 1) <= taken <= n:
                 raise ValueError(f"send took {taken} of {n} bytes; None is for: not now")
             return HK_AGAIN if taken is None else <long>taken
@@ -75,12 +74,10 @@ cdef long _send(hk_channel* ch, uint64_t tag, uint64_t length, uint64_t done, co
             return _failed(a, e)
 
 
-cdef int _peek(hk_channel* ch, hk_view* v, size_t want) noexcept nogil:
+cdef int _peek(hk_channel* ch, const hk_call* call, hk_view* v, size_t want) noexcept nogil:
     cdef const unsigned char[::1] data
     with gil:
         a = <Adapter>(<py_channel*>ch).adapter
-        if a.error is not None:
-            return HK_LOST if isinstance(a.error, ConnectionError) else HK_FAULT    # of `consume`, which cannot say so
         try:
             head = a.target.peek(want)
             if head is None:
@@ -95,11 +92,12 @@ cdef int _peek(hk_channel* ch, hk_view* v, size_t want) noexcept nogil:
             return <int>_failed(a, e)
 
 
-cdef void _consume(hk_channel* ch, size_t n, int end) noexcept nogil:
+cdef int _consume(hk_channel* ch, const hk_call* call, size_t n, int end) noexcept nogil:
     with gil:
         a = <Adapter>(<py_channel*>ch).adapter
         a.view = None
         try:
             a.target.consume(n, bool(end))
+            return 0
         except BaseException as e:
-            _failed(a, e)
+            return <int>_failed(a, e)

@@ -90,7 +90,10 @@ class PyChannel(Protocol):
         """(tag, length of the whole, next bytes at hand) of the message at the head; `want` bytes if they have come."""
 
     def consume(self, count: int, end: bool) -> None:
-        """Drop `count` bytes; `end` closes the message: also after an empty one, as (0, True)."""
+        """Drop `count` bytes; `end` closes the message: also after an empty one, as (0, True).
+
+        What it raises ends the run, as what the other two raise does.
+        """
 
 
 @runtime_checkable

@@ -5,6 +5,8 @@
  * for, decides how to wait.  A transport fills in one table of functions and embeds `hk_channel` as the first
  * member of its own struct; the struct travels in a PyCapsule named HK_CAPSULE.  docs/transports.md: how to write one.
  *
+ * Each function that a run calls is told of its call by an argument, `hk_call`, the same for all messages of the call.
+ *
  * Threads: the channels of a lane are used by one thread at a time, not always the same, with the GIL or without; other
  * lanes run beside it.  So a function takes the GIL before it touches Python, and waits for no lock whose holder may
  * want the GIL.
@@ -16,8 +18,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
-#define HK_CAPSULE "hocket.channel.1"
+#define HK_CAPSULE "hocket.channel.2"
 
 enum {
     HK_AGAIN = -1, /* nothing could be done now */
@@ -32,6 +35,13 @@ enum {
 };
 
 typedef struct hk_channel hk_channel;
+
+/* What messages are part of: never NULL, and valid until the function returns. */
+typedef struct hk_call {
+    uint64_t tag; /* of all that it sends.  Of no use to a receiver: what stands at its head may be another call's */
+    void *stream; /* for channels of GPU memory: the CUstream in whose order they use it; or NULL */
+    int traffic;  /* a hint to senders: HK_ONE_WAY ... */
+} hk_call;
 
 /* What stands at the head of an incoming channel. */
 typedef struct hk_view {
@@ -49,14 +59,14 @@ typedef struct hk_channel_ops {
      * A message of 4 KiB is taken, and settled, though the peer does not read (two ranks may send before they
      * receive), nor has opened its side; a sender whom nobody reads is stopped after a bounded number of bytes, and
      * of messages.  What was taken arrives, though the lane is closed next. */
-    long (*send)(hk_channel *, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len);
+    long (*send)(hk_channel *, const hk_call *, uint64_t length, uint64_t done, const void *src, size_t len);
     /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so), 0 while some do, HK_LOST or
      * HK_FAULT when that will not change.  Asked when a message has been taken to its end, or in the middle (of what
      * was taken so far), again and again until it is not 0: often nothing else is called meanwhile. */
-    int (*settled)(hk_channel *);
+    int (*settled)(hk_channel *, const hk_call *);
     /* Send one message to several peers with one write.  NULL where a transport cannot.
      * All or nothing; same results as `send`.  All are channels of one lane, with this same function. */
-    long (*multicast)(hk_channel *const *, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
+    long (*multicast)(hk_channel *const *, int n, const hk_call *, uint64_t length, uint64_t done, const void *src,
                       size_t len);
     /* 1: a message has begun, view filled; or HK_AGAIN ...  Takes nothing, and may be asked any number of times.
      * `want` is the size of an element, at most 4096, and the same for a whole message (or 0: only the head matters).
@@ -64,14 +74,15 @@ typedef struct hk_channel_ops {
      * however its sender cut it.  (Without work, where `send` takes all that it is offered, or multiples of 64 KiB: what
      * is offered are whole elements, and no more than 64 KiB at a time where these would not divide it.)
      * HK_LOST is for when all that came before has been read. */
-    int (*peek)(hk_channel *, hk_view *, size_t want);
+    int (*peek)(hk_channel *, const hk_call *, hk_view *, size_t want);
     /* Drop `len` bytes that were peeked; `end` closes the message: once for each, with its last bytes, or as (0, 1)
-     * after an empty one and after one that `recv` took.  Cannot fail: an error is for the next call to tell. */
-    void (*consume)(hk_channel *, size_t len, int end);
+     * after an empty one and after one that `recv` took.  Returns 0; or HK_LOST, HK_FAULT: they are dropped all the
+     * same, and it is not called again for them. */
+    int (*consume)(hk_channel *, const hk_call *, size_t len, int end);
     /* Receive straight into the caller's memory; at most what is left of the message.  NULL: peek and copy.
      * Returns how many, never 0, or HK_AGAIN ... after which the same call comes again.  When its head has been peeked,
      * a message is taken by `recv` alone, or by `peek` and `consume` alone. */
-    long (*recv)(hk_channel *, void *dst, size_t len);
+    long (*recv)(hk_channel *, const hk_call *, void *dst, size_t len);
     /* A run over this lane has failed: when this returns, nothing reads or writes the caller's memory any more,
      * whatever was under way.  The channel need not carry anything after it.  NULL: nothing does between calls. */
     void (*forget)(hk_channel *);
@@ -87,8 +98,29 @@ struct hk_channel {
     int error;       /* errno behind HK_LOST or HK_FAULT, or 0, */
     const char *words; /* ... and what happened, if that says more; or NULL */
     uint32_t *bell;  /* two words of this process, the same for all its channels: see hk_ring_bell in wait.h; or NULL */
-    int traffic;     /* a hint of the engine to senders: what the messages of this call are part of */
-    void *stream;    /* for channels of GPU memory: the CUstream that the next calls are to be ordered in */
 };
+
+/* For who receives from any channel (the engine, or a channel that stands on another): up to `room` bytes of the message
+ * that has begun, of which `left` are left: `room` is not more, nor 0.  The last ones close it.  Returns how many, never
+ * 0, or HK_AGAIN ... */
+static inline long hk_receive_copied(hk_channel *ch, const hk_call *call, void *to, size_t room, uint64_t left) {
+    hk_view v;
+    int rc = ch->ops->peek(ch, call, &v, 1);
+    if (rc != 1) return rc;
+    if (v.avail == 0) return HK_AGAIN;
+    const size_t n = v.avail < room ? v.avail : room;
+    memcpy(to, v.data, n);
+    rc = ch->ops->consume(ch, call, n, n == left);
+    return rc < 0 ? rc : (long)n;
+}
+
+/* ... by `recv`, where there is one. */
+static inline long hk_receive(hk_channel *ch, const hk_call *call, void *to, size_t room, uint64_t left) {
+    if (ch->ops->recv == NULL) return hk_receive_copied(ch, call, to, room, left);
+    const long n = ch->ops->recv(ch, call, to, room);
+    if (n < 0 || (uint64_t)n != left) return n;
+    const int rc = ch->ops->consume(ch, call, 0, 1);
+    return rc < 0 ? rc : n;
+}
 
 #endif

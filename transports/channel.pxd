@@ -1,5 +1,6 @@
 """The transport interface as Cython sees it; channel.h is its documentation."""
 
+from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport uint32_t, uint64_t
 
 
@@ -20,6 +21,11 @@ cdef extern from "transports/channel.h" nogil:
         const char* data
         size_t avail
 
+    struct hk_call:
+        uint64_t tag
+        void* stream
+        int traffic
+
     struct hk_channel:
         const hk_channel_ops* ops
         int fd
@@ -27,14 +33,31 @@ cdef extern from "transports/channel.h" nogil:
         int error
         const char* words
         uint32_t* bell
-        int traffic
-        void* stream
 
     struct hk_channel_ops:
-        long (*send)(hk_channel*, uint64_t, uint64_t, uint64_t, const void*, size_t) noexcept nogil
-        int (*settled)(hk_channel*) noexcept nogil
-        long (*multicast)(hk_channel**, int, uint64_t, uint64_t, uint64_t, const void*, size_t) noexcept nogil
-        int (*peek)(hk_channel*, hk_view*, size_t) noexcept nogil
-        void (*consume)(hk_channel*, size_t, int) noexcept nogil
-        long (*recv)(hk_channel*, void*, size_t) noexcept nogil
+        long (*send)(hk_channel*, const hk_call*, uint64_t, uint64_t, const void*, size_t) noexcept nogil
+        int (*settled)(hk_channel*, const hk_call*) noexcept nogil
+        long (*multicast)(hk_channel**, int, const hk_call*, uint64_t, uint64_t, const void*, size_t) noexcept nogil
+        int (*peek)(hk_channel*, const hk_call*, hk_view*, size_t) noexcept nogil
+        int (*consume)(hk_channel*, const hk_call*, size_t, int) noexcept nogil
+        long (*recv)(hk_channel*, const hk_call*, void*, size_t) noexcept nogil
         void (*forget)(hk_channel*) noexcept nogil
+
+    long hk_receive(hk_channel*, const hk_call*, void*, size_t, uint64_t)
+    long hk_receive_copied(hk_channel*, const hk_call*, void*, size_t, uint64_t)
+
+
+cdef inline hk_channel* channel_of(object capsule) except NULL:
+    """The channel that a transport gives.  Raises TransportError if its interface is another version's."""
+    cdef const char* name = NULL
+    if not PyCapsule_IsValid(capsule, HK_CAPSULE):
+        from hocket.errors import TransportError
+        if PyCapsule_CheckExact(capsule):
+            name = PyCapsule_GetName(capsule)
+        given = type(capsule).__name__ if name == NULL else name.decode(errors="replace")
+        raise TransportError(
+            f"a transport gives {given!r} for a channel, and this hocket needs {HK_CAPSULE.decode()!r}: the package that it "
+            "comes from was built for another version; build it again with this one's transports/channel.h, or install "
+            "the two in versions that fit"
+        )
+    return <hk_channel*>PyCapsule_GetPointer(capsule, HK_CAPSULE)

@@ -4,11 +4,11 @@ The loops are the plainest ones possible, without hocket's transports.  Only `th
 thread has both its ends.
 """
 
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
-from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, hk_channel, hk_view
+from hocket.transports.channel cimport HK_AGAIN, channel_of, hk_call, hk_channel, hk_view
 
 
 cdef extern from "system/atomics.h" nogil:
@@ -73,35 +73,38 @@ cdef double cpu() noexcept nogil:
 
 def through(out, into, size_t nbytes):
     """Seconds of this thread's CPU time (to send, to receive) one message over a channel, both ends of which it has."""
-    cdef hk_channel* tx = <hk_channel*>PyCapsule_GetPointer(out, HK_CAPSULE)
-    cdef hk_channel* rx = <hk_channel*>PyCapsule_GetPointer(into, HK_CAPSULE)
+    cdef hk_channel* tx = channel_of(out)
+    cdef hk_channel* rx = channel_of(into)
     cdef char* buffer = <char*>calloc(2, nbytes)
     cdef size_t sent = 0, came = 0
     cdef double t0, t1, sending = 0, receiving = 0
+    cdef hk_call call
     cdef hk_view v
     cdef long n = 0
     cdef bint opened = False
     if buffer == NULL:
         raise MemoryError
+    memset(&call, 0, sizeof(call))
     with nogil:
         while came < nbytes and (n >= 0 or n == HK_AGAIN):
             t0 = cpu()
             if sent < nbytes:
-                n = tx.ops.send(tx, 1, nbytes, sent, buffer + sent, nbytes - sent)
+                n = tx.ops.send(tx, &call, nbytes, sent, buffer + sent, nbytes - sent)
                 sent += max(n, 0)
             elif tx.ops.settled != NULL:
-                tx.ops.settled(tx)
+                tx.ops.settled(tx, &call)
             t1 = cpu()
             sending += t1 - t0
             if not opened:
-                n = rx.ops.peek(rx, &v, 0)
+                n = rx.ops.peek(rx, &call, &v, 0)
                 opened = n == 1
             if opened:
-                n = rx.ops.recv(rx, buffer + nbytes + came, nbytes - came)
+                n = rx.ops.recv(rx, &call, buffer + nbytes + came, nbytes - came)
                 came += max(n, 0)
             receiving += cpu() - t1
-        rx.ops.consume(rx, 0, 1)
+        if came == nbytes:
+            n = rx.ops.consume(rx, &call, 0, 1)
     free(buffer)
-    if came < nbytes:
+    if n < 0:
         raise ConnectionError("the channel has ended")
     return sending, receiving

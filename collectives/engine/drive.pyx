@@ -34,9 +34,9 @@ cdef int run_init(Run* r, Plan plan) except -1:
     """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.segment, r.itemsize, r.traffic = plan.segment, plan.itemsize, plan.traffic
+    r.segment, r.itemsize, r.call.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
-    r.library, r.waits, r.device, r.stream = plan.called, False, NULL, NULL
+    r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
@@ -299,8 +299,7 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
             continue
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
-            ch.stream = r.stream        # peek makes this stream wait for the data that it shows
-            if x.kind == REDUCE and ch.ops.peek(ch, &v, r.itemsize) == 1 and v.avail >= min(r.itemsize, v.length):
+            if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, r.itemsize) == 1 and v.avail >= min(r.itemsize, v.length):
                 continue
             if ch.fd >= 0 and n < room:
                 fds[n].fd = ch.fd

@@ -7,7 +7,6 @@ where progress.pyx drives them.
 import os
 import weakref
 
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -19,7 +18,7 @@ from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
                                      hk_load32, hk_now, hk_store32, may_drive, nanoseconds, stopped)
 from hocket.kernels.cpu.reduce cimport find_reduce
-from hocket.transports.channel cimport HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel
+from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
 cdef enum: RECENT = 16  # calls that are remembered for when ranks disagree; ranks are hardly ever further apart
 
@@ -61,8 +60,9 @@ cdef class Engine:
 
     def connect(self, int peer, send, recv, owner):
         """Use these channels to and from `peer`; `owner` is kept alive as long as they may be used."""
-        self.core.tx[peer] = <hk_channel*>PyCapsule_GetPointer(send, HK_CAPSULE)
-        self.core.rx[peer] = <hk_channel*>PyCapsule_GetPointer(recv, HK_CAPSULE)
+        cdef hk_channel* tx = channel_of(send)
+        cdef hk_channel* rx = channel_of(recv)
+        self.core.tx[peer], self.core.rx[peer] = tx, rx
         self.keep.append((send, recv, owner))
         if self.core.rx[peer].bell != NULL:
             self.core.bell = self.core.rx[peer].bell
@@ -149,7 +149,7 @@ cdef class Engine:
             self.counter.seq += 1
             self.seq = self.counter.seq
             self.counter.recent[self.seq % RECENT] = plan
-        r.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
+        r.call.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
         self.recent[self.seq % RECENT] = plan
 
     def count_with(self, Engine other) -> None:
@@ -248,7 +248,7 @@ cdef class Engine:
         if tag is None:
             self.number(r, plan)
         else:
-            r.tag, r.matched = tag, True
+            r.call.tag, r.matched = tag, True
         self.tag = tag
         r.limit = nanoseconds(timeout)
         return self.perform(r, plan)

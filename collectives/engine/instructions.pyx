@@ -7,7 +7,7 @@ from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, not_ours, piece_at,
                                      piece_length, step_on)
 from hocket.errors import TransportError
-from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_view
+from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
 
 cdef enum:
@@ -32,13 +32,11 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if r.user != NULL:
                 left = min(left, whole_elements(r))
         if x.npeers == 1:
-            ch.traffic, ch.stream = r.traffic, r.stream
-            n = ops.send(ch, r.tag, s.total, s.done, at, left)
+            n = ops.send(ch, &r.call, s.total, s.done, at, left)
         else:
             for i in range(x.npeers):
                 several[i] = e.tx[x.peers[i]]
-                several[i].traffic, several[i].stream = r.traffic, r.stream
-            n = ops.multicast(several, x.npeers, r.tag, s.total, s.done, at, left)
+            n = ops.multicast(several, x.npeers, &r.call, s.total, s.done, at, left)
         if n < 0:
             r.culprit = x.peers[0]
             return moved if n == HK_AGAIN else <int>n
@@ -49,7 +47,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
     if ops.settled != NULL:
         for i in range(x.npeers):
-            n = ops.settled(e.tx[x.peers[i]])
+            n = ops.settled(e.tx[x.peers[i]], &r.call)
             if n < 0:
                 r.culprit = x.peers[i]
                 return <int>n
@@ -60,13 +58,11 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 
 cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view* v, size_t want) noexcept nogil:
     """Look at the head of the channel; the first time, prove that this message is ours."""
-    cdef int n
-    ch.stream = r.stream
-    n = ch.ops.peek(ch, v, want)
+    cdef int n = ch.ops.peek(ch, &r.call, v, want)
     if n < 0:
         r.culprit = peer
         return BLOCKED if n == HK_AGAIN else n
-    if v.tag != r.tag or v.length != s.total:
+    if v.tag != r.call.tag or v.length != s.total:
         return not_ours(r, peer, v.tag, v.length)
     return MOVED
 
@@ -77,7 +73,6 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef hk_view v
     cdef size_t left
     cdef long n
-    ch.stream = r.stream
     if not s.opened:
         rc = open_message(r, peer, ch, s, &v, 0)
         if rc != MOVED:
@@ -86,19 +81,7 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         moved = MOVED
     while s.done < s.total:
         left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
-        if ch.ops.recv != NULL:
-            n = ch.ops.recv(ch, piece_at(r, &x.dst[s.piece], s), left)
-        else:
-            n = ch.ops.peek(ch, &v, 1)
-            if n == 1:
-                if v.tag != r.tag and not r.matched:
-                    return not_ours(r, peer, v.tag, v.length)
-                if v.avail == 0:
-                    return moved
-                n = <long>min(left, v.avail)
-                if move(e, r, piece_at(r, &x.dst[s.piece], s), v.data, n) < 0:
-                    return RAISED
-                ch.ops.consume(ch, n, s.done + n == s.total)
+        n = hk_receive(ch, &r.call, piece_at(r, &x.dst[s.piece], s), left, s.total - s.done)
         if n < 0:
             r.culprit = peer
             return moved if n == HK_AGAIN else <int>n
@@ -106,8 +89,15 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         step_on(r, x.dst, x.npieces, s, n)
         if n >= BIG_BYTES and s.done < s.total:
             return moved
-    if s.total == 0 or ch.ops.recv != NULL:
-        ch.ops.consume(ch, 0, 1)
+    return drop(r, peer, ch, 0, True) if s.total == 0 else DONE
+
+
+cdef inline int drop(Run* r, int peer, hk_channel* ch, size_t n, bint end) noexcept nogil:
+    """DONE, or an error."""
+    cdef int rc = ch.ops.consume(ch, &r.call, n, end)
+    if rc < 0:
+        r.culprit = peer
+        return rc
     return DONE
 
 
@@ -150,8 +140,9 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             else:
                 r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
         for i in range(x.npeers):
-            ch = e.rx[x.peers[i]]
-            ch.ops.consume(ch, n, s.done + n == s.total)
+            rc = drop(r, x.peers[i], e.rx[x.peers[i]], n, s.done + n == s.total)
+            if rc < 0:
+                return rc
         moved = MOVED
         step_on(r, x.dst, x.npieces, s, n)
         if s.done == s.total:
@@ -212,7 +203,7 @@ cdef inline int move(Core* e, Run* r, void* to, const void* source, size_t n) no
     if r.device == NULL:
         memcpy(to, source, n)
         return 0
-    return device_failed(e, r) if r.device.copy(r.device, r.stream, to, source, n) < 0 else 0
+    return device_failed(e, r) if r.device.copy(r.device, r.call.stream, to, source, n) < 0 else 0
 
 
 cdef int device_failed(Core* e, Run* r) noexcept nogil:

@@ -19,7 +19,7 @@ from hocket.collectives.engine.instructions cimport recv
 from hocket.collectives.plans.plan cimport Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, TAG_SLOTS, Aside, Core, Run, Stash, State, not_ours, piece_at,
                                      piece_length, step_on)
-from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, HK_LOST, hk_channel, hk_view
+from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, HK_LOST, hk_channel, hk_receive_copied, hk_view
 
 cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see communicator/messages.py
 
@@ -50,7 +50,7 @@ cdef int recv_from(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef hk_view v
     if e.rx_owner[peer] == r:
         return finish_matched(e, r, x, s, peer)
-    m = oldest(e.aside[peer], r.tag)
+    m = oldest(e.aside[peer], r.call.tag)
     if m == NULL or m.done < m.length:
         if e.rx_mark[peer] == e.pass_number:
             return BLOCKED                                  # an earlier recv has looked in this pass and waits: it goes first
@@ -61,19 +61,19 @@ cdef int recv_from(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if rc != DONE:
             return rc
     if m != NULL:
-        if m.tag != r.tag or m.length != s.total:
+        if m.tag != r.call.tag or m.length != s.total:
             return not_ours(r, peer, m.tag, m.length)
         unpack(r, x, s, m.data)
         drop_oldest(e.aside[peer], m)
         return DONE
-    rc = ch.ops.peek(ch, &v, 0)
+    rc = ch.ops.peek(ch, &r.call, &v, 0)
     if rc < 0:
         r.culprit = peer
         return BLOCKED if rc == HK_AGAIN else rc
-    if (v.tag & TAG_MASK) != (r.tag & TAG_MASK):
+    if (v.tag & TAG_MASK) != (r.call.tag & TAG_MASK):
         r.culprit = peer
-        return set_aside(e, peer, &v)
-    if v.tag != r.tag or v.length != s.total:
+        return set_aside(e, r, peer, &v)
+    if v.tag != r.call.tag or v.length != s.total:
         return not_ours(r, peer, v.tag, v.length)
     e.rx_owner[peer] = r
     e.rx_mark[peer] = e.pass_number - 1                     # it has its message: the next recv may look
@@ -124,11 +124,12 @@ cdef void drop_oldest(Aside* a, Stash* gone) noexcept nogil:
     free(gone)
 
 
-cdef int set_aside(Core* e, int peer, hk_view* v) noexcept nogil:
+cdef int set_aside(Core* e, Run* r, int peer, hk_view* v) noexcept nogil:
     """Begin to take in the message at the head of the channel."""
     cdef Aside* a = e.aside[peer]
     cdef size_t slot = v.tag % TAG_SLOTS
     cdef Stash* m
+    cdef int rc
     if a == NULL:
         a = e.aside[peer] = <Aside*>calloc(1, sizeof(Aside))
         if a == NULL:
@@ -147,29 +148,28 @@ cdef int set_aside(Core* e, int peer, hk_view* v) noexcept nogil:
     a.last[slot] = m
     if m.length:
         a.coming = m
-    else:
-        e.rx[peer].ops.consume(e.rx[peer], 0, 1)
-    return MOVED
+        return MOVED
+    rc = e.rx[peer].ops.consume(e.rx[peer], &r.call, 0, 1)
+    return rc if rc < 0 else MOVED
 
 
 cdef int take_in(Core* e, Run* r, int peer, hk_channel* ch) noexcept nogil:
-    """Take in the rest of the message that is being set aside.  DONE when there is none."""
+    """Take in the rest of the message that is being set aside.  DONE when there is none.
+
+    Not by the channel's `recv`, which may go on by itself until `forget` ends it: this memory goes with the engine.
+    """
     cdef Stash* m = e.aside[peer].coming if e.aside[peer] != NULL else NULL
-    cdef hk_view v
-    cdef size_t n
-    cdef int rc, moved = BLOCKED
+    cdef long n
+    cdef int moved = BLOCKED
     if m == NULL:
         return DONE
     while m.done < m.length:
-        rc = ch.ops.peek(ch, &v, 1)
-        if rc < 0 or v.avail == 0:
+        n = hk_receive_copied(ch, &r.call, m.data + m.done, m.length - m.done, m.length - m.done)
+        if n < 0:
             r.culprit = peer
-            return moved if rc == HK_AGAIN or rc == 1 else rc
-        n = min(v.avail, m.length - m.done)
-        memcpy(m.data + m.done, v.data, n)
+            return moved if n == HK_AGAIN else <int>n
         m.done += n
         moved = MOVED
-        ch.ops.consume(ch, n, m.done == m.length)
     e.aside[peer].coming = NULL
     return DONE
 

@@ -12,7 +12,7 @@ cdef class Placed:
         raise NotImplementedError
 
     cdef int place(self, Run* r, size_t scratch) except -1:
-        r.device, r.stream, r.meeting = self.device, <void*>self.stream, self.meeting
+        r.device, r.call.stream, r.meeting = self.device, <void*>self.stream, self.meeting
         r.kernel, r.scaler = <void*>self.kernel, <void*>self.scaler
         r.base[SCRATCH] = self.memory(scratch) if scratch else NULL
         return 0

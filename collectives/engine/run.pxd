@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Count, Instr, Piece, Step
 from hocket.kernels.cpu.reduce cimport reduce_fn
-from hocket.transports.channel cimport hk_channel
+from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
 
 
@@ -89,17 +89,15 @@ cdef struct Run:            # one execution of a plan
     int nsteps, nsegments, capacity
     size_t segment, itemsize
     char* base[3]           # IN, OUT, SCRATCH
-    uint64_t tag
+    hk_call call            # what channels are told: the tag; the stream of arrays in a device's memory; a hint
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
     hk_library* library     # for CALL
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
-    void* stream            # ... and the order of what it does
     void* kernel            # ... which reduces
     void* scaler            # ... which multiplies
     void* meeting           # ... which meets those of the other ranks; or NULL
     bint waits              # the caller waits for it in this thread, so a library may block
-    int traffic             # HK_ONE_WAY and so on: a hint for channels
     bint matched            # send/recv: messages are matched by tag, others are set aside
     int t                   # the merged step: segment k is in step t - k
     State* states
@@ -176,7 +174,7 @@ cdef inline bint stopped(Core* e, uint64_t number) noexcept nogil:
 
 
 cdef inline bint run_stopped(Core* e, Run* r) noexcept nogil:
-    return hk_load32(&e.aborted) and (r.matched or stopped(e, r.tag >> 32))
+    return hk_load32(&e.aborted) and (r.matched or stopped(e, r.call.tag >> 32))
 
 
 cdef inline int not_ours(Run* r, int peer, uint64_t tag, size_t length) noexcept nogil:

@@ -1,6 +1,6 @@
 """A GPU as a queue uses it."""
 
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport uintptr_t
 
 from hocket.collectives.gpu.meeting cimport Meet, Meeting
 from hocket.collectives.engine.placed cimport Placed
@@ -13,7 +13,6 @@ cdef struct Gpu:
     hk_device* device
     int most, block                 # blocks of a launch; threads of a block
     CUevent through                 # the last run that used the scratch memory
-    uint32_t refusals               # the device's count of the driver's, when the run began
     Meet* meet                      # of the queue's kernels with those of other ranks; or NULL
 
 

@@ -83,7 +83,7 @@ cdef int spread(Gpu* gpu, Run* r, void* kernel, uint64_t count, void** parameter
     cdef uint64_t blocks = (count * r.itemsize + each - 1) // each
     if blocks > <uint64_t>gpu.most:
         blocks = gpu.most
-    return issue(gpu.device, r.stream, <CUfunction>kernel, <unsigned int>blocks, gpu.block, parameters)
+    return issue(gpu.device, r.call.stream, <CUfunction>kernel, <unsigned int>blocks, gpu.block, parameters)
 
 
 cdef int issue(hk_device* d, void* stream, CUfunction kernel, unsigned int blocks, unsigned int threads,
@@ -101,7 +101,7 @@ cdef int meet(DeviceOps* a, Run* r, void* source, void* out) noexcept nogil:
     if entered >= 0:
         (<uint64_t*>l.parameters[l.x])[0], (<uint64_t*>l.parameters[l.x + 1])[0] = <uintptr_t>source, <uintptr_t>out
         next_call(l.meet, r.limit)
-        rc = issue(d, r.stream, l.function, l.blocks, l.threads, l.parameters)
+        rc = issue(d, r.call.stream, l.function, l.blocks, l.threads, l.parameters)
     hk_device_leave(d, entered)
     return rc
 
@@ -111,7 +111,6 @@ cdef int meet(DeviceOps* a, Run* r, void* source, void* out) noexcept nogil:
 
 cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
     cdef Gpu* gpu = <Gpu*>a
-    gpu.refusals = gpu.device.refusals
     if gpu.meet != NULL and gave_up(gpu.meet, b"the result of an earlier call: ", gpu.device.words,
                                     sizeof(gpu.device.words)):
         return -1
@@ -119,10 +118,7 @@ cdef int begin(DeviceOps* a, Run* r) noexcept nogil:
 
 
 cdef int end(DeviceOps* a, Run* r) noexcept nogil:
-    cdef Gpu* gpu = <Gpu*>a
-    if r.nsteps and gpu.device.refusals != gpu.refusals:    # in a channel's `consume`, which returns nothing
-        return -1
-    return in_turn(gpu, r, hk_device_record)
+    return in_turn(<Gpu*>a, r, hk_device_record)
 
 
 cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
@@ -131,7 +127,7 @@ cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexc
         return 0
     entered = hk_device_enter(gpu.device)
     if entered >= 0:
-        rc = what(gpu.device, r.stream, gpu.through)
+        rc = what(gpu.device, r.call.stream, gpu.through)
     hk_device_leave(gpu.device, entered)
     return rc
 

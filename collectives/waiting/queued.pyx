@@ -15,7 +15,7 @@ from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, 
                                             hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
                                             may_drive, nanoseconds, pollfd)
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
-from hocket.transports.channel cimport hk_view
+from hocket.transports.channel cimport hk_call, hk_view
 
 from hocket.collectives.failures.callsite import caller, shown_site
 from hocket.errors import ArgumentError, Error
@@ -45,7 +45,7 @@ cdef class Queued:
             self.user = user
             n.run.user = <PyObject*>user
         if tag is not None:
-            n.run.tag, n.run.matched = tag, True
+            n.run.call.tag, n.run.matched = tag, True
         self.enqueue(tag is None)
 
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
@@ -101,7 +101,7 @@ cdef class Queued:
     @property
     def words(self):
         """The call, for people."""
-        return self.plan.words(self.node.run.tag if self.node.run.matched else None)
+        return self.plan.words(self.node.run.call.tag if self.node.run.matched else None)
 
     @property
     def site(self):
@@ -202,16 +202,18 @@ def unreceived(Engine engine):
     """(rank, tag) of the first message from each rank that has come to this idle engine, and that no recv has taken."""
     cdef Core* e = &engine.core
     cdef hk_view v
+    cdef hk_call none
     cdef Stash* m
     cdef int peer
     cdef size_t slot
     found = {}
+    memset(&none, 0, sizeof(none))
     if engine.driven or e.failed or e.aborted:
         return found
     for peer in range(e.size):
         if e.rx[peer] == NULL:
             continue
-        if e.rx[peer].ops.peek(e.rx[peer], &v, 0) == 1:
+        if e.rx[peer].ops.peek(e.rx[peer], &none, &v, 0) == 1:
             found[peer] = v.tag & 0xffffffff
         for slot in range(TAG_SLOTS if e.aside[peer] != NULL else 0):
             m = e.aside[peer].first[slot]

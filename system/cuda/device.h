@@ -8,15 +8,13 @@ typedef struct hk_device {
     const hk_cuda *cuda;
     CUcontext context;
     int ordinal;
-    uint32_t refusals; /* how many calls have failed */
-    char words[160];   /* the last of them, for people */
+    char words[160]; /* what it refused last, for people */
 } hk_device;
 
 /* Remember what was refused.  Returns -1. */
 static inline int hk_device_refused(hk_device *d, const char *what, CUresult rc) {
     const char *text = NULL;
     d->cuda->cuGetErrorString(rc, &text);
-    __atomic_add_fetch(&d->refusals, 1, __ATOMIC_RELAXED);
     snprintf(d->words, sizeof d->words, "%s: %s (CUDA error %d)", what, text ? text : "unknown", (int)rc);
     return -1;
 }

@@ -83,7 +83,6 @@ cdef extern from "system/cuda/mark.h" nogil:
         const hk_cuda* cuda
         CUcontext context
         int ordinal
-        uint32_t refusals
         char words[160]
     int hk_device_enter(hk_device*)
     void hk_device_leave(hk_device*, int)

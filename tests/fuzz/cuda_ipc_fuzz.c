@@ -114,27 +114,30 @@ static hk_c_packet sensible(struct peer *peer) {
     return k;
 }
 
-static long host_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t n) {
+static long host_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t n) {
     (void)ch, (void)done, (void)src;
-    must(tag == HK_C_TAG && length == sizeof(hk_c_packet) && n == length, "not a packet");
+    must(call->tag == hk_c_packets.tag && length == sizeof(hk_c_packet) && n == length, "not a packet");
     return roll(3) && !floods ? (long)n : HK_AGAIN;
 }
 
-static int host_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int host_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     struct peer *peer = (struct peer *)ch;
+    (void)call;
     must(want == sizeof peer->coming, "not a packet");
     if (!peer->is_there) {
         if (roll(2)) return HK_AGAIN;
         peer->coming = roll(200) && !floods ? sensible(peer) : anything();
         peer->is_there = 1;
     }
-    *v = (hk_view){roll(5000) ? HK_C_TAG : 7, sizeof peer->coming, (const char *)&peer->coming, sizeof peer->coming};
+    *v = (hk_view){roll(5000) ? hk_c_packets.tag : 7, sizeof peer->coming, (const char *)&peer->coming, sizeof peer->coming};
     return 1;
 }
 
-static void host_consume(hk_channel *ch, size_t n, int end) {
+static int host_consume(hk_channel *ch, const hk_call *call, size_t n, int end) {
+    (void)call;
     must(n == sizeof(hk_c_packet) && end, "not a packet");
     ((struct peer *)ch)->is_there = 0;
+    return roll(2000) ? 0 : HK_LOST;
 }
 
 /* ---- as the engine does, until the channel ends */
@@ -164,27 +167,27 @@ static uint64_t game(const hk_device *d) {
         pair->their_shared = (const char *)(uintptr_t)(theirs + MEMBERS * HK_C_SLOTS * HK_C_SLOT_BYTES);
         peers[p] = (struct peer){.in = {.ops = &in_ops}, .pair = pair};
         hk_c_open(pair, lane, p, &out[p], &peers[p].in);
-        pair->tx.base.stream = pair->rx.base.stream = (void *)lane;
     }
+    const hk_call call = {.tag = 1, .stream = lane};
     hk_channel *const both[] = {&pairs[0].tx.base, &pairs[2].tx.base};
     while (++moves < 5000 && (pairs[0].ended == 0 || pairs[2].ended == 0)) {
         const int p = roll(2) ? 0 : 2;
         hk_channel *tx = &pairs[p].tx.base, *rx = &pairs[p].rx.base;
         const size_t n = pieces[roll(6)];
         const void *src = (const void *)(uintptr_t)(caller + roll(CALLER - n));
-        if (roll(4) == 0) (void)tx->ops->send(tx, 1, n, 0, n ? src : NULL, n);
-        if (roll(8) == 0) (void)tx->ops->multicast(both, 2, 1, n, 0, n ? src : NULL, n);
-        if (roll(4) == 0) (void)tx->ops->settled(tx);
-        const int rc = rx->ops->peek(rx, &v, roll(2) ? 4 : 0);
+        if (roll(4) == 0) (void)tx->ops->send(tx, &call, n, 0, n ? src : NULL, n);
+        if (roll(8) == 0) (void)tx->ops->multicast(both, 2, &call, n, 0, n ? src : NULL, n);
+        if (roll(4) == 0) (void)tx->ops->settled(tx, &call);
+        const int rc = rx->ops->peek(rx, &call, &v, roll(2) ? 4 : 0);
         if (rc == 1) {
             must(v.avail == 0 || is_shared((CUdeviceptr)(uintptr_t)v.data, v.avail), "bytes from elsewhere are shown");
             if (roll(2) && v.avail) {
                 const size_t part = roll(2) ? v.avail : 1 + roll(v.avail);
-                rx->ops->consume(rx, part, pairs[p].left == part);
+                rx->ops->consume(rx, &call, part, pairs[p].left == part);
             } else if (v.length == 0) {
-                rx->ops->consume(rx, 0, 1);
-            } else if (v.avail && rx->ops->recv(rx, (void *)(uintptr_t)caller, 1 + roll(1 << 20)) > 0) {
-                if (pairs[p].left == 0) rx->ops->consume(rx, 0, 1);
+                rx->ops->consume(rx, &call, 0, 1);
+            } else if (v.avail && rx->ops->recv(rx, &call, (void *)(uintptr_t)caller, 1 + roll(1 << 20)) > 0) {
+                if (pairs[p].left == 0) rx->ops->consume(rx, &call, 0, 1);
             }
         }
         for (int i = 0; i < MEMBERS; i++) {

@@ -40,12 +40,14 @@ static void must(int true_, const char *what) {
     abort();
 }
 
+static const hk_call CALL = {.tag = 1};
+
 /* One message as the engine takes it; 1 when it is over, else HK_LOST or HK_FAULT. */
 static int take(hk_channel *ch, int by_peek, uint64_t *total) {
     hk_receiver *r = (hk_receiver *)ch;
     hk_view v;
     int rc;
-    while ((rc = hk_stream_peek(ch, &v, by_peek ? 16 : 0)) == HK_AGAIN) continue;
+    while ((rc = hk_stream_peek(ch, &CALL, &v, by_peek ? 16 : 0)) == HK_AGAIN) continue;
     if (rc != 1) return rc;
     const uint64_t length = v.length;
     must(length <= HK_FRAME_MAX, "a length beyond the maximum");
@@ -55,23 +57,23 @@ static int take(hk_channel *ch, int by_peek, uint64_t *total) {
         uint64_t want = length - done < HOLD ? length - done : HOLD;
         long n;
         if (by_peek) {
-            n = rc = hk_stream_peek(ch, &v, 16);
+            n = rc = hk_stream_peek(ch, &CALL, &v, 16);
             if (rc != 1) n = rc;
             else {
                 must(v.avail <= length - done, "more than the message has");
                 n = (long)(v.avail < want ? v.avail : want);
                 memcpy(hold, v.data, (size_t)n);
-                hk_stream_consume(ch, (size_t)n, done + (uint64_t)n == length);
+                hk_stream_consume(ch, &CALL, (size_t)n, done + (uint64_t)n == length);
             }
         } else {
-            n = hk_stream_recv(ch, hold, want);
+            n = hk_stream_recv(ch, &CALL, hold, want);
         }
         rc = n < 0 && n != HK_AGAIN ? (int)n : 1;
         if (n > 0) done += (uint64_t)n;
         must(done <= length && r->head <= r->tail && r->tail <= HK_STAGE, "the stage is out of order");
         must(r->left == length - done, "what is left is miscounted");
     }
-    if (rc == 1 && !(by_peek && length)) hk_stream_consume(ch, 0, 1);
+    if (rc == 1 && !(by_peek && length)) hk_stream_consume(ch, &CALL, 0, 1);
     free(hold);
     *total += done;
     return rc;

@@ -128,24 +128,25 @@ static int once(hk_ssl *lib, unsigned long *shaken) {
         int rc = 1;
         for (uint64_t tag = 0; tag < MESSAGES && rc == 1; tag++) {
             const size_t length = LENGTHS[draw() % 8];
+            const hk_call call = {.tag = tag};
             for (size_t i = 0; i < length; i++) source[i] = letter(tag, i);
             size_t done = 0, got = 0;
             int begun = 0, idle = 0;
             for (int first = 1; first || got < length; first = 0) {
                 if (done < length || (length == 0 && first)) {
-                    const long n = hk_tls_send(&s.base, tag, length, done, source + done, length - done);
+                    const long n = hk_tls_send(&s.base, &call, length, done, source + done, length - done);
                     must(n >= 0 || n == HK_AGAIN || n == HK_LOST, "an end cannot send");
                     if (n > 0) done += (size_t)n;
                 } else {
-                    (void)hk_tls_settled(&s.base);
+                    (void)hk_tls_settled(&s.base, &call);
                 }
                 if (pass(there, !early && damage && draw() % 4 == 0)) damage = 0;
                 hk_view v;
-                rc = hk_tls_peek(in, &v, 0);
+                rc = hk_tls_peek(in, &call, &v, 0);
                 if (rc == 1) {
                     must(v.tag == tag && v.length == length, "a header that was not sent");
                     begun = 1;
-                    const long n = length ? hk_tls_recv(in, place + got, length - got) : 0;
+                    const long n = length ? hk_tls_recv(in, &call, place + got, length - got) : 0;
                     if (n < 0) rc = (int)n;
                     else got += (size_t)n;
                     if (n > 0) idle = 0;
@@ -156,7 +157,7 @@ static int once(hk_ssl *lib, unsigned long *shaken) {
             }
             for (size_t i = 0; i < got; i++) must(place[i] == letter(tag, i), "bytes that were not sent");
             if (rc != 1 || !begun || got < length) break;
-            hk_stream_consume(in, 0, 1);
+            hk_stream_consume(in, &call, 0, 1);
             arrived++;
         }
         must(rc == 1 || rc == HK_LOST || (rc == HK_FAULT && b.words[0]), "a fault without a word");

@@ -1,11 +1,11 @@
 """Channels between the GPU memories of ranks of one host (protocol.h): what is made once for each lane and peer."""
 
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from hocket.transports.channel cimport HK_CAPSULE, hk_channel
+from hocket.transports.channel cimport HK_CAPSULE, channel_of
 from hocket.system.cuda.driver cimport (CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
                                      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CUevent, CUipcEventHandle,
                                      CUresult, CUstream, Device, check, error_text, hk_cuda)
@@ -147,8 +147,7 @@ cdef class Lane:
         p.theirs = <char*><uintptr_t>mapped.address + <size_t>self.index * HK_C_SLOTS * HK_C_SLOT_BYTES
         p.their_shared = <char*><uintptr_t>mapped.address + <size_t>self.lane.size * HK_C_SLOTS * HK_C_SLOT_BYTES
         self.below.append((out, in_))
-        hk_c_open(p, &self.lane, peer, <hk_channel*>PyCapsule_GetPointer(out, HK_CAPSULE),
-                  <hk_channel*>PyCapsule_GetPointer(in_, HK_CAPSULE))
+        hk_c_open(p, &self.lane, peer, channel_of(out), channel_of(in_))
         return PyCapsule_New(&p.tx.base, HK_CAPSULE, NULL), PyCapsule_New(&p.rx.base, HK_CAPSULE, NULL)
 
     def register(self, uint64_t address) -> str:

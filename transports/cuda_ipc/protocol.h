@@ -10,8 +10,7 @@
  * ranks may share one GPU.  A packet is sent after the mark that it tells of has been issued, and a mark is set again
  * only after its waiter has issued the wait: that is what a slot's turn is.  Nothing sets marks for an empty piece.
  *
- * A slot of the lane's shared ones may be named to several readers (multicast).  All calls work on the stream that the
- * engine has left in the channel.
+ * A slot of the lane's shared ones may be named to several readers (multicast).  All work on the stream of their call.
  *
  * What lies in registered memory (registered.h), and is long, is not copied into a slot: the packet names the place, and
  * the reader uses it there.  A slot's turn is taken all the same, for its marks.  The message is settled when the reader
@@ -47,7 +46,8 @@ enum {
 #define HK_C_SLOT_BYTES ((size_t)4 << 20)
 _Static_assert(HK_C_ALL <= 32, "bits of a word");
 _Static_assert(2 * HK_C_ALL + 3 * HK_R_MOST + 1 < HK_C_OUTBOX, "see hk_c_post");
-#define HK_C_TAG ((uint64_t)0x686b63756461) /* of all messages on the host channel */
+/* Of all messages on the host channel. */
+static const hk_call hk_c_packets = {.tag = 0x686b63756461, .traffic = HK_ONE_WAY};
 
 typedef struct hk_c_packet {
     uint64_t tag, length; /* of the message, as in channel.h ... */
@@ -119,6 +119,13 @@ static inline int hk_c_wrong(hk_c_pair *p, const char *words) {
     return HK_FAULT;
 }
 
+/* The host channel has ended, with its last words. */
+static inline void hk_c_host_ended(hk_c_pair *p, const hk_channel *host, int why) {
+    p->ended = why;
+    p->tx.base.error = p->rx.base.error = host->error;
+    p->tx.base.words = p->rx.base.words = host->words;
+}
+
 /* There is always room: a slot has one packet under way at most, ours and the peer's, memory is offered once, in two, and
  * answered once, and there is one goodbye. */
 static inline void hk_c_post(hk_c_pair *p, hk_c_packet k) { p->outbox[p->out_tail++ % HK_C_OUTBOX] = k; }
@@ -126,12 +133,10 @@ static inline void hk_c_post(hk_c_pair *p, hk_c_packet k) { p->outbox[p->out_tai
 static inline void hk_c_flush(hk_c_pair *p) {
     while (p->out_head != p->out_tail && p->ended == 0) {
         const hk_c_packet *next = &p->outbox[p->out_head % HK_C_OUTBOX];
-        const long n = p->out->ops->send(p->out, HK_C_TAG, sizeof *next, 0, next, sizeof *next);
+        const long n = p->out->ops->send(p->out, &hk_c_packets, sizeof *next, 0, next, sizeof *next);
         if (n == HK_AGAIN) return;
         if (n != (long)sizeof *next) {
-            p->ended = n < 0 ? (int)n : HK_FAULT;
-            p->tx.base.error = p->rx.base.error = p->out->error;
-            p->tx.base.words = p->rx.base.words = p->out->words;
+            hk_c_host_ended(p, p->out, n < 0 ? (int)n : HK_FAULT);
             return;
         }
         p->out_head++;
@@ -189,22 +194,21 @@ static inline void hk_c_pump(hk_c_pair *p) {
     hk_c_packet k;
     hk_c_flush(p);
     while (p->ended == 0) {
-        const int rc = p->in->ops->peek(p->in, &v, sizeof k);
+        const int rc = p->in->ops->peek(p->in, &hk_c_packets, &v, sizeof k);
         if (rc == HK_AGAIN) return;
         if (rc != 1) {
-            p->ended = rc;
-            p->tx.base.error = p->rx.base.error = p->in->error;
-            p->tx.base.words = p->rx.base.words = p->in->words;
+            hk_c_host_ended(p, p->in, rc);
             return;
         }
-        if (v.tag != HK_C_TAG || v.length != sizeof k) {
+        if (v.tag != hk_c_packets.tag || v.length != sizeof k) {
             hk_c_wrong(p, "the peer sends what the protocol does not allow");
             return;
         }
         if (v.avail < sizeof k) return;
         memcpy(&k, v.data, sizeof k);
-        p->in->ops->consume(p->in, sizeof k, 1);
+        const int dropped = p->in->ops->consume(p->in, &hk_c_packets, sizeof k, 1);
         hk_c_hear(p, &k);
+        if (dropped < 0) hk_c_host_ended(p, p->in, dropped);
     }
 }
 

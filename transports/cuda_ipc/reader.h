@@ -57,13 +57,13 @@ static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
     return rc;
 }
 
-static int hk_c_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int hk_c_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
     int rc = hk_c_front(p);
     if (rc != 1) return rc;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
-    if (want && k->bytes && (rc = hk_c_await(p, ch->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
+    if (want && k->bytes && (rc = hk_c_await(p, call->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
     v->tag = p->tag;
     v->length = p->length;
     v->data = hk_c_from(p, k) + p->taken;
@@ -71,13 +71,13 @@ static int hk_c_peek(hk_channel *ch, hk_view *v, size_t want) {
     return 1;
 }
 
-static void hk_c_consume(hk_channel *ch, size_t len, int end) {
+static int hk_c_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_c_end *e = (hk_c_end *)ch;
-    if ((len || e->pair->length == 0) && hk_c_use(e->pair, ch->stream, len) != 0) hk_c_refused(e);
     if (end) e->pair->open = 0;
+    return (len || e->pair->length == 0) && hk_c_use(e->pair, call->stream, len) != 0 ? hk_c_refused(e) : 0;
 }
 
-static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
+static long hk_c_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
     hk_device *d = p->lane->device;
@@ -85,11 +85,11 @@ static long hk_c_recv(hk_channel *ch, void *dst, size_t len) {
     if (rc != 1) return rc;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
     if (len > k->bytes - p->taken) len = k->bytes - p->taken;
-    if ((rc = hk_c_await(p, ch->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
+    if ((rc = hk_c_await(p, call->stream)) != 1) return rc == 0 ? HK_AGAIN : hk_c_refused(e);
     const int entered = hk_device_enter(d);
-    rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, dst, hk_c_from(p, k) + p->taken, len);
+    rc = entered < 0 ? -1 : hk_device_copy(d, call->stream, dst, hk_c_from(p, k) + p->taken, len);
     hk_device_leave(d, entered);
-    if (rc != 0 || hk_c_use(p, ch->stream, len) != 0) return hk_c_refused(e);
+    if (rc != 0 || hk_c_use(p, call->stream, len) != 0) return hk_c_refused(e);
     return (long)len;
 }
 

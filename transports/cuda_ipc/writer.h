@@ -40,35 +40,34 @@ static inline void hk_c_hand_over(hk_c_pair *p, hk_c_packet k) {
 }
 
 /* Name a piece that lies in registered memory to its reader.  1, 0 not yet, or -1. */
-static inline int hk_c_name(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, int memory, const void *src,
-                            size_t len) {
+static inline int hk_c_name(hk_c_pair *p, const hk_call *call, uint64_t length, int memory, const void *src, size_t len) {
     const unsigned slot = p->next % HK_C_SLOTS;
     const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->registered.memory[memory].at;
-    const int rc = hk_c_reclaim(p, stream, slot);
+    const int rc = hk_c_reclaim(p, call->stream, slot);
     if (rc != 1) return rc;
-    if (hk_mark_set(&p->ready[slot], p->lane->device, stream) != 0) return -1;
+    if (hk_mark_set(&p->ready[slot], p->lane->device, call->stream) != 0) return -1;
     p->next++;
     p->direct |= 1u << slot;
-    hk_c_hand_over(p, (hk_c_packet){tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
+    hk_c_hand_over(p, (hk_c_packet){call->tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
     return 1;
 }
 
 /* Put a piece into the slot whose turn it is.  1, 0 not yet, or -1. */
-static inline int hk_c_put(hk_c_pair *p, void *stream, uint64_t tag, uint64_t length, const void *src, size_t len) {
+static inline int hk_c_put(hk_c_pair *p, const hk_call *call, uint64_t length, const void *src, size_t len) {
     hk_device *d = p->lane->device;
     const unsigned slot = p->next % HK_C_SLOTS;
     if (len) {
-        const int rc = hk_c_reclaim(p, stream, slot);
+        const int rc = hk_c_reclaim(p, call->stream, slot);
         if (rc != 1) return rc;
-        if (hk_device_copy(d, stream, p->slots + slot * HK_C_SLOT_BYTES, src, len) != 0) return -1;
-        if (hk_mark_set(&p->ready[slot], d, stream) != 0) return -1;
+        if (hk_device_copy(d, call->stream, p->slots + slot * HK_C_SLOT_BYTES, src, len) != 0) return -1;
+        if (hk_mark_set(&p->ready[slot], d, call->stream) != 0) return -1;
     }
     p->next++;
-    hk_c_hand_over(p, (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
+    hk_c_hand_over(p, (hk_c_packet){call->tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
     return 1;
 }
 
-static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_c_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
     hk_device *d = p->lane->device;
@@ -81,15 +80,15 @@ static long hk_c_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     const int entered = hk_device_enter(d);
     int rc = -1;
     if (entered >= 0)
-        rc = direct ? hk_c_name(p, ch->stream, tag, length, memory, src, len)
-                    : hk_c_put(p, ch->stream, tag, length, src, len);
+        rc = direct ? hk_c_name(p, call, length, memory, src, len)
+                    : hk_c_put(p, call, length, src, len);
     hk_device_leave(d, entered);
     return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
 }
 
 /* Stream order keeps the caller's memory until it has been copied; but what was taken must also be told of, and what is
  * read in place must have been read, in stream order too. */
-static int hk_c_settled(hk_channel *ch) {
+static int hk_c_settled(hk_channel *ch, const hk_call *call) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
     hk_device *d = p->lane->device;
@@ -100,7 +99,7 @@ static int hk_c_settled(hk_channel *ch) {
     if (p->direct == 0) return 1;
     const int entered = hk_device_enter(d);
     for (unsigned slot = 0; slot < HK_C_SLOTS && rc == 1; slot++)
-        if (p->direct >> slot & 1) rc = entered < 0 ? -1 : hk_c_reclaim(p, ch->stream, slot);
+        if (p->direct >> slot & 1) rc = entered < 0 ? -1 : hk_c_reclaim(p, call->stream, slot);
     hk_device_leave(d, entered);
     return rc < 0 ? hk_c_refused(e) : rc;
 }
@@ -116,40 +115,41 @@ static inline int hk_c_all_can_read(hk_channel *const *chs, int n, int memory) {
 }
 
 /* 1, 0 not yet: then nothing was named, or -1. */
-static inline int hk_c_name_to_all(hk_channel *const *chs, int n, void *stream, uint64_t tag, uint64_t length,
-                                   int memory, const void *src, size_t len) {
+static inline int hk_c_name_to_all(hk_channel *const *chs, int n, const hk_call *call, uint64_t length, int memory,
+                                   const void *src, size_t len) {
     int rc = 1;
     for (int j = 0; j < n && rc == 1; j++) {
         hk_c_pair *p = ((hk_c_end *)chs[j])->pair;
-        rc = hk_c_reclaim(p, stream, p->next % HK_C_SLOTS);
+        rc = hk_c_reclaim(p, call->stream, p->next % HK_C_SLOTS);
     }
     for (int j = 0; j < n && rc == 1; j++)
-        rc = hk_c_name(((hk_c_end *)chs[j])->pair, stream, tag, length, memory, src, len);
+        rc = hk_c_name(((hk_c_end *)chs[j])->pair, call, length, memory, src, len);
     return rc;
 }
 
 /* Put a piece into the lane's shared slot whose turn it is, for these readers.  1, 0 not yet, or -1. */
-static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int n, void *stream, uint64_t tag,
-                                   uint64_t length, const void *src, size_t len) {
+static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int n, const hk_call *call, uint64_t length,
+                                   const void *src, size_t len) {
     hk_device *d = lane->device;
     const unsigned i = lane->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
     int rc = 1;
     if (len) {
         for (int j = 0; j < lane->size && rc == 1; j++)
-            if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], stream, slot);
+            if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], call->stream, slot);
         if (rc != 1) return rc;
         char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
-        if (hk_device_copy(d, stream, to, src, len) != 0) return -1;
+        if (hk_device_copy(d, call->stream, to, src, len) != 0) return -1;
         for (int j = 0; j < n; j++) {
             hk_mark *ready = &((hk_c_end *)chs[j])->pair->ready[slot];
-            if ((j == 0 || ready->word) && hk_mark_set(ready, d, stream) != 0) return -1; /* an event is all readers' */
+            if (j > 0 && ready->word == 0) break; /* an event is all readers' */
+            if (hk_mark_set(ready, d, call->stream) != 0) return -1;
         }
     }
     lane->next_shared++;
     lane->readers[i] = n;
     for (int j = 0; j < n; j++)
         hk_c_hand_over(((hk_c_end *)chs[j])->pair,
-                       (hk_c_packet){tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
+                       (hk_c_packet){call->tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
     return 1;
 }
 
@@ -161,12 +161,11 @@ static inline int hk_c_is_free(hk_c_lane *lane) {
     return lane->readers[i] == 0;
 }
 
-static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done, const void *src,
-                           size_t len) {
+static long hk_c_multicast(hk_channel *const *chs, int n, const hk_call *call, uint64_t length, uint64_t done,
+                           const void *src, size_t len) {
     hk_c_end *e = (hk_c_end *)chs[0];
     hk_c_lane *lane = e->pair->lane;
     hk_device *d = lane->device;
-    void *stream = chs[0]->stream;
     (void)done;
     for (int j = 0; j < n; j++) {
         hk_c_pump(((hk_c_end *)chs[j])->pair);
@@ -178,8 +177,8 @@ static long hk_c_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t
     const int entered = hk_device_enter(d);
     int rc = -1;
     if (entered >= 0)
-        rc = direct ? hk_c_name_to_all(chs, n, stream, tag, length, memory, src, len)
-                    : hk_c_put_for_all(lane, chs, n, stream, tag, length, src, len);
+        rc = direct ? hk_c_name_to_all(chs, n, call, length, memory, src, len)
+                    : hk_c_put_for_all(lane, chs, n, call, length, src, len);
     hk_device_leave(d, entered);
     return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
 }

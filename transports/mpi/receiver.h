@@ -100,18 +100,19 @@ static inline int hk_mpi_fetch_ahead(hk_mpi_receiver *r, char *to, size_t room) 
     return 1;
 }
 
-/* The head packet has been used up: its slot listens again. */
-static inline void hk_mpi_release(hk_mpi_receiver *r) {
+/* The head packet has been used up: its slot listens again.  0, or HK_FAULT. */
+static inline int hk_mpi_release(hk_mpi_receiver *r) {
     const unsigned slot = r->head;
     r->head = (r->head + 1) % HK_MPI_SLOTS;
     r->arrived--;
     if (r->posted) r->posted--;
     r->at = 0;
-    if (hk_mpi_listen(r, slot)) r->end.dead = 1;
+    return hk_mpi_listen(r, slot) ? hk_mpi_refused(&r->end, EIO) : 0;
 }
 
-static int hk_mpi_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int hk_mpi_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_mpi_receiver *r = (hk_mpi_receiver *)ch;
+    (void)call;
     int rc = hk_mpi_look(r);
     if (rc != 1) return rc;
     const hk_mpi_packet *p = hk_mpi_packet_at(r, 0);
@@ -134,16 +135,19 @@ static int hk_mpi_peek(hk_channel *ch, hk_view *v, size_t want) {
     return rc;
 }
 
-static void hk_mpi_consume(hk_channel *ch, size_t len, int end) {
+static int hk_mpi_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_mpi_receiver *r = (hk_mpi_receiver *)ch;
+    (void)call;
     r->at += len;
     r->left -= len;
     if (end) r->open = 0;
-    if ((len || (end && r->length == 0)) && r->at == hk_mpi_packet_at(r, 0)->bytes) hk_mpi_release(r);
+    if ((len || (end && r->length == 0)) && r->at == hk_mpi_packet_at(r, 0)->bytes) return hk_mpi_release(r);
+    return 0;
 }
 
-static long hk_mpi_recv(hk_channel *ch, void *dst, size_t len) {
+static long hk_mpi_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
     hk_mpi_receiver *r = (hk_mpi_receiver *)ch;
+    (void)call;
     int rc = hk_mpi_look(r);
     if (rc != 1) return rc;
     const hk_mpi_packet *p = hk_mpi_packet_at(r, 0);
@@ -165,8 +169,8 @@ static long hk_mpi_recv(hk_channel *ch, void *dst, size_t len) {
     if (from && len) memcpy(dst, from + r->at, len);
     r->at += len;
     r->left -= len;
-    if (r->at == p->bytes) hk_mpi_release(r);
-    return (long)len;
+    rc = r->at == p->bytes ? hk_mpi_release(r) : 0;
+    return rc < 0 ? rc : (long)len;
 }
 
 /* A matched receive ends when its sender goes on; one that is not matched ends at once.  A send cannot be cancelled in

@@ -6,15 +6,16 @@
 
 #include "transports/mpi/protocol.h"
 
-static int hk_mpi_settled(hk_channel *ch) {
+static int hk_mpi_settled(hk_channel *ch, const hk_call *call) {
     hk_mpi_sender *s = (hk_mpi_sender *)ch;
+    (void)call;
     if (!hk_mpi_usable(&s->end)) return 1;
     for (unsigned i = 0; i < HK_MPI_PIECES; i++) /* the oldest first: each look is a call of MPI */
         if (hk_mpi_ended(s->end.mpi, &s->piece[(s->next_piece + i) % HK_MPI_PIECES]) == 0) return 0;
     return 1;
 }
 
-static long hk_mpi_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_mpi_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_mpi_sender *s = (hk_mpi_sender *)ch;
     hk_mpi_end *e = &s->end;
     hk_mpi *m = e->mpi;
@@ -29,7 +30,7 @@ static long hk_mpi_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t 
     if (rc < 0) return hk_mpi_refused(e, EIO);
     if (rc == 0) return HK_AGAIN;
     if (len > HK_MPI_PIECE) len = HK_MPI_PIECE;
-    p->tag = tag;
+    p->tag = call->tag;
     p->length = length;
     p->bytes = (uint32_t)len;
     p->announces = (uint32_t)announces;

@@ -5,10 +5,10 @@ Control path only: what is done once for a pair of channels.
 
 import time
 
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uintptr_t
 
-from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
+from hocket.transports.channel cimport HK_CAPSULE, channel_of, hk_channel, hk_channel_ops
 from hocket.system.cuda.driver cimport CUevent, Device, hk_device
 
 
@@ -40,7 +40,7 @@ PATIENCE = 1.0
 cdef int end_open(hk_p_end* e, const hk_channel_ops* ops, Device device, channel) except -1:
     cdef int i
     cdef uintptr_t made
-    hk_p_open(e, ops, &device.d, <hk_channel*>PyCapsule_GetPointer(channel, HK_CAPSULE))
+    hk_p_open(e, ops, &device.d, channel_of(channel))
     made = device.alloc_host(HK_P_SLOTS * HK_P_SLOT_BYTES)
     e.slots = <char*>made
     for i in range(HK_P_SLOTS):

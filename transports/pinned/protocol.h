@@ -9,7 +9,7 @@
  * and when that is done the slot is filled again.
  *
  * So, unlike channels between GPUs of a host, a message is settled only when the stream has come as far as its copies.
- * All calls work on the stream that the engine has left in the channel.
+ * All work on the stream of their call.
  *
  * Waiting: while the host channel is what is waited for, by its fd or bell.  A GPU wakes nobody: while it is waited for
  * there is no fd, so that the engine looks every 50 us.  Where another channel has one, or there is a bell, the engine
@@ -38,7 +38,8 @@ typedef struct hk_p_end {
 } hk_p_end;
 
 typedef struct hk_p_piece {
-    uint64_t tag, length, done; /* of the message; done: its bytes before those that are left */
+    hk_call call;               /* what it is part of */
+    uint64_t length, done;      /* of the message; done: its bytes before those that are left */
     size_t bytes, sent;
     int copied;                 /* its event is done */
 } hk_p_piece;
@@ -107,7 +108,7 @@ static inline int hk_p_push_next(hk_p_sender *s) {
     }
     do {
         const char *at = hk_p_slot(e, s->pushed) + p->sent;
-        const long n = e->host->ops->send(e->host, p->tag, p->length, p->done, at, p->bytes - p->sent);
+        const long n = e->host->ops->send(e->host, &p->call, p->length, p->done, at, p->bytes - p->sent);
         if (n == HK_AGAIN) return hk_p_wait_for_host(e);
         if (n < 0) return hk_p_ended(e, (int)n);
         p->sent += (size_t)n;
@@ -124,70 +125,47 @@ static inline int hk_p_push(hk_p_sender *s) {
 }
 
 /* The host channel says of all that it has taken at once when it is through with it: 1, or HK_AGAIN ... */
-static inline int hk_p_reclaim(hk_p_sender *s) {
+static inline int hk_p_reclaim(hk_p_sender *s, const hk_call *call) {
     hk_channel *host = s->end.host;
-    const int rc = host->ops->settled ? host->ops->settled(host) : 1;
+    const int rc = host->ops->settled ? host->ops->settled(host, call) : 1;
     if (rc < 0) return hk_p_ended(&s->end, rc);
     if (rc == 0) return hk_p_wait_for_host(&s->end);
     s->freed = s->pushed;
     return 1;
 }
 
-static long hk_p_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_p_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_p_sender *s = (hk_p_sender *)ch;
     hk_p_end *e = &s->end;
     hk_device *d = e->device;
-    e->host->traffic = ch->traffic;
     int rc = hk_p_push(s);
     if (rc < 0 && rc != HK_AGAIN) return rc;
-    if (s->taken - s->freed == HK_P_SLOTS && s->freed != s->pushed) rc = hk_p_reclaim(s);
+    if (s->taken - s->freed == HK_P_SLOTS && s->freed != s->pushed) rc = hk_p_reclaim(s, call);
     if (s->taken - s->freed == HK_P_SLOTS || (rc < 0 && rc != HK_AGAIN)) return rc;
     if (len > HK_P_SLOT_BYTES) len = HK_P_SLOT_BYTES;
     if (len) {
         const int entered = hk_device_enter(d);
-        rc = entered < 0 ? -1 : hk_device_copy(d, ch->stream, hk_p_slot(e, s->taken), src, len);
-        if (rc == 0) rc = hk_device_record(d, ch->stream, e->event[s->taken % HK_P_SLOTS]);
+        rc = entered < 0 ? -1 : hk_device_copy(d, call->stream, hk_p_slot(e, s->taken), src, len);
+        if (rc == 0) rc = hk_device_record(d, call->stream, e->event[s->taken % HK_P_SLOTS]);
         hk_device_leave(d, entered);
         if (rc != 0) return hk_p_refused(e);
     }
-    s->piece[s->taken++ % HK_P_SLOTS] = (hk_p_piece){tag, length, done, len, 0, len == 0};
+    s->piece[s->taken++ % HK_P_SLOTS] = (hk_p_piece){*call, length, done, len, 0, len == 0};
     return (long)len;
 }
 
-static int hk_p_settled(hk_channel *ch) {
+static int hk_p_settled(hk_channel *ch, const hk_call *call) {
     hk_p_sender *s = (hk_p_sender *)ch;
     int rc = hk_p_push(s);
-    if (rc == 1 && s->freed != s->pushed) rc = hk_p_reclaim(s);
+    if (rc == 1 && s->freed != s->pushed) rc = hk_p_reclaim(s, call);
     return rc == HK_AGAIN ? 0 : rc;
 }
 
 /* ------------------------------------------------------------------------------------------- receiving */
 
-/* Some bytes of the open message, as many as have come and there is room for: how many, or HK_AGAIN ... */
-static inline long hk_p_take(hk_p_receiver *r, char *to, size_t room) {
-    hk_channel *host = r->end.host;
-    hk_view v;
-    long n;
-    if (room > r->left) room = (size_t)r->left;
-    if (host->ops->recv) {
-        n = host->ops->recv(host, to, room);
-        if (n < 0) return n;
-    } else {
-        const int rc = host->ops->peek(host, &v, 1);
-        if (rc != 1) return rc;
-        if (v.avail == 0) return HK_AGAIN;
-        n = (long)(v.avail < room ? v.avail : room);
-        memcpy(to, v.data, (size_t)n);
-        host->ops->consume(host, (size_t)n, (uint64_t)n == r->left);
-    }
-    r->left -= (uint64_t)n;
-    if (r->left == 0 && host->ops->recv) host->ops->consume(host, 0, 1);
-    return n;
-}
-
 /* Fill the next slot with whole elements: 1 when it is full or has the end of the message, or there is nothing to do;
  * or HK_AGAIN ...  One at a time, so that the GPU can begin with it while the next is filled. */
-static inline int hk_p_fill(hk_p_receiver *r, size_t element) {
+static inline int hk_p_fill(hk_p_receiver *r, const hk_call *call, size_t element) {
     hk_p_end *e = &r->end;
     const size_t room = HK_P_SLOT_BYTES - HK_P_SLOT_BYTES % element;
     size_t *bytes = &r->bytes[r->full % HK_P_SLOTS];
@@ -199,24 +177,26 @@ static inline int hk_p_fill(hk_p_receiver *r, size_t element) {
         r->filling = 1;
     }
     while (r->left && *bytes < room) {
-        const long n = hk_p_take(r, hk_p_slot(e, r->full) + *bytes, room - *bytes);
+        const size_t most = room - *bytes < r->left ? room - *bytes : (size_t)r->left;
+        const long n = hk_receive(e->host, call, hk_p_slot(e, r->full) + *bytes, most, r->left);
         if (n == HK_AGAIN) return hk_p_wait_for_host(e);
         if (n < 0) {
             if (*bytes) r->full++; /* what came before is read */
             return hk_p_ended(e, (int)n);
         }
         *bytes += (size_t)n;
+        r->left -= (uint64_t)n;
     }
     r->filling = 0;
     r->full++;
     return 1;
 }
 
-static inline int hk_p_begin(hk_p_receiver *r) {
+static inline int hk_p_begin(hk_p_receiver *r, const hk_call *call) {
     hk_p_end *e = &r->end;
     hk_view head;
     if (e->ended) return e->ended;
-    const int rc = e->host->ops->peek(e->host, &head, 0);
+    const int rc = e->host->ops->peek(e->host, call, &head, 0);
     if (rc == HK_AGAIN) return hk_p_wait_for_host(e);
     if (rc != 1) return hk_p_ended(e, rc);
     r->open = 1;
@@ -225,11 +205,11 @@ static inline int hk_p_begin(hk_p_receiver *r) {
     return 1;
 }
 
-static int hk_p_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int hk_p_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_p_receiver *r = (hk_p_receiver *)ch;
-    int rc = r->open ? 1 : hk_p_begin(r);
+    int rc = r->open ? 1 : hk_p_begin(r, call);
     if (rc != 1) return rc;
-    if (want) rc = r->end.ended ? r->end.ended : hk_p_fill(r, want);
+    if (want) rc = r->end.ended ? r->end.ended : hk_p_fill(r, call, want);
     const int shown = r->full != r->used;
     if (!shown && rc != 1 && rc != HK_AGAIN) return rc;
     v->tag = r->tag;
@@ -240,24 +220,41 @@ static int hk_p_peek(hk_channel *ch, hk_view *v, size_t want) {
 }
 
 /* The event is recorded each time: a run may end in the middle of a slot, and whoever frees it must know. */
-static void hk_p_consume(hk_channel *ch, size_t len, int end) {
+static int hk_p_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_p_receiver *r = (hk_p_receiver *)ch;
     hk_p_end *e = &r->end;
     if (len) {
         const int entered = hk_device_enter(e->device);
         CUevent used = e->event[r->used % HK_P_SLOTS];
-        if (entered < 0 || hk_device_record(e->device, ch->stream, used) != 0) hk_p_refused(e);
+        const int rc = entered < 0 ? -1 : hk_device_record(e->device, call->stream, used);
         hk_device_leave(e->device, entered);
+        if (rc != 0) return hk_p_refused(e);
         r->taken += len;
         if (r->taken == r->bytes[r->used % HK_P_SLOTS]) {
             r->taken = 0;
             r->used++;
         }
     }
-    if (end) {
-        if (r->length == 0) e->host->ops->consume(e->host, 0, 1);
-        r->open = 0;
-    }
+    if (end) r->open = 0;
+    if (!end || r->length) return 0;
+    const int rc = e->host->ops->consume(e->host, call, 0, 1);
+    return rc < 0 ? hk_p_ended(e, rc) : 0;
+}
+
+/* What `peek` shows; the stream copies it. */
+static long hk_p_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
+    hk_device *d = ((hk_p_end *)ch)->device;
+    hk_view v;
+    int rc = hk_p_peek(ch, call, &v, 1);
+    if (rc != 1) return rc;
+    if (v.avail == 0) return HK_AGAIN;
+    if (len > v.avail) len = v.avail;
+    const int entered = hk_device_enter(d);
+    rc = entered < 0 ? -1 : hk_device_copy(d, call->stream, dst, v.data, len);
+    hk_device_leave(d, entered);
+    if (rc != 0) return hk_p_refused((hk_p_end *)ch);
+    rc = hk_p_consume(ch, call, len, 0);
+    return rc < 0 ? rc : (long)len;
 }
 
 /* ------------------------------------------------------------------------------------------- the end */
@@ -280,7 +277,8 @@ static inline int hk_p_sender_is_idle(hk_p_sender *s) { return hk_p_is_idle(&s->
 static inline int hk_p_receiver_is_idle(hk_p_receiver *r) { return hk_p_is_idle(&r->end, r->filling); }
 
 static const hk_channel_ops hk_p_sender_ops = {.send = hk_p_send, .settled = hk_p_settled, .forget = hk_p_forget};
-static const hk_channel_ops hk_p_receiver_ops = {.peek = hk_p_peek, .consume = hk_p_consume, .forget = hk_p_forget};
+static const hk_channel_ops hk_p_receiver_ops = {
+    .peek = hk_p_peek, .consume = hk_p_consume, .recv = hk_p_recv, .forget = hk_p_forget};
 
 /* The slots and events are there. */
 static inline void hk_p_open(hk_p_end *e, const hk_channel_ops *ops, hk_device *device, hk_channel *host) {

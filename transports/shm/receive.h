@@ -76,8 +76,9 @@ static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
     return n;
 }
 
-static int hk_ring_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_consumer *c = (hk_consumer *)ch;
+    (void)call;
     /* Of what lies here `want` is always there: a packet is contiguous, and cut at multiples of the largest element. */
     if (c->data == NULL) {
         int rc = hk_ring_open(c);
@@ -98,19 +99,21 @@ static int hk_ring_peek(hk_channel *ch, hk_view *v, size_t want) {
     return 1;
 }
 
-static void hk_ring_consume(hk_channel *ch, size_t len, int end) {
+static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_consumer *c = (hk_consumer *)ch;
+    (void)call;
     (void)end; /* a packet never spans two messages */
-    if (c->data == NULL) return; /* the end of a message that `recv` has taken */
+    if (c->data == NULL) return 0; /* the end of a message that `recv` has taken */
     c->taken += (uint32_t)len;
-    if (c->taken < c->packet) return;
+    if (c->taken < c->packet) return 0;
     c->data = NULL;
     c->next++;
     hk_store32(&c->ring->released, c->next);
     hk_ring_bell(c->peer_bell);
+    return 0;
 }
 
-static long hk_ring_recv(hk_channel *ch, void *dst, size_t len) {
+static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
     hk_consumer *c = (hk_consumer *)ch;
     const uint64_t tag = c->tag;
     long n;
@@ -133,7 +136,7 @@ static long hk_ring_recv(hk_channel *ch, void *dst, size_t len) {
         n = (long)(left < len ? left : len);
         memcpy(dst, c->data + (c->taken - c->staged), (size_t)n);
     }
-    hk_ring_consume(ch, (size_t)n, 0);
+    hk_ring_consume(ch, call, (size_t)n, 0);
     return n;
 }
 

@@ -66,11 +66,11 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
  * half of the work each: better where only one side sends, and below HK_FAR_MIN.  What is reduced always goes through
  * them: the receiver would draw lines out of the sender's core that this one is about to write (docs/performance.md). */
-static inline int hk_by_name(const hk_producer *p, const void *src, uint64_t length, size_t len) {
+static inline int hk_by_name(const hk_producer *p, int traffic, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
-    if (length < HK_BY_REF_MIN || p->base.traffic == HK_REDUCED) return 0;
+    if (length < HK_BY_REF_MIN || traffic == HK_REDUCED) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
-    if (!p->far || p->base.traffic != HK_MOVED || length < HK_FAR_MIN || len < HK_FAR_PIECE_MIN) return 0;
+    if (!p->far || traffic != HK_MOVED || length < HK_FAR_MIN || len < HK_FAR_PIECE_MIN) return 0;
     return hk_can_be_read(p, c, len);
 }
 
@@ -117,15 +117,17 @@ static inline char *hk_cut_slot(hk_producer *p, size_t len) {
     return p->slots + (from & (p->slots_bytes - 1));
 }
 
-static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src,
+                         size_t len) {
     hk_producer *p = (hk_producer *)ch;
+    const uint64_t tag = call->tag;
     (void)done;
     if (!hk_has_line(p)) return HK_AGAIN;
     if (length <= HK_INLINE && len == length) {
         hk_publish_inline(p, tag, src, len);
         return (long)len;
     }
-    if (hk_by_name(p, src, length, len)) {
+    if (hk_by_name(p, call->traffic, src, length, len)) {
         if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
         hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len);
         return (long)len;
@@ -140,8 +142,9 @@ static long hk_ring_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t
     return (long)len;
 }
 
-static int hk_ring_settled(hk_channel *ch) {
+static int hk_ring_settled(hk_channel *ch, const hk_call *call) {
     hk_producer *p = (hk_producer *)ch;
+    (void)call;
     return hk_is_released(p, p->ref_until);
 }
 
@@ -151,14 +154,15 @@ static inline int hk_shared_slot_is_free(hk_shared_slots *m, uint32_t s) {
     return 1;
 }
 
-static long hk_ring_multicast(hk_channel *const *chs, int n, uint64_t tag, uint64_t length, uint64_t done,
+static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call, uint64_t length, uint64_t done,
                               const void *src, size_t len) {
     hk_producer *first = (hk_producer *)chs[0];
+    const uint64_t tag = call->tag;
     int by_name = 1;
     (void)done;
     for (int i = 0; i < n; i++) {
         if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;
-        by_name &= hk_by_name((hk_producer *)chs[i], src, length, len);
+        by_name &= hk_by_name((hk_producer *)chs[i], call->traffic, src, length, len);
     }
     if (length <= HK_INLINE && len == length) {
         for (int i = 0; i < n; i++) hk_publish_inline((hk_producer *)chs[i], tag, src, len);

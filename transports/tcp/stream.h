@@ -43,10 +43,11 @@ static inline long hk_stream_failed(hk_channel *ch) {
     return HK_LOST;
 }
 
-static long hk_stream_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_stream_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src,
+                           size_t len) {
     hk_sender *s = (hk_sender *)ch;
     if (done == 0 && !s->open) {
-        hk_frame_write(s->header, tag, length);
+        hk_frame_write(s->header, call->tag, length);
         s->header_left = HK_FRAME_BYTES;
         s->open = 1;
     }
@@ -132,11 +133,13 @@ HK_INTO_CALLER int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, size_
     return 1;
 }
 
-static void hk_stream_consume(hk_channel *ch, size_t len, int end) {
+static int hk_stream_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_receiver *r = (hk_receiver *)ch;
+    (void)call;
     r->head += len;
     r->left -= len;
     if (end) r->open = 0;
+    return 0;
 }
 
 HK_INTO_CALLER long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, size_t len) {
@@ -160,8 +163,15 @@ HK_INTO_CALLER long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, size_
     return n;
 }
 
-static int hk_stream_peek(hk_channel *ch, hk_view *v, size_t want) { return hk_peek_by(hk_socket_read, ch, v, want); }
-static long hk_stream_recv(hk_channel *ch, void *dst, size_t len) { return hk_recv_by(hk_socket_read, ch, dst, len); }
+static int hk_stream_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
+    (void)call;
+    return hk_peek_by(hk_socket_read, ch, v, want);
+}
+
+static long hk_stream_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
+    (void)call;
+    return hk_recv_by(hk_socket_read, ch, dst, len);
+}
 
 static const hk_channel_ops hk_sender_ops = {.send = hk_stream_send};
 static const hk_channel_ops hk_receiver_ops = {

@@ -27,7 +27,7 @@ static inline int hk_tls_tell(hk_channel *ch, const hk_tls *t, int rc) {
 }
 
 /* Taken is what was sealed: nothing of it lies in the caller's memory, but the end of the message may lie in `out`. */
-static long hk_tls_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_tls_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_tls *t = ((hk_tls_sender *)ch)->tls;
     const int before = hk_tls_flush(t, 0);
     if (before != 1) return hk_tls_tell(ch, t, before);
@@ -35,7 +35,7 @@ static long hk_tls_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t 
     if (len > HK_TLS_PIECE) len = HK_TLS_PIECE;
     if (done == 0) { /* the header and what follows it fill a record */
         taken = len < HK_TLS_RECORD - HK_FRAME_BYTES ? len : HK_TLS_RECORD - HK_FRAME_BYTES;
-        hk_frame_write(t->first, tag, length);
+        hk_frame_write(t->first, call->tag, length);
         if (taken) memcpy(t->first + HK_FRAME_BYTES, src, taken);
         const long n = hk_tls_seal(t, t->first, HK_FRAME_BYTES + taken);
         if (n < 0) return hk_tls_tell(ch, t, (int)n);
@@ -49,9 +49,10 @@ static long hk_tls_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t 
     return (long)taken;
 }
 
-static int hk_tls_settled(hk_channel *ch) {
+static int hk_tls_settled(hk_channel *ch, const hk_call *call) {
     hk_tls *t = ((hk_tls_sender *)ch)->tls;
     const int rc = hk_tls_flush(t, 0);
+    (void)call;
     return rc == HK_AGAIN ? 0 : hk_tls_tell(ch, t, rc);
 }
 
@@ -61,8 +62,15 @@ static long hk_tls_read(hk_receiver *r, void *dst, size_t len) {
     return n > 0 ? n : hk_tls_tell(&r->base, t, (int)n);
 }
 
-static int hk_tls_peek(hk_channel *ch, hk_view *v, size_t want) { return hk_peek_by(hk_tls_read, ch, v, want); }
-static long hk_tls_recv(hk_channel *ch, void *dst, size_t len) { return hk_recv_by(hk_tls_read, ch, dst, len); }
+static int hk_tls_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
+    (void)call;
+    return hk_peek_by(hk_tls_read, ch, v, want);
+}
+
+static long hk_tls_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
+    (void)call;
+    return hk_recv_by(hk_tls_read, ch, dst, len);
+}
 
 static const hk_channel_ops hk_tls_sender_ops = {.send = hk_tls_send, .settled = hk_tls_settled};
 static const hk_channel_ops hk_tls_receiver_ops = {

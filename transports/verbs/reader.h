@@ -121,22 +121,25 @@ static inline int hk_v_awaited(hk_v_reader *r, const hk_v_packet *p) {
     return rc != HK_AGAIN || r->end.vain < HK_V_ARM_AFTER ? rc : hk_v_nothing(r, rc);
 }
 
-/* `n` bytes of the packet in front have been used. */
-static inline void hk_v_use(hk_v_reader *r, size_t n) {
+/* `n` bytes of the packet in front have been used.  0, or HK_FAULT: its place in the ring cannot be used again.  (That
+ * the writer cannot be told of it shows when all that it has sent is read.) */
+static inline int hk_v_use(hk_v_reader *r, size_t n) {
     hk_v_packet *p = hk_v_at(r, r->finished);
     r->taken += n;
     r->done += n;
-    if (r->taken < hk_v_len(p)) return;
+    if (r->taken < hk_v_len(p)) return 0;
     if (p->pin) hk_pins_end_use(r->pins, p->pin);
     r->taken = 0;
     r->finished++;
     r->bytes_finished += p->head.len & HK_V_OFFER ? 0 : hk_v_len(p);
-    hk_v_reader_post_recv(&r->end, 0);
+    if (hk_v_reader_post_recv(&r->end, 0) != 0) return hk_v_reader_failed(r, EIO, "the device refused a work request");
     if (r->finished - r->told >= HK_V_CREDIT || r->bytes_finished >= HK_V_RING / 4) hk_v_say(r, HK_V_NOBODY, 0, 0, NULL);
+    return 0;
 }
 
-static int hk_v_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int hk_v_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_v_reader *r = (hk_v_reader *)ch;
+    (void)call;
     int rc = hk_v_front(r);
     if (rc != 1) return rc;
     hk_v_packet *p = hk_v_at(r, r->finished);
@@ -152,14 +155,16 @@ static int hk_v_peek(hk_channel *ch, hk_view *v, size_t want) {
     return 1;
 }
 
-static void hk_v_consume(hk_channel *ch, size_t len, int end) {
+static int hk_v_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_v_reader *r = (hk_v_reader *)ch;
-    if (len || r->length == 0) hk_v_use(r, len);
+    (void)call;
     if (end) r->open = 0;
+    return len || r->length == 0 ? hk_v_use(r, len) : 0;
 }
 
-static long hk_v_recv(hk_channel *ch, void *dst, size_t len) {
+static long hk_v_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
     hk_v_reader *r = (hk_v_reader *)ch;
+    (void)call;
     int rc = hk_v_front(r);
     if (rc != 1) return rc;
     hk_v_packet *p = hk_v_at(r, r->finished);
@@ -171,8 +176,8 @@ static long hk_v_recv(hk_channel *ch, void *dst, size_t len) {
     size_t n = hk_v_len(p) - r->taken;
     if (n > len) n = len;
     if (p->pin == NULL) memcpy(dst, p->data + r->taken, n);
-    hk_v_use(r, n);
-    return (long)n;
+    rc = hk_v_use(r, n);
+    return rc < 0 ? rc : (long)n;
 }
 
 static void hk_v_reader_forget(hk_channel *ch) {

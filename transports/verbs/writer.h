@@ -162,9 +162,9 @@ static inline long hk_v_make_offer(hk_v_writer *w, hk_v_head *head, const char *
     return (long)len;
 }
 
-static long hk_v_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long hk_v_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_v_writer *w = (hk_v_writer *)ch;
-    hk_v_head head = {tag, length, 0, 0, 0};
+    hk_v_head head = {call->tag, length, 0, 0, 0};
     (void)done;
     hk_v_writer_poll(w);
     hk_v_ask(w);
@@ -179,8 +179,9 @@ static long hk_v_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t do
     return hk_v_put(w, &head, src, len) == 0 ? (long)len : HK_AGAIN;
 }
 
-static int hk_v_settled(hk_channel *ch) {
+static int hk_v_settled(hk_channel *ch, const hk_call *call) {
     hk_v_writer *w = (hk_v_writer *)ch;
+    (void)call;
     if (w->offers == 0) return 1;
     hk_v_writer_poll(w);
     if (w->offers == 0 && w->end.status == 0) return 1;

@@ -28,10 +28,10 @@ static long failed(fifo *f) {
     return HK_LOST;
 }
 
-static long fifo_send(hk_channel *ch, uint64_t tag, uint64_t length, uint64_t done, const void *src, size_t len) {
+static long fifo_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     fifo *f = (fifo *)ch;
     if (done == 0 && !f->begun) {
-        const uint64_t head[2] = {tag, length}; /* shorter than PIPE_BUF: written whole, or not at all */
+        const uint64_t head[2] = {call->tag, length}; /* shorter than PIPE_BUF: written whole, or not at all */
         if (write(ch->fd, head, sizeof head) < 0) return failed(f);
         f->begun = 1;
     }
@@ -55,7 +55,7 @@ static int fill(fifo *f, size_t want) {
     return f->tail - f->head >= want ? 1 : HK_AGAIN;
 }
 
-static int fifo_peek(hk_channel *ch, hk_view *v, size_t want) {
+static int fifo_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     fifo *f = (fifo *)ch;
     if (!f->open) {
         uint64_t head[2];
@@ -78,11 +78,12 @@ static int fifo_peek(hk_channel *ch, hk_view *v, size_t want) {
     return 1;
 }
 
-static void fifo_consume(hk_channel *ch, size_t len, int end) {
+static int fifo_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     fifo *f = (fifo *)ch;
     f->head += len;
     f->left -= len;
     if (end) f->open = 0;
+    return 0;
 }
 
 static const hk_channel_ops writer = {.send = fifo_send};

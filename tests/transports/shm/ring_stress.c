@@ -52,20 +52,20 @@ static void die(int code, const char *what) {
 /* --- the job: both sides draw the same messages from the same seed */
 
 typedef struct message {
-    uint64_t tag;
+    hk_call call;
     size_t length;
-    int in_window, traffic, to; /* to: a reader, or READERS for all of them */
+    int in_window, to; /* to: a reader, or READERS for all of them */
 } message;
 
 /* Message i.  Every other BURST is of short ones only, so that lines run out and not slots. */
 static message next_message(rng *r, uint64_t i, int multicast) {
     static const size_t LENGTHS[] = {0, 1, 8, 47, 48, 49, 1000, 3000, HK_BY_REF_MIN, HK_SLOT_BYTES, HK_SLOT_BYTES + 1, MESSAGE_MAX};
-    message m;
-    m.tag = draw(r);
+    message m = {0};
+    m.call.tag = draw(r);
     uint64_t kind = draw(r);
     m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 12];
     m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
-    m.traffic = draw(r) % 2 ? HK_MOVED : HK_ONE_WAY;
+    m.call.traffic = draw(r) % 2 ? HK_MOVED : HK_ONE_WAY;
     m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
     return m;
 }
@@ -85,6 +85,7 @@ typedef struct place {
     int readers;
 } place;
 
+static const hk_call CALL = {.tag = 7};
 static const int PLAIN = -1; /* the descriptor of memory that has none */
 
 enum { CIRCLE = 2 * HK_SLOT_BYTES, GROWN = 2 * CIRCLE, FIRST_SHARED = HK_SMALL_SLOTS + 2, SHARED = FIRST_SHARED + 2 };
@@ -148,16 +149,13 @@ static void send_one(place *w, const message *m, char *source) {
     char *src = m->in_window ? w->region : source;
     hk_channel *all[READERS];
     const int several = m->to == READERS;
-    for (int i = 0; i < READERS; i++) {
-        all[i] = &w->producer[several ? i : m->to].base;
-        all[i]->traffic = m->traffic;
-    }
-    for (size_t i = 0; i < m->length; i++) src[i] = (char)letter(m->tag, i);
+    for (int i = 0; i < READERS; i++) all[i] = &w->producer[several ? i : m->to].base;
+    for (size_t i = 0; i < m->length; i++) src[i] = (char)letter(m->call.tag, i);
     hk_wait wait = {0};
     size_t done = 0;
     for (;;) {
-        long n = several ? hk_ring_multicast(all, READERS, m->tag, m->length, done, src + done, m->length - done)
-                         : hk_ring_send(all[0], m->tag, m->length, done, src + done, m->length - done);
+        long n = several ? hk_ring_multicast(all, READERS, &m->call, m->length, done, src + done, m->length - done)
+                         : hk_ring_send(all[0], &m->call, m->length, done, src + done, m->length - done);
         if (n == HK_AGAIN) {
             pause_or_die(&wait, w->producer_bell);
             continue;
@@ -167,7 +165,7 @@ static void send_one(place *w, const message *m, char *source) {
         if (done == m->length) break;
     }
     for (int i = 0; i < (several ? READERS : 1); i++)
-        while (!hk_ring_settled(all[i])) pause_or_die(&wait, w->producer_bell);
+        while (!hk_ring_settled(all[i], &m->call)) pause_or_die(&wait, w->producer_bell);
     hk_wait_reset(&wait, &LADDER, w->producer_bell);
     memset(src, 0x55, m->length); /* the caller's memory is his again */
 }
@@ -187,13 +185,14 @@ static void *produce(void *arg) {
 /* By peek and consume. */
 static long look(hk_consumer *c, const message *m, size_t done, rng *pace) {
     hk_view v;
-    int rc = hk_ring_peek(&c->base, &v, 1);
+    int rc = hk_ring_peek(&c->base, &CALL, &v, 1);
     if (rc != 1) return rc;
-    if (v.tag != m->tag || v.length != m->length || done + v.avail > m->length) die(1, "not the message that was sent");
+    if (v.tag != m->call.tag || v.length != m->length || done + v.avail > m->length)
+        die(1, "not the message that was sent");
     size_t n = v.avail > 16 && draw(pace) % 2 ? v.avail / 2 : v.avail;
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)v.data[i] != letter(m->tag, done + i)) die(1, "wrong data");
-    hk_ring_consume(&c->base, n, done + n == m->length);
+        if ((unsigned char)v.data[i] != letter(m->call.tag, done + i)) die(1, "wrong data");
+    hk_ring_consume(&c->base, &CALL, n, done + n == m->length);
     return (long)n;
 }
 
@@ -201,15 +200,15 @@ static long look(hk_consumer *c, const message *m, size_t done, rng *pace) {
 static long take(hk_consumer *c, const message *m, size_t done, rng *pace) {
     static _Thread_local char place[MESSAGE_MAX];
     hk_view v;
-    int rc = done && draw(pace) % 2 ? 1 : hk_ring_peek(&c->base, &v, done ? 1 : 0);
+    int rc = done && draw(pace) % 2 ? 1 : hk_ring_peek(&c->base, &CALL, &v, done ? 1 : 0);
     if (rc != 1) return rc;
-    if (done == 0 && (v.tag != m->tag || v.length != m->length)) die(1, "not the message that was sent");
+    if (done == 0 && (v.tag != m->call.tag || v.length != m->length)) die(1, "not the message that was sent");
     size_t left = m->length - done;
-    long n = hk_ring_recv(&c->base, place, draw(pace) % 2 ? left : 1 + left / 2);
+    long n = hk_ring_recv(&c->base, &CALL, place, draw(pace) % 2 ? left : 1 + left / 2);
     if (n < 0) return n;
     for (long i = 0; i < n; i++)
-        if ((unsigned char)place[i] != letter(m->tag, done + (size_t)i)) die(1, "wrong data");
-    if (done + (size_t)n == m->length) hk_ring_consume(&c->base, 0, 1);
+        if ((unsigned char)place[i] != letter(m->call.tag, done + (size_t)i)) die(1, "wrong data");
+    if (done + (size_t)n == m->length) hk_ring_consume(&c->base, &CALL, 0, 1);
     return n;
 }
 
@@ -270,15 +269,17 @@ static void marks(void) {
     for (size_t i = 0; i < sizeof COUNTERS / sizeof *COUNTERS; i++) {
         place *w = build(COUNTERS[i], 0, 1); /* the marks are still 0 */
         hk_channel *all[READERS] = {&w->producer[0].base, &w->producer[1].base, &w->producer[2].base};
-        if (!hk_ring_settled(all[0])) die(1, "a memory that was never named is not settled");
+        if (!hk_ring_settled(all[0], &CALL)) die(1, "a memory that was never named is not settled");
         w->shared.readers[0] = 1, w->shared.reader[0][0] = &w->producer[0];
-        if (hk_ring_multicast(all, READERS, 7, 100, 0, source, 100) != 100) die(1, "a multicast slot released long ago is not free");
+        if (hk_ring_multicast(all, READERS, &CALL, 100, 0, source, 100) != 100)
+            die(1, "a multicast slot released long ago is not free");
         for (int k = 1; k < HK_SMALL_SLOTS; k++) /* one line has gone to the multicast */
-            if (hk_ring_send(all[0], 7, 100, 0, source, 100) != 100) die(1, "a small slot released long ago is not free");
+            if (hk_ring_send(all[0], &CALL, 100, 0, source, 100) != 100)
+                die(1, "a small slot released long ago is not free");
         for (int k = 0; k < CIRCLE / HK_SLOT_BYTES; k++)
-            if (hk_ring_send(all[0], 7, HK_SLOT_BYTES, 0, source, HK_SLOT_BYTES) != HK_SLOT_BYTES)
+            if (hk_ring_send(all[0], &CALL, HK_SLOT_BYTES, 0, source, HK_SLOT_BYTES) != HK_SLOT_BYTES)
                 die(1, "a slot released long ago is not free");
-        if (hk_ring_send(all[0], 7, 100, 0, source, 100) != HK_AGAIN) die(1, "a slot in use was written");
+        if (hk_ring_send(all[0], &CALL, 100, 0, source, 100) != HK_AGAIN) die(1, "a slot in use was written");
     }
 }
 
@@ -300,17 +301,17 @@ static volatile char sink;
 /* Read what peek says can be read: AddressSanitizer watches.  Returns peek's answer. */
 static int taste(place *w, hk_consumer *c, rng *r) {
     hk_view v;
-    int rc = hk_ring_peek(&c->base, &v, 1);
+    int rc = hk_ring_peek(&c->base, &CALL, &v, 1);
     if (rc == 1 && v.avail) {
         if (v.data < w->window || v.avail > w->window_bytes || v.data + v.avail > w->window + w->window_bytes)
             die(1, "peek names memory outside the window");
         if (v.avail > v.length) die(1, "a packet is longer than its message");
         for (size_t i = 0; i < v.avail; i += 1 + v.avail / 64) sink ^= v.data[i];
         sink ^= v.data[v.avail - 1];
-        hk_ring_consume(&c->base, draw(r) % (v.avail + 1), 0);
+        hk_ring_consume(&c->base, &CALL, draw(r) % (v.avail + 1), 0);
     } else if (rc == 1) {
         if (v.length != 0) die(1, "an empty packet of a message that is not");
-        hk_ring_consume(&c->base, 0, 1);
+        hk_ring_consume(&c->base, &CALL, 0, 1);
     } else if (rc != HK_AGAIN && rc != HK_FAULT) {
         die(1, "peek says neither data, again nor fault");
     } else if (rc == HK_FAULT && c->data != NULL) {
@@ -333,7 +334,8 @@ static void hostile(uint64_t seed, uint64_t count) {
         faults += rc == HK_FAULT, reads += rc == 1;
         hk_producer *p = &w->producer[1]; /* and a reader that lies about what it has finished */
         hk_store32(&p->ring->released, (uint32_t)draw(&r));
-        (void)hk_ring_send(&p->base, 1, draw(&r) % 2 ? 8 : sizeof source, 0, source, draw(&r) % 2 ? 8 : sizeof source);
+        const size_t length = draw(&r) % 2 ? 8 : sizeof source;
+        (void)hk_ring_send(&p->base, &CALL, length, 0, source, draw(&r) % 2 ? 8 : sizeof source);
     }
     if (faults < count / 10 || reads < count / 10) die(1, "the hostile lines are not hostile");
 }
@@ -415,21 +417,23 @@ static void foreign(uint64_t seed, uint64_t count) {
     uint64_t faults = 0, reads = 0, t0 = hk_now();
     while (reads < count || faults < count) { /* the same bad line may be looked at many times */
         hk_view v;
-        int rc = hk_ring_peek(&c->base, &v, draw(&r) % 2);
+        int rc = hk_ring_peek(&c->base, &CALL, &v, draw(&r) % 2);
         if (rc == 1 && draw(&r) % 2) { /* in place: what is shown is there */
             for (size_t i = 0; i < v.avail; i += 1 + v.avail / 64) sink ^= v.data[i];
             if (v.avail) sink ^= v.data[v.avail - 1];
-            hk_ring_consume(&c->base, v.avail, 1);
+            hk_ring_consume(&c->base, &CALL, v.avail, 1);
         } else if (rc == 1) {
             const size_t room = draw(&r) % 2 ? HK_SLOT_BYTES : 1 + draw(&r) % 100;
-            const long n = hk_ring_recv(&c->base, place, room);
+            const long n = hk_ring_recv(&c->base, &CALL, place, room);
             if (n > (long)room) die(1, "more was received than there was room");
             rc = n < 0 ? (int)n : 1;
         }
-        if (rc == HK_FAULT && c->remote) c->packet = 0, hk_ring_consume(&c->base, 0, 1); /* it stays open: on to the next */
+        if (rc == HK_FAULT && c->remote) /* it stays open: on to the next */
+            c->packet = 0, hk_ring_consume(&c->base, &CALL, 0, 1);
         faults += rc == HK_FAULT, reads += rc == 1;
         hk_store32(at, c->next);
-        (void)hk_ring_send(&p->base, 1, draw(&r) % 2 ? 8 : sizeof source, 0, source, draw(&r) % 2 ? 8 : sizeof source);
+        const size_t length = draw(&r) % 2 ? 8 : sizeof source;
+        (void)hk_ring_send(&p->base, &CALL, length, 0, source, draw(&r) % 2 ? 8 : sizeof source);
         if (hk_now() - t0 > 4 * HK_STUCK_NS) die(2, "stuck");
     }
     kill(child, SIGKILL);

@@ -82,7 +82,7 @@ RACES = [
     ("a small slot is always free", " && hk_is_released(p, p->next + 1 - HK_SMALL_SLOTS)", "", PAIR),
     ("a slot wraps", "at + whole > p->slots_bytes ?", "at > p->slots_bytes ?", FULL),
     ("memory is given back at once", "return hk_is_released(p, p->ref_until);", "return 1 || p->ref_until;", PAIR),
-    ("a part of a packet releases it", "if (c->taken < c->packet) return;", "c->taken = c->packet;", PAIR),
+    ("a part of a packet releases it", "if (c->taken < c->packet) return 0;", "c->taken = c->packet;", PAIR),
     ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", SLOTS),
     ("a small multicast slot is always free", " && hk_shared_slot_is_free(m, s);", ";", SLOTS),
     ("only the first reader's slot counts", "for (int i = 0; i < m->readers[s]; i++)", "for (int i = 0; i < 1; i++)",

@@ -234,6 +234,7 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
     *bad = wr;
     pthread_mutex_lock(&lock);
     if (q->state == 0 || wr->next || wr->num_sge > 1) code = EINVAL;
+    if (code == 0) code = refused(&is.refuse_recv);
     if (q->rq_posted - q->rq_retired == q->rq_room) code = ENOMEM, is.overflows++;
     if (code == 0) {
         struct recv *r = &q->rq[q->rq_posted++ % q->rq_room];

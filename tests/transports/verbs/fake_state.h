@@ -12,7 +12,7 @@
     X(fail_at)         /* so many completions from now, one fails ... */ \
     X(fail_status)     /* ... with this status */ \
     X(refuse_mr) X(refuse_qp) X(refuse_cq) X(refuse_channel) X(refuse_mw) X(refuse_modify) \
-    X(refuse_post)     /* so many ... */ \
+    X(refuse_post) X(refuse_recv)     /* so many ... */ \
     X(refuse_errno)    /* ... from now, one call is refused with this; with a negative number, it and all after it */
 #define COUNTS(X) \
     X(contexts) X(pds) X(mrs) X(mws) X(channels) X(cqs) X(qps) X(pinned) /* that are there */ \

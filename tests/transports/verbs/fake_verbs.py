@@ -30,7 +30,7 @@ FAKE = ctypes.CDLL("libibverbs.so.1")
 FAKE.fake_get.restype = ctypes.c_long
 LIVE = ("contexts", "pds", "mrs", "mws", "channels", "cqs", "qps", "pinned")
 KNOBS = ("devices", "windows", "max_inline", "down", "delay", "hold", "fail_at", "fail_status", "refuse_errno") + tuple(
-    f"refuse_{what}" for what in ("mr", "qp", "cq", "channel", "mw", "modify", "post")
+    f"refuse_{what}" for what in ("mr", "qp", "cq", "channel", "mw", "modify", "post", "recv")
 )
 PINS = 256
 """Arrays that a device keeps registered, at most."""

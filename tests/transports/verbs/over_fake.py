@@ -78,6 +78,17 @@ def test_a_refused_request_is_said(at: int, lanes: Lanes) -> None:
     assert "fault: the device refused a work request" in ended and "done" not in ended, ended
 
 
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("length", [0, 8])
+def test_a_place_in_the_ring_that_is_lost_is_said_at_once(length: int, reduced: bool, lanes: Lanes) -> None:
+    a, b = lanes.pair()
+    one, other = ends.End(0, [None, a]), ends.End(1, [b, None])
+    assert one.send(ends.data(length)) == "done"
+    put(refuse_recv=1, refuse_errno=12)
+    assert (other.reduce(ends.data(length), [0]) if reduced else other.recv(length))[0] == "fault"
+    assert other.engine.channel_error(0) == "the device refused a work request"
+
+
 @pytest.mark.parametrize("what", ["mr", "mw"])
 def test_what_cannot_be_registered_is_copied(what: str, lanes: Lanes) -> None:
     if what == "mw":

@@ -108,6 +108,7 @@ enum { LONGEST = 1 << 20 };
 static char *from[2], *to[2]; /* the second of each is registered */
 static made both;
 static uint32_t count, seed;
+static const hk_call CALL = {.tag = 1}; /* where the tag does not matter */
 
 static size_t length_of(uint32_t i, unsigned *own) {
     *own = seed * 7919 + i;
@@ -123,15 +124,16 @@ static void *write_all(void *unused) {
         const size_t length = length_of(i, &own);
         char *src = from[rand_r(&own) & 1];
         if (length) memset(src, (int)(i % 251), length);
+        const hk_call call = {.tag = i};
         size_t done = 0;
         int begun = 0, rc;
         while (done < length || !begun) {
-            const long n = hk_v_send(ch, i, length, done, src + done, length - done);
+            const long n = hk_v_send(ch, &call, length, done, src + done, length - done);
             must(n >= 0 || n == HK_AGAIN, "cannot send");
             if (n == HK_AGAIN) sched_yield();
             else done += (size_t)n, begun = 1;
         }
-        while ((rc = hk_v_settled(ch)) == 0) sched_yield();
+        while ((rc = hk_v_settled(ch, &call)) == 0) sched_yield();
         must(rc == 1, "never settled");
         if (length) memset(src, 0xff, length); /* ours again */
     }
@@ -149,23 +151,23 @@ static void *read_all(void *unused) {
         rand_r(&own);
         by_peek = rand_r(&own) & 1;
         char *dst = to[rand_r(&own) & 1];
-        while ((rc = hk_v_peek(ch, &v, 0)) == HK_AGAIN) sched_yield();
+        while ((rc = hk_v_peek(ch, &CALL, &v, 0)) == HK_AGAIN) sched_yield();
         must(rc == 1 && v.tag == i && v.length == length, "another message");
         for (size_t done = 0; done < length;) {
             long n = HK_AGAIN;
             if (!by_peek) {
-                n = hk_v_recv(ch, dst + done, length - done);
-            } else if ((rc = hk_v_peek(ch, &v, 16)) == 1 && v.avail) {
+                n = hk_v_recv(ch, &CALL, dst + done, length - done);
+            } else if ((rc = hk_v_peek(ch, &CALL, &v, 16)) == 1 && v.avail) {
                 must(v.avail <= length - done, "more than the message has");
                 memcpy(dst + done, v.data, v.avail);
                 n = (long)v.avail;
-                hk_v_consume(ch, v.avail, done + v.avail == length);
+                must(hk_v_consume(ch, &CALL, v.avail, done + v.avail == length) == 0, "cannot receive");
             }
             must(n > 0 || n == HK_AGAIN, "cannot receive");
             if (n == HK_AGAIN) sched_yield();
             else done += (size_t)n;
         }
-        if (!by_peek || length == 0) hk_v_consume(ch, 0, 1);
+        must((by_peek && length) || hk_v_consume(ch, &CALL, 0, 1) == 0, "cannot end a message");
         for (size_t at = 0; at < length; at++) must(dst[at] == (char)(i % 251), "other bytes");
     }
     hk_v_say(&both.r, HK_V_NOBODY, 0, 0, NULL); /* the rest of the room */
@@ -232,15 +234,18 @@ static void hostile(struct ibv_pd *pd) {
         wc.imm_data = htonl(word);
         hk_v_arrive(r, &wc);
         hk_view v;
-        int rc = hk_v_peek(&r->base, &v, roll(2) ? 16 : 0);
+        int rc = hk_v_peek(&r->base, &CALL, &v, roll(2) ? 16 : 0);
         if (rc == 1 && (v.tag != 7 || v.length != size)) rc = HK_FAULT; /* the engine says so */
         if (rc == 1) {
             const size_t left = size - done;
             volatile char sink;
             for (size_t at = 0; at < v.avail; at += 61) sink = v.data[at];
             (void)sink;
-            long n = roll(3) ? hk_v_recv(&r->base, dst + done, left) : 0;
-            if (n == 0 && v.avail) hk_v_consume(&r->base, (size_t)(n = (long)(v.avail < left ? v.avail : left)), 0);
+            long n = roll(3) ? hk_v_recv(&r->base, &CALL, dst + done, left) : 0;
+            if (n == 0 && v.avail) {
+                n = (long)(v.avail < left ? v.avail : left);
+                rc = hk_v_consume(&r->base, &CALL, (size_t)n, 0) < 0 ? HK_FAULT : rc;
+            }
             if (n < 0 && n != HK_AGAIN) rc = (int)n;
             if (n > 0) done += (size_t)n, took++;
             must(done <= size, "more than the message has");
@@ -274,7 +279,8 @@ static void words(struct ibv_pd *pd) {
     open_link(&l, pd);
     for (uint32_t i = 0; i < count; i++) {
         hk_v_writer *w = &l.w;
-        const long n = hk_v_send(&w->base, i, LONGEST, 0, src + roll(1000), roll(2) ? roll(3000) + 1 : 300000);
+        const hk_call call = {.tag = i};
+        const long n = hk_v_send(&w->base, &call, LONGEST, 0, src + roll(1000), roll(2) ? roll(3000) + 1 : 300000);
         hk_v_word word = {(w->finished + roll(3)) & HK_V_COUNT, HK_V_NOBODY, 0, 0, 0};
         if (roll(2)) {
             word = (hk_v_word){w->finished & HK_V_COUNT, roll(HK_V_OFFERS), l.mr[1]->rkey, roll(30) != 0, w->remote};
@@ -313,7 +319,7 @@ static void words(struct ibv_pd *pd) {
 static int wait_for(hk_channel *ch, int writes) {
     hk_view v;
     for (const uint64_t until = hk_now() + 8 * HK_V_SILENT_NS; hk_now() < until; usleep(100)) {
-        const int rc = writes ? (int)hk_v_send(ch, 1, 8, 0, "nothing", 8) : hk_v_peek(ch, &v, 1);
+        const int rc = writes ? (int)hk_v_send(ch, &CALL, 8, 0, "nothing", 8) : hk_v_peek(ch, &CALL, &v, 1);
         if (rc < 0 && rc != HK_AGAIN) return rc;
     }
     return HK_AGAIN;
@@ -328,7 +334,7 @@ static void silence(struct ibv_pd *pd) {
         hk_channel *ch = writes ? &back.w.base : &forth.r.base;
         hk_view v;
         for (const uint64_t until = hk_now() + 3 * HK_V_SILENT_NS; hk_now() < until; usleep(100))
-            must(writes || hk_v_peek(ch, &v, 1) == HK_AGAIN, "lost, though the device answers");
+            must(writes || hk_v_peek(ch, &CALL, &v, 1) == HK_AGAIN, "lost, though the device answers");
         must(back.w.end.asked != 0 || writes, "it was never asked");
         is.mute = 1;
         must(wait_for(ch, writes) == HK_LOST && strstr(ch->words, "acknowledged nothing"), "the silence is not noticed");

@@ -1,0 +1,76 @@
+"""A channel that cannot let go of what was read ends the run, at once and with the right culprit, whoever reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hocket.conformance.ends import End, Side
+from hocket.transports.adapter import Adapter
+from hocket.transports.reference import Pipe
+
+ERRORS = {"lost": ConnectionResetError("it is gone"), "fault": OSError(5, "it is broken")}
+
+
+class Clinging(Pipe):
+    """Its `consume` number `fails` does what it should, and then raises."""
+
+    def __init__(self, fails: int = 0, error: Exception | None = None) -> None:
+        super().__init__()
+        self.fails, self.error, self.looks = fails, error, 0
+
+    def peek(self, want: int) -> tuple[int, int, bytes] | None:
+        self.looks += 1
+        return super().peek(want)
+
+    def consume(self, count: int, end: bool) -> None:
+        super().consume(count, end)
+        self.fails -= 1
+        if self.fails == 0 and self.error is not None:
+            raise self.error
+
+
+def end_of(*pipes: Pipe) -> End:
+    """Rank 0, which hears of rank i + 1 by pipes[i]."""
+    adapters = [Adapter(pipe) for pipe in pipes]
+    return End(0, [None, *(Side(a.capsule, a.capsule, a) for a in adapters)])
+
+
+def failed(end: End, error: str, culprit: int, said: str, pipe: Clinging) -> None:
+    assert (said, end.engine.culprit) == (error, culprit)
+    assert str(ERRORS[error].args[-1]) in end.engine.channel_error(culprit)
+    looks = pipe.looks
+    assert end.recv(1, of=culprit, timeout=0.2)[0] in (error, "aborted")  # nothing but `forget` comes after it
+    assert pipe.looks == looks
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(("length", "fails"), [(0, 1), (9, 1), (150_000, 2)])
+def test_recv(length: int, fails: int, error: str) -> None:
+    pipe = Clinging(fails, ERRORS[error])
+    for done in range(0, max(length, 1), 60_000):
+        pipe.send(1 << 32, length, done, bytes(length)[done : done + 60_000])
+        pipe.held = 0
+    end = end_of(pipe)
+    failed(end, error, 1, end.recv(length, of=1)[0], pipe)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("length", [0, 9])
+def test_reduce(length: int, error: str) -> None:
+    """Of the second of three peers."""
+    pipes = [Clinging(), Clinging(1, ERRORS[error]), Clinging()]
+    for pipe in pipes:
+        pipe.send(1 << 32, length, 0, bytes(length))
+    end = end_of(*pipes)
+    failed(end, error, 2, end.reduce(np.zeros(length, np.uint8), [1, 2, 3])[0], pipes[1])
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("length", [0, 9])
+def test_a_message_that_is_set_aside(length: int, error: str) -> None:
+    pipe = Clinging(1, ERRORS[error])
+    pipe.send(5, length, 0, bytes(length))
+    pipe.send(6, 9, 0, bytes(9))
+    end = end_of(pipe)
+    failed(end, error, 1, end.recv(9, of=1, tag=6)[0], pipe)

@@ -1,0 +1,42 @@
+"""A capsule that is no channel of this version says what to do, wherever a transport's capsules are taken."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import pytest
+
+from hocket.bench.harness.limits import through
+from hocket.collectives.engine.engine import Engine
+from hocket.errors import TransportError
+from hocket.transports.adapter import Adapter
+from hocket.transports.reference import Pipe
+
+MEMORY = ctypes.create_string_buffer(256)  # what the capsule points to, which nobody may look at
+OLDER = ctypes.create_string_buffer(b"hocket.channel.1")
+
+
+def capsule(name: Any) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.addressof(MEMORY), name, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [(capsule(OLDER), "gives 'hocket.channel.1' for a channel"), (capsule(None), "gives 'PyCapsule'"),
+     (7, "gives 'int'")],
+    ids=["older", "nameless", "no capsule"],
+)  # fmt: skip
+def test_another_version_is_refused(given: object, words: str) -> None:
+    adapter = Adapter(Pipe())
+    needs = f"{words}.* needs 'hocket.channel.2'.*build it again with this one's transports/channel.h"
+    for send, recv in ((adapter.capsule, given), (given, adapter.capsule)):
+        engine = Engine(0, 2, 1)
+        with pytest.raises(TransportError, match=needs):
+            engine.connect(1, send, recv, adapter)
+        assert not engine.connected(1)
+    with pytest.raises(TransportError, match=re.escape(words)):
+        through(given, given, 1)
