@@ -29,10 +29,10 @@ cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     for i in range(x.npeers):
         x.peers[0], x.peers[i] = x.peers[i], x.peers[0]
         rc = recv_from(e, r, x, s)
-        if rc == HK_LOST and x.npeers > 1:  # that one has dropped this communicator; if it died, the hub says so
+        if rc == HK_LOST and x.npeers > 1 and e.rx_owner[x.peers[0]] != r:      # not in the middle of our message
             x.npeers -= 1
             x.peers[0], x.peers[x.npeers] = x.peers[x.npeers], x.peers[0]
-            return MOVED
+            return MOVED                    # it has dropped this communicator; if it died, the hub says so
         if rc < 0:
             return rc
         moved |= rc

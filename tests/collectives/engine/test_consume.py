@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from hocket.conformance.ends import End, Side
+from hocket.collectives.plans.lower import Instr
+from hocket.conformance.ends import End, Side, pieces
 from hocket.transports.adapter import Adapter
 from hocket.transports.reference import Pipe
 
@@ -74,3 +77,26 @@ def test_a_message_that_is_set_aside(length: int, error: str) -> None:
     pipe.send(6, 9, 0, bytes(9))
     end = end_of(pipe)
     failed(end, error, 1, end.recv(9, of=1, tag=6)[0], pipe)
+
+
+def any_of(end: End, into: Any, timeout: float) -> str:
+    return end.run(Instr("recv", [1, 2], dst=pieces(1, len(into))), target=into, tag=6, timeout=timeout)
+
+
+def test_any_peer_is_not_received_from_another_one_in_the_middle() -> None:
+    """Who is lost before its message leaves the others; in the middle of it the array is half written."""
+    pipes = [Clinging(1, ERRORS["lost"]), Clinging()]
+    for number, pipe in enumerate(pipes):
+        for done in (0, 4):
+            pipe.send(6, 8, done, bytes([number] * 4))
+    end, into = end_of(*pipes), np.full(8, 9, np.uint8)
+    assert (any_of(end, into, 1), end.engine.culprit) == ("lost", 1)
+    assert pipes[1].held == 8
+
+    pipes = [Clinging(1, ERRORS["lost"]), Clinging()]
+    pipes[0].send(5, 0, 0, b"")  # another tag's, which cannot be set aside
+    pipes[1].send(6, 8, 0, b"abcdefgh")
+    end = end_of(*pipes)
+    assert any_of(end, into, 5) == "done" and into.tobytes() == b"abcdefgh"
+
+
