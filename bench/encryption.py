@@ -30,9 +30,9 @@ import hocket
 from hocket.bench.harness import limits
 from hocket.bench.harness.ranks import findings
 from hocket.collectives.tuning.cache import processor
-from hocket.transports.tcp import tls
+from hocket.system import tls
 from hocket.transports.tcp.stream import SocketChannels
-from hocket.transports.tcp.tls import TlsChannels
+from hocket.transports.tcp.tls_channels import TlsChannels
 from hocket.transports.tcp.transport import tuned
 
 LARGE, BURST, BURSTS = 1 << 20, 4, 200

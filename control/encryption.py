@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hocket.control.handshake import ATTEMPT, AuthError
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
-from hocket.transports.tcp import tls
+from hocket.system import tls
 
 MARK = "tls:"
 """The purpose of an encrypted connection begins so, which tells a plain one from it."""

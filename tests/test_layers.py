@@ -6,7 +6,7 @@
     collectives                             the hub
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
-    system                                  the operating system and drivers; knows no rank
+    system                                  the operating system, drivers, OpenSSL; knows no rank
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ MAY: dict[str, set[str]] = {
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {
     "bench/torch_backend.py": "torch",  # the benchmark of it
-    "control/encryption.py": "transports",  # TLS: one kind of connection, for control and for channels
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte

@@ -12,7 +12,7 @@ from hocket.arguments import human, whole
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.errors import ArgumentError
-from hocket.transports.tcp import tls
+from hocket.system import tls
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator

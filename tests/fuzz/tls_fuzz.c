@@ -1,4 +1,4 @@
-/* A hostile network between the two ends of an encrypted stream (transports/tcp/tls.h): bytes are flipped, records cut,
+/* A hostile network between the two ends of an encrypted stream (system/tls.h): bytes are flipped, records cut,
  * dropped, repeated and put in another order, in the handshake and after it.
  *
  * Whatever it does, the receiver gets a beginning of what was sent, byte by byte, then waits or has an error.

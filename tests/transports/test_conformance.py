@@ -16,6 +16,7 @@ from hocket.collectives.plans.lower import Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
+from hocket.system.tls import KEY, Tls
 from hocket.transports.adapter import Adapter
 from hocket.transports.base import Context
 from hocket.transports.reference import Pipe
@@ -23,7 +24,7 @@ from hocket.transports.shm.lane import RingLane
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import Window
 from hocket.transports.tcp.stream import SocketChannels
-from hocket.transports.tcp.tls import KEY, Tls, TlsChannels
+from hocket.transports.tcp.tls_channels import TlsChannels
 from hocket.transports.tcp.transport import TcpTransport
 
 

@@ -2,7 +2,7 @@
  *
  * Sending goes from the caller's memory, header and payload in one sendmsg; nothing is buffered here.  Receiving
  * reads ahead into a stage, so that a small message is one recv; what is left of a large one goes straight to the
- * caller's memory.  How bytes are had is a parameter of the receiving functions: tls.h has another way. */
+ * caller's memory.  How bytes are had is a parameter of the receiving functions: tls_channels.h has another way. */
 #ifndef HK_STREAM_H
 #define HK_STREAM_H
 

@@ -6,7 +6,10 @@
 
 #include "transports/channel.h"
 #include "transports/tcp/stream.h"
-#include "transports/tcp/tls.h"
+#include "system/tls.h"
+
+_Static_assert((int)HK_TLS_AGAIN == HK_AGAIN && (int)HK_TLS_LOST == HK_LOST && (int)HK_TLS_FAULT == HK_FAULT,
+               "a channel tells them as they are");
 
 typedef struct hk_tls_sender {
     hk_channel base;

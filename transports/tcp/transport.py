@@ -23,12 +23,13 @@ from hocket.control import encryption
 from hocket.control.dial import connect
 from hocket.control.handshake import Connection, Hello
 from hocket.errors import TransportError
+from hocket.system import tls
+from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
 from hocket.transports.shm.transport import boot_id
-from hocket.transports.tcp import tls
 from hocket.transports.tcp.stream import SocketChannels
-from hocket.transports.tcp.tls import Tls, TlsChannels
+from hocket.transports.tcp.tls_channels import TlsChannels
 
 log = logging.getLogger("hocket.transports")
 Channels = SocketChannels | TlsChannels

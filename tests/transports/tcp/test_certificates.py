@@ -18,7 +18,7 @@ from hocket.control import encryption
 from hocket.control.handshake import AuthError
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
-from hocket.transports.tcp import tls
+from hocket.system import tls
 
 KEY = bytes(tls.KEY)
 CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]

@@ -13,7 +13,7 @@ import pytest
 import worlds
 
 from hocket.control import encryption
-from hocket.transports.tcp import tls
+from hocket.system import tls
 
 
 def free_port() -> int:
@@ -72,7 +72,7 @@ def test_results_are_right_and_nothing_is_to_be_read(encrypt: str) -> None:
 
 MIXED = """
 import os, numpy as np, hocket
-from hocket.transports.tcp import tls
+from hocket.system import tls
 if os.environ["HOCKET_RANK"] == "1":
     tls.FASTEST = tls.CHACHA                # a processor without AES instructions
 else:
@@ -217,7 +217,7 @@ def test_ranks_that_meet_inside_a_host_must_agree_too() -> None:
 
 ALONE = """
 import os, hocket
-from hocket.transports.tcp import tls
+from hocket.system import tls
 {before}
 try:
     hocket.init(0, 2, {address!r}, timeout=3, encrypt=True{more})

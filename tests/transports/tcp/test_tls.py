@@ -17,7 +17,7 @@ from hocket.control import encryption
 from hocket.control.handshake import AuthError
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
-from hocket.transports.tcp import tls
+from hocket.system import tls
 
 ROOT = Path(__file__).parents[3]
 CORPUS = sorted((ROOT / "tests" / "fuzz" / "tls").iterdir())
@@ -51,7 +51,7 @@ def test_the_hostile_network_would_be_noticed(tmp_path: Path) -> None:
     """A stream that goes on after a record which was not genuine."""
     old = "            const int why = hk_tls_failed(t, n);\n"
     forged = "            if (t->in_head < t->in_tail) { to[got++] = t->in[t->in_head++]; continue; }\n"
-    headers.broken(tmp_path, old, forged + old, "transports/tcp/tls.h")
+    headers.broken(tmp_path, old, forged + old, "system/tls.h")
     code, text = hostile_network(tmp_path, 1, tmp_path)
     assert code != 0 and "tls_fuzz: " in text, text
 

@@ -15,7 +15,13 @@
 #include <sys/auxv.h>
 #endif
 
-#include "transports/tcp/libssl.h"
+#include "system/libssl.h"
+
+enum {
+    HK_TLS_AGAIN = -1, /* nothing could be done now */
+    HK_TLS_LOST = -2,  /* the other end has gone */
+    HK_TLS_FAULT = -3  /* it says what it may not, or the system refused: `words` */
+};
 
 enum {
     HK_TLS_KEY = 48,         /* bytes: of SHA-384 */

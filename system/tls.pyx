@@ -1,6 +1,6 @@
-"""A connected socket inside TLS 1.3 (tls.h), and two of them as a pair of channels (tls_channels.h).
+"""A connected socket inside TLS 1.3 (tls.h), for control connections and for channels (transports/tcp/tls_channels.h).
 
-Policy is in encryption.py.  libssl is opened when it is first asked for.
+Policy is in control/encryption.py.  libssl is opened when it is first asked for.
 """
 
 import errno
@@ -9,36 +9,25 @@ import threading
 from socket import SHUT_RDWR
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.pycapsule cimport PyCapsule_New
-from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdint cimport uint64_t
 
 from hocket.errors import TransportError
-from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, HK_LOST, hk_channel, hk_channel_ops
 
 
-cdef extern from "system/atomics.h" nogil:
-    void hk_store32(uint32_t*, uint32_t)
-
-cdef extern from "transports/tcp/libssl.h" nogil:
-    struct SSL_CTX:
+cdef extern from "system/libssl.h" nogil:
+    ctypedef struct SSL_CTX:
         pass
-    struct hk_ssl:
+    ctypedef struct hk_ssl:
         const char* (*OpenSSL_version)(int)
         void (*SSL_CTX_free)(SSL_CTX*)
 
-cdef extern from "transports/tcp/tls.h" nogil:
+cdef extern from "system/tls.h" nogil:
+    enum: HK_TLS_AGAIN
+    enum: HK_TLS_LOST
+    enum: HK_TLS_FAULT
     enum: HK_TLS_KEY
     enum: HK_TLS_BINDING
     enum: HK_TLS_RECORD
-    struct hk_tls:
-        int fd
-        int only
-        int error
-        size_t out_head
-        size_t out_tail
-        uint64_t renew
-        char* words
     int hk_tls_open_library(hk_ssl*, const char*, char*, size_t)
     int hk_tls_certify(hk_ssl*, SSL_CTX**, const char*, const char*, const char*, char*, size_t)
     int hk_tls_open(hk_tls*, hk_ssl*, SSL_CTX*, int, const unsigned char*, int, int)
@@ -49,19 +38,6 @@ cdef extern from "transports/tcp/tls.h" nogil:
     int hk_tls_flush(hk_tls*, int)
     long hk_tls_seal(hk_tls*, const char*, size_t)
     long hk_tls_unseal(hk_tls*, char*, size_t)
-
-cdef extern from "transports/tcp/tls_channels.h" nogil:
-    struct hk_receiver:
-        hk_channel base
-        char* stage
-    struct hk_tls_sender:
-        hk_channel base
-        hk_tls* tls
-    struct hk_tls_receiver:
-        hk_receiver plain
-        hk_tls* tls
-    const hk_channel_ops hk_tls_sender_ops
-    const hk_channel_ops hk_tls_receiver_ops
 
 LIBRARY = "libssl.so.3"
 KEY = HK_TLS_KEY
@@ -128,10 +104,6 @@ cdef class Tls:
     cipher: of CIPHERS; the dialling end's is taken.  First `shake` until it says None.
     """
 
-    cdef hk_tls tls
-    cdef object socket
-    cdef size_t unsettled   # plain bytes that were sealed and not told to the caller of `write`
-
     def __cinit__(self, socket, bytes key, bint server, Certificates certificates=None, int cipher=FASTEST):
         cdef SSL_CTX* certified = NULL if certificates is None else certificates.context
         reason = missing()
@@ -159,7 +131,7 @@ cdef class Tls:
             rc = hk_tls_shake(&self.tls)
         if rc == 1:
             return None
-        if rc != HK_AGAIN:
+        if rc != HK_TLS_AGAIN:
             raise self.failure(rc)
         return "write" if self.tls.out_head < self.tls.out_tail else "read"
 
@@ -171,7 +143,7 @@ cdef class Tls:
         return PyBytes_FromStringAndSize(<char*>found, HK_TLS_BINDING)
 
     cdef object failure(self, int rc):
-        if rc == HK_FAULT:
+        if rc == HK_TLS_FAULT:
             return TransportError((<bytes>self.tls.words).decode(errors="replace"))
         number = self.tls.error or errno.ECONNRESET
         return OSError(number, os.strerror(number))
@@ -200,13 +172,13 @@ cdef class Tls:
                 break
             pieces.append(room[:n])
         self.tls.only = 0
-        if n == HK_FAULT:           # at once, as the socket may have no more to say
-            raise self.failure(HK_FAULT)
+        if n == HK_TLS_FAULT:           # at once, as the socket may have no more to say
+            raise self.failure(HK_TLS_FAULT)
         if pieces:
             return b"".join(pieces)
-        if n == HK_AGAIN:
+        if n == HK_TLS_AGAIN:
             raise BlockingIOError(errno.EAGAIN, "nothing has come")
-        if n == HK_LOST and self.tls.error == 0:
+        if n == HK_TLS_LOST and self.tls.error == 0:
             return b""
         raise self.failure(<int>n)
 
@@ -221,46 +193,9 @@ cdef class Tls:
                 raise self.failure(rc)
             self.unsettled = len(piece)
         rc = hk_tls_flush(&self.tls, 0)
-        if rc == HK_AGAIN:
+        if rc == HK_TLS_AGAIN:
             raise BlockingIOError(errno.EAGAIN, "the peer does not read")
         if rc < 0:
             raise self.failure(rc)
         sent, self.unsettled = self.unsettled, 0
         return sent
-
-
-cdef class TlsChannels:
-    """The two channels over encrypted streams: `out` for ours, and the peer's when it has come.
-
-    Both ends' handshakes are over.  This object owns and closes the sockets.
-    """
-
-    cdef hk_tls_sender sender
-    cdef hk_tls_receiver receiver
-    cdef Tls out, incoming
-    cdef readonly object send, recv     # capsules
-
-    def __cinit__(self, Tls out):
-        self.out = out
-        self.sender.tls = &out.tls
-        self.sender.base.ops = &hk_tls_sender_ops
-        self.sender.base.fd = out.socket.fileno()
-        self.receiver.plain.base.ops = &hk_tls_receiver_ops
-        self.receiver.plain.base.fd = -1
-        self.send = PyCapsule_New(&self.sender.base, HK_CAPSULE, NULL)
-        self.recv = PyCapsule_New(&self.receiver.plain.base, HK_CAPSULE, NULL)
-
-    def receive_from(self, Tls incoming):
-        """The peer's stream has come.  From any thread, once; a run may be waiting for it."""
-        self.incoming = incoming
-        self.receiver.tls = &incoming.tls
-        hk_store32(<uint32_t*>&self.receiver.plain.base.fd, <uint32_t><int>incoming.socket.fileno())
-
-    def close(self):
-        hk_store32(<uint32_t*>&self.receiver.plain.base.fd, <uint32_t>-1)
-        self.out.close()
-        if self.incoming is not None:
-            self.incoming.close()
-
-    def __dealloc__(self):
-        free(self.receiver.plain.stage)

@@ -1,4 +1,4 @@
-/* A byte stream (stream.h) inside TLS 1.3: what the network carries can neither be read nor altered.
+/* A byte stream, a connected socket, inside TLS 1.3: what the network carries can neither be read nor altered.
  *
  * Both ends hold a pre-shared key, or have certificates of one authority; each connection mixes in fresh Diffie-Hellman
  * secrets (psk_dhe_ke), so that a key which is stolen later opens nothing that was recorded.  No tickets, early data or
@@ -17,8 +17,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "transports/channel.h"
-#include "transports/tcp/tls_context.h"
+#include "system/tls_context.h"
 
 #define HK_TLS_RENEW ((uint64_t)1 << 37) /* bytes under one key: half of what RFC 8446 allows AES-GCM */
 
@@ -57,13 +56,13 @@ static inline void hk_tls_close(hk_tls *t) {
     t->out = NULL;
 }
 
-/* What OpenSSL makes of a call that gave `rc`, not more than 0: HK_AGAIN, HK_LOST (the other end has gone), HK_FAULT
- * (what came is not what the other end has sent, or it has another key). */
+/* What OpenSSL makes of a call that gave `rc`, not more than 0: HK_TLS_AGAIN, HK_TLS_LOST (the other end has gone),
+ * HK_TLS_FAULT (what came is not what the other end has sent, or it has another key). */
 static inline int hk_tls_failed(hk_tls *t, int rc) {
     hk_ssl *v = t->lib;
     const int what = v->SSL_get_error(t->ssl, rc);
-    if (what == SSL_ERROR_WANT_READ || what == SSL_ERROR_WANT_WRITE) return HK_AGAIN;
-    if (t->ended || what == SSL_ERROR_ZERO_RETURN) return HK_LOST;
+    if (what == SSL_ERROR_WANT_READ || what == SSL_ERROR_WANT_WRITE) return HK_TLS_AGAIN;
+    if (t->ended || what == SSL_ERROR_ZERO_RETURN) return HK_TLS_LOST;
     const unsigned long code = v->ERR_peek_error();
     const char *reason = code ? v->ERR_reason_error_string(code) : NULL;
     const long doubt = t->certified ? v->SSL_get_verify_result(t->ssl) : 0;
@@ -77,18 +76,18 @@ static inline int hk_tls_failed(hk_tls *t, int rc) {
                      reason ? reason : "no reason given");
     }
     t->error = EPROTO;
-    return HK_FAULT;
+    return HK_TLS_FAULT;
 }
 
-/* 1: all records are with the kernel; HK_AGAIN; HK_LOST. */
+/* 1: all records are with the kernel; HK_TLS_AGAIN; HK_TLS_LOST. */
 static inline int hk_tls_flush(hk_tls *t, int more) {
     while (t->out_head < t->out_tail) {
         const long n = send(t->fd, t->out + t->out_head, t->out_tail - t->out_head,
                             MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
         if (n < 0) {
-            if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return HK_AGAIN;
+            if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return HK_TLS_AGAIN;
             t->error = errno;
-            return HK_LOST;
+            return HK_TLS_LOST;
         }
         t->out_head += (size_t)n;
     }
@@ -96,8 +95,8 @@ static inline int hk_tls_flush(hk_tls *t, int more) {
     return 1;
 }
 
-/* A step of the handshake: 1 when it is over, else HK_AGAIN (wait for POLLOUT if something lies in `out`, for POLLIN if
- * not), HK_LOST, HK_FAULT. */
+/* A step of the handshake: 1 when it is over, else HK_TLS_AGAIN (wait for POLLOUT if something lies in `out`, for POLLIN
+ * if not), HK_TLS_LOST, HK_TLS_FAULT. */
 static inline int hk_tls_shake(hk_tls *t) {
     hk_ssl *v = t->lib;
     v->ERR_clear_error();
@@ -106,9 +105,9 @@ static inline int hk_tls_shake(hk_tls *t) {
     const int sent = hk_tls_flush(t, 0); /* the alert too, if it has failed */
     if (what == 1 && !t->certified && !v->SSL_session_reused(t->ssl)) {
         snprintf(t->words, sizeof t->words, "the other side has not used this job's key");
-        what = HK_FAULT;
+        what = HK_TLS_FAULT;
     }
-    if (what == HK_LOST || what == HK_FAULT) return what;
+    if (what == HK_TLS_LOST || what == HK_TLS_FAULT) return what;
     return sent == 1 ? what : sent;
 }
 
@@ -118,7 +117,7 @@ static inline int hk_tls_binding(hk_tls *t, unsigned char to[HK_TLS_BINDING]) {
     return t->lib->SSL_export_keying_material(t->ssl, to, HK_TLS_BINDING, label, sizeof label - 1, NULL, 0, 1) == 1;
 }
 
-/* Seal `len` bytes into `out`, which has room: `len`, or HK_FAULT. */
+/* Seal `len` bytes into `out`, which has room: `len`, or HK_TLS_FAULT. */
 static inline long hk_tls_seal(hk_tls *t, const char *from, size_t len) {
     hk_ssl *v = t->lib;
     v->ERR_clear_error();
@@ -131,10 +130,11 @@ static inline long hk_tls_seal(hk_tls *t, const char *from, size_t len) {
     if (n == (int)len) return n;
     snprintf(t->words, sizeof t->words, "the system's OpenSSL could not encrypt");
     t->error = EPROTO;
-    return HK_FAULT;
+    return HK_TLS_FAULT;
 }
 
-/* Open records until there are `len` bytes, or no more have come: how many, or HK_AGAIN, HK_LOST, HK_FAULT. */
+/* Open records until there are `len` bytes, or no more have come: how many, or HK_TLS_AGAIN, HK_TLS_LOST or
+ * HK_TLS_FAULT. */
 static inline long hk_tls_unseal(hk_tls *t, char *to, size_t len) {
     hk_ssl *v = t->lib;
     size_t got = 0;

@@ -1,0 +1,10 @@
+from typing import Any
+
+from hocket.system.tls import Tls
+
+class TlsChannels:
+    send: Any
+    recv: Any
+    def __init__(self, out: Tls) -> None: ...
+    def receive_from(self, incoming: Tls) -> None: ...
+    def close(self) -> None: ...
