@@ -27,7 +27,7 @@ def flooded(port: int, kind: str) -> Iterator[None]:
         try:
             yield
             made = int(process.communicate(timeout=SECONDS + 10)[0])
-            assert made > RATE * SECONDS / 2, "this machine is too busy to flood anything"
+            assert made > RATE * SECONDS / 8, "this machine is too busy to flood anything"
         finally:
             process.kill()
 
