@@ -155,7 +155,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     about, found = read(options.earlier) if options.earlier else _measured(options)
     if options.json:
         named = os.path.join(options.json, file_name(about["machine"]["processor"]))
-        write(named if os.path.isdir(options.json) else options.json, about, found)
+        named = named if os.path.isdir(options.json) else options.json
+        write(named, about, found)
+        about, found = read(named)  # the page shows what is kept: its ratios are of rounded times
     if options.page:
         into_section(options.page, about, found)
     if options.plot:
