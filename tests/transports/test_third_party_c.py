@@ -44,7 +44,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _hand_over(tree: Path, copy: Path) -> None:
     """What is compiled already, newer than its sources: then the build does not do it again, which takes a minute."""
-    shutil.copytree(tree / "build" / "cython", copy / "build" / "cython", dirs_exist_ok=True)
+    made = tree / "build" / "cython"
+    shutil.copytree(made, copy / "build" / "cython", copy_function=shutil.copyfile, dirs_exist_ok=True)
     platform = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     for folder in (tree / "src" / "hocket").iterdir():
         for compiled in folder.rglob("*.so"):
