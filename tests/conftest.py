@@ -12,6 +12,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What somebody has measured on this machine must not decide what a test runs.
 os.environ["HOCKET_TUNING"] = "off"
 
+FIRST = (
+    "verbs/test_verbs", "frameworks/test_examples", "frameworks/test_failures", "test_conformance", "mpi/test_mpi",
+    "test_training", "shm/test_ring", "test_leaks", "test_hosts", "gpu/test_collectives", "test_lost_ranks",
+    "test_processes", "test_fuzz", "test_chaos", "test_calls", "test_oracle", "test_abuse", "test_floods",
+    "test_timeout", "test_third_party_c", "test_torch_suite", "test_pinned", "test_run_signals", "test_encryption",
+    "test_sanitized",
+)
+"""The files that take longest: they begin first, so that no process is left with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((i for i, name in enumerate(FIRST) if name in item.nodeid), len(FIRST)))
+
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -36,6 +36,9 @@ CLOSE_WAIT = 1.0
 POLLS_WITH_GIL = 200
 """Polls before the GIL is released: to release it and take it back costs a small call a tenth of its time
 (`hocket bench allreduce -n 2 -b 8 -e 8`: 0.43 us with, 0.49 us without)."""
+WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
+"""Bytes of vectors that ranks who reduce out of each other's memory run in one piece: one copy and few steps count for
+more than what segments keep in the caches."""
 _pinned: list[Queue] = []
 """Closed queues that are kept: a library that cannot let go, or a thread in them, may still touch their memory."""
 
@@ -92,6 +95,8 @@ class Queue:
         self.offers: Sequence[dict[str, Any]] = []
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
+        self._reduces_far = False
+        """Does every member read every other's memory, and reduce it too?  All say the same."""
         self._local = {name for name in transports if name is not None and traits[name].local}
         self._opening = [threading.Lock() for _ in transports]
         pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
@@ -146,7 +151,15 @@ class Queue:
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
+        far = [offer.get("shm") or {} for offer in offers]
+        self._reduces_far = all(
+            said.get("reduces") and len(said.get("reads", ())) == len(offers) - 1 for said in far
+        )
         self.connect(p for p in range(len(self.transports)) if self.is_local(p))
+
+    def segment_of(self, nbytes: int) -> int:
+        """Bytes of a pipelined chunk of so long a vector; 0: it runs in one piece."""
+        return 0 if self._reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

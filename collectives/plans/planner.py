@@ -58,7 +58,8 @@ class Planner:
         layout = call.layout(algorithm, self.rank, self.size)
         longest = max(layout.lengths, default=0)
         itemsize = call.model.dtype.itemsize
-        segment = queue.segment // itemsize * itemsize
+        exchanged = call.contract.traffic != "one way"
+        segment = queue.segment_of(call.count * itemsize if exchanged else 0) // itemsize * itemsize
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
         lowered = lower(

@@ -3,10 +3,11 @@
 import os
 
 from cpython.pycapsule cimport PyCapsule_New
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from hocket.errors import TransportError
+from hocket.system.cpu import maker
 from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
 from hocket.transports.shm.window cimport BELL, FIRST, PAGE, Window
 
@@ -25,6 +26,7 @@ cdef extern from "transports/shm/ring.h" nogil:
     enum: HK_FIRST_CIRCLE
     enum: HK_SLOT_BYTES
     enum: HK_BY_REF_MIN
+    uint64_t HK_NEVER
     size_t HK_LANE_BYTES(size_t size)
     struct hk_ring:
         uint32_t gone
@@ -38,6 +40,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         char* window
         size_t window_bytes
         int far
+        uint64_t far_moved, far_reduced
         int self
         uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
@@ -66,6 +69,10 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
+NEVER = HK_NEVER
+FAR_MOVED = HK_BY_REF_MIN if maker() == "GenuineIntel" else 1 << 21
+FAR_REDUCED = 1 << 20 if maker() == "GenuineIntel" else NEVER
+"""Bytes of a message from which a peer reads it out of this process's memory; docs/performance.md has the measurements."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
@@ -129,8 +136,9 @@ cdef class RingLane:
         return self.own.base + <size_t>offset
 
     def offer(self):
-        """What the peers need to know: where this rank's block is, and which of them it can read."""
-        return {"at": self.offset, "reads": [i for i in range(self.size) if self.pids[i] != NO_MEMORY]}
+        """What the peers need to know: where this rank's block is, which of them it can read, and whether to reduce too."""
+        reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
+        return {"at": self.offset, "reads": reads, "reduces": FAR_REDUCED != NEVER}
 
     def open(self, int peer, offer):
         """The channels (to, from) member `peer`."""
@@ -148,6 +156,7 @@ cdef class RingLane:
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
         p.far, p.self = far, os.getpid()
+        p.far_moved, p.far_reduced = FAR_MOVED, FAR_REDUCED
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
         p.shared, p.take, p.lane = &self.shared, take, <void*>self
         p.slots_bytes, p.slots_most = HK_FIRST_CIRCLE, self.circle

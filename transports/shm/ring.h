@@ -31,10 +31,6 @@
 
 #include "transports/channel.h"
 
-#ifndef HK_FAR_MIN /* ring_stress.c takes less */
-#define HK_FAR_MIN (1 << 21) /* bytes: a shorter message goes through slots, which both cores copy at once */
-#endif
-
 enum {
     HK_LINES = 64,
     HK_INLINE = 48,
@@ -78,6 +74,8 @@ typedef struct hk_ring {
     char pad[120];
 } hk_ring;
 
+#define HK_NEVER UINT64_MAX
+
 /* A lane's block in the window: a ring for each rank. */
 #define HK_LANE_BYTES(size) ((size_t)(size) * sizeof(hk_ring))
 
@@ -104,7 +102,8 @@ struct hk_producer {
     hk_ring *ring;
     char *window; /* this rank's own */
     size_t window_bytes;
-    int far;    /* the consumer may read this process's memory */
+    int far;    /* the consumer may read this process's memory ... */
+    uint64_t far_moved, far_reduced; /* ... and does so of messages of so many bytes that are moved, reduced; or HK_NEVER */
     int self;   /* the pid of this process */
     char *slots; /* the circle and the small slots, or NULL: not needed yet */
     uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */

@@ -21,7 +21,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define HK_FAR_MIN 16385
 #include "transports/shm/receive.h"
 #include "transports/shm/send.h"
 
@@ -125,6 +124,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
         p->shared = &w->shared, p->take = from_window, p->lane = w, p->slots_bytes = CIRCLE, p->slots_most = GROWN;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
+        p->far_moved = HK_BY_REF_MIN, p->far_reduced = start % 3 ? HK_BY_REF_MIN : HK_NEVER;
         p->far = start % 2 == 0, p->self = c->pid = getpid();
         p->next = p->released = c->next = p->ring->released = start;
         for (uint32_t k = 0; k < HK_LINES; k++) /* as START packets would have left them */
