@@ -85,7 +85,7 @@ def _survivor(
     text = f"{error['error']} naming {error['named']}: {error['text']}"
     if seen.how == "pause":
         return kind, None, [f"raised, though the rank went on: {text}", *wrong]
-    kinds, begin, limit = _allowed(seen, rank)
+    kinds, begin, limit = _allowed(seen, rank, slack)
     seconds = error["at"] - begin
     if kind not in kinds:
         wrong.append(f"raised after {seconds:.2f} s {text}")
@@ -111,16 +111,16 @@ def _after(seen: Seen, said: Sequence[dict[str, Any]], slack: float) -> list[str
     return wrong
 
 
-def _allowed(seen: Seen, rank: int) -> tuple[tuple[str, ...], float, float]:
+def _allowed(seen: Seen, rank: int, slack: float) -> tuple[tuple[str, ...], float, float]:
     """(what a survivor may raise, since when its time is counted, the limit)."""
     if seen.how == "stop":
         return ("timeout", "lost"), seen.at, TIMEOUT + VERDICT
     came = max((each["at"] for each in seen.said[rank] if each.get("state") == "init"), default=seen.at)
     begin = max(seen.at, came)
-    return (("lost",), begin, LIMIT) if _knows(seen, rank) else (("lost", "timeout"), begin, MEETING)
+    return (("lost",), begin, LIMIT) if _knows(seen, rank, slack) else (("lost", "timeout"), begin, MEETING)
 
 
-def _knows(seen: Seen, rank: int) -> bool:
+def _knows(seen: Seen, rank: int, slack: float) -> bool:
     """Had this survivor and the victim met, at the latest through rank 0?"""
     mine, its, hub = (_state(seen, r) for r in (rank, seen.victim, 0))
     if its is None or its[0] == "closing" or mine is not None and (mine[0] == "closing" or mine[1] != its[1]):
@@ -128,7 +128,7 @@ def _knows(seen: Seen, rank: int) -> bool:
     if its[0] == "ready":
         return True
     there = [its, hub, *([mine] if seen.victim == 0 else [])]  # a rank that comes later finds no rank 0
-    return all(state is not None and state[1] == its[1] and seen.hit - state[2] >= MET for state in there)
+    return all(state is not None and state[1] == its[1] and seen.hit - state[2] >= MET * (1 + slack) for state in there)
 
 
 def _state(seen: Seen, rank: int) -> tuple[str, int, float] | None:
