@@ -110,9 +110,14 @@ static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
     w->since = 0;
 }
 
+/* Is it still on the second rung, `waited` ns after it came there? */
+static inline int hk_wait_yields(const hk_wait *w, const hk_ladder *l, uint64_t waited) {
+    return waited < l->yield_ns && w->slow < 2;
+}
+
 /* Would the next step sleep? */
 static inline int hk_wait_sleeps(const hk_wait *w, const hk_ladder *l) {
-    return w->since && (w->slow >= 2 || hk_now() - w->since >= l->yield_ns);
+    return w->since && !hk_wait_yields(w, l, hk_now() - w->since);
 }
 
 /* One step of waiting; returns the time (ns) on the slow rungs, 0 while spinning. */
@@ -125,7 +130,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
     uint64_t t0 = hk_now();
     if (w->since == 0) w->since = t0;
     uint64_t waited = t0 - w->since;
-    if (waited < l->yield_ns && w->slow < 2) {
+    if (hk_wait_yields(w, l, waited)) {
         sched_yield();
         uint64_t t1 = hk_now();
         if (t1 - t0 > l->slow_ns) w->slow++;

@@ -138,14 +138,14 @@ def subject(name: str, settings: Order) -> Subject:
 def main(names: str, path: str, settings: str) -> None:
     """Report for work at the socket `path`, and work until it closes.  Each order is for one of the libraries."""
     workers = {name: Worker(subject(name, json.loads(settings))) for name in names.split("+")}
-    first, *_ = workers
+    *_, last = workers
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(path)
         with sock.makefile("rw", encoding="utf-8") as lines:
-            _say(lines, workers[first].hello())
+            _say(lines, workers[last].hello())
             for line in lines:
                 order = json.loads(line)
-                _say(lines, workers[order.pop("to", first)].perform(order))
+                _say(lines, workers[order.pop("to", last)].perform(order))
 
 
 def _say(lines: Any, report: Order) -> None:

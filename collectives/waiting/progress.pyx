@@ -219,7 +219,7 @@ elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress
 # ----------------------------------------------------------------------------------------------------- ends
 
 cdef void end() noexcept nogil:
-    """No run will go forward any more: who sleeps in `end_after` may go."""
+    """No run will go forward any more: the threads in `end_after` may go."""
     pthread_mutex_lock(&lock)
     hk_store32(&stopping, 1)
     pthread_cond_broadcast(&one_ended)

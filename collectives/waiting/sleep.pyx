@@ -1,6 +1,6 @@
 """How a caller waits for all that is queued: on the descriptors of every run under way, and on news.pyx's.
 
-Where a run has none (its transport is looked at) or somebody else drives it, the thread looks every 50 us.
+Where a run has none (its transport must be looked at) or another thread drives it, this one looks every 50 us.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -45,7 +45,8 @@ cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nog
 cdef int gather_one(Core* e, Core* mine, pollfd* fds, int n) noexcept nogil:
     cdef int before
     cdef progress.Node* node = <progress.Node*>e.head
-    if e != mine and (hk_load32(&e.busy) or e.bell != NULL) or not may_drive(e, True):
+    # A busy one is driven by a blocking call, perhaps another thread's: nobody else may look into its channels.
+    if hk_load32(&e.busy) or e != mine and e.bell != NULL or not may_drive(e, True):
         return -1
     while node != NULL:
         if node.run.t == 0:                     # it has not begun

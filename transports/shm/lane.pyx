@@ -70,8 +70,9 @@ SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the 
 
 
 NEVER = HK_NEVER
-FAR_MOVED = HK_BY_REF_MIN if maker() == "GenuineIntel" else 1 << 21
-FAR_REDUCED = 1 << 20 if maker() == "GenuineIntel" else NEVER
+FAR_MOVED, FAR_REDUCED = 1 << 21, NEVER
+if maker() == "GenuineIntel":
+    FAR_MOVED, FAR_REDUCED = HK_BY_REF_MIN, 1 << 20
 """Bytes of a message from which a peer reads it out of this process's memory; docs/performance.md has the measurements."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
