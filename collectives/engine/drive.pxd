@@ -11,7 +11,7 @@ cdef enum:
 
 cdef struct Elsewhere:              # what is queued in this process: waiting/progress.pyx fills it in, and knows more
     uint32_t* engines               # how many engines have queued runs
-    int (*advance)(bint caller) noexcept nogil      # try all of these once; BLOCKED if another thread is at it
+    int (*advance)(bint caller) noexcept nogil      # try those once that nobody else drives
     void (*waiting)(int change) noexcept nogil      # begin (+1) or end (-1) such tries: hocket's own thread stands back
     uint64_t (*wait_step)(hk_wait*, hk_ladder*, Core* mine, pollfd* fds, int nfds) noexcept nogil
 

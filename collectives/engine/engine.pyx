@@ -179,9 +179,9 @@ cdef class Engine:
     cdef bint claim(self) noexcept:
         """Take the engine for a blocking call (under the GIL).  False: another thread has it, calls are queued, or this
         thread may not."""
-        if self.core.busy or hk_load32(&self.core.pending) or not may_drive(&self.core, True):
+        if hk_load32(&self.core.pending) or hk_load32(&self.core.busy) or not may_drive(&self.core, True):
             return False
-        self.core.busy = 1
+        hk_store32(&self.core.busy, 1)
         return True
 
     cdef void release(self) noexcept:

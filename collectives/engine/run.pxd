@@ -150,7 +150,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     void* head              # queued asynchronous runs (work.Node), the first
     void* tail              # ... and the last
     uint32_t pending        # are there any?  0 is stored with release, when no thread uses them any more
-    uint32_t busy           # a blocking call drives this engine: nobody else may
+    uint32_t busy           # the claim: a blocking call, or a thread that drives what is queued, is at it; nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     bint listed             # among the engines with queued runs
     int priority            # of its lane: higher ones are served first

@@ -8,12 +8,11 @@ cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_mutex_t:
         pass
     int pthread_mutex_lock(pthread_mutex_t*)
-    int pthread_mutex_trylock(pthread_mutex_t*)
     int pthread_mutex_unlock(pthread_mutex_t*)
 
 cdef enum: MAX_ENGINES = 1024
 
-cdef pthread_mutex_t lock           # guards the queue, and the cores of the engines in it
+cdef pthread_mutex_t lock           # guards the queue, the lists of runs in its engines, and who claims these
 cdef Core* queued[MAX_ENGINES]
 cdef uint32_t nqueued               # engines in it: written under the lock, looked at without
 cdef uint32_t drivers               # threads in `wait`; atomic
@@ -29,12 +28,12 @@ cdef struct Node:               # one queued run
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
 
-cdef int take() except -1                       # the lock, from a thread that has the GIL
+cdef void take() noexcept nogil                 # the lock; for moments, and with the GIL only if that is kept meanwhile
 cdef void give() noexcept nogil
-cdef bint has_room(Core* e) noexcept nogil      # under the lock: for this engine's runs
-cdef void submit(Node* n) noexcept nogil        # under the lock: queue it behind its engine's others
-cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive, once;
-                                                # BLOCKED if another thread is at it
+cdef bint has_room(Core* e) noexcept nogil      # for this engine's runs; as long as the GIL is kept
+cdef void submit(Node* n) noexcept nogil        # queue it behind its engine's others; under the GIL
+cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive and
+                                                # nobody else drives, once
 cdef void waiting(int change) noexcept nogil    # a thread begins (+1) or ends (-1) to call try_progress
 cdef void end() noexcept nogil
 cdef uint32_t ended_since_reaped() noexcept nogil

@@ -1,9 +1,10 @@
-"""The queue of asynchronous runs: all of it is what one lock guards.
+"""The queue of asynchronous runs, and how it goes forward.
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
-independently, so two communicators may be used in different order on different ranks.  Whoever holds the lock
-drives all of them: the progress thread (thread.pyx), or a caller that waits, which so runs its own operation without a
-hand-off.  sleep.pyx: how they wait.
+independently, so two communicators may be used in different order on different ranks.  Whoever claims an engine
+(`Core.busy`) drives it: the progress thread (thread.pyx), or a caller that waits, which so runs its own operation without
+a hand-off.  Two threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments:
+never while data moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -41,74 +42,88 @@ pthread_mutex_init(&lock, NULL)
 pthread_cond_init(&one_ended, NULL)
 
 
-# ------------------------------------------------------------------------------------- progress, lock held
+# --------------------------------------------------------------------------------- progress, engine claimed
 
-cdef int settle(Node* n, int rc) noexcept nogil:
+cdef int others(Core* e) noexcept nogil:
+    """For the blocking call that drives this engine: the runs that other threads have queued behind it."""
+    return advance_queued(e, True)
+
+
+cdef int advance_queued(Core* e, bint in_call) noexcept nogil:
+    """Try the queued runs once; drop those that ended.
+
+    The claim ends with the last of them, unless it is a blocking call's (`in_call`): the engine may then be gone.
+    """
+    cdef Node* before = NULL
+    cdef Node* n
+    cdef Node* next
+    cdef Node* last
+    cdef int rc, moved = BLOCKED
+    pthread_mutex_lock(&lock)
+    n, last = <Node*>e.head, <Node*>e.tail      # behind it others may queue meanwhile
+    pthread_mutex_unlock(&lock)
+    while n != NULL:
+        next = n.next if n != last else NULL
+        rc = advance_node(e, n)
+        if rc == DONE or rc < 0:
+            moved = MOVED
+            if drop(e, n, before, rc, in_call):
+                return MOVED
+        else:
+            moved |= rc
+            if not e.concurrent:
+                break
+            before = n
+        n = next
+    if not in_call:
+        hk_store32(&e.busy, 0)
+    return moved
+
+
+cdef int advance_node(Core* e, Node* n) noexcept nogil:
+    cdef int rc
+    if not n.counted:           # its turn has come
+        n.counted = True
+        count_begin(&n.run, n.nbytes, n.small)
+    rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
+    if n.run.limit and rc >= 0:
+        rc = limited(&n.run, rc)
+    if n.run.weight:
+        if rc == BLOCKED:
+            count_blocked(&n.run)
+        elif rc == DONE:
+            count_end(&n.run)
+        else:
+            count_moved(&n.run)
+    if rc < 0:
+        has_failed(e, &n.run, rc)
+    return rc
+
+
+cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept nogil:
+    """It has ended.  Was it the last?  Then a thread that sees that may drop the engine, and it is not touched again."""
     global ends
+    cdef bint last
+    pthread_mutex_lock(&lock)
+    if before == NULL:
+        e.head = n.next
+    else:
+        before.next = n.next
+    if n.next == NULL:
+        e.tail = before
+    last = e.head == NULL
+    if last:
+        unlist(e)
+        if not in_call:
+            hk_store32(&e.busy, 0)
+        hk_store32(&e.pending, 0)
     hk_store32(&n.status, <uint32_t>rc)         # from here on its owner may free it
     hk_add32(&nended, 1)
     ends += 1
     pthread_cond_broadcast(&one_ended)          # costs nothing if nobody waits
     tell()
-    return MOVED
-
-
-cdef int progress_one(Core* e, bint caller) noexcept nogil:
-    """Advance the queued runs of one engine, unless a blocking call does, or this thread may not."""
-    if hk_load32(&e.busy) or not may_drive(e, caller):
-        return BLOCKED
-    e.pass_number += 1
-    return advance_queued(e)
-
-
-cdef int others(Core* e) noexcept nogil:
-    """For the blocking call that drives this engine: the runs that other threads have queued behind it."""
-    cdef int moved
-    if pthread_mutex_trylock(&lock) != 0:       # never waits: its holder may want the GIL, which we may have
-        return BLOCKED
-    moved = advance_queued(e)
     pthread_mutex_unlock(&lock)
-    return moved
-
-
-cdef int advance_queued(Core* e) noexcept nogil:
-    """Try the queued runs once; drop those that ended."""
-    cdef Node** link = <Node**>&e.head
-    cdef Node* before = NULL
-    cdef Node* n
-    cdef int rc, moved = BLOCKED
-    while link[0] != NULL:
-        n = link[0]
-        if not n.counted:           # its turn has come
-            n.counted = True
-            count_begin(&n.run, n.nbytes, n.small)
-        rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
-        if n.run.limit and rc >= 0:
-            rc = limited(&n.run, rc)
-        if n.run.weight:
-            if rc == BLOCKED:
-                count_blocked(&n.run)
-            elif rc == DONE:
-                count_end(&n.run)
-            else:
-                count_moved(&n.run)
-        if rc < 0:
-            has_failed(e, &n.run, rc)
-        if rc == DONE or rc < 0:
-            link[0] = n.next
-            if n.next == NULL:
-                e.tail = before
-            if e.head == NULL:      # a thread that sees the last run ended may drop the engine: not touched after that
-                unlist(e)
-                hk_store32(&e.pending, 0)
-                return settle(n, rc)
-            moved = settle(n, rc)
-            continue
-        moved |= rc
-        if not e.concurrent:
-            break
-        before, link = n, &n.next
-    return moved
+    return last
 
 
 cdef inline int limited(Run* r, int rc) noexcept nogil:
@@ -123,20 +138,30 @@ cdef inline int limited(Run* r, int rc) noexcept nogil:
     return TIMED_OUT if now > r.deadline else rc
 
 
-cdef int progress(bint caller) noexcept nogil:
+cdef int try_progress(bint caller) noexcept nogil:
     """One pass over everything that is queued in this process; not over lower lanes, if a higher one moved."""
     cdef uint32_t i = 0
     cdef int moved = BLOCKED, priority = 0
-    cdef Core* e
-    while i < nqueued:
+    cdef bint claimed
+    cdef Core* e = NULL
+    while True:
+        pthread_mutex_lock(&lock)
+        i += i < nqueued and queued[i] == e         # else another has taken its place
+        if i >= nqueued or moved == MOVED and queued[i].priority < priority:
+            pthread_mutex_unlock(&lock)
+            return moved
         e = queued[i]
-        if moved == MOVED and e.priority < priority:
-            break
         priority = e.priority
-        moved |= progress_one(e, caller)
-        i += i < nqueued and queued[i] == e     # else another has taken its place
-    return moved
+        claimed = not e.busy and may_drive(e, caller)
+        if claimed:
+            hk_store32(&e.busy, 1)
+        pthread_mutex_unlock(&lock)
+        if claimed:
+            e.pass_number += 1
+            moved |= advance_queued(e, False)
 
+
+# ----------------------------------------------------------------------------------------- the list, lock held
 
 cdef void enlist(Core* e) noexcept nogil:
     """Behind those of its priority and above."""
@@ -161,11 +186,18 @@ cdef void unlist(Core* e) noexcept nogil:
     e.listed = False
 
 
+# --------------------------------------------------------------------------------------------- from outside
+
 cdef bint has_room(Core* e) noexcept nogil:
-    return e.listed or nqueued < MAX_ENGINES
+    cdef bint room
+    pthread_mutex_lock(&lock)
+    room = e.listed or nqueued < MAX_ENGINES
+    pthread_mutex_unlock(&lock)
+    return room
 
 
 cdef void submit(Node* n) noexcept nogil:
+    pthread_mutex_lock(&lock)
     if n.core.head == NULL:
         n.core.head = n
     else:
@@ -176,29 +208,15 @@ cdef void submit(Node* n) noexcept nogil:
     if not n.core.listed:
         enlist(n.core)
     tell()
+    pthread_mutex_unlock(&lock)
 
 
-# --------------------------------------------------------------------------------------------- from outside
-
-cdef int take() except -1:
-    while pthread_mutex_trylock(&lock) != 0:    # its holder may want the GIL
-        with nogil:
-            pthread_mutex_lock(&lock)
-            pthread_mutex_unlock(&lock)
-    return 0
+cdef void take() noexcept nogil:
+    pthread_mutex_lock(&lock)
 
 
 cdef void give() noexcept nogil:
     pthread_mutex_unlock(&lock)
-
-
-cdef int try_progress(bint caller) noexcept nogil:
-    cdef int moved
-    if pthread_mutex_trylock(&lock) != 0:
-        return BLOCKED
-    moved = progress(caller)
-    pthread_mutex_unlock(&lock)
-    return moved
 
 
 cdef void waiting(int change) noexcept nogil:

@@ -68,17 +68,13 @@ cdef class Queued:
     cdef int enqueue(self, bint numbered) except -1:
         reap_ended()
         news.open_news()
-        PENDING[id(self)] = self
-        progress.take()
         if not progress.has_room(self.node.core):
-            progress.give()
-            del PENDING[id(self)]
             raise Error("too many communicators have asynchronous calls under way; wait for some of them first")
+        PENDING[id(self)] = self
         if numbered:            # counted and queued in one go, under the GIL: other threads may call at once
             self.engine.number(&self.node.run, self.plan)
         self.seq = self.engine.seq
         progress.submit(&self.node)
-        progress.give()
         return thread.start()
 
     @property

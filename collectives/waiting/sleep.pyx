@@ -9,7 +9,7 @@ from hocket.collectives.engine.drive cimport MAX_FDS, collect, elsewhere
 from hocket.collectives.engine.run cimport (Core, hk_ladder, hk_load32, hk_wait, hk_wait_sleeps, hk_wait_step, may_drive,
                                      pollfd)
 from hocket.collectives.waiting cimport news, progress
-from hocket.collectives.waiting.progress cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
+from hocket.collectives.waiting.progress cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef extern from "poll.h" nogil:
@@ -25,8 +25,7 @@ cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nog
     """
     cdef uint32_t i
     cdef int n = nfds
-    if pthread_mutex_trylock(&progress.lock) != 0:
-        return -1
+    pthread_mutex_lock(&progress.lock)          # while it is held, nobody claims an engine that has none
     for i in range(progress.nqueued):
         n = gather_one(progress.queued[i], mine, fds, n)
         if n < 0:

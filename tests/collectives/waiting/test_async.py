@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 import time
 import weakref
 from typing import Any
@@ -217,6 +218,24 @@ def done_without_wait(comm: Communicator) -> None:
     same(work.result(), total(comm.size, 0, 100), "done")
 
 
+def driven_at_once(comm: Communicator) -> None:
+    """Two threads that wait drive two communicators side by side: neither op ends before the other one has begun."""
+    other = comm.dup()
+    both = threading.Barrier(2)
+
+    def add(a: Array, b: Array) -> Array:
+        both.wait(20)
+        return a + b
+
+    works = [c.allreduce(vector(comm.rank, 1, 8), add, async_op=True) for c in (comm, other)]
+    helper = threading.Thread(target=works[1].wait)
+    helper.start()
+    for work in works:
+        same(work.result(), total(comm.size, 1, 8), "reduced by an op")
+    helper.join()
+    other.close()
+
+
 def given_back(comm: Communicator) -> None:
     """Once its result is out, a call holds nothing of its caller's, though the caller keeps the handle."""
     data, other = bytearray(2000), (comm.rank + 1) % comm.size
@@ -239,7 +258,7 @@ def wrong_arguments(comm: Communicator) -> None:
 CHECKS: tuple[Program, ...] = (
     in_flight, mixed, every_collective, other_order_elsewhere, wait_with_limit, dropped, dropped_and_closed, grouped,
     wait_for_ever, premultiplied_in_turn, limit_counts_own_turn,
-    while_computing, done_without_wait, given_back, wrong_arguments,
+    while_computing, done_without_wait, driven_at_once, given_back, wrong_arguments,
 )  # fmt: skip
 ALONE = (in_flight, mixed, every_collective, grouped, dropped)
 
