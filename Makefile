@@ -28,8 +28,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The cases that `make test` leaves out, as others of the same test show nearly as much (other sizes, transports and MPIs):
-# two minutes.
+# What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples): four minutes.
 test-more: $(VENV)/test.stamp | $(IMPI)
 	$(BIN)/python -m pytest -m more
 
@@ -56,8 +55,9 @@ test-gpu: $(VENV)/test.stamp
 	$(PIP) install --quiet --editable '.[test-gpu]'
 	$(BIN)/python -m pytest -m gpu
 
-# The whole library under ASan, UBSan and TSan: some minutes.  (The C protocols alone are part of `make test`.)
+# The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
 sanitize: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m sanitize
 	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize/run.sh
 
 # Random programs against NumPy, then ranks killed and stopped at random moments: ten minutes each.  Each time other ones,

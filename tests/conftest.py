@@ -1,7 +1,9 @@
 """What every test may rely on, however the test run itself was started."""
 
+import fcntl
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the CUDA driver and compiler, and the kernels."""
     import gpu_ranks
 
-    return gpu_ranks.build(tmp_path_factory.mktemp("stand-ins"))
+    return once(tmp_path_factory, "stand-ins", gpu_ranks.build)
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder that `make` fills, once for all processes of the test run."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            half = folder.with_suffix(".half")
+            half.mkdir()
+            make(half)
+            half.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,10 @@ def test_the_machine_moves_what_the_ranks_would() -> None:
 
 
 @pytest.mark.timeout(300)  # MPIs wait without yielding: beside another program's they take milliseconds a call
-@pytest.mark.parametrize(("only", "peer"), [("barrier", "mpich"), ("1 MiB, 2 ranks, tcp", "openmpi-single")])
+@pytest.mark.parametrize(
+    ("only", "peer"),
+    [("barrier", "mpich"), pytest.param("1 MiB, 2 ranks, tcp", "openmpi-single", marks=pytest.mark.more)],
+)
 def test_a_run(only: str, peer: str, tmp_path: Path) -> None:
     """A line beside Gloo, an MPI and the machine."""
     picture, written = tmp_path / "compare.png", tmp_path / "page.md"

@@ -15,8 +15,8 @@ CHECKS = sum(path.read_text().count("\n@check\n") for path in CALLS.glob("*.py")
 @pytest.mark.parametrize(
     ("size", "transport"),
     [
-        (1, "shm"), (2, "tcp"), (3, "shm"), pytest.param(1, "tcp", marks=pytest.mark.more),
-        pytest.param(2, "shm", marks=pytest.mark.more), pytest.param(3, "tcp", marks=pytest.mark.more),
+        (1, "shm"), (2, "tcp"),
+        *(pytest.param(*each, marks=pytest.mark.more) for each in ((1, "tcp"), (2, "shm"), (3, "shm"), (3, "tcp"))),
     ],
 )  # fmt: skip
 def test_on_ranks(size: int, transport: str, tmp_path: pathlib.Path) -> None:

@@ -102,7 +102,8 @@ def test_fsdp2() -> None:
     assert numbers(r"parameters: as after a run of one process \(largest difference (\S+)\)", out)[0] < 1e-9
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_moe(ranks: int) -> None:
     out = quiet(ranks, "moe")
     table = re.findall(r"\[(\d[\d, ]*)\]", out)
@@ -113,13 +114,15 @@ def test_moe(ranks: int) -> None:
     assert numbers(r"gate and experts: as in a run of one process \(largest difference (\S+)\)", out)[0] < 1e-9
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.more), 3])
+@pytest.mark.more
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_pipeline(ranks: int) -> None:
     out = quiet(ranks, "pipeline")
     falls(re.findall(r"step +\d+: loss ([\d.]+)\n", out), 1.0)
     assert numbers(rf"{ranks} stages: as in a run of one process \(largest difference (\S+)\)", out)[0] < 1e-4
 
 
+@pytest.mark.more
 def test_elastic(path: str, tmp_path: pathlib.Path) -> None:
     """A killed rank changes nothing in the result; and the rank that lives on ends by an error, not by a signal."""
     cut = tmp_path / "cut.pt"

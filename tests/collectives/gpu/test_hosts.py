@@ -25,6 +25,7 @@ with alone() as comm:
 """
 
 
+@pytest.mark.gpu
 def test_the_bits_of_the_host(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with (
         namespaces.hosts() as names, gpu_ranks.machine(built, delay=60) as env,

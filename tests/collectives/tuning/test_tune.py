@@ -99,8 +99,8 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
         assert "the built-in table" in first.out and f"{kept} is not used: this is no tuning" in first.err, text
         assert "the built-in table" in other.out, text
         assert kept.read_text() == text
-        tune(tmp_path, "-n", "2", *FEW)
-        assert len(Tuning.read(kept.read_text()).points) == 4, "measuring again replaces it"
+    tune(tmp_path, "-n", "2", *FEW)
+    assert len(Tuning.read(kept.read_text()).points) == 4, "measuring again replaces it"
 
 
 def test_a_named_file_must_be_good(tmp_path: pathlib.Path) -> None:

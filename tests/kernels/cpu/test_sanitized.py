@@ -21,6 +21,7 @@ KERNELS = sum(row.kind in op.kinds for row in DTYPES for op in OPS) + sum(
 )
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_kernels_run_clean_under_sanitizers(compiler: str, tmp_path: Path) -> None:
     program = tmp_path / "sanitized"

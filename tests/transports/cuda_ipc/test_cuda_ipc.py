@@ -19,6 +19,7 @@ def fuzzed(program: Path, include: Path, seconds: float) -> subprocess.Completed
     return subprocess.run([program, str(seconds)], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.sanitize
 def test_a_peer_that_says_anything(tmp_path: Path) -> None:
     done = fuzzed(tmp_path / "fuzz", ROOT, 2)
     assert done.returncode == 0 and done.stdout.startswith("ok"), done.stderr

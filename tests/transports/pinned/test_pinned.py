@@ -22,6 +22,7 @@ def run(stand_in: Path, marked: str) -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
+@pytest.mark.gpu
 def test_channels_through_pinned_memory(stand_in: Path) -> None:
     run(stand_in, "not gpu")
 
