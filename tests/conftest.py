@@ -15,11 +15,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HOCKET_TUNING"] = "off"
 
 FIRST = (
-    "verbs/test_verbs", "frameworks/test_examples", "frameworks/test_failures", "test_conformance", "mpi/test_mpi",
-    "test_training", "shm/test_ring", "test_leaks", "test_hosts", "gpu/test_collectives", "test_lost_ranks",
-    "test_processes", "test_fuzz", "test_chaos", "test_calls", "test_oracle", "test_abuse", "test_floods",
-    "test_timeout", "test_third_party_c", "test_torch_suite", "test_pinned", "test_run_signals", "test_encryption",
-    "test_sanitized",
+    "mpi/test_mpi", "test_conformance", "test_training", "gpu/test_collectives", "test_leaks", "test_fuzz",
+    "test_oracle", "communicator/test_hosts", "frameworks/test_failures", "test_mismatch", "test_bench",
+    "failures/test_lost", "test_lost_ranks", "test_chaos", "test_timeout", "frameworks/test_examples",
+    "test_cuda_tensors", "verbs/test_verbs", "test_processes", "test_long", "test_third_party_c", "test_other_ways",
+    "test_calls", "test_abuse", "test_rendezvous", "test_async", "test_torch_suite", "test_restarts",
 )
 """The files that take longest: they begin first, so that no process is left with one at the end."""
 

@@ -14,23 +14,27 @@ from worlds import path_to
 
 CASES = {name: cases.CASES[name][0] for name in cases.order()}
 """Each case's number of ranks."""
+ALIKE = [name for name, size in CASES.items() if CASES.get(name.replace(f"-{size}", f"-{size + 1}"))]
+"""Those that run on one rank more too."""
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, list[str]]:
     """By case: what went wrong on which rank.  A case that a rank did not come to the end of tells the rank's end."""
     place = tmp_path_factory.mktemp("training")
+    chosen = [item.callspec.params["name"] for item in request.session.items if item.function is test_case]
     env = {
         "PYTHONPATH": path_to(__file__), "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0",
     }  # fmt: skip
-    source = f"import sys, torch; sys.argv = ['training', {str(place)!r}]; import training.__main__"
-    with harness.Job(max(CASES.values()), source, env=env) as job:
+    arguments = ["training", str(place), *chosen]
+    source = f"import sys, torch; sys.argv = {arguments!r}; import training.__main__"
+    with harness.Job(max(CASES[name] for name in chosen), source, env=env) as job:
         ends = job.wait(110)
-    found: dict[str, list[str]] = {name: [] for name in CASES}
+    found: dict[str, list[str]] = {name: [] for name in chosen}
     for rank, end in enumerate(ends):
         told = {name: wrong for name, wrong, _ in map(json.loads, end.out.splitlines())}
-        mine = [name for name, size in CASES.items() if rank < size]
+        mine = [name for name in chosen if rank < CASES[name]]
         for name in mine:
             if wrong := told.get(name, f"the process ended with {end.code} before:\n{end.err[-3000:]}"):
                 found[name].append(f"rank {rank}: {wrong}")
@@ -39,6 +43,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.more) if name in ALIKE else name for name in CASES]
+)
 def test_case(name: str, results: dict[str, list[str]]) -> None:
     assert not results[name], "\n".join(results[name])

@@ -36,7 +36,10 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize(("transport", "encrypt"), [*((each, "0") for each in TRANSPORTS), ("tcp", "1")])
+@pytest.mark.parametrize(
+    ("transport", "encrypt"),
+    [*((each, "0") for each in TRANSPORTS), pytest.param("tcp", "1", marks=pytest.mark.more)],
+)
 def test_communicators(transport: str, encrypt: str, tmp_path: pathlib.Path) -> None:
     """200 communicators and more a rank."""
     source = COMMUNICATORS.format(transport=transport, rounds=70)
