@@ -28,6 +28,15 @@ cdef struct Node:               # one queued run
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
 
+cdef struct Walk:               # over the engines in the queue, from the first
+    Core* engine                # where it has come to
+    uint32_t place              # ... in the queue
+    int priority                # ... and of which lane
+    int least                   # it ends at lanes below
+    bint claimed                # by this thread, to be driven, or looked at until 0 is stored in `busy`
+
+
+cdef bint next_queued(Walk* w, bint caller) noexcept nogil      # go on to the next engine; False: there is none
 cdef void take() noexcept nogil                 # the lock; for moments, and with the GIL only if that is kept meanwhile
 cdef void give() noexcept nogil
 cdef bint has_room(Core* e) noexcept nogil      # for this engine's runs; as long as the GIL is kept

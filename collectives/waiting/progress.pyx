@@ -7,6 +7,7 @@ a hand-off.  Two threads drive two engines at once.  One lock guards the lists a
 never while data moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
 """
 
+from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.count cimport count_begin, count_blocked, count_end, count_moved
@@ -138,27 +139,31 @@ cdef inline int limited(Run* r, int rc) noexcept nogil:
     return TIMED_OUT if now > r.deadline else rc
 
 
+cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
+    cdef bint found
+    pthread_mutex_lock(&lock)
+    w.place += w.place < nqueued and queued[w.place] == w.engine        # else another has taken its place
+    found = w.place < nqueued and queued[w.place].priority >= w.least
+    if found:
+        w.engine, w.priority = queued[w.place], queued[w.place].priority
+        w.claimed = not w.engine.busy and may_drive(w.engine, caller)
+        if w.claimed:
+            hk_store32(&w.engine.busy, 1)
+    pthread_mutex_unlock(&lock)
+    return found
+
+
 cdef int try_progress(bint caller) noexcept nogil:
     """One pass over everything that is queued in this process; not over lower lanes, if a higher one moved."""
-    cdef uint32_t i = 0
-    cdef int moved = BLOCKED, priority = 0
-    cdef bint claimed
-    cdef Core* e = NULL
-    while True:
-        pthread_mutex_lock(&lock)
-        i += i < nqueued and queued[i] == e         # else another has taken its place
-        if i >= nqueued or moved == MOVED and queued[i].priority < priority:
-            pthread_mutex_unlock(&lock)
-            return moved
-        e = queued[i]
-        priority = e.priority
-        claimed = not e.busy and may_drive(e, caller)
-        if claimed:
-            hk_store32(&e.busy, 1)
-        pthread_mutex_unlock(&lock)
-        if claimed:
-            e.pass_number += 1
-            moved |= advance_queued(e, False)
+    cdef int moved = BLOCKED
+    cdef Walk w = Walk(NULL, 0, 0, INT_MIN, False)
+    while next_queued(&w, caller):
+        if w.claimed:
+            w.engine.pass_number += 1
+            moved |= advance_queued(w.engine, False)
+            if moved == MOVED:
+                w.least = w.priority
+    return moved
 
 
 # ----------------------------------------------------------------------------------------- the list, lock held

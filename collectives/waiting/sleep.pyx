@@ -3,11 +3,12 @@
 Where a run has none (its transport must be looked at) or another thread drives it, this one looks every 50 us.
 """
 
+from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.drive cimport MAX_FDS, collect, elsewhere
-from hocket.collectives.engine.run cimport (Core, hk_ladder, hk_load32, hk_wait, hk_wait_sleeps, hk_wait_step, may_drive,
-                                     pollfd)
+from hocket.collectives.engine.run cimport (Core, hk_ladder, hk_load32, hk_store32, hk_wait, hk_wait_sleeps,
+                                     hk_wait_step, pollfd)
 from hocket.collectives.waiting cimport news, progress
 from hocket.collectives.waiting.progress cimport pthread_mutex_lock, pthread_mutex_unlock
 
@@ -23,30 +24,34 @@ cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nog
     How many descriptors there are then; -1 where some run can only be looked at.  No other engine's bell is slept on: it
     may go meanwhile, with its memory.
     """
-    cdef uint32_t i
+    cdef progress.Walk w = progress.Walk(NULL, 0, 0, INT_MIN, False)
     cdef int n = nfds
-    pthread_mutex_lock(&progress.lock)          # while it is held, nobody claims an engine that has none
-    for i in range(progress.nqueued):
-        n = gather_one(progress.queued[i], mine, fds, n)
-        if n < 0:
-            break
+    while n >= 0 and progress.next_queued(&w, True):
+        if not w.claimed:               # somebody else drives it
+            return -1
+        n = gather_one(w.engine, mine, fds, n)
+        hk_store32(&w.engine.busy, 0)
     if n >= 0 and mine.bell != NULL:
         if n > nfds:
-            n = -1
-        else:
-            bell[0] = mine.bell
-            if n == 0:
-                news.slept_on = mine.bell
-    pthread_mutex_unlock(&progress.lock)
+            return -1
+        bell[0] = mine.bell
+        if n == 0:
+            pthread_mutex_lock(&progress.lock)
+            news.slept_on = mine.bell
+            pthread_mutex_unlock(&progress.lock)
     return n
 
 
 cdef int gather_one(Core* e, Core* mine, pollfd* fds, int n) noexcept nogil:
+    """For one engine that this thread has claimed."""
     cdef int before
-    cdef progress.Node* node = <progress.Node*>e.head
-    # A busy one is driven by a blocking call, perhaps another thread's: nobody else may look into its channels.
-    if hk_load32(&e.busy) or e != mine and e.bell != NULL or not may_drive(e, True):
+    cdef progress.Node* node
+    cdef progress.Node* last
+    if e != mine and e.bell != NULL:
         return -1
+    pthread_mutex_lock(&progress.lock)
+    node, last = <progress.Node*>e.head, <progress.Node*>e.tail
+    pthread_mutex_unlock(&progress.lock)
     while node != NULL:
         if node.run.t == 0:                     # it has not begun
             return -1
@@ -54,7 +59,7 @@ cdef int gather_one(Core* e, Core* mine, pollfd* fds, int n) noexcept nogil:
         n += collect(e, &node.run, fds + n, MAX_FDS - n)
         if n == MAX_FDS or n == before and e.bell == NULL:
             return -1
-        node = node.next if e.concurrent else NULL
+        node = node.next if e.concurrent and node != last else NULL
     return n
 
 
