@@ -5,14 +5,15 @@ shapes.py makes it from the caller's arguments.  The engine knows bytes, the alg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
-from hocket.collectives.plans.lower import IN, OUT, Layout, cut, offsets
+from hocket.collectives.plans.lower import IN, OUT, Layout, Place, cut, offsets
+from hocket.kernels.dtypes import DType
 
 
 @dataclass
@@ -68,20 +69,30 @@ class Call:
         shape = "" if self.private else f"{self.count}|{self.counts}"
         return f"{self.collective}|{self.model.dtype.name}|{self.root}|{shape}"
 
-    def words(self, op: str, algorithm: str | None) -> str:
+    def words(self, op: str, algorithm: str | None, codec: str | None = None) -> str:
         """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for."""
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
-        said = {"op": op or None, "root": self.root if self.contract.rooted else None, "algorithm": algorithm}
+        root = self.root if self.contract.rooted else None
+        said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": codec}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.counts is not None and (self.private or len(set(self.counts)) > 1):
             parts.append(f"counts of elements {shortened(self.counts)}")
         parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
         return f"{self.collective}({', '.join(parts)})"
 
-    def layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
-        """Where the chunks of `algorithm` lie."""
-        itemsize = self.model.dtype.itemsize
+    def layout(self, algorithm: Algorithm, rank: int, size: int, wire: DType | None = None) -> Layout:
+        """Where the chunks of `algorithm` lie.  `wire`: what elements are on the wire, if not what they are here."""
+        if wire is None:
+            return self._layout(algorithm, rank, size, self.model.dtype.itemsize)
+        there, ratio = self._layout(algorithm, rank, size, wire.itemsize), self.model.dtype.itemsize // wire.itemsize
+
+        def here(place: Callable[[int], Place]) -> Callable[[int], Place]:
+            return lambda chunk: (place(chunk)[0], place(chunk)[1] * ratio)
+
+        return Layout(there.lengths, here(there.source), here(there.target))
+
+    def _layout(self, algorithm: Algorithm, rank: int, size: int, itemsize: int) -> Layout:
         source = OUT if self.in_place else IN
         if self.collective == "alltoall":
             return _alltoall(self.counts or (), rank, size, itemsize)

@@ -18,13 +18,14 @@ class Options(NamedTuple):
     algorithm: str | Algorithm | None = None
     transport: str | None = None
     order: str = "any"
+    codec: str | None = None
     within: str = ""
     """The call of hocket's that this one is a part of: shown in errors, and compared between ranks."""
 
 
 def checked(options: Options) -> Options:
     """The same options, if each has a type that it may have; names are checked where they are looked up."""
-    _, timeout, algorithm, transport, order, _ = options
+    _, timeout, algorithm, transport, order, *_ = options
     if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
         raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
     optional(transport, "transport")

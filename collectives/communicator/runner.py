@@ -64,7 +64,7 @@ class Runner:
         key = (
             call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
             call.src is None, call.dst is None, how.name, how.before, options.algorithm, options.order,
-            options.within,
+            options.codec, options.within,
         )  # fmt: skip
         plan = queue.engine.plans.get(key)
         if plan is None:
@@ -92,7 +92,8 @@ class Runner:
 
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
         """The queue of this call.  Calls that the members' GPUs cannot carry out are staged in host memory."""
-        gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
+        # Codecs are kernels of the host's.
+        gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES and options.codec is None
         queue = self.members.gpus.queue(self, gpu, options.timeout) if gpu >= 0 and ours else None
         # A function needs mapped memory: its library may refuse pinned host memory as an array of the GPU.
         if queue is not None and (self.members.gpus.all_mapped or how.function is None):

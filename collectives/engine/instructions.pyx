@@ -227,17 +227,17 @@ cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """0, or RAISED."""
     cdef int i
-    cdef size_t n, skip = <size_t>s.segment * r.segment
+    cdef size_t n, skip = <size_t>s.segment * (r.segment // r.itemsize)     # elements
     cdef char* to
     cdef char* source
     for i in range(x.npieces):
         n = piece_length(r, &x.dst[i], s.segment) // r.itemsize
         if n == 0:
             continue
-        to = r.base[x.dst[i].space] + x.dst[i].offset + skip
-        source = r.base[x.src[i].space] + x.src[i].offset + skip
+        to = r.base[x.dst[i].space] + x.dst[i].offset + skip * x.dst_itemsize
+        source = r.base[x.src[i].space] + x.src[i].offset + skip * x.src_itemsize
         if r.device == NULL:
-            x.scale(to, source, n, x.factor)
+            x.apply(to, source, n, x.factor)
         elif r.device.scale(r.device, r, to, source, n, x.factor) < 0:
             return device_failed(e, r)
     return 0

@@ -9,7 +9,7 @@ stays untouched.  Three things are found here and not by the algorithms:
 - a chunk that is sent and overwritten in the same step keeps its old value: small ones are sent first (the message
   is buffered, so the receive may wait for it), large ones are received into scratch.
 
-Must not know: channels, dtypes, time.
+Must not know: channels, time, and what bytes mean (dtypes are handed through).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Recv, Schedule, Send, Step, ids
 from hocket.errors import ScheduleError
+from hocket.kernels.dtypes import DType
 
 IN, OUT, SCRATCH = 0, 1, 2
 MAX_WAYS = 63
@@ -33,6 +34,16 @@ Place = tuple[int, int]
 """(space, offset in bytes)"""
 Piece = tuple[int, int, int]
 """(space, offset, length in bytes)"""
+
+
+class Apply(NamedTuple):
+    """A kernel on a rank's own pieces: dst = src * factor.  None: elements are as they are on the wire."""
+
+    factor: float = 1.0
+    taken: DType | None = None
+    """What src's elements are, if not as on the wire: they are encoded."""
+    made: DType | None = None
+    """What dst's elements are, if not as on the wire: they are decoded."""
 
 
 class Instr(NamedTuple):
@@ -47,8 +58,7 @@ class Instr(NamedTuple):
     """Wait for this step's sends."""
     src: list[Piece] | None = None
     dst: list[Piece] | None = None
-    factor: float = 0.0
-    """Of apply: dst = src * factor."""
+    applied: Apply | None = None
 
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
@@ -57,7 +67,7 @@ Groups = list[tuple[tuple[int, ...], list[int]]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the chunks of one call lie.  Lengths and offsets in bytes."""
+    """Where the chunks of one call lie.  Lengths in bytes on the wire, offsets in bytes of the caller's arrays."""
 
     lengths: Sequence[int]
     source: Callable[[int], Place]
@@ -96,22 +106,25 @@ def offsets(lengths: Iterable[int]) -> list[int]:
 def lower(
     algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
     *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
-    before: float | None = None, in_place: bool = False, after: float | None = None,
+    before: Apply | None = None, in_place: bool = False, after: Apply | None = None,
 ) -> Lowered:  # fmt: skip
     """Instructions for this rank.
 
     `eager`: messages up to so many bytes are surely buffered by their channel.  `join`: neighbouring chunks may
     become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
-    `after`: factors on what this rank brings and on what it wants; `in_place`: what it brings may be overwritten.
+    `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
+    Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
+    the same bits.
     """
-    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join)
+    encoded = after is not None and after.made is not None
+    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded)
     return lowering.run(before, in_place, after)
 
 
 class _Lowering:
     def __init__(
         self, algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
-        eager: int, multicasts: Callable[[int], int], join: bool,
+        eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool,
     ) -> None:  # fmt: skip
         self.rank, self.layout, self.eager, self.multicasts, self.join = rank, layout, eager, multicasts, join
         self.schedule: Schedule = algorithm.steps(rank, size, root)
@@ -125,33 +138,31 @@ class _Lowering:
             if contract.holds(rank, size, root, c):
                 self.place[c] = layout.source(c)
             if contract.wants(rank, size, root, c) is not None:
-                self.home[c] = layout.target(c)
+                self.home[c] = None if encoded else layout.target(c)
                 self.wanted.append(c)
 
-    def run(self, before: float | None, in_place: bool, after: float | None) -> Lowered:
+    def run(self, before: Apply | None, in_place: bool, after: Apply | None) -> Lowered:
         held = [c for c, place in enumerate(self.place) if place is not None]
         if before is not None and held:
-            self.result.steps.append([self._scale(held, before, in_place)])
+            self.result.steps.append([self._apply(held, before, None if in_place else self._fresh)])
         for step in self.schedule:
             self.result.steps.append(self._step(step))
-        last = [self._copy(c, c, self._wanted_place(c)) for c in self.wanted if self.place[c] != self.home[c]]
+        homes = {c: home for c in self.wanted if (home := self.home[c]) is not None}
+        last = [self._copy(c, c, home) for c, home in homes.items() if self.place[c] != home]
         if last:
             self.result.steps.append(last)
         if after is not None and self.wanted:
-            self.result.steps.append([self._scale(self.wanted, after, True)])
+            self.result.steps.append([self._apply(self.wanted, after, self.layout.target if after.made else None)])
         return self.result
 
-    def _scale(self, chunks: list[int], factor: float, in_place: bool) -> Instr:
-        src = self._pieces(chunks, self.place)
-        if not in_place:
+    def _apply(self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None) -> Instr:
+        """`to`: where each chunk comes to; None: it stays where it is."""
+        src = self._pieces(chunks, self.place, join=self.join and what.taken is None)
+        if to is not None:
             for c in chunks:
-                self.place[c] = self._fresh(c)
-        return Instr("apply", (), -1, False, *_same_cuts(src, self._pieces(chunks, self.place)), factor)
-
-    def _wanted_place(self, chunk: int) -> Place:
-        place = self.home[chunk]
-        assert place is not None
-        return place
+                self.place[c] = to(c)
+        dst = self._pieces(chunks, self.place, join=self.join and what.made is None)
+        return Instr("apply", (), -1, False, *_same_cuts(src, dst), what)
 
     def _step(self, step: Step) -> list[Instr]:
         sent = {c for op in step if isinstance(op, Send) for c in ids(op.chunks)}
@@ -162,14 +173,17 @@ class _Lowering:
 
     # --- where things lie
 
-    def _pieces(self, chunks: Sequence[int], places: Sequence[Place | None]) -> list[Piece]:
+    def _pieces(
+        self, chunks: Sequence[int], places: Sequence[Place | None], join: bool | None = None
+    ) -> list[Piece]:
         """Chunks in message order, neighbours in memory joined."""
+        join = self.join if join is None else join
         pieces: list[Piece] = []
         for c in chunks:
             place, length = places[c], self.layout.lengths[c]
             if place is None:
                 raise ScheduleError(f"rank {self.rank} sends or keeps chunk {c}, which it does not hold")
-            if self.join and pieces and pieces[-1][0] == place[0] and pieces[-1][1] + pieces[-1][2] == place[1]:
+            if join and pieces and pieces[-1][0] == place[0] and pieces[-1][1] + pieces[-1][2] == place[1]:
                 pieces[-1] = (place[0], pieces[-1][1], pieces[-1][2] + length)
             elif length or not pieces:
                 pieces.append((*place, length))

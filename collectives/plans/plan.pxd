@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.kernels.cpu.reduce cimport scale_fn
+from hocket.kernels.cpu.reduce cimport apply_fn
 from hocket.transports.library cimport hk_library
 
 cdef enum:
@@ -20,7 +20,7 @@ cdef enum:
 
 cdef struct Piece:
     int space
-    size_t offset, length           # bytes
+    size_t offset, length           # bytes; of APPLY the length is that on the wire, on both sides
 
 cdef struct Instr:
     int kind
@@ -31,8 +31,9 @@ cdef struct Instr:
     int npieces
     Piece* src
     Piece* dst
-    scale_fn scale                  # APPLY: what it does to each piece, in host memory ...
+    apply_fn apply                  # APPLY: what it does to each piece, in host memory ...
     double factor                   # ... by this
+    size_t src_itemsize, dst_itemsize   # ... of the elements that it takes, and makes
 
 cdef struct Step:
     int first, count

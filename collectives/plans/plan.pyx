@@ -3,7 +3,7 @@
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
-from hocket.kernels.cpu.reduce cimport find_scale
+from hocket.kernels.cpu.reduce cimport find_apply
 from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
@@ -43,7 +43,7 @@ cdef class Plan:
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
-            for kind, to, own, after, src, dst, factor in step:
+            for kind, to, own, after, src, dst, applied in step:
                 n += 1
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
@@ -84,10 +84,14 @@ cdef class Plan:
 
     cdef _fill(self, int i, instr, int* peers, int* pieces):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, factor = instr
-        x.kind, x.own, x.after_sends, x.factor = KINDS[kind], own, after, factor
+        kind, to, own, after, src, dst, applied = instr
+        x.kind, x.own, x.after_sends = KINDS[kind], own, after
         if x.kind == APPLY:
-            x.scale = find_scale(self.dtype)
+            taken, made = applied.taken, applied.made       # None: as on the wire
+            x.src_itemsize = self.itemsize if taken is None else taken.itemsize
+            x.dst_itemsize = self.itemsize if made is None else made.itemsize
+            x.factor = applied.factor
+            x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
         x.npeers = len(to)
         x.peers = self.peer_pool + peers[0]
         for p in to:

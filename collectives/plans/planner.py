@@ -12,6 +12,7 @@ from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
+from hocket.collectives.calls import codecs
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
@@ -23,10 +24,11 @@ from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import GRACE, HasLeft
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.lower import IN, OUT, SCRATCH, Instr, Layout, Lowered, lower
+from hocket.collectives.plans.lower import IN, OUT, SCRATCH, Apply, Instr, Layout, Lowered, lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
+from hocket.kernels.dtypes import DType
 
 NO_OP = Resolved("", -1)
 """The op of a call that only moves data."""
@@ -51,13 +53,16 @@ class Planner:
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
+        if options.codec is not None and algorithm.library:
+            raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, options, algorithm)
-        layout = call.layout(algorithm, self.rank, self.size)
+        wire = codecs.wire(options.codec, call, how.name)
+        layout = call.layout(algorithm, self.rank, self.size, wire)
         longest = max(layout.lengths, default=0)
-        itemsize = call.model.dtype.itemsize
+        itemsize = (wire or call.model.dtype).itemsize
         exchanged = call.contract.traffic != "one way"
         segment = queue.segment_of(call.count * itemsize if exchanged else 0) // itemsize * itemsize
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
@@ -65,7 +70,8 @@ class Planner:
         lowered = lower(
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
-            before=how.before, in_place=call.in_place, after=how.after,
+            before=_applied(how.before, taken=wire and call.model.dtype), in_place=call.in_place and wire is None,
+            after=_applied(how.after, made=wire and call.model.dtype),
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
@@ -76,14 +82,16 @@ class Planner:
 
     def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
+        wire = codecs.wire(options.codec, call, how.name) or call.model.dtype
         agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{options.within}"
+        agreed += f"|{options.codec}" if options.codec else ""
         where = queue.where + (f" within {options.within}" if options.within else "")
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         return {
-            "itemsize": call.model.dtype.itemsize, "dtype": call.model.dtype.code,
-            "nbytes": call.count * call.model.dtype.itemsize,
+            "itemsize": wire.itemsize, "dtype": wire.code, "nbytes": call.count * wire.itemsize,
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
-            "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
+            "text": call.words(how.name, algorithm.name if special else None, options.codec) + where,
+            "site": caller_site(),
         }  # fmt: skip
 
     def _met_plan(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> Plan:
@@ -139,10 +147,10 @@ class Planner:
             # A close has a time limit, which MPI's waits have not.
             if setting in LIBRARIES and (self.size == 1 or call.collective == "close"):
                 setting = None
-            name = setting or self._usual(queue, call, how, commutative)
+            name = setting or self._usual(queue, call, how, options, commutative)
             chosen = self._named(queue, call, how, name)
             if setting and not wanted and self._lacks_lengths(call, chosen):
-                return registry.get(collective, self._usual(queue, call, how, commutative))
+                return registry.get(collective, self._usual(queue, call, how, options, commutative))
         if chosen.collective != collective:
             raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
         if self._lacks_lengths(call, chosen):
@@ -156,11 +164,13 @@ class Planner:
             )
         return chosen
 
-    def _usual(self, queue: Queue, call: Call, how: Resolved, commutative: bool) -> str:
+    def _usual(self, queue: Queue, call: Call, how: Resolved, options: Options, commutative: bool) -> str:
         """The choice where nobody asked for another."""
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
-        nbytes, libraries = call.count * call.model.dtype.itemsize, offered(self.world, call, how)
+        wire = codecs.wire(options.codec, call, how.name)
+        nbytes = call.count * (wire or call.model.dtype).itemsize
+        libraries = offered(self.world, call, how) if wire is None else ()
         what = call.contract.collective
         return choose(self.members.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name
 
@@ -207,6 +217,12 @@ class Planner:
 
 
 
+def _applied(factor: float | None, taken: DType | None = None, made: DType | None = None) -> Apply | None:
+    """What is done to a vector before it is sent, or after it came; None: nothing."""
+    nothing = factor is None and taken is None and made is None
+    return None if nothing else Apply(1.0 if factor is None else factor, taken, made)
+
+
 def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:
     """The steps of a call that a library or a kernel carries out when the ranks have met; scaled by us."""
     x = [(IN, 0, call.src.nbytes if call.src is not None else 0)]
@@ -217,11 +233,11 @@ def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:
         if not call.in_place:
             scaled = [(SCRATCH, met.scratch, call.src.nbytes)]
             met.scratch += call.src.nbytes
-        steps.append([Instr("apply", src=x, dst=scaled, factor=how.before)])
+        steps.append([Instr("apply", src=x, dst=scaled, applied=Apply(how.before))])
         x = scaled
     steps.append([Instr("call", src=x)])
     if how.after is not None and call.dst is not None:
-        steps.append([Instr("apply", src=out, dst=out, factor=how.after)])
+        steps.append([Instr("apply", src=out, dst=out, applied=Apply(how.after))])
     return steps
 
 

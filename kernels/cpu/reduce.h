@@ -1,6 +1,6 @@
-/* Arithmetic on bytes: k-way reductions and scaling for every dtype and op, at the best level this CPU has.
+/* Arithmetic on bytes: k-way reductions, scaling and conversion for every dtype and op, at the best level this CPU has.
  *
- * This file knows levels and dispatch.  One level is one compilation of table.h and scale.h: `base` is plain C for
+ * This file knows levels and dispatch.  One level is one compilation of table.h, scale.h and convert.h: `base` is plain C for
  * whatever the compiler was told to assume (NEON on aarch64, SSE2 on x86-64); on x86-64 AVX2 with F16C is one more.
  * A level with AVX-512 gained nothing where memory is the limit and lost a tenth to loads that cross cache lines
  * (bench/kernels.py on a Zen 4: float32 sums of 4 MB at 76 against 82 GB/s).
@@ -18,8 +18,9 @@
  * `out` written once: (k + 1) n bytes of memory traffic. */
 typedef void (*hk_reduce_fn)(void *out, const void *const *in, int k, size_t count);
 
-/* out = in * factor; `out` may be `in`.  scale.h says how each dtype rounds.  2n bytes of memory traffic. */
-typedef void (*hk_scale_fn)(void *out, const void *in, size_t count, double factor);
+/* out = in * factor, stored as the same dtype or as another; `out` may be `in` if it is the same.  scale.h and convert.h
+ * say how each rounds.  Each element is read once and written once. */
+typedef void (*hk_apply_fn)(void *out, const void *in, size_t count, double factor);
 
 #include "fold.h"
 
@@ -30,6 +31,7 @@ typedef void (*hk_scale_fn)(void *out, const void *in, size_t count, double fact
 #define HK_LEVEL base
 #include "table.h"
 #include "scale.h"
+#include "convert.h"
 #undef HK_LEVEL
 
 #if defined(__x86_64__)
@@ -47,6 +49,7 @@ typedef void (*hk_scale_fn)(void *out, const void *in, size_t count, double fact
 #define HK_LANES 16
 #include "table.h"
 #include "scale.h"
+#include "convert.h"
 #undef HK_LEVEL
 #undef HK_LANES
 #if defined(__clang__)
@@ -62,18 +65,18 @@ struct hk_level {
     const char *name;
     const char *features;
     const hk_reduce_fn (*reductions)[HK_OP_COUNT];
-    const hk_scale_fn *scales;
+    const hk_apply_fn *scales, *narrow, *widen;
 };
 
 /* Worst first. */
 static const struct hk_level hk_levels[] = {
 #if defined(__aarch64__)
-    {"base", "neon", hk_reductions_base, hk_scales_base},
+    {"base", "neon", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base},
 #elif defined(__x86_64__)
-    {"base", "sse2", hk_reductions_base, hk_scales_base},
-    {"avx2", "avx2 f16c", hk_reductions_avx2, hk_scales_avx2},
+    {"base", "sse2", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base},
+    {"avx2", "avx2 f16c", hk_reductions_avx2, hk_scales_avx2, hk_narrow_avx2, hk_widen_avx2},
 #else
-    {"base", "portable", hk_reductions_base, hk_scales_base},
+    {"base", "portable", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base},
 #endif
 };
 
@@ -95,8 +98,12 @@ static inline hk_reduce_fn hk_find_reduce(const struct hk_level *level, int dtyp
     return level->reductions[dtype][op];
 }
 
-static inline hk_scale_fn hk_find_scale(const struct hk_level *level, int dtype) {
-    return dtype < 0 || dtype >= HK_DTYPE_COUNT ? NULL : level->scales[dtype];
+static inline hk_apply_fn hk_find_apply(const struct hk_level *level, int from, int to) {
+    if (from < 0 || from >= HK_DTYPE_COUNT || to < 0 || to >= HK_DTYPE_COUNT)
+        return NULL;
+    if (from == to)
+        return level->scales[from];
+    return from == HK_FLOAT32 ? level->narrow[to] : to == HK_FLOAT32 ? level->widen[from] : NULL;
 }
 
 #endif

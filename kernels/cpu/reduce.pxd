@@ -6,15 +6,16 @@ A `reduce_fn(out, inputs, k, count)` computes out = inputs[0] op ... op inputs[k
 copies.  `out` may be exactly one of the inputs and must not overlap one otherwise.  Any alignment.
 (k + 1) * count * itemsize bytes of memory traffic.
 
-A `scale_fn(out, x, count, factor)` computes out = x * factor; `out` may be `x`.  Integers round toward zero and
-saturate; a factor of 1.0 / n divides them by n exactly.
+An `apply_fn(out, x, count, factor)` computes out = x * factor, stored as the same dtype or as another; `out` may be `x` if
+it is the same.  Integers round toward zero and saturate; a factor of 1.0 / n divides them by n exactly.
 """
 
 ctypedef void (*reduce_fn)(void *, const void *const *, int, size_t) noexcept nogil
-ctypedef void (*scale_fn)(void *, const void *, size_t, double) noexcept nogil
+ctypedef void (*apply_fn)(void *, const void *, size_t, double) noexcept nogil
 
 # The kernel for a dtype and an op at the level in use; NULL if they have none.
 cdef reduce_fn find_reduce(int dtype, int op) noexcept nogil
 
-# The kernel that scales a dtype; NULL for bool, pairs and bytes.
-cdef scale_fn find_scale(int dtype) noexcept nogil
+# The kernel that scales a dtype, and stores it as one of `to`; NULL for bool, pairs and bytes.  Dtypes that differ must be
+# float32 and float16 or bfloat16, either way.
+cdef apply_fn find_apply(int dtype, int to) noexcept nogil

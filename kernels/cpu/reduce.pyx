@@ -16,7 +16,7 @@ cdef extern from "kernels/cpu/reduce.h" nogil:
     const hk_level hk_levels[1]
     int hk_level_count()
     reduce_fn hk_find_reduce(const hk_level *level, int dtype, int op)
-    scale_fn hk_find_scale(const hk_level *level, int dtype)
+    apply_fn hk_find_apply(const hk_level *level, int dtype, int to)
 
 cdef const hk_level *_level = &hk_levels[hk_level_count() - 1]
 
@@ -25,8 +25,8 @@ cdef reduce_fn find_reduce(int dtype, int op) noexcept nogil:
     return hk_find_reduce(_level, dtype, op)
 
 
-cdef scale_fn find_scale(int dtype) noexcept nogil:
-    return hk_find_scale(_level, dtype)
+cdef apply_fn find_apply(int dtype, int to) noexcept nogil:
+    return hk_find_apply(_level, dtype, to)
 
 
 def features():
@@ -72,13 +72,20 @@ def reduce_arrays(out, inputs, op):
 
 
 def scale_array(out, x, factor):
-    """out = x * factor, on contiguous NumPy arrays of one dtype and shape.  2n bytes of memory traffic."""
-    dtype = from_numpy(out.dtype)
-    cdef scale_fn function = find_scale(dtype.code)
+    """out = x * factor, on contiguous NumPy arrays of one shape, and of one dtype.
+
+    Or one is float32 and the other float16 or bfloat16, and they lie apart.  Each element is read and written once.
+    """
+    dtype, source_dtype = from_numpy(out.dtype), from_numpy(x.dtype)
+    cdef apply_fn function = find_apply(source_dtype.code, dtype.code)
     if function == NULL:
-        raise ArgumentError(f"only numbers can be scaled, got {dtype.name}")
+        one = dtype is source_dtype
+        raise ArgumentError(f"only numbers can be scaled, got {dtype.name}" if one
+                            else f"{source_dtype.name} cannot be converted to {dtype.name}")
     cdef void *target = <void *><size_t>_writable(out)
-    cdef const void *source = <const void *><size_t>_like(x, out, 0)
+    cdef const void *source = <const void *><size_t>_like(x, out if dtype is source_dtype else x, 0)
+    if x.shape != out.shape:
+        raise ArgumentError(f"x has shape {x.shape}, out {out.shape}; they must be the same")
     cdef size_t count = out.size
     cdef double by = factor
     with nogil:

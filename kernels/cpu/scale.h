@@ -64,7 +64,7 @@ static void AT(scale_c128)(void *out, const void *in, size_t count, double facto
     AT(scale_f64)(out, in, 2 * count, factor);
 }
 
-static const hk_scale_fn AT(hk_scales)[HK_DTYPE_COUNT] = {
+static const hk_apply_fn AT(hk_scales)[HK_DTYPE_COUNT] = {
     [HK_INT8] = AT(scale_i8), [HK_UINT8] = AT(scale_u8), [HK_INT16] = AT(scale_i16), [HK_UINT16] = AT(scale_u16),
     [HK_INT32] = AT(scale_i32), [HK_UINT32] = AT(scale_u32), [HK_INT64] = AT(scale_i64), [HK_UINT64] = AT(scale_u64),
     [HK_FLOAT16] = AT(scale_f16), [HK_BFLOAT16] = AT(scale_bf16), [HK_FLOAT32] = AT(scale_f32),

@@ -111,10 +111,10 @@ with hocket.init() as comm:
 """
 """Rank 1's GPU has much to do before the next call."""
 LATE = """
-    work = comm.allreduce(x, timeout=0.2, async_op={apart})
+    work = comm.allreduce(x, timeout=1, async_op={apart})
     if {apart}:
         work.wait()
-    time.sleep(1)
+    time.sleep(2)
     with telling():
         comm.allreduce(x)
     gpu_ranks.knob("delay", 0)

@@ -35,7 +35,7 @@ static void run_reduce(hk_reduce_fn function, size_t itemsize, size_t count, int
         free(inputs[j] - (3 * j + 1) % 8);
 }
 
-static void run_scale(hk_scale_fn function, size_t itemsize, size_t count) {
+static void run_scale(hk_apply_fn function, size_t itemsize, size_t count) {
     for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
         unsigned char *x = fresh(count * itemsize, 3), *out = fresh(count * itemsize, 1);
         function(out, x, count, factors[f]);
@@ -43,6 +43,14 @@ static void run_scale(hk_scale_fn function, size_t itemsize, size_t count) {
         free(x - 3);
         free(out - 1);
     }
+}
+
+static void run_convert(hk_apply_fn narrow, hk_apply_fn widen, size_t itemsize, size_t count) {
+    unsigned char *x = fresh(count * sizeof(float), 3), *small = fresh(count * itemsize, 1);
+    narrow(small, x, count, 0.5);
+    widen(x, small, count, 2);
+    free(x - 3);
+    free(small - 1);
 }
 
 int main(void) {
@@ -57,10 +65,13 @@ int main(void) {
                         run_reduce(function, itemsizes[d], lengths[n], ks[k]);
                 ran += function != NULL;
             }
-            hk_scale_fn scale = hk_find_scale(&hk_levels[l], d);
+            hk_apply_fn scale = hk_find_apply(&hk_levels[l], d, d);
             for (size_t n = 0; scale && n < sizeof lengths / sizeof *lengths; n++)
                 run_scale(scale, itemsizes[d], lengths[n]);
             ran += scale != NULL;
+            hk_apply_fn narrow = hk_find_apply(&hk_levels[l], HK_FLOAT32, d), widen = hk_find_apply(&hk_levels[l], d, HK_FLOAT32);
+            for (size_t n = 0; d != HK_FLOAT32 && narrow && n < sizeof lengths / sizeof *lengths; n++)
+                run_convert(narrow, widen, itemsizes[d], lengths[n]);
         }
     printf("%d kernels at %d levels\n", ran, hk_level_count());
     return 0;

@@ -105,3 +105,42 @@ def test_what_is_no_number_is_refused(dtype: Any) -> None:
     x = np.zeros(4, dtype)
     with pytest.raises(ArgumentError, match="only numbers can be scaled, got"):
         reduce.scale_array(x, x, 0.5)
+
+
+NARROW = [np.float16, ml_dtypes.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 1000, 4099])
+def test_conversion_rounds_once(dtype: type, count: int) -> None:
+    bits = np.random.default_rng(count).integers(0, 1 << 32, count, dtype=np.uint32)
+    x = bits.view(np.float32)
+    small, back = np.empty(count, dtype), np.empty(count, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for factor in (1.0, 0.25, 3.0):
+            reduce.scale_array(small, x, factor)
+            want = (x * np.float32(factor)).astype(dtype)
+            number = ~np.isnan(want.astype(np.float32))
+            assert small[number].tobytes() == want[number].tobytes()
+            assert np.isnan(small[~number].astype(np.float32)).all()
+            reduce.scale_array(back, small, factor)
+            again = small.astype(np.float32) * np.float32(factor)
+            assert np.array_equal(back, again, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_every_small_float_comes_back(dtype: type) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    wide, back = np.empty(1 << 16, np.float32), np.empty(1 << 16, dtype)
+    reduce.scale_array(wide, every, 1.0)
+    assert np.array_equal(wide, every.astype(np.float32), equal_nan=True)
+    reduce.scale_array(back, wide, 1.0)
+    number = ~np.isnan(wide)
+    assert back[number].tobytes() == every[number].tobytes() and np.isnan(back[~number].astype(np.float32)).all()
+
+
+def test_what_cannot_be_converted() -> None:
+    with pytest.raises(ArgumentError, match="int8 cannot be converted to float32"):
+        reduce.scale_array(np.empty(3, np.float32), np.zeros(3, np.int8), 1.0)
+    with pytest.raises(ArgumentError, match="the same"):
+        reduce.scale_array(np.empty(3, np.float16), np.zeros(4, np.float32), 1.0)

@@ -1,0 +1,161 @@
+"""codec=: less goes over the wire, every rank gets the same bits, and they are as near as the codec allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from worlds import WORLDS, Program, same, spread
+
+import hocket
+from hocket.algorithms import names
+from hocket.collectives.calls.codecs import CODECS, COLLECTIVES
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError, MismatchError
+
+Array = np.ndarray[Any, Any]
+SMALL = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+LENGTHS = (0, 1, 7, 4099, 300_007)
+"""Nothing, less than ranks, odd, and enough for segments."""
+
+
+def vector(rank: int, n: int) -> Array:
+    return np.random.default_rng(100 * rank + n % 97).standard_normal(n).astype(np.float32)
+
+
+def sent(x: Array, codec: str) -> Array:
+    """x as another rank gets it."""
+    return x.astype(SMALL[codec]).astype(np.float32)
+
+
+def agreed(comm: Communicator, x: Array) -> None:
+    every = comm.allgather(x.view(np.uint32)).reshape(comm.size, -1)
+    assert (every == every[0]).all(), "the ranks hold different bits"
+
+
+def sums(comm: Communicator) -> None:
+    """Two roundings with `direct`; no algorithm more than one for each rank."""
+    p = comm.size
+    for codec in CODECS:
+        unit = float(ml_dtypes.finfo(SMALL[codec]).eps)
+        for n in LENGTHS:
+            given = [vector(r, n) for r in range(p)]
+            mine = given[comm.rank].copy()
+            folded = sum((sent(x, codec) for x in given[1:]), sent(given[0], codec))
+            for algorithm in [None, *names("allreduce")]:
+                if algorithm in ("recursive_doubling", "halving_doubling") and p & (p - 1):
+                    continue
+                x = mine.copy()
+                assert comm.allreduce(x, codec=codec, algorithm=algorithm) is x
+                agreed(comm, x)
+                if algorithm == "direct":
+                    same(x, sent(folded, codec), f"direct, {codec}, {n}")
+                room = (p + 1) * (unit * sum(np.abs(each) for each in given) + 1e-7)  # the last: subnormals of fp16
+                assert (np.abs(x - sum(given)) <= room).all(), (algorithm, codec, n)
+            out = np.empty_like(mine)
+            assert comm.allreduce(mine, "avg", out, codec=codec, algorithm="direct") is out
+            same(out, sent(folded, codec) * np.float32(1.0 / p), f"average, {codec}, {n}")
+            same(mine, given[comm.rank], "x is left as it was")
+
+
+def moved(comm: Communicator) -> None:
+    """What is moved is rounded once, on every rank alike: the owner's own too."""
+    p, me = comm.size, comm.rank
+    for codec in CODECS:
+        for n in LENGTHS:
+            given = [vector(r, p * n) for r in range(p)]
+            x = given[me].copy()
+            same(comm.broadcast(x, p - 1, codec=codec), sent(given[p - 1], codec), f"broadcast, {n}")
+            every = np.concatenate([sent(each[:n], codec) for each in given])
+            for algorithm in [None, *names("allgather")]:
+                if algorithm == "recursive_doubling" and p & (p - 1):
+                    continue
+                same(comm.allgather(given[me][:n], codec=codec, algorithm=algorithm), every, f"allgather, {n}")
+            mine = np.concatenate([sent(each[me * n : me * n + n], codec) for each in given])
+            same(comm.alltoall(given[me], codec=codec), mine, f"alltoall, {n}")
+            part = comm.reduce_scatter(given[me], codec=codec, algorithm="direct")
+            blocks = [sent(each[me * n : me * n + n], codec) for each in given]
+            same(part, sent(sum(blocks[1:], blocks[0]), codec), f"reduce_scatter, {n}")
+
+
+def asynchronous(comm: Communicator) -> None:
+    p = comm.size
+    how: dict[str, Any] = {"codec": "bf16", "async_op": True, "algorithm": "direct"}
+    works = [comm.allreduce(vector(comm.rank, 5000 + i), **how) for i in range(9)]
+    plain = comm.allreduce(np.ones(5, np.float32))
+    for i, work in enumerate(works):
+        given = [sent(vector(r, 5000 + i), "bf16") for r in range(p)]
+        same(work.result(), sent(sum(given[1:], given[0]), "bf16"), f"asynchronous {i}")
+    assert (plain == p).all()
+
+
+def special(comm: Communicator) -> None:
+    """NaN and infinity come back as such; so does what is too large for fp16."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, 0.0, -0.0], np.float32)
+    x.view(np.uint32)[0] = 0x7FFFFFFF  # a NaN that carelessly rounded would become -0
+    for codec in CODECS:
+        got = comm.broadcast(x.copy(), codec=codec)
+        assert np.isnan(got[0]) and got[1] == np.inf and got[2] == -np.inf
+        assert not np.signbit(got[4]) and np.signbit(got[5])
+        assert got[3] == (np.inf if codec == "fp16" else sent(x[3:4], codec)[0])
+
+
+def bytes_are_halved(comm: Communicator) -> None:
+    def counted() -> int:
+        return sum(stat.bytes for stat in comm.stats() if stat.collective == "allreduce")
+
+    x = np.ones(10_000, np.float32)
+    begin = counted()
+    comm.allreduce(x)
+    whole = counted()
+    comm.allreduce(x, codec="fp16")
+    assert whole - begin == 2 * (counted() - whole) == x.nbytes
+
+
+def wrong(comm: Communicator) -> None:
+    """Refused on this rank alone, before anybody is disturbed."""
+    x = np.ones(8, np.float32)
+    for call, text in (
+        (lambda: comm.allreduce(x, codec="bf61"), "codec='bf61' is no codec; known: fp16, bf16; did you mean 'bf16'"),
+        (lambda: comm.allreduce(x, codec=16), "codec=16 is no codec"),
+        (lambda: comm.allreduce(np.ones(8), codec="fp16"), "takes float32, got float64"),
+        (lambda: comm.allreduce(np.ones(8, int), codec="fp16"), "takes float32, got int64"),
+        (lambda: comm.allreduce(x, "max", codec="fp16"), "the ops sum and avg, not with 'max'"),
+        (lambda: comm.allreduce(x, np.add, codec="fp16"), "the ops sum and avg"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            call()
+    assert comm.allreduce(x.copy(), codec="fp16")[0] == comm.size
+
+
+CHECKS: tuple[Program, ...] = (sums, moved, asynchronous, special, bytes_are_halved, wrong)
+
+
+@pytest.mark.parametrize(("size", "transport"), WORLDS)
+def test_between_ranks(size: int, transport: str) -> None:
+    spread(CHECKS, size, transport)
+
+
+def differs(comm: Communicator) -> None:
+    with pytest.raises(MismatchError, match="codec='fp16'"):
+        comm.allreduce(np.ones(8, np.float32), codec="fp16" if comm.rank else "bf16")
+
+
+def one_has_none(comm: Communicator) -> None:
+    with pytest.raises(MismatchError, match="codec='fp16'"):
+        comm.allreduce(np.ones(8, np.float32), codec="fp16" if comm.rank else None)
+
+
+@pytest.mark.parametrize("program", [differs, one_has_none])
+def test_ranks_with_different_codecs(program: Program) -> None:
+    spread(program, 2, "threads")
+
+
+def test_every_collective_says_so() -> None:
+    def check(comm: Communicator) -> None:
+        for name in COLLECTIVES:
+            getattr(comm, name)(np.ones(2 * comm.size, np.float32), codec="bf16")
+
+    hocket.local_world(2).run(check)
