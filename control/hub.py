@@ -3,10 +3,10 @@
 Everything runs on the reactor's thread.  A member's messages:
 
     join {rank, size, pid, host}   exchange n, value   who n   report fault   stuck info   account comm   goodbye
-    finished   ask {comm, ranks}   told account, comm, to
+    finished   ask {comm, ranks}   told account, comm, to   open name
 
 and the hub's: welcome, refused, missing, exchange n, values, who n, missing, stop, verdict, ask comm, by,
-told account, comm, rank, left finished, bye.
+told account, comm, rank, left finished, open name, bye.
 Every member hears of a loss in one hop.  Cost: 2 messages a rank and exchange.
 """
 
@@ -53,6 +53,7 @@ class Hub:
         self._gave_up: set[int] = set()  # came, and said goodbye before all were here
         self._strangers: set[Link] = set()  # proven, but have not joined
         self._rounds: dict[Any, dict[int, Any]] = {JOIN: {}}
+        self._opened: set[str] = set()  # transports that all ranks were told to open
         self._faults = Faults(self._send, reactor.later, self.absent)
 
     def take(self, sock: socket.socket, hello: Hello) -> None:
@@ -131,6 +132,8 @@ class Hub:
     def _hear(self, rank: int, message: Message) -> None:
         if "exchange" in message:
             self._exchange(rank, message["exchange"], message.get("value"))
+        elif "open" in message:
+            self._open(str(message["open"]))
         elif "who" in message:
             self._send(rank, {"who": message["who"], "missing": self._blame(message["who"])})
         elif "report" in message:
@@ -161,7 +164,14 @@ class Hub:
             elif rank != by:
                 self._send(rank, {"ask": asked["comm"], "by": by})
 
-    def _exchange(self, rank: int, number: int, value: Any) -> None:
+    def _open(self, name: str) -> None:
+        """A rank wants a transport that the job has not opened: all ranks are to, once."""
+        if name not in self._opened:
+            self._opened.add(name)
+            for rank in self._links:
+                self._send(rank, {"open": name})
+
+    def _exchange(self, rank: int, number: int | str, value: Any) -> None:
         values = self._rounds.setdefault(number, {})
         values[rank] = value
         if len(values) < self.size:

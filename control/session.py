@@ -36,6 +36,7 @@ class Session:
     on_left(rank, finished)      a rank said goodbye, and how many calls it has finished, by communicator
     on_ask(comm) -> account      another rank waits, and wants to know what this one is doing
     on_told(comm, rank, account) the answer of one rank to `ask`
+    on_open(transport)           some rank wants this transport, which all ranks are to open now
 
     `lost` (rank: how) and `left` remember what came before the callbacks were set.
     """
@@ -50,6 +51,7 @@ class Session:
         self.on_left: Callable[[int, dict[str, int]], object] = lambda rank, finished: None
         self.on_ask: Callable[[str], Account] = lambda comm: {}
         self.on_told: Callable[[str, int, Account], object] = lambda comm, rank, account: None
+        self.on_open: Callable[[str], object] = lambda transport: None
         self._hub: Hub | None = None
         self._owns_reactor = False
         self.home: str | None = None  # rank 0: where its hub listens; its own way there is a pair of sockets
@@ -65,9 +67,14 @@ class Session:
         me = {"rank": rank, "size": size, "pid": os.getpid(), "host": socket.gethostname()}
         self._link.send({JOIN: me})
 
-    def exchange(self, value: Any, timeout: float) -> list[Any]:
-        """Every rank's `value`, by rank.  All ranks call it, in the same order; the values are JSON.  2 messages."""
-        number, self._exchanges = self._exchanges, self._exchanges + 1
+    def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]:
+        """Every rank's `value`, by rank.  All ranks call it, in the same order; the values are JSON.  2 messages.
+
+        One with a `name`, which no other has, stands outside of that order.
+        """
+        number: int | str = name
+        if not name:
+            number, self._exchanges = self._exchanges, self._exchanges + 1
         self._alive()
         self._link.send({"exchange": number, "value": value})
         answer = self._wait(("exchange", number), seconds=timeout)
@@ -100,6 +107,10 @@ class Session:
     def ask(self, comm: str, ranks: list[int]) -> None:
         """Ask these ranks what they are doing on this communicator; `on_told` gets each one's answer."""
         self._link.send({"ask": {"comm": comm, "ranks": ranks}})
+
+    def open(self, transport: str) -> None:
+        """Let all ranks open this transport, whatever they are doing: each hears `on_open`, once."""
+        self._link.send({"open": transport})
 
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
         """Say goodbye, and how many calls this rank has finished.  Never raises, may be repeated.
@@ -191,6 +202,8 @@ class Session:
             self.on_left(message["left"], message["finished"])
         elif "ask" in message:
             self._link.send({"told": self.on_ask(message["ask"]), "comm": message["ask"], "to": message["by"]})
+        elif "open" in message:
+            self.on_open(message["open"])
         elif "told" in message:
             self.on_told(message["comm"], message["rank"], message["told"])
         else:

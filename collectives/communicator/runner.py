@@ -160,7 +160,8 @@ class Runner:
     def queue(self, kind: str, forced: str | None) -> Queue:
         """The queue for this kind of call over this transport.  All members make it together, at its first use.
 
-        A queue of messages is made by this rank alone if the transport is open to all and its lanes offer nothing.
+        A queue of messages is made by this rank alone if the transport's lanes offer nothing.  Where the job has not
+        opened the transport, all ranks do so beside what they are doing.
         """
         queue, members = self.members.queues.get((kind, forced)), self.members
         if queue is None and forced is not None and kind == "messages" and members.takes_anyway(forced):
@@ -169,7 +170,7 @@ class Runner:
             within = f"the first call over {forced}"
             if forced is not None:
                 self.world.check(forced)
-            alone = kind == "messages" and forced is not None and members.reach_each_other(forced)
+            alone = kind == "messages" and forced is not None and self._opened_apart(forced)
             if forced is not None and not alone and not all(self.share(members.reaches_all(forced), within)):
                 self.world.add(forced, self._exchange_in_world)
             queue = members.make_queue(kind, forced, self.reporter)
@@ -178,6 +179,13 @@ class Runner:
             queue.accept([offer] * self.size if nothing else self.share(offer, within))
             members.queues[kind, forced] = queue
         return queue
+
+    def _opened_apart(self, name: str) -> bool:
+        """Open this transport, if it is not, without a call of the other members.  Is it open between all of them?"""
+        world = self.world
+        if not self.members.reach_each_other(name) and (name != "mpi" or world.mpi_everywhere):
+            world.open(name, self.reporter.usable)
+        return self.members.reach_each_other(name)
 
     def _exchange_in_world(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.world.size

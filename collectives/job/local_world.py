@@ -64,9 +64,10 @@ class ThreadSession:
         self.on_left: Callable[[int, dict[str, int]], None] = lambda rank, finished: None
         self.on_ask: Callable[[str], Account] = lambda comm: {}
         self.on_told: Callable[[str, int, Account], None] = lambda comm, rank, account: None
+        self.on_open: Callable[[str], None] = lambda transport: None
         meeting.sessions.append(self)
 
-    def exchange(self, value: Any, timeout: float) -> list[Any]:
+    def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]:
         meeting = self.meeting
         meeting.values[self.rank] = value
         try:
@@ -104,6 +105,9 @@ class ThreadSession:
         for session in self.meeting.sessions:
             if session.rank in ranks and session is not self:
                 self.on_told(comm, session.rank, session.on_ask(comm))
+
+    def open(self, transport: str) -> None:
+        raise ArgumentError(f"a local world has one transport, and {transport!r} is another")
 
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
         for session in self.meeting.sessions:

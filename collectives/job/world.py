@@ -7,10 +7,12 @@ passed on to the communicators they concern.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket.algorithms.choice.tuning import Tuning
@@ -37,14 +39,18 @@ class Control(Protocol):
     on_left: Any
     on_ask: Any
     on_told: Any
+    on_open: Any
 
-    def exchange(self, value: Any, timeout: float) -> list[Any]: ...
+    def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]: ...
+    def open(self, transport: str) -> None: ...
     def report(self, fault: Fault) -> None: ...
     def stuck(self, info: Waiting) -> None: ...
     def ask(self, comm: str, ranks: list[int]) -> None: ...
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None: ...
 
 
+LOOK = 0.05
+"""Seconds between two looks of a thread that waits for a transport."""
 _opening = threading.Lock()
 _open: weakref.WeakSet[World] = weakref.WeakSet()
 """The worlds of this process that are not closed."""
@@ -80,13 +86,15 @@ class World:
         self.left: dict[int, dict[str, int]] = {}
         """By rank that has left the job: how many calls it had finished, by communicator."""
         self.lost: dict[int, str] = {}
+        self._opened: dict[str, Future[None]] = {}
+        """By transport: what a thread of each rank opens while the job runs."""
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.closed = False
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        session.on_ask, session.on_told = self._on_ask, self._on_told
+        session.on_ask, session.on_told, session.on_open = self._on_ask, self._on_told, self._on_open
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
             "usable": usable_cores(), "pid": os.getpid(), "tuning": tuning, "mpi": mpi.level if mpi else "",
@@ -158,6 +166,35 @@ class World:
         before = self.tables.get(name, [["it took no part"] * self.size for _ in range(self.size)])
         self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
 
+    def open(self, name: str, look: Callable[[], object]) -> None:
+        """Open one more transport on all ranks of the job, whatever they are doing: a thread of each takes part.
+
+        `look` is called now and then while this waits.
+        """
+        opened = self._opening(name)
+        self.session.open(name)
+        while not opened.done():
+            look()
+            wait([opened], LOOK)
+        opened.result()
+
+    def _opening(self, name: str) -> Future[None]:
+        with self.lock:
+            return self._opened.setdefault(name, Future())
+
+    def _open_with_others(self, name: str) -> None:
+        rounds = itertools.count()
+
+        def exchange(value: Any) -> list[Any]:
+            return self.session.exchange(value, self.config.timeout, f"open {name} {next(rounds)}")
+
+        try:
+            self.add(name, exchange)
+        except BaseException as error:
+            self._opening(name).set_exception(error)
+        else:
+            self._opening(name).set_result(None)
+
     def refusal(self, name: str, rank: int, seen_from: int | None = None) -> str | None:
         """Why this transport is not used; None if it is open at both ends."""
         me = self.rank if seen_from is None else seen_from
@@ -201,6 +238,9 @@ class World:
         for comm in self.present():
             if comm.name == name:
                 comm.reporter.long_waits.told[rank] = account
+
+    def _on_open(self, name: str) -> None:
+        threading.Thread(target=self._open_with_others, args=(name,), name="hocket-opening", daemon=True).start()
 
     def _on_verdict(self, verdict: Verdict) -> None:
         if verdict["kind"] == "lost":
