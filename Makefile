@@ -22,7 +22,7 @@ run: $(VENV)/run.stamp
 	@echo "the plot is $(PLOT)"
 
 test: lint | $(IMPI)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.bench.adversary.chaos_rank import MEETING
+from hocket.bench.adversary.trial import EMPTY
 
 LIMIT = 1.0
 """Seconds from a kill to the exception on every survivor."""
@@ -54,7 +55,7 @@ class Verdict:
 
 def judge(seen: Seen, slack: float) -> Verdict:
     """`slack`: seconds more for a busy machine."""
-    left = [what for what in seen.left if not (seen.victim == 0 and what == HUB)]
+    left = [what for what in seen.left if not _excused(seen, what)]
     verdict = Verdict([], [], [f"left behind: {what}" for what in left])
     for rank, said in enumerate(seen.said):
         if rank == seen.victim and seen.how != "pause":
@@ -65,6 +66,12 @@ def judge(seen: Seen, slack: float) -> Verdict:
             verdict.seconds.append(seconds)
         verdict.wrong += [f"rank {rank} {what}" for what in wrong]
     return verdict
+
+
+def _excused(seen: Seen, what: str) -> bool:
+    """Is it what docs/api.md says may be left?"""
+    its = _state(seen, seen.victim)
+    return seen.victim == 0 and what == HUB or what.endswith(EMPTY) and its is not None and its[0] == "init"
 
 
 def _survivor(

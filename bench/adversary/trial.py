@@ -28,6 +28,7 @@ TRANSPORTS = ("shm", "tcp", "hosts")
 """Shared memory; TCP on one host; both, on two hosts that are network namespaces (hosts.py)."""
 STACKS = signal.SIGUSR1
 """Makes a rank write down where all its threads are."""
+EMPTY = " (an empty folder)"
 LOOK = 0.005
 """Seconds between two looks at which ranks have ended."""
 _ports = 20000 + os.getpid() % 9000
@@ -143,7 +144,7 @@ class Trial:
         for place in ("tmp", "host0", "host1", "run"):
             # hocket-UID is the user's own directory, which stays
             own = [name for name in os.listdir(self._path(place)) if name != f"hocket-{os.getuid()}"]
-            found += [f"{place}/{name}" for name in own]
+            found += [f"{place}/{name}{EMPTY if _is_empty(self._path(f'{place}/{name}')) else ''}" for name in own]
         return found + [f"/dev/shm/{name}" for name in sorted(_shared_memory() - self.shared)]
 
     def _text(self, name: str) -> str:
@@ -155,6 +156,10 @@ class Trial:
 def _shared_memory() -> set[str]:
     """Names in /dev/shm that may be hocket's; those of stand-ins for a GPU are the tests' own."""
     return {name for name in os.listdir("/dev/shm") if "hocket" in name and "cuda" not in name}
+
+
+def _is_empty(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)
 
 
 def _session(leader: int) -> Iterator[int]:

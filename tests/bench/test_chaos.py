@@ -14,6 +14,7 @@ import pytest
 from hocket.bench import chaos
 from hocket.bench.adversary.chaos_judge import LIMIT, MET, TIMEOUT, VERDICT, Seen, judge
 from hocket.bench.adversary.chaos_rank import MEETING, PHASES
+from hocket.bench.adversary.trial import EMPTY
 
 SECONDS = 22
 
@@ -147,11 +148,19 @@ def test_what_is_right() -> None:
         (replace(seen(), codes=[None, -9]), "did not end"),
         (replace(seen(lost(1)), codes=[-11, -9], cried=["Segmentation fault", ""]), "Segmentation fault"),
         (replace(seen(lost(1)), left=["tmp/x"]), "left behind: tmp/x"),
+        (replace(seen(lost(1)), left=[f"tmp/x{EMPTY}"]), "left behind: tmp/x (an empty folder)"),
     ],
 )
 def test_what_is_wrong(what: Seen, told: str) -> None:
     wrong = judge(what, 0.5).wrong
     assert len(wrong) >= 1 and told in "; ".join(wrong), wrong
+
+
+def test_who_is_killed_while_meeting_may_leave_an_empty_folder() -> None:
+    meeting = seen(lost(1))
+    del meeting.said[1][1]  # it was not ready yet
+    assert judge(replace(meeting, left=[f"tmp/x{EMPTY}"]), 0.5).wrong == []
+    assert judge(replace(meeting, left=["tmp/x"]), 0.5).wrong == ["left behind: tmp/x"]
 
 
 def test_who_has_not_met_may_time_out() -> None:
