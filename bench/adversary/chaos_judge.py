@@ -109,7 +109,8 @@ def _after(seen: Seen, said: Sequence[dict[str, Any]], slack: float) -> list[str
     for each in said:
         if each.get("second") == "no error":
             wrong.append("made a second call without an error")
-        if each.get("seconds", 0) > slack:
+        anew = TIMEOUT + VERDICT if seen.how == "stop" and each.get("elsewhere") else 0.0
+        if each.get("seconds", 0) > anew + slack:
             wrong.append(f"had its second call refused after {each['seconds']:.2f} s")
         if each.get("closed", 0) > (LEAVING if seen.how == "stop" else LIMIT) + slack:
             wrong.append(f"took {each['closed']:.2f} s to close")

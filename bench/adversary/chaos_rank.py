@@ -165,7 +165,10 @@ def held() -> set[str]:
 
 
 def failed(life: Life, error: hocket.Error) -> None:
-    """Say what was raised and which ranks it names, and whether a second call fails at once."""
+    """Say what was raised and which ranks it names, and whether a second call fails at once.
+
+    `elsewhere`: it is on another communicator, which a time limit does not end.
+    """
     named = getattr(error, "ranks", None) or getattr(error, "missing", None) or ()
     members = list(range(1 << 10)) if life.current is None else life.current.members
     say(error=type(error).__name__, named=sorted(members[r] for r in named), text=str(error)[:1000])
@@ -176,7 +179,8 @@ def failed(life: Life, error: hocket.Error) -> None:
         life.world.allreduce(np.ones(3))
         say(second="no error")
     except hocket.Error:
-        say(second="refused", seconds=time.monotonic() - began)
+        elsewhere = life.current is not life.world
+        say(second="refused", seconds=time.monotonic() - began, elsewhere=elsewhere)
 
 
 def end(life: Life, before: set[str]) -> None:
