@@ -114,6 +114,7 @@ def seen(*of_rank_0: dict[str, Any], how: str = "kill", began: float = 1.0, vict
     return Seen(victim, how, AT, AT, said, codes, ["", ""])
 
 
+LATER = {"second": "refused", "elsewhere": True}
 CLOSED = {"closed": 0.1, "how": "", "left": []}
 
 
@@ -122,7 +123,7 @@ def test_what_is_right() -> None:
         seen(lost(1), {"second": "refused", "seconds": 0.0}, CLOSED),
         seen(lost(1, TIMEOUT + 0.1, "TimeoutError"), CLOSED, how="stop"),
         seen(lost(2, TIMEOUT + VERDICT, "TimeoutError"), CLOSED, how="stop", victim=0),
-        seen(lost(1, TIMEOUT, "TimeoutError"), {"second": "refused", "seconds": TIMEOUT, "elsewhere": True}, how="stop"),
+        seen(lost(1, TIMEOUT, "TimeoutError"), {**LATER, "seconds": TIMEOUT}, how="stop"),
         seen(lost(1, MEETING, "TimeoutError"), CLOSED, turn=1),  # it was not yet in the meeting that we are in
     ):
         assert judge(fine, 0.5).wrong == []
@@ -142,7 +143,7 @@ def test_what_is_right() -> None:
         (seen({"finished": True}), "raised nothing"),
         (seen(lost(1), {"second": "no error"}), "second call without an error"),
         (seen(lost(1), {"second": "refused", "seconds": 0.9}), "second call refused after"),
-        (seen(lost(1), {"second": "refused", "seconds": 0.9, "elsewhere": True}), "second call refused after"),
+        (seen(lost(1), {**LATER, "seconds": 0.9}), "second call refused after"),
         (seen(lost(1), {**CLOSED, "closed": 5.0}), "took 5.00 s to close"),
         (seen(lost(1), {**CLOSED, "left": ["socket:[1]"]}), "still holds ['socket:[1]']"),
         (seen(lost(1, 0.1), how="pause"), "though the rank went on"),
