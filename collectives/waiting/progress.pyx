@@ -146,7 +146,7 @@ cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
     found = w.place < nqueued and queued[w.place].priority >= w.least
     if found:
         w.engine, w.priority = queued[w.place], queued[w.place].priority
-        w.claimed = not w.engine.busy and may_drive(w.engine, caller)
+        w.claimed = not hk_load32(&w.engine.busy) and may_drive(w.engine, caller)
         if w.claimed:
             hk_store32(&w.engine.busy, 1)
     pthread_mutex_unlock(&lock)

@@ -58,6 +58,8 @@ for _ in range(20):
     comm.allreduce(x)
 faulty.ready()
 if comm.rank == 1:
+    for other in (0, 2):  # who loses a rank before that does not come so far
+        faulty.await_file(f"ready-{other}")
     os.kill(os.getpid(), 9)
 x.get()
 with telling():
