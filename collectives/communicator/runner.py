@@ -184,7 +184,7 @@ class Runner:
         """Open this transport, if it is not, without a call of the other members.  Is it open between all of them?"""
         world = self.world
         if not self.members.reach_each_other(name) and (name != "mpi" or world.mpi_everywhere):
-            world.open(name, self.reporter.usable)
+            world.opener.open(name, self.reporter.usable)
         return self.members.reach_each_other(name)
 
     def _exchange_in_world(self, value: Any) -> list[Any]:

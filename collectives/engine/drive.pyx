@@ -8,6 +8,8 @@ Order on a channel is the order of the instructions in the step (lowest segment 
 holds its channel, and what comes behind it waits.
 """
 
+# One long file: the loop that every blocking call is in, and all that it calls at each turn, for one compiler to see.
+
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free

@@ -7,18 +7,17 @@ passed on to the communicators they concern.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket.algorithms.choice.tuning import Tuning
 from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
+from hocket.collectives.job.opener import Opener
 from hocket.collectives.waiting import thread
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Verdict, Waiting
@@ -49,8 +48,6 @@ class Control(Protocol):
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None: ...
 
 
-LOOK = 0.05
-"""Seconds between two looks of a thread that waits for a transport."""
 _opening = threading.Lock()
 _open: weakref.WeakSet[World] = weakref.WeakSet()
 """The worlds of this process that are not closed."""
@@ -86,15 +83,14 @@ class World:
         self.left: dict[int, dict[str, int]] = {}
         """By rank that has left the job: how many calls it had finished, by communicator."""
         self.lost: dict[int, str] = {}
-        self._opened: dict[str, Future[None]] = {}
-        """By transport: what a thread of each rank opens while the job runs."""
+        self.opener = Opener(self)
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.closed = False
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        session.on_ask, session.on_told, session.on_open = self._on_ask, self._on_told, self._on_open
+        session.on_ask, session.on_told = self._on_ask, self._on_told
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
             "usable": usable_cores(), "pid": os.getpid(), "tuning": tuning, "mpi": mpi.level if mpi else "",
@@ -166,35 +162,6 @@ class World:
         before = self.tables.get(name, [["it took no part"] * self.size for _ in range(self.size)])
         self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
 
-    def open(self, name: str, look: Callable[[], object]) -> None:
-        """Open one more transport on all ranks of the job, whatever they are doing: a thread of each takes part.
-
-        `look` is called now and then while this waits.
-        """
-        opened = self._opening(name)
-        self.session.open(name)
-        while not opened.done():
-            look()
-            wait([opened], LOOK)
-        opened.result()
-
-    def _opening(self, name: str) -> Future[None]:
-        with self.lock:
-            return self._opened.setdefault(name, Future())
-
-    def _open_with_others(self, name: str) -> None:
-        rounds = itertools.count()
-
-        def exchange(value: Any) -> list[Any]:
-            return self.session.exchange(value, self.config.timeout, f"open {name} {next(rounds)}")
-
-        try:
-            self.add(name, exchange)
-        except BaseException as error:
-            self._opening(name).set_exception(error)
-        else:
-            self._opening(name).set_result(None)
-
     def refusal(self, name: str, rank: int, seen_from: int | None = None) -> str | None:
         """Why this transport is not used; None if it is open at both ends."""
         me = self.rank if seen_from is None else seen_from
@@ -209,9 +176,8 @@ class World:
         for name in names:
             if self.refusal(name, rank, seen_from) is None:
                 return name
-        why = "; ".join(f"{n}: {self.refusal(n, rank, seen_from)}" for n in names)
-        seer = self.rank if seen_from is None else seen_from
-        raise TransportError(f"rank {seer} has no transport to rank {rank} ({why})")
+        why, seer = "; ".join(f"{n}: {self.refusal(n, rank, seen_from)}" for n in names), seen_from
+        raise TransportError(f"rank {self.rank if seer is None else seer} has no transport to rank {rank} ({why})")
 
     def _all_reached(self) -> bool:
         pairs = [(a, b) for a in range(self.size) for b in range(a)]
@@ -238,9 +204,6 @@ class World:
         for comm in self.present():
             if comm.name == name:
                 comm.reporter.long_waits.told[rank] = account
-
-    def _on_open(self, name: str) -> None:
-        threading.Thread(target=self._open_with_others, args=(name,), name="hocket-opening", daemon=True).start()
 
     def _on_verdict(self, verdict: Verdict) -> None:
         if verdict["kind"] == "lost":
