@@ -29,6 +29,7 @@ def checked(options: Options) -> Options:
     if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
         raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
     optional(transport, "transport")
+    optional(options.codec, "codec")
     if not isinstance(order, str):
         raise ArgumentError(f"order={reprlib.repr(order)} is neither 'any' nor 'rank'")
     return options if timeout is None else options._replace(timeout=seconds(timeout, "timeout", "HOCKET_TIMEOUT"))

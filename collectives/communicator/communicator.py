@@ -160,7 +160,10 @@ class Communicator(ShortWay):
         algorithm: str | Algorithm | None = None, transport: str | None = None,
         codec: str | None = None,
     ) -> Any:  # fmt: skip
-        """Give the root's x to all ranks, in place.  Each rank receives n bytes."""
+        """Give the root's x to all ranks, in place; with codec, what it is rounded to, to the root too.
+
+        Each rank receives n bytes.
+        """
         if codec is not None:
             options = Options(async_op, timeout, algorithm, transport, "any", codec)
             return self.runner.general("broadcast", x, None, None, root, None, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from typing import Any
 
 import numpy
@@ -15,7 +16,7 @@ from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Op, Resolved, resolve
 from hocket.collectives.calls.options import PLAIN, PLAIN_IN_ORDER, Options, checked
-from hocket.collectives.calls.shapes import resolve_call
+from hocket.collectives.calls.shapes import resolve_call, writable
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
@@ -36,12 +37,14 @@ class Runner:
     def __init__(self, members: Members, reporter: Reporter, planner: Planner) -> None:
         self.members, self.reporter, self.planner = members, reporter, planner
         self.rank, self.size, self.world = members.rank, members.size, members.world
+        self._making: dict[tuple[str, str | None], threading.Lock] = {}
+        """Threads may need a queue at once."""
         self.shortcut = Shortcut(members.main.engine, members.timeout, self)
 
     def general(
         self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
     ) -> Any:
-        """The way of every call that has not been made before (engine/shortcut.pyx has the short one)."""
+        """The way of every call that the short one does not take: new ones, and those with further options."""
         options = checked(options)
         call = resolve_call(collective, x, out, self.members.checked(root, "root"), counts, self.rank, self.size)
         try:
@@ -56,6 +59,8 @@ class Runner:
         refuse_inside()
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
+        if options.codec is not None and call.collective == "broadcast":
+            writable(call.model, "x")  # the root's too: it gets what the others get
         how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
@@ -163,6 +168,10 @@ class Runner:
         A queue of messages is made by this rank alone if the transport's lanes offer nothing.  Where the job has not
         opened the transport, all ranks do so beside what they are doing.
         """
+        with self._making.setdefault((kind, forced), threading.Lock()):
+            return self._queue(kind, forced)
+
+    def _queue(self, kind: str, forced: str | None) -> Queue:
         queue, members = self.members.queues.get((kind, forced)), self.members
         if queue is None and forced is not None and kind == "messages" and members.takes_anyway(forced):
             return members.queues[kind, None]

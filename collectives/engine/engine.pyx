@@ -27,7 +27,7 @@ CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": AB
 
 
 cdef class Engine:
-    """One ordered queue of plans over the channels of one lane.
+    """One ordered queue of plans, over the channels to each member.
 
     `spins`: polls before the first yield; `home`: this rank's own core, or -1; see wait.h.  `concurrent`: queued runs
     progress side by side (send and recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL

@@ -147,7 +147,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     hk_ladder ladder
     uint32_t* bell
     PyObject* self          # the Engine (borrowed)
-    void* head              # queued asynchronous runs (work.Node), the first
+    void* head              # queued asynchronous runs (progress.Node), the first
     void* tail              # ... and the last
     uint32_t pending        # are there any?  0 is stored with release, when no thread uses them any more
     uint32_t busy           # the claim: a blocking call, or a thread that drives what is queued, is at it; nobody else may

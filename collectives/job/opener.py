@@ -51,4 +51,6 @@ class Opener:
         except BaseException as error:
             self._of(name).set_exception(error)
         else:
+            if world.closed and name in world.transports:
+                world.transports[name].close()
             self._of(name).set_result(None)

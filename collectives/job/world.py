@@ -159,8 +159,9 @@ class World:
         if traits is not None:
             self.traits[name] = traits
         mine[self.rank] = None
+        rows = exchange(mine)
         before = self.tables.get(name, [["it took no part"] * self.size for _ in range(self.size)])
-        self.tables[name] = [row or before[r] for r, row in enumerate(exchange(mine))]
+        self.tables[name] = [row or before[r] for r, row in enumerate(rows)]
 
     def refusal(self, name: str, rank: int, seen_from: int | None = None) -> str | None:
         """Why this transport is not used; None if it is open at both ends."""
@@ -225,7 +226,7 @@ class World:
                 return
             self.closed = True
         self.say_goodbye()
-        for transport in self.transports.values():
+        for transport in list(self.transports.values()):  # one may be added now (opener.py)
             transport.close()
         if self.mpi is not None:
             self.mpi.close(clean=not self.lost)

@@ -25,8 +25,8 @@ from hocket.errors import ScheduleError
 from hocket.kernels.dtypes import DType
 
 IN, OUT, SCRATCH = 0, 1, 2
-MAX_WAYS = 63
-"""Peers of one instruction: the engine keeps one pointer each on its stack."""
+MAX_READERS, MAX_WAYS = 63, 255
+"""Peers of one send, and of one reduction: the engine keeps one pointer each on its stack."""
 ALIGN = 64
 """Scratch and the cuts of long vectors fall on cache lines."""
 
@@ -37,13 +37,13 @@ Piece = tuple[int, int, int]
 
 
 class Apply(NamedTuple):
-    """A kernel on a rank's own pieces: dst = src * factor.  None: elements are as they are on the wire."""
+    """A kernel on a rank's own pieces: dst = src * factor."""
 
     factor: float = 1.0
     taken: DType | None = None
-    """What src's elements are, if not as on the wire: they are encoded."""
+    """What src's elements are, if they are encoded; None: what is on the wire."""
     made: DType | None = None
-    """What dst's elements are, if not as on the wire: they are decoded."""
+    """What dst's elements are, if they are decoded; None: what is on the wire."""
 
 
 class Instr(NamedTuple):
@@ -127,6 +127,7 @@ class _Lowering:
         eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool,
     ) -> None:  # fmt: skip
         self.rank, self.layout, self.eager, self.multicasts, self.join = rank, layout, eager, multicasts, join
+        self.encoded = encoded
         self.schedule: Schedule = algorithm.steps(rank, size, root)
         self.result = Lowered()
         contract = CONTRACTS[algorithm.collective]
@@ -147,7 +148,7 @@ class _Lowering:
             self.result.steps.append([self._apply(held, before, None if in_place else self._fresh)])
         for step in self.schedule:
             self.result.steps.append(self._step(step))
-        homes = {c: home for c in self.wanted if (home := self.home[c]) is not None}
+        homes = {} if self.encoded else {c: home for c in self.wanted if (home := self.home[c]) is not None}
         last = [self._copy(c, c, home) for c, home in homes.items() if self.place[c] != home]
         if last:
             self.result.steps.append(last)
@@ -216,7 +217,7 @@ class _Lowering:
         groups: Groups = []
         for op in ops:
             chunks = tuple(ids(op.chunks))
-            joined = self._joinable(groups, chunks, op.peer) if self.multicasts(op.peer) else None
+            joined = self._joinable(groups, chunks, op.peer, MAX_READERS) if self.multicasts(op.peer) else None
             if joined is not None and self.multicasts(joined[0]) == self.multicasts(op.peer):
                 joined.append(op.peer)
             else:
@@ -224,10 +225,10 @@ class _Lowering:
         return [Instr("send", peers, -1, False, self._pieces(chunks, before)) for chunks, peers in groups]
 
     @staticmethod
-    def _joinable(groups: Groups, chunks: tuple[int, ...], peer: int) -> list[int] | None:
+    def _joinable(groups: Groups, chunks: tuple[int, ...], peer: int, most: int) -> list[int] | None:
         """The earlier group with the same chunks, unless joining it would overtake another message to this peer."""
         for other, peers in reversed(groups):
-            if other == chunks and peer not in peers and len(peers) < MAX_WAYS:
+            if other == chunks and peer not in peers and len(peers) < most:
                 return peers
             if peer in peers:
                 return None
@@ -238,9 +239,14 @@ class _Lowering:
         plain: dict[int, bool] = {}
         for op in ops:
             chunks = tuple(ids(op.chunks))
-            joined = self._joinable(groups, chunks, op.peer) if op.reduce else None
+            joined = self._joinable(groups, chunks, op.peer, len(ops)) if op.reduce else None
             if joined is not None:
                 joined.append(op.peer)
+                if len(joined) > MAX_WAYS:
+                    raise ScheduleError(
+                        f"rank {self.rank} would reduce the messages of more than {MAX_WAYS} ranks in one step; ask "
+                        "for an algorithm of more steps, such as 'ring' or 'tree'"
+                    )
             else:
                 plain[len(groups)] = not op.reduce
                 groups.append((chunks, [op.peer]))

@@ -3,6 +3,7 @@
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
+from hocket.errors import ArgumentError
 from hocket.kernels.cpu.reduce cimport find_apply
 from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
@@ -80,7 +81,11 @@ cdef class Plan:
     @property
     def source(self):
         """The rank whose message a recv takes; for a recv from any rank, known once it has ended."""
-        return self.instrs[0].peers[0] if self.ninstrs and self.instrs[0].npeers == 1 else None
+        cdef int i
+        for i in range(self.ninstrs):
+            if self.instrs[i].kind == RECV and self.instrs[i].npeers == 1:
+                return self.instrs[i].peers[0]
+        return None
 
     cdef _fill(self, int i, instr, int* peers, int* pieces):
         cdef Instr* x = &self.instrs[i]
@@ -92,6 +97,8 @@ cdef class Plan:
             x.dst_itemsize = self.itemsize if made is None else made.itemsize
             x.factor = applied.factor
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
+            if x.apply == NULL and taken is not made:
+                raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")
         x.npeers = len(to)
         x.peers = self.peer_pool + peers[0]
         for p in to:

@@ -145,7 +145,8 @@ class Planner:
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
             # A close has a time limit, which MPI's waits have not.
-            if setting in LIBRARIES and (self.size == 1 or call.collective == "close"):
+            unasked = wanted is None and options.codec is not None
+            if setting in LIBRARIES and (self.size == 1 or call.collective == "close" or unasked):
                 setting = None
             name = setting or self._usual(queue, call, how, options, commutative)
             chosen = self._named(queue, call, how, name)

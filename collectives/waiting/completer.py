@@ -57,7 +57,7 @@ class Completer:
 
     def _serve(self) -> None:
         seen = 1
-        while seen:  # 0: the last communicator has gone
+        while seen:  # 0: the process ends
             found = self._over()
             if found is None:
                 seen = end_after(seen, LOOK)

@@ -60,7 +60,7 @@ cdef void before_sleep() noexcept nogil:
 cdef void after_sleep(bint told) noexcept nogil:
     cdef uint64_t many
     hk_add32(&sleepers, <uint32_t>-1)
-    if told:
+    if told and hk_load32(&sleepers) == 0:      # the others, one of which may be about to sleep, are to see it too
         c_read(news, &many, sizeof(many))
 
 

@@ -15,7 +15,7 @@ cdef enum: MAX_ENGINES = 1024
 cdef pthread_mutex_t lock           # guards the queue, the lists of runs in its engines, and who claims these
 cdef Core* queued[MAX_ENGINES]
 cdef uint32_t nqueued               # engines in it: written under the lock, looked at without
-cdef uint32_t drivers               # threads in `wait`; atomic
+cdef uint32_t drivers               # threads that wait and drive what is queued; atomic
 cdef uint32_t stopping              # the process ends; atomic
 
 

@@ -102,7 +102,7 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
 
 
 cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept nogil:
-    """It has ended.  Was it the last?  Then a thread that sees that may drop the engine, and it is not touched again."""
+    """It has ended.  Was it the last?  Then a thread that sees that may drop the engine, which is not touched again."""
     global ends
     cdef bint last
     pthread_mutex_lock(&lock)
@@ -252,7 +252,7 @@ cdef void end() noexcept nogil:
 def end_after(uint64_t seen, double limit):
     """Sleep until more than `seen` runs have ended in this process (or `nudge`, or `limit` seconds have passed).
 
-    Returns the new number, 0 when the last communicator has gone.
+    Returns the new number, 0 when the process ends.
     """
     cdef uint64_t found
     cdef timespec until

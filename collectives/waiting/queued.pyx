@@ -20,6 +20,8 @@ from hocket.transports.channel cimport hk_call, hk_view
 from hocket.collectives.failures.callsite import caller, shown_site
 from hocket.errors import ArgumentError, Error
 
+cdef enum: MOVES = 4096         # passes that moved something, after which a waiting thread looks at signals
+
 PENDING = {}    # works the progress thread may touch, kept alive whether or not the caller keeps them
 
 
@@ -70,12 +72,13 @@ cdef class Queued:
         news.open_news()
         if not progress.has_room(self.node.core):
             raise Error("too many communicators have asynchronous calls under way; wait for some of them first")
+        thread.start()
         PENDING[id(self)] = self
         if numbered:            # counted and queued in one go, under the GIL: other threads may call at once
             self.engine.number(&self.node.run, self.plan)
         self.seq = self.engine.seq
         progress.submit(&self.node)
-        return thread.start()
+        return 0
 
     @property
     def status(self):
@@ -113,8 +116,8 @@ cdef class Queued:
         """Drive everything that is queued until this ended.  False: `timeout` seconds (< 0: any) passed."""
         cdef hk_wait w
         cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
-        cdef uint64_t waited, checks = 0, until = 0
-        cdef bint failed
+        cdef uint64_t waited, checks = 0, until = 0, moves = 0
+        cdef bint failed, looks
         cdef pollfd fds[MAX_FDS]
         cdef Core* e = &self.engine.core
         if ended(&self.node) == BLOCKED and not may_drive(&self.engine.core, True):
@@ -130,11 +133,18 @@ cdef class Queued:
                 while ended(&self.node) == BLOCKED:
                     if progress.try_progress(True):
                         hk_wait_reset(&w, &ladder, e.bell)
-                        continue
-                    if until and hk_now() >= until:
-                        break
-                    waited = sleep.wait_step(&w, &ladder, e, fds, 0)
-                    if waited // CHECK_NS != checks:
+                        moves += 1
+                        if until == 0 and moves % MOVES:
+                            continue
+                        if until and hk_now() >= until:
+                            break
+                        waited, looks = 0, moves % MOVES == 0       # what moves may be others' runs
+                    else:
+                        if until and hk_now() >= until:
+                            break
+                        waited = sleep.wait_step(&w, &ladder, e, fds, 0)
+                        looks = waited // CHECK_NS != checks
+                    if looks:
                         checks = waited // CHECK_NS
                         progress.waiting(-1)        # this thread waits for the GIL, and meanwhile drives nothing
                         failed = slow_check(&self.engine.core, waited) < 0

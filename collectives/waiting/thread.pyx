@@ -95,8 +95,9 @@ cdef int start() except -1:
     if thread is None:
         hk_store32(&progress.stopping, 0)
         hk_store32(&leaves, 0)
-        thread = threading.Thread(target=_serve, name="hocket-progress", daemon=True)
-        thread.start()
+        made = threading.Thread(target=_serve, name="hocket-progress", daemon=True)
+        made.start()
+        thread = made
     return 0
 
 

@@ -114,12 +114,19 @@ def bytes_are_halved(comm: Communicator) -> None:
     assert whole - begin == 2 * (counted() - whole) == x.nbytes
 
 
+def read_only(comm: Communicator) -> None:
+    """The root's own x is rounded too, so it must be writable."""
+    x = np.frombuffer(np.ones(8, np.float32).tobytes(), np.float32)
+    with pytest.raises(ArgumentError, match="read-only"):
+        comm.broadcast(x, comm.rank, codec="fp16")
+
+
 def wrong(comm: Communicator) -> None:
     """Refused on this rank alone, before anybody is disturbed."""
     x = np.ones(8, np.float32)
     for call, text in (
         (lambda: comm.allreduce(x, codec="bf61"), "codec='bf61' is no codec; known: fp16, bf16; did you mean 'bf16'"),
-        (lambda: comm.allreduce(x, codec=16), "codec=16 is no codec"),
+        (lambda: comm.allreduce(x, codec=16), "codec=16 must be a text"),
         (lambda: comm.allreduce(np.ones(8), codec="fp16"), "takes float32, got float64"),
         (lambda: comm.allreduce(np.ones(8, int), codec="fp16"), "takes float32, got int64"),
         (lambda: comm.allreduce(x, "max", codec="fp16"), "the ops sum and avg, not with 'max'"),
@@ -130,7 +137,7 @@ def wrong(comm: Communicator) -> None:
     assert comm.allreduce(x.copy(), codec="fp16")[0] == comm.size
 
 
-CHECKS: tuple[Program, ...] = (sums, moved, asynchronous, special, bytes_are_halved, wrong)
+CHECKS: tuple[Program, ...] = (sums, moved, asynchronous, special, bytes_are_halved, read_only, wrong)
 
 
 @pytest.mark.parametrize(("size", "transport"), WORLDS)
