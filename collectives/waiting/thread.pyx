@@ -40,6 +40,7 @@ cdef enum:
     LINGER_NS = 20000000        # how long it naps before it sleeps
 
 thread = None
+_beginning = threading.Lock()
 cdef uint32_t leaves = 0        # it is to end; atomic
 
 
@@ -91,27 +92,34 @@ def _serve():
 
 cdef int start() except -1:
     """Start it, unless it runs."""
-    global thread
     if thread is None:
-        hk_store32(&progress.stopping, 0)
-        hk_store32(&leaves, 0)
-        made = threading.Thread(target=_serve, name="hocket-progress", daemon=True)
-        made.start()
-        thread = made
+        begin()
     return 0
+
+
+def begin():
+    global thread
+    with _beginning:            # several threads may queue their first run at once
+        if thread is None:
+            hk_store32(&progress.stopping, 0)
+            hk_store32(&leaves, 0)
+            made = threading.Thread(target=_serve, name="hocket-progress", daemon=True)
+            made.start()
+            thread = made
 
 
 def rest():
     """End it while nobody can queue a run, and give its descriptor back; the next run starts it again."""
     global thread
-    if thread is not None:
-        hk_store32(&leaves, 1)
-        progress.take()
-        news.tell()
-        progress.give()
-        thread.join(2)
-        thread = None
-        news.close_news()
+    with _beginning:
+        if thread is not None:
+            hk_store32(&leaves, 1)
+            progress.take()
+            news.tell()
+            progress.give()
+            thread.join(2)
+            thread = None
+            news.close_news()
 
 
 def stop():
@@ -123,5 +131,5 @@ def stop():
 
 cdef void forked() noexcept:
     """In a forked child: it runs in the parent."""
-    global thread
-    thread = None
+    global thread, _beginning
+    thread, _beginning = None, threading.Lock()
