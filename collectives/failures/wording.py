@@ -65,7 +65,7 @@ def build(verdict: Verdict, members: list[int], me: int, call: str, closing: boo
     if kind == "timeout":
         awaited = accounts.get(members.index(by), {}).get("waits_for") if by in members else None
         late = [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]
-        missing = holding_up(awaited, accounts) if awaited else late
+        missing = holding_up(awaited or late, accounts) if awaited or late else []
         names = ranks(missing) if missing else "no rank (the data did not move)"
         return errors.TimeoutError(
             f"{verdict.get('text', '')} ({where}, seen by {who}): waiting for {names}:{lines}\n"
@@ -119,7 +119,7 @@ def still_waiting(mine: Account, others: dict[int, Account | None], seconds: flo
 
 
 def holding_up(awaited: Sequence[int], accounts: Mapping[int, Account]) -> list[int]:
-    """The ranks that hold up a message, of those that it waits for and those that these wait for in turn.
+    """The ranks that hold up a call, of those that it waits for and those that these wait for in turn.
 
     They are those that do not answer; else those that wait for nobody; else, as all wait for each other, the awaited.
     """

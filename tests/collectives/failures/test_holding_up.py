@@ -8,7 +8,8 @@ import signal
 import pytest
 from faulty import all_ready, facts, job
 
-from hocket.collectives.failures.wording import holding_up
+from hocket.collectives.failures.wording import build, holding_up
+from hocket.errors import TimeoutError
 
 SILENT, IDLE = {"state": "no answer"}, {"state": "idle", "seq": 3}
 
@@ -59,3 +60,11 @@ def test_a_ring_with_one_that_is_stopped(tmp_path: pathlib.Path) -> None:
         said = facts(ends[rank])
         assert said["error"] == "TimeoutError" and said["missing"] == [2], said
         assert "waiting for rank 2:" in said["text"] and "rank 2 does not answer" in said["text"], said
+
+
+def test_a_collective_names_who_is_stopped_and_not_who_waits_for_it() -> None:
+    late = {"state": "in call", "seq": 4, "call": "recv()", "site": "a.py:1", "waits_for": [1]}
+    mine = {"state": "in call", "seq": 5, "call": "allreduce()", "site": "a.py:2"}
+    verdict = {"kind": "timeout", "comm": "world", "seq": 5, "by": 0, "accounts": {"0": mine, "1": SILENT, "2": late}}
+    error = build(verdict, [0, 1, 2], 0, "allreduce()")  # type: ignore[arg-type]
+    assert isinstance(error, TimeoutError) and error.missing == (1,) and "waiting for rank 1:" in str(error)
