@@ -13,7 +13,10 @@ from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.plans.lower import IN, OUT, Layout, Place, cut, offsets
-from hocket.kernels.dtypes import DType
+from hocket.kernels.dtypes import DType, by_name
+
+CODECS = {"fp16": by_name("float16"), "bf16": by_name("bfloat16")}
+"""By name: the dtype that float32 becomes.  Sums are taken in float32 and rounded once for each message."""
 
 
 @dataclass
@@ -29,6 +32,8 @@ class Call:
     counts: tuple[int, ...] | None = None
     """Elements per rank; alltoall: to each, then from each."""
     in_place: bool = False
+    codec: str | None = None
+    """One of CODECS: what its elements are on the wire."""
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
     result: Any = None
@@ -39,6 +44,11 @@ class Call:
         buffer = self.src or self.dst
         assert buffer is not None
         return buffer
+
+    @property
+    def wire(self) -> DType:
+        """What its elements are on the wire."""
+        return self.model.dtype if self.codec is None else CODECS[self.codec]
 
     @property
     def gpu(self) -> int:
@@ -67,32 +77,34 @@ class Call:
     def agreed(self) -> str:
         """What all ranks must have in common, for the fingerprint."""
         shape = "" if self.private else f"{self.count}|{self.counts}"
-        return f"{self.collective}|{self.model.dtype.name}|{self.root}|{shape}"
+        return f"{self.collective}|{self.model.dtype.name}|{self.codec}|{self.root}|{shape}"
 
-    def words(self, op: str, algorithm: str | None, codec: str | None = None) -> str:
+    def words(self, op: str, algorithm: str | None) -> str:
         """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for."""
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
         root = self.root if self.contract.rooted else None
-        said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": codec}
+        said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.counts is not None and (self.private or len(set(self.counts)) > 1):
             parts.append(f"counts of elements {shortened(self.counts)}")
         parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
         return f"{self.collective}({', '.join(parts)})"
 
-    def layout(self, algorithm: Algorithm, rank: int, size: int, wire: DType | None = None) -> Layout:
-        """Where the chunks of `algorithm` lie.  `wire`: what elements are on the wire, if not what they are here."""
-        if wire is None:
-            return self._layout(algorithm, rank, size, self.model.dtype.itemsize)
-        there, ratio = self._layout(algorithm, rank, size, wire.itemsize), self.model.dtype.itemsize // wire.itemsize
+    def layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
+        """Where the chunks of `algorithm` lie."""
+        there, ratio = self._layout(algorithm, rank, size), self.model.dtype.itemsize // self.wire.itemsize
+        if ratio == 1:
+            return there
 
         def here(place: Callable[[int], Place]) -> Callable[[int], Place]:
             return lambda chunk: (place(chunk)[0], place(chunk)[1] * ratio)
 
         return Layout(there.lengths, here(there.source), here(there.target))
 
-    def _layout(self, algorithm: Algorithm, rank: int, size: int, itemsize: int) -> Layout:
+    def _layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
+        """Where they would lie in arrays of what is on the wire."""
+        itemsize = self.wire.itemsize
         source = OUT if self.in_place else IN
         if self.collective == "alltoall":
             return _alltoall(self.counts or (), rank, size, itemsize)

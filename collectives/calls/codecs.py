@@ -5,23 +5,20 @@ So far a codec is a smaller dtype, whose kernels are in kernels/cpu/convert.h; p
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 
 from hocket.arguments import choices
-from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.call import CODECS, Call
+from hocket.collectives.calls.shapes import writable
 from hocket.errors import ArgumentError
-from hocket.kernels.dtypes import DType, by_name
 
-CODECS = {"fp16": by_name("float16"), "bf16": by_name("bfloat16")}
-"""By name: the dtype that float32 becomes.  Sums are taken in float32 and rounded once for each message."""
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 OPS = ("", "sum", "avg")
 
 
-def wire(codec: str | None, call: Call, op: str) -> DType | None:
-    """The dtype on the wire; None: that of the arrays."""
-    if codec is None:
-        return None
+def encoded(call: Call, codec: str, op: str) -> Call:
+    """The same call by this codec.  Raises ArgumentError where it has none."""
     if codec not in CODECS:
         raise ArgumentError(f"codec={reprlib.repr(codec)} is no codec; {choices(codec, CODECS)}")
     if call.collective not in COLLECTIVES:
@@ -30,4 +27,6 @@ def wire(codec: str | None, call: Call, op: str) -> DType | None:
         raise ArgumentError(f"codec={codec!r} takes float32, got {call.model.dtype.name}")
     if op not in OPS:
         raise ArgumentError(f"codec={codec!r} goes with the ops sum and avg, not with {op!r}")
-    return CODECS[codec]
+    if call.collective == "broadcast":
+        writable(call.model, "x")  # the root's too: it gets what the others get
+    return dataclasses.replace(call, codec=codec)

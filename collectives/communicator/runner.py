@@ -12,11 +12,12 @@ import numpy
 from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Tuning
 from hocket.algorithms.language.contract import reduces
+from hocket.collectives.calls import codecs
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Op, Resolved, resolve
 from hocket.collectives.calls.options import PLAIN, PLAIN_IN_ORDER, Options, checked
-from hocket.collectives.calls.shapes import resolve_call, writable
+from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
@@ -59,9 +60,9 @@ class Runner:
         refuse_inside()
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
-        if options.codec is not None and call.collective == "broadcast":
-            writable(call.model, "x")  # the root's too: it gets what the others get
         how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
+        if options.codec is not None:
+            call = codecs.encoded(call, options.codec, how.name)
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
         queue = self._queue_for(call, how, options)

@@ -11,7 +11,7 @@ from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_
 from hocket.transports.library cimport hk_library
 
 cdef enum:
-    MAX_WAYS = 256              # operands of one k-way reduction
+    MAX_WAYS = 256              # operands of one k-way reduction: those of 255 peers (plans/lower.py) and our own
     CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
     BIG_BYTES = 65536           # after moving so much, let the other messages of the step have a turn
 

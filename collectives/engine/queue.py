@@ -151,9 +151,9 @@ class Queue:
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
-        far = [offer.get("shm") or {} for offer in offers]
-        self._reduces_far = all(
-            said.get("reduces") and len(said.get("reads", ())) == len(offers) - 1 for said in far
+        self._reduces_far = any(
+            lane.reduces_far([offer.get(name) for offer in offers])
+            for name, lane in self.lanes.items() if hasattr(lane, "reduces_far")
         )
         self.connect(p for p in range(len(self.transports)) if self.is_local(p))
 

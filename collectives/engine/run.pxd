@@ -149,10 +149,9 @@ cdef struct Core:           # what runs need of an engine, without Python
     PyObject* self          # the Engine (borrowed)
     void* head              # queued asynchronous runs (progress.Node), the first
     void* tail              # ... and the last
-    uint32_t pending        # are there any?  0 is stored with release, when no thread uses them any more
+    uint32_t pending        # are there any?  Then it is in the queue.  0 is stored when no thread uses them any more
     uint32_t busy           # the claim: a blocking call, or a thread that drives what is queued, is at it; nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
-    bint listed             # among the engines with queued runs
     int priority            # of its lane: higher ones are served first
     bint helps              # a blocking call that waits drives what is queued elsewhere: no other core would
     uint64_t thread         # who may drive: ANY_THREAD, CALLERS, or the one thread with this identifier

@@ -240,13 +240,14 @@ cdef class ShortWay:
     def _takes(self, Shortcut shortcut):
         self.shortcut = shortcut
 
-    def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order):
+    def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
+              codec=None):
         """Carry out one call: the short way if it was made before, else the general way."""
-        if counts is None and timeout is None and transport is None:
+        if counts is None and timeout is None and transport is None and codec is None:
             done = self.shortcut.take(collective, x, out, op, root, algorithm, order, async_op)
             if done is not MISS:
                 return done
-        options = Options(async_op, timeout, algorithm, transport, order)
+        options = Options(async_op, timeout, algorithm, transport, order, codec)
         return self.shortcut.runner().general(collective, x, out, op, root, counts, options)
 
 

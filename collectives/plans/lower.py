@@ -158,11 +158,11 @@ class _Lowering:
 
     def _apply(self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None) -> Instr:
         """`to`: where each chunk comes to; None: it stays where it is."""
-        src = self._pieces(chunks, self.place, join=self.join and what.taken is None)
+        src = self._pieces(chunks, self.place)
         if to is not None:
             for c in chunks:
                 self.place[c] = to(c)
-        dst = self._pieces(chunks, self.place, join=self.join and what.made is None)
+        dst = self._pieces(chunks, self.place)
         return Instr("apply", (), -1, False, *_same_cuts(src, dst), what)
 
     def _step(self, step: Step) -> list[Instr]:
@@ -174,17 +174,14 @@ class _Lowering:
 
     # --- where things lie
 
-    def _pieces(
-        self, chunks: Sequence[int], places: Sequence[Place | None], join: bool | None = None
-    ) -> list[Piece]:
-        """Chunks in message order, neighbours in memory joined."""
-        join = self.join if join is None else join
+    def _pieces(self, chunks: Sequence[int], places: Sequence[Place | None]) -> list[Piece]:
+        """Chunks in message order, neighbours in memory joined; what a caller encodes lies apart, by its lengths."""
         pieces: list[Piece] = []
         for c in chunks:
             place, length = places[c], self.layout.lengths[c]
             if place is None:
                 raise ScheduleError(f"rank {self.rank} sends or keeps chunk {c}, which it does not hold")
-            if join and pieces and pieces[-1][0] == place[0] and pieces[-1][1] + pieces[-1][2] == place[1]:
+            if self.join and pieces and pieces[-1][0] == place[0] and pieces[-1][1] + pieces[-1][2] == place[1]:
                 pieces[-1] = (place[0], pieces[-1][1], pieces[-1][2] + length)
             elif length or not pieces:
                 pieces.append((*place, length))
@@ -242,11 +239,6 @@ class _Lowering:
             joined = self._joinable(groups, chunks, op.peer, len(ops)) if op.reduce else None
             if joined is not None:
                 joined.append(op.peer)
-                if len(joined) > MAX_WAYS:
-                    raise ScheduleError(
-                        f"rank {self.rank} would reduce the messages of more than {MAX_WAYS} ranks in one step; ask "
-                        "for an algorithm of more steps, such as 'ring' or 'tree'"
-                    )
             else:
                 plain[len(groups)] = not op.reduce
                 groups.append((chunks, [op.peer]))
@@ -255,6 +247,11 @@ class _Lowering:
     def _recv(
         self, chunks: tuple[int, ...], peers: list[int], plain: bool, sent: set[int], before: Sequence[Place | None]
     ) -> Instr:
+        if len(peers) > MAX_WAYS:
+            raise ScheduleError(
+                f"rank {self.rank} would reduce the messages of more than {MAX_WAYS} ranks in one step; ask for an "
+                "algorithm of more steps, such as 'ring' or 'tree'"
+            )
         after = self._settle(chunks, sent, before)
         held = [before[c] is not None for c in chunks]
         if plain or not any(held):

@@ -12,7 +12,6 @@ from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
-from hocket.collectives.calls import codecs
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
@@ -53,25 +52,25 @@ class Planner:
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
-        if options.codec is not None and algorithm.library:
+        if call.codec is not None and algorithm.library:
             raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, options, algorithm)
-        wire = codecs.wire(options.codec, call, how.name)
-        layout = call.layout(algorithm, self.rank, self.size, wire)
+        layout = call.layout(algorithm, self.rank, self.size)
         longest = max(layout.lengths, default=0)
-        itemsize = (wire or call.model.dtype).itemsize
+        itemsize = call.wire.itemsize
         exchanged = call.contract.traffic != "one way"
         segment = queue.segment_of(call.count * itemsize if exchanged else 0) // itemsize * itemsize
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
+        given = None if call.codec is None else call.model.dtype
         lowered = lower(
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
-            before=_applied(how.before, taken=wire and call.model.dtype), in_place=call.in_place and wire is None,
-            after=_applied(how.after, made=wire and call.model.dtype),
+            before=_applied(how.before, taken=given), in_place=call.in_place and given is None,
+            after=_applied(how.after, made=given),
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
@@ -82,16 +81,13 @@ class Planner:
 
     def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
-        wire = codecs.wire(options.codec, call, how.name) or call.model.dtype
         agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{options.within}"
-        agreed += f"|{options.codec}" if options.codec else ""
         where = queue.where + (f" within {options.within}" if options.within else "")
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         return {
-            "itemsize": wire.itemsize, "dtype": wire.code, "nbytes": call.count * wire.itemsize,
+            "itemsize": call.wire.itemsize, "dtype": call.wire.code, "nbytes": call.count * call.wire.itemsize,
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
-            "text": call.words(how.name, algorithm.name if special else None, options.codec) + where,
-            "site": caller_site(),
+            "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
         }  # fmt: skip
 
     def _met_plan(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> Plan:
@@ -144,14 +140,13 @@ class Planner:
             setting = wanted or asked(self.world.config.algorithm, collective)
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
-            # A close has a time limit, which MPI's waits have not.
-            unasked = wanted is None and options.codec is not None
-            if setting in LIBRARIES and (self.size == 1 or call.collective == "close" or unasked):
+            # A close has a time limit, which MPI's waits have not; and MPI carries elements as they are.
+            if setting in LIBRARIES and (self.size == 1 or call.collective == "close" or (call.codec and not wanted)):
                 setting = None
-            name = setting or self._usual(queue, call, how, options, commutative)
+            name = setting or self._usual(queue, call, how, commutative)
             chosen = self._named(queue, call, how, name)
             if setting and not wanted and self._lacks_lengths(call, chosen):
-                return registry.get(collective, self._usual(queue, call, how, options, commutative))
+                return registry.get(collective, self._usual(queue, call, how, commutative))
         if chosen.collective != collective:
             raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
         if self._lacks_lengths(call, chosen):
@@ -165,13 +160,12 @@ class Planner:
             )
         return chosen
 
-    def _usual(self, queue: Queue, call: Call, how: Resolved, options: Options, commutative: bool) -> str:
+    def _usual(self, queue: Queue, call: Call, how: Resolved, commutative: bool) -> str:
         """The choice where nobody asked for another."""
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
-        wire = codecs.wire(options.codec, call, how.name)
-        nbytes = call.count * (wire or call.model.dtype).itemsize
-        libraries = offered(self.world, call, how) if wire is None else ()
+        nbytes = call.count * call.wire.itemsize
+        libraries = offered(self.world, call, how) if call.codec is None else ()
         what = call.contract.collective
         return choose(self.members.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name
 

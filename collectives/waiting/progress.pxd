@@ -37,8 +37,7 @@ cdef struct Walk:               # over the engines in the queue, from the first
 
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil      # go on to the next engine; False: there is none
-cdef void take() noexcept nogil                 # the lock; for moments, and with the GIL only if that is kept meanwhile
-cdef void give() noexcept nogil
+cdef void wake() noexcept nogil                 # those who sleep until there is news
 cdef bint has_room(Core* e) noexcept nogil      # for this engine's runs; as long as the GIL is kept
 cdef void submit(Node* n) noexcept nogil        # queue it behind its engine's others; under the GIL
 cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive and

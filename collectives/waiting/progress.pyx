@@ -82,6 +82,7 @@ cdef int advance_queued(Core* e, bint in_call) noexcept nogil:
 
 
 cdef int advance_node(Core* e, Node* n) noexcept nogil:
+    """Try one queued run once, and count what it did."""
     cdef int rc
     if not n.counted:           # its turn has come
         n.counted = True
@@ -140,6 +141,7 @@ cdef inline int limited(Run* r, int rc) noexcept nogil:
 
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
+    """The lock is held for the look alone: what may be driven is claimed, and driven without it."""
     cdef bint found
     pthread_mutex_lock(&lock)
     w.place += w.place < nqueued and queued[w.place] == w.engine        # else another has taken its place
@@ -171,7 +173,6 @@ cdef int try_progress(bint caller) noexcept nogil:
 cdef void enlist(Core* e) noexcept nogil:
     """Behind those of its priority and above."""
     cdef uint32_t i = nqueued
-    e.listed = True
     while i > 0 and queued[i - 1].priority < e.priority:
         queued[i] = queued[i - 1]
         i -= 1
@@ -188,17 +189,12 @@ cdef void unlist(Core* e) noexcept nogil:
         found |= queued[i] == e
     if found:
         hk_store32(&nqueued, nqueued - 1)
-    e.listed = False
 
 
 # --------------------------------------------------------------------------------------------- from outside
 
 cdef bint has_room(Core* e) noexcept nogil:
-    cdef bint room
-    pthread_mutex_lock(&lock)
-    room = e.listed or nqueued < MAX_ENGINES
-    pthread_mutex_unlock(&lock)
-    return room
+    return hk_load32(&e.pending) or hk_load32(&nqueued) < MAX_ENGINES
 
 
 cdef void submit(Node* n) noexcept nogil:
@@ -209,18 +205,16 @@ cdef void submit(Node* n) noexcept nogil:
         (<Node*>n.core.tail).next = n
     n.core.tail = n
     n.core.others = others
-    hk_store32(&n.core.pending, 1)
-    if not n.core.listed:
+    if not n.core.pending:
+        hk_store32(&n.core.pending, 1)
         enlist(n.core)
     tell()
     pthread_mutex_unlock(&lock)
 
 
-cdef void take() noexcept nogil:
+cdef void wake() noexcept nogil:
     pthread_mutex_lock(&lock)
-
-
-cdef void give() noexcept nogil:
+    tell()
     pthread_mutex_unlock(&lock)
 
 
@@ -274,10 +268,10 @@ def end_after(uint64_t seen, double limit):
 def nudge():
     """Wake the threads in `end_after`: there is something else to look at."""
     global ends
-    take()
+    pthread_mutex_lock(&lock)
     ends += 1
     pthread_cond_broadcast(&one_ended)
-    give()
+    pthread_mutex_unlock(&lock)
 
 
 cdef void forked() noexcept:

@@ -117,7 +117,7 @@ cdef class Queued:
         cdef hk_wait w
         cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
         cdef uint64_t waited, checks = 0, until = 0, moves = 0
-        cdef bint failed, looks
+        cdef bint failed, looks, moved
         cdef pollfd fds[MAX_FDS]
         cdef Core* e = &self.engine.core
         if ended(&self.node) == BLOCKED and not may_drive(&self.engine.core, True):
@@ -131,17 +131,14 @@ cdef class Queued:
                 progress.waiting(1)
                 memset(&w, 0, sizeof(w))
                 while ended(&self.node) == BLOCKED:
-                    if progress.try_progress(True):
+                    moved = progress.try_progress(True)
+                    if until and hk_now() >= until:     # also while something moves: it may be others' runs
+                        break
+                    if moved:
                         hk_wait_reset(&w, &ladder, e.bell)
                         moves += 1
-                        if until == 0 and moves % MOVES:
-                            continue
-                        if until and hk_now() >= until:
-                            break
-                        waited, looks = 0, moves % MOVES == 0       # what moves may be others' runs
+                        waited, looks = 0, moves % MOVES == 0
                     else:
-                        if until and hk_now() >= until:
-                            break
                         waited = sleep.wait_step(&w, &ladder, e, fds, 0)
                         looks = waited // CHECK_NS != checks
                     if looks:

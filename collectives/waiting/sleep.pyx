@@ -32,7 +32,7 @@ cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nog
         n = gather_one(w.engine, mine, fds, n)
         hk_store32(&w.engine.busy, 0)
     if n >= 0 and mine.bell != NULL:
-        if n > nfds:
+        if n > nfds:                    # nobody sleeps on a bell and on descriptors at once
             return -1
         bell[0] = mine.bell
         if n == 0:

@@ -97,9 +97,10 @@ cdef int start() except -1:
     return 0
 
 
-def begin():
+cdef int begin() except -1:
+    """To start a thread lets the GIL go, so others may come here meanwhile."""
     global thread
-    with _beginning:            # several threads may queue their first run at once
+    with _beginning:
         if thread is None:
             hk_store32(&progress.stopping, 0)
             hk_store32(&leaves, 0)
@@ -114,9 +115,7 @@ def rest():
     with _beginning:
         if thread is not None:
             hk_store32(&leaves, 1)
-            progress.take()
-            news.tell()
-            progress.give()
+            progress.wake()
             thread.join(2)
             thread = None
             news.close_news()

@@ -78,14 +78,14 @@ def scale_array(out, x, factor):
     """
     dtype, source_dtype = from_numpy(out.dtype), from_numpy(x.dtype)
     cdef apply_fn function = find_apply(source_dtype.code, dtype.code)
+    if function == NULL and dtype is source_dtype:
+        raise ArgumentError(f"only numbers can be scaled, got {dtype.name}")
     if function == NULL:
-        one = dtype is source_dtype
-        raise ArgumentError(f"only numbers can be scaled, got {dtype.name}" if one
-                            else f"{source_dtype.name} cannot be converted to {dtype.name}")
-    cdef void *target = <void *><size_t>_writable(out)
-    cdef const void *source = <const void *><size_t>_like(x, out if dtype is source_dtype else x, 0)
+        raise ArgumentError(f"{source_dtype.name} cannot be converted to {dtype.name}")
     if x.shape != out.shape:
         raise ArgumentError(f"x has shape {x.shape}, out {out.shape}; they must be the same")
+    cdef void *target = <void *><size_t>_writable(out)
+    cdef const void *source = <const void *><size_t>_like(x, out if dtype is source_dtype else x, 0)
     cdef size_t count = out.size
     cdef double by = factor
     with nogil:

@@ -141,6 +141,10 @@ cdef class RingLane:
         reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
         return {"at": self.offset, "reads": reads, "reduces": FAR_REDUCED != NEVER}
 
+    def reduces_far(self, offers):
+        """Does every member read every other's memory, and reduce it too?  By all members' offers, so all say the same."""
+        return all(said and said["reduces"] and len(said["reads"]) == self.size - 1 for said in offers)
+
     def open(self, int peer, offer):
         """The channels (to, from) member `peer`."""
         cdef size_t offset

@@ -11,7 +11,8 @@ from worlds import WORLDS, Program, same, spread
 
 import hocket
 from hocket.algorithms import names
-from hocket.collectives.calls.codecs import CODECS, COLLECTIVES
+from hocket.collectives.calls.call import CODECS
+from hocket.collectives.calls.codecs import COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
 
