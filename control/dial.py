@@ -12,6 +12,7 @@ from collections.abc import Callable
 from hocket.control.handshake import ATTEMPT, Address, AuthError, Client, Connection, Hello, where
 from hocket.errors import TransportError
 
+LOOK = 0.1  # seconds between two looks at whether to go on
 ANSWER = 0.25  # seconds for a system to take a connection, before it is asked anew; doubled each time
 OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # what this host lacks: no use in waiting
 REFUSED = (errno.ECONNREFUSED, errno.ENOENT)  # the server is not up yet
@@ -40,13 +41,13 @@ def connect(
     """A blocking, authenticated connection to the server at `address`, waiting for a server that is not up yet.
 
     An AuthError is raised at once; a refused or dropped connection is tried again until `timeout` seconds are over.
-    `look` is called between attempts, and may raise to end them.
+    `look` is called now and then, and may raise to end the wait; not an OSError.
     """
     deadline, pause = time.monotonic() + timeout, 0.005
     while True:
         left = deadline - time.monotonic()
         try:
-            return dial(address, key, hello, max(0.01, min(left, ATTEMPT)))
+            return dial(address, key, hello, max(0.01, min(left, ATTEMPT)), look)
         except AuthError:
             raise
         except TransportError as why:
@@ -59,15 +60,17 @@ def connect(
         pause = min(2 * pause, 0.1)
 
 
-def dial(address: Address, key: bytes | None, hello: Hello, timeout: float) -> Connection:
+def dial(
+    address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None
+) -> Connection:
     """One attempt to connect and prove, in `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    sock = _open(address, deadline)
+    sock = _open(address, deadline, look)
     try:
         if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
             raise AuthError(f"{show(address)} is served by another user (uid {peer_uid(sock)})")
         client = Client(key or b"", hello, where(sock.getpeername()))
-        _introduce(sock, client, deadline)
+        _introduce(sock, client, deadline, look)
         sock.settimeout(None)
         return Connection.of(sock, client)
     except AuthError as why:
@@ -109,7 +112,7 @@ def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str,
     return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc]
 
 
-def _open(address: Address, deadline: float) -> socket.socket:
+def _open(address: Address, deadline: float, look: Callable[[], object]) -> socket.socket:
     """A connected socket.  A system too busy to take a connection drops it without a word, and the kernel asks again
     only after a second: this asks sooner."""
     patience = ANSWER
@@ -120,6 +123,7 @@ def _open(address: Address, deadline: float) -> socket.socket:
         except TransportError as why:
             if until == deadline or why.errno != errno.ETIMEDOUT:
                 raise
+        look()
         patience *= 2
 
 
@@ -149,11 +153,19 @@ def _open_once(address: Address, deadline: float) -> socket.socket:
     raise failed
 
 
-def _introduce(sock: socket.socket, client: Client, deadline: float) -> None:
+def _introduce(sock: socket.socket, client: Client, deadline: float, look: Callable[[], object]) -> None:
+    """A system takes connections for a process that is stopped, so the proof may never come."""
     sock.sendall(client.start)
     while not client.done:
-        sock.settimeout(max(0.01, deadline - time.monotonic()))
-        data = sock.recv(client.missing)
+        left = deadline - time.monotonic()
+        sock.settimeout(max(0.01, min(left, LOOK)))
+        try:
+            data = sock.recv(client.missing)
+        except TimeoutError:
+            if left <= LOOK:
+                raise
+            look()
+            continue
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "closed by the other side")
         sock.sendall(client.feed(data))

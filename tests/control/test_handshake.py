@@ -222,6 +222,22 @@ def test_connect_waits_for_a_server_that_comes_later(tmp_path):
     sock.close()
 
 
+def test_who_waits_for_a_stopped_server_looks_meanwhile_whether_to_go_on():
+    """Its system takes the connection; nothing more comes."""
+    began = time.monotonic()
+
+    def look():
+        if time.monotonic() - began > 0.5:
+            raise KeyError("enough")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(KeyError, match="enough"):
+            connect(("tcp", *silent.getsockname()), KEY, ME, 5, look)
+        assert time.monotonic() - began < 1.5
+        with pytest.raises(TransportError, match="ETIMEDOUT.*tried for 0.3 s"):
+            connect(("tcp", *silent.getsockname()), KEY, ME, 0.3)
+
+
 def test_a_refused_connection_names_the_address_the_errno_and_a_hint():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -108,7 +108,9 @@ def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, po
     """By all who are here, long before their time to meet is over."""
     address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
     ranks = [start.one(rank, 4, address, key=key, timeout=20.0) for rank in range(3)]
-    time.sleep(1.0)
+    for rank in ranks:
+        rank.hear("there", 20.0)
+    time.sleep(0.3)  # the hub may not have read who it is
     ranks[dead].process.kill()
     began = time.monotonic()
     for rank in ranks:
@@ -125,7 +127,8 @@ def test_no_rank_0_at_all(start, unix):
 
 def test_a_duplicate_rank_is_told_and_the_job_goes_on(start, unix):
     first = [start.one(0, 3, unix), start.one(1, 3, unix)]
-    time.sleep(0.5)
+    first[1].hear("there")
+    time.sleep(0.3)  # the hub may not have read who it is
     told = start.one(1, 3, unix).hear("error")
     assert told["error"] == "ArgumentError"
     assert f"rank 1 is taken by process {first[1].process.pid}" in told["text"]
@@ -139,7 +142,7 @@ def test_a_duplicate_rank_is_told_and_the_job_goes_on(start, unix):
 def test_a_second_rank_0_is_told(start, unix, ports, transport):
     address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
     first = start.one(0, 2, address, key=key)
-    time.sleep(0.5)
+    first.hear("there")
     told = start.one(0, 2, address, key=key).hear("error")
     assert told["error"] == "ArgumentError" and f"rank 0 is taken by process {first.process.pid}" in told["text"]
     start.one(1, 2, address, key=key).hear("joined")
@@ -152,8 +155,7 @@ def test_another_size_is_told(start, unix):
 
 
 def test_wrong_key_is_told(start, ports):
-    start.one(0, 2, ("tcp", "127.0.0.1", ports[0]), key=KEY)
-    time.sleep(0.3)
+    start.one(0, 2, ("tcp", "127.0.0.1", ports[0]), key=KEY).hear("there")
     told = start.one(1, 2, ("tcp", "127.0.0.1", ports[0]), key=b"x" * 32, wrong_key=0.5).hear("error")
     assert told["error"] == "AuthError" and "HOCKET_SECRET" in told["text"]
 
@@ -193,8 +195,7 @@ def test_strangers_on_the_candidate_ports_do_not_confuse(start, ports):
 
 
 def test_another_jobs_hub_with_the_same_key_is_passed_by(start, ports):
-    start.one(0, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="other")
-    time.sleep(0.4)
+    start.one(0, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="other").hear("there")
     ranks = [start.one(rank, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="mine") for rank in (0, 1)]
     for rank in ranks:
         rank.hear("joined")

@@ -26,6 +26,8 @@ def attempt(call, *args):
         gone = list(getattr(why, "missing", getattr(why, "ranks", ())))
         return {"error": type(why).__name__, "text": str(why), "gone": gone}
 key = bytes.fromhex(spec["key"]) if spec["key"] else None
+settle = rendezvous.Meet._settle
+rendezvous.Meet._settle = lambda meet, session: tell(there=True) or settle(meet, session)
 made = attempt(rendezvous.join, spec["rank"], spec["size"], spec["address"], key, spec["job"], spec["timeout"])
 if "error" in made:
     tell(**made)
@@ -50,7 +52,10 @@ for line in sys.stdin:
 
 
 class Rank:
-    """One process that joins and then does what it is told; `hear(kind)` is the next thing of that kind it tells."""
+    """One process that joins and then does what it is told; `hear(kind)` is the next thing of that kind it tells.
+
+    "there": it has found the hub, or is it.  "joined": so have all.  "error": what was raised instead.
+    """
 
     def __init__(self, rank, size, address, key=None, timeout=10.0, job="job", wrong_key=5.0):
         spec = {"rank": rank, "size": size, "address": address, "key": key and key.hex(), "job": job}
