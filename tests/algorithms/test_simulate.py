@@ -249,20 +249,20 @@ def test_two_levels_beat_the_flat_ring_over_slow_links() -> None:
 @pytest.mark.parametrize("name", ["recursive_doubling", "double_binary_tree", "ring"])
 def test_thousands_of_ranks(name: str) -> None:
     """10,000 take 3.8 s, 1.2 s and 0.3 s (`hocket simulate allreduce --size 10000`)."""
-    start = time.perf_counter()
+    start = time.process_time()
     found = simulate(get("allreduce", name), 2048, N, FLAT)
-    assert time.perf_counter() - start < 4
+    assert time.process_time() - start < 4
     assert found.seconds > 22 * A
 
 
 def test_what_would_take_too_long_is_refused() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     lame = replace(get("allreduce", "ring"), period=lopsided)
     with pytest.raises(ArgumentError, match="10000 ranks, 1000000 bytes: more than 199,980,000 steps would have to be"):
         simulate(lame, 10_000, 1e6, FLAT)
     with pytest.raises(ArgumentError, match="take fewer ranks or bytes"):
         simulate(get("broadcast", "chain"), 1000, 1 << 30, FLAT, segment=1 << 18)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_so_many_rates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

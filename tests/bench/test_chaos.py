@@ -114,6 +114,15 @@ def seen(*of_rank_0: dict[str, Any], how: str = "kill", began: float = 1.0, vict
     return Seen(victim, how, AT, AT, said, codes, ["", ""])
 
 
+def meeting(late: float) -> Seen:
+    """Rank 2 was killed before rank 0, which was held back for so long, had come; rank 1 found nobody."""
+    first, hub = AT - MEETING, AT - MEETING + late
+    said: list[list[dict[str, Any]]] = [[{"state": "init", "turn": 0, "at": at}] for at in (hub, first, first)]
+    said[0] += [lost(2, late - MEETING), CLOSED]
+    said[1] += [lost(0, 0.0, "TimeoutError"), CLOSED]
+    return Seen(2, "kill", AT - 1, AT - 1, said, [0, 0, -signal.SIGKILL], ["", "", ""])
+
+
 LATER = {"second": "refused", "elsewhere": True}
 CLOSED = {"closed": 0.1, "how": "", "left": []}
 
@@ -125,6 +134,7 @@ def test_what_is_right() -> None:
         seen(lost(2, TIMEOUT + VERDICT, "TimeoutError"), CLOSED, how="stop", victim=0),
         seen(lost(1, TIMEOUT, "TimeoutError"), {**LATER, "seconds": TIMEOUT}, how="stop"),
         seen(lost(1, MEETING, "TimeoutError"), CLOSED, turn=1),  # it was not yet in the meeting that we are in
+        meeting(MEETING),
     ):
         assert judge(fine, 0.5).wrong == []
     paused = replace(seen({"finished": True}, CLOSED, how="pause"), codes=[0, 0])
@@ -137,6 +147,7 @@ def test_what_is_right() -> None:
     [
         (seen(lost(1, LIMIT + 0.6)), "knew it after 1.60 s"),
         (seen(lost(0)), "did not name [1]"),
+        (meeting(1.0), "rank 1 raised after 1.00 s TimeoutError naming [0]"),
         (seen(lost(1, error="MismatchError")), "raised after 0.05 s MismatchError"),
         (seen(lost(1, error="TimeoutError")), "raised after 0.05 s TimeoutError"),
         (seen(), "raised nothing"),
