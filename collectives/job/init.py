@@ -21,7 +21,8 @@ from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import World
 from hocket.collectives.tuning import cache
-from hocket.collectives.waiting import queued, thread
+from hocket.collectives.waiting import queued
+from hocket.collectives.waiting.pool import pool
 from hocket.control import encryption
 from hocket.control.reactor import Reactor
 from hocket.control.session import Session
@@ -239,7 +240,7 @@ def _leave() -> None:
             exit_code.at_least(1)
         except Exception:
             log.debug("at exit", exc_info=True)
-    thread.stop()
+    pool.rest()
     job = sys.modules.get("hocket.transports.mpi.job")
     if job is not None:
         job.leave()

@@ -18,7 +18,7 @@ from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.opener import Opener
-from hocket.collectives.waiting import thread
+from hocket.collectives.waiting.pool import pool
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Verdict, Waiting
 from hocket.errors import ArgumentError, MismatchError, TransportError
@@ -235,7 +235,7 @@ class World:
         with _opening:
             _open.discard(self)
             if not _open:
-                thread.rest()
+                pool.rest()
 
 
 def _without_it() -> Account:

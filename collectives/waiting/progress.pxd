@@ -16,7 +16,8 @@ cdef pthread_mutex_t lock           # guards the queue, the lists of runs in its
 cdef Core* queued[MAX_ENGINES]
 cdef uint32_t nqueued               # engines in it: written under the lock, looked at without
 cdef uint32_t drivers               # threads that wait and drive what is queued; atomic
-cdef uint32_t stopping              # the process ends; atomic
+cdef bint led                       # does a thread of hocket's own drive?  Under the lock
+cdef uint32_t ends                  # runs that have ended in this process, as a clock: it only grows; atomic
 
 
 cdef struct Node:               # one queued run
@@ -37,13 +38,13 @@ cdef struct Walk:               # over the engines in the queue, from the first
 
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil      # go on to the next engine; False: there is none
-cdef void wake() noexcept nogil                 # those who sleep until there is news
+cdef void rouse() noexcept nogil                # lock held: wake those who sleep until there is news, and have a leader
+cdef void wake() noexcept nogil                 # ... without the lock
+cdef void dismiss() noexcept nogil              # wake all of hocket's own threads, as they are to end
 cdef bint has_room(Core* e) noexcept nogil      # for this engine's runs; as long as the GIL is kept
 cdef void submit(Node* n) noexcept nogil        # queue it behind its engine's others; under the GIL
 cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive and
                                                 # nobody else drives, once
+cdef void follow(uint32_t* leaves) noexcept nogil       # lock held: sleep until nobody leads, and lead
 cdef void waiting(int change) noexcept nogil    # a thread begins (+1) or ends (-1) to call try_progress
-cdef void end() noexcept nogil
-cdef uint32_t ended_since_reaped() noexcept nogil
-cdef void reaped() noexcept nogil
 cdef void forked() noexcept

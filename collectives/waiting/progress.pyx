@@ -2,7 +2,7 @@
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever claims an engine
-(`Core.busy`) drives it: the progress thread (thread.pyx), or a caller that waits, which so runs its own operation without
+(`Core.busy`) drives it: hocket's own thread (lead.pyx), or a caller that waits, which so runs its own operation without
 a hand-off.  Two threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments:
 never while data moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
 """
@@ -20,27 +20,20 @@ from hocket.collectives.waiting.news cimport tell
 cdef extern from "system/atomics.h" nogil:
     void hk_add32(uint32_t*, uint32_t)
 
-cdef extern from "time.h" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    enum: CLOCK_REALTIME
-    int clock_gettime(int, timespec*)
-
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_cond_t:
         pass
     int pthread_mutex_init(pthread_mutex_t*, void*)
     int pthread_cond_init(pthread_cond_t*, void*)
+    int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_broadcast(pthread_cond_t*)
-    int pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, const timespec*)
+    int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
-nqueued = drivers = stopping = 0
-cdef uint32_t nended = 0        # runs that ended since the last reaping; atomic
-cdef pthread_cond_t one_ended
-cdef uint64_t ends = 1          # 1 + the runs that ended, ever, + nudges
+nqueued = drivers = ends = 0
+led = False
+cdef pthread_cond_t vacant      # told when a follower is to lead
 pthread_mutex_init(&lock, NULL)
-pthread_cond_init(&one_ended, NULL)
+pthread_cond_init(&vacant, NULL)
 
 
 # --------------------------------------------------------------------------------- progress, engine claimed
@@ -104,7 +97,6 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
 
 cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept nogil:
     """It has ended.  Was it the last?  Then a thread that sees that may drop the engine, which is not touched again."""
-    global ends
     cdef bint last
     pthread_mutex_lock(&lock)
     if before == NULL:
@@ -120,10 +112,8 @@ cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept no
             hk_store32(&e.busy, 0)
         hk_store32(&e.pending, 0)
     hk_store32(&n.status, <uint32_t>rc)         # from here on its owner may free it
-    hk_add32(&nended, 1)
-    ends += 1
-    pthread_cond_broadcast(&one_ended)          # costs nothing if nobody waits
-    tell()
+    hk_add32(&ends, 1)
+    rouse()
     pthread_mutex_unlock(&lock)
     return last
 
@@ -208,13 +198,33 @@ cdef void submit(Node* n) noexcept nogil:
     if not n.core.pending:
         hk_store32(&n.core.pending, 1)
         enlist(n.core)
+    rouse()
+    pthread_mutex_unlock(&lock)
+
+
+cdef void follow(uint32_t* leaves) noexcept nogil:
+    global led
+    while led and not hk_load32(leaves):
+        pthread_cond_wait(&vacant, &lock)
+    led = True
+
+
+cdef void rouse() noexcept nogil:
+    if not led:
+        pthread_cond_signal(&vacant)            # costs nothing if none follows
+    tell()
+
+
+cdef void dismiss() noexcept nogil:
+    pthread_mutex_lock(&lock)
+    pthread_cond_broadcast(&vacant)
     tell()
     pthread_mutex_unlock(&lock)
 
 
 cdef void wake() noexcept nogil:
     pthread_mutex_lock(&lock)
-    tell()
+    rouse()
     pthread_mutex_unlock(&lock)
 
 
@@ -222,61 +232,13 @@ cdef void waiting(int change) noexcept nogil:
     hk_add32(&drivers, <uint32_t>change)
 
 
-cdef uint32_t ended_since_reaped() noexcept nogil:
-    return hk_load32(&nended)
-
-
-cdef void reaped() noexcept nogil:
-    hk_store32(&nended, 0)
-
-
 elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress, waiting
-
-
-# ----------------------------------------------------------------------------------------------------- ends
-
-cdef void end() noexcept nogil:
-    """No run will go forward any more: the threads in `end_after` may go."""
-    pthread_mutex_lock(&lock)
-    hk_store32(&stopping, 1)
-    pthread_cond_broadcast(&one_ended)
-    pthread_mutex_unlock(&lock)
-
-
-def end_after(uint64_t seen, double limit):
-    """Sleep until more than `seen` runs have ended in this process (or `nudge`, or `limit` seconds have passed).
-
-    Returns the new number, 0 when the process ends.
-    """
-    cdef uint64_t found
-    cdef timespec until
-    clock_gettime(CLOCK_REALTIME, &until)
-    until.tv_sec += <long>limit
-    until.tv_nsec += <long>((limit - <long>limit) * 1e9)
-    if until.tv_nsec >= 1000000000:
-        until.tv_sec, until.tv_nsec = until.tv_sec + 1, until.tv_nsec - 1000000000
-    with nogil:
-        pthread_mutex_lock(&lock)
-        while ends == seen and not hk_load32(&stopping):
-            if pthread_cond_timedwait(&one_ended, &lock, &until) != 0:
-                break
-        found = ends
-        pthread_mutex_unlock(&lock)
-    return 0 if hk_load32(&stopping) else found
-
-
-def nudge():
-    """Wake the threads in `end_after`: there is something else to look at."""
-    global ends
-    pthread_mutex_lock(&lock)
-    ends += 1
-    pthread_cond_broadcast(&one_ended)
-    pthread_mutex_unlock(&lock)
 
 
 cdef void forked() noexcept:
     """In a forked child: the queue belongs to the parent."""
-    global nqueued, drivers
+    global nqueued, drivers, led
     pthread_mutex_init(&lock, NULL)
-    pthread_cond_init(&one_ended, NULL)
+    pthread_cond_init(&vacant, NULL)
     nqueued = drivers = 0
+    led = False

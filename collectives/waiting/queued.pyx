@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from hocket.collectives.waiting cimport news, progress, sleep, thread
+from hocket.collectives.waiting cimport lead, news, progress, sleep
 from hocket.collectives.engine.drive cimport CHECK_NS, MAX_FDS, run_free, run_init, slow_check
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.placed cimport Placed
@@ -18,11 +18,13 @@ from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_view
 
 from hocket.collectives.failures.callsite import caller, shown_site
+from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError, Error
 
 cdef enum: MOVES = 4096         # passes that moved something, after which a waiting thread looks at signals
 
-PENDING = {}    # works the progress thread may touch, kept alive whether or not the caller keeps them
+PENDING = {}    # works that hocket's own threads may touch, kept alive whether or not the caller keeps them
+cdef uint32_t reaped = 0        # progress.ends, when those that had ended were let go
 
 
 cdef inline int ended(Node* n) noexcept nogil:
@@ -69,10 +71,10 @@ cdef class Queued:
 
     cdef int enqueue(self, bint numbered) except -1:
         reap_ended()
-        news.open_news()
         if not progress.has_room(self.node.core):
             raise Error("too many communicators have asynchronous calls under way; wait for some of them first")
-        thread.start()
+        if not lead.there:
+            pool.begin()
         PENDING[id(self)] = self
         if numbered:            # counted and queued in one go, under the GIL: other threads may call at once
             self.engine.number(&self.node.run, self.plan)
@@ -181,9 +183,11 @@ cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn 
 
 cdef int reap_ended() except -1:
     """Let go of the works that ended.  A failed one stays until its communicator is stopped: others ask about it."""
-    if not progress.ended_since_reaped():
+    global reaped
+    cdef uint32_t ends = hk_load32(&progress.ends)
+    if ends == reaped:
         return 0
-    progress.reaped()
+    reaped = ends
     for key, work in list(PENDING.items()):
         status = ended(&(<Queued>work).node)
         if status == DONE or status != BLOCKED and (<Queued>work).engine.core.aborted:
@@ -235,7 +239,7 @@ def forked():
     """In a forked child: the queue belongs to the parent."""
     progress.forked()
     news.forked()
-    thread.forked()
+    lead.forked()
     for work in PENDING.values():
         hk_store32(<uint32_t*>&(<Queued>work).node.status, <uint32_t>ABORTED)   # nobody here will run it
     PENDING.clear()

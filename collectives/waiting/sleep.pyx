@@ -89,13 +89,16 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
     return waited
 
 
-cdef void sleep_until_told(uint32_t* leaves) noexcept nogil:
-    """Until a run is queued, while none is; not if `leaves` is set."""
+cdef void sleep_until_told(uint32_t seen, bint idle, uint32_t* leaves, int ms) noexcept nogil:
+    """Until more than `seen` runs have ended or one is queued, at most `ms` milliseconds (-1: any time).
+
+    `idle`: only if none is queued.  Not if `leaves` is set.
+    """
     cdef pollfd fd
     fd.fd, fd.events, fd.revents = news.news, POLLIN, 0
     news.before_sleep()
-    if hk_load32(&progress.nqueued) == 0 and not hk_load32(leaves):
-        poll(&fd, 1, -1)
+    if hk_load32(&progress.ends) == seen and not hk_load32(leaves) and not (idle and hk_load32(&progress.nqueued)):
+        poll(&fd, 1, ms)
     news.after_sleep(fd.revents != 0)
 
 

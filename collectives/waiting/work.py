@@ -10,7 +10,7 @@ from typing import Any
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.shortcut import group_opened
-from hocket.collectives.waiting.completer import completer
+from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.queued import Queued
 
 DONE = CODES["done"]
@@ -82,7 +82,7 @@ class Work:
                 yield from asyncio.sleep(LOOK).__await__()
         elif not self.done():
             told: asyncio.Future[None] = loop.create_future()
-            completer.add(_Coroutine(self._queued, told))
+            pool.add(_Coroutine(self._queued, told))
             yield from told.__await__()
         return self.result()
 

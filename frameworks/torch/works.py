@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 import hocket
-from hocket.collectives.waiting.completer import completer
+from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.work import Work as Handle
 from hocket.torch.failing import as_torch
 from hocket.torch.streams import Side, side_of
@@ -135,7 +135,7 @@ class Work(_Base):  # type: ignore[misc]
         if self.over():
             self.complete()
         else:
-            completer.add(self)
+            pool.add(self)
         return self._future
 
     def complete(self) -> None:

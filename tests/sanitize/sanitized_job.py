@@ -89,7 +89,7 @@ def in_threads() -> None:
     for _ in range(40):
         with hocket.local_world(2) as world:
             world.run(leave_at_once)
-        del world  # the engines go while the progress thread still looks for work
+        del world  # the engines go while hocket's own thread still looks for work
 
 
 def in_processes() -> None:

@@ -127,7 +127,7 @@ def test_init_and_close(transport: str, tmp_path: pathlib.Path) -> None:
             said = facts(end)
             same(said, rss=5 << 20)
             # One for asynchronous calls per process; nothing of the control plane.
-            assert set(said["after"]["names"]) <= {"MainThread", "hocket-progress"}, said
+            assert set(said["after"]["names"]) <= {"MainThread", "hocket-pool"}, said
 
 
 MIXED = """

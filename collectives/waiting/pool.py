@@ -1,0 +1,126 @@
+"""hocket's own threads, for the whole process: one leads and the others follow (lead.pyx), while none tells.
+
+The leader drives what is queued.  When a call has ended that somebody awaits (a future of asyncio's or of torch's), it
+goes to tell them, and a follower leads meanwhile: a callback may take long, or wait for other calls.
+
+Source: Schmidt et al., "Leader/Followers", PLoP 2000.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Protocol
+
+from hocket.collectives.waiting.lead import awaits, gone, lead, leave, stand_back, stay
+
+log = logging.getLogger("hocket")
+LOOK = 0.5
+"""Seconds between two looks at a call that does not end."""
+FREE = 2
+"""Threads that are kept while calls are awaited: a leader, and one that leads while it looks whom to tell."""
+LEAVING = 2.0
+"""Seconds to wait for threads that are to end."""
+
+
+class Awaited(Protocol):
+    """What somebody waits for."""
+
+    def over(self) -> bool:
+        """Has it ended, well or not, or does nobody wait any more?  Never waits, and raises nothing."""
+
+    def complete(self) -> None:
+        """Tell those that wait; called once, when it is over."""
+
+    def look(self, seconds: float) -> None:
+        """What a thread that has waited for `seconds` does now and then: look whether a rank is gone."""
+
+
+class Pool:
+    """One for the process: `pool`."""
+
+    def __init__(self) -> None:
+        self._awaited: list[tuple[Awaited, float]] = []
+        """Each with the time at which it came."""
+        self._free = 0  # threads that do not tell just now
+        self._looked = 0.0
+        self._changed = threading.Condition()
+
+    def begin(self) -> None:
+        """A run is queued: have a leader."""
+        with self._changed:
+            stay()
+            self._have(1)
+
+    def add(self, awaited: Awaited) -> None:
+        """Complete it when it is over."""
+        with self._changed:
+            self._awaited.append((awaited, time.monotonic()))
+            stay()
+            self._have(FREE)
+            awaits(True)
+
+    def rest(self) -> None:
+        """No run is queued, nor can be: tell what is to be told, and end.  The next run starts threads again."""
+        with self._changed:
+            leave()
+            self._changed.wait_for(lambda: self._free == 0, LEAVING)
+            gone()
+
+    def _have(self, number: int) -> None:
+        """Under the lock: have so many free threads."""
+        while self._free < number:
+            self._free += 1
+            threading.Thread(target=self._serve, name="hocket-pool", daemon=True).start()
+
+    def _serve(self) -> None:
+        stand_back()
+        while True:
+            stays = lead()
+            found = self._over()
+            if found is None:
+                if not stays:
+                    break
+                self._look()
+                continue
+            try:
+                found.complete()
+            except Exception:
+                log.exception("%s could not be completed", found)
+            del found  # or it, and its arrays, would live while this thread leads
+            with self._changed:
+                if self._free >= FREE:  # others have come meanwhile
+                    return
+                self._free += 1
+        with self._changed:
+            self._free -= 1
+            self._changed.notify_all()
+
+    def _over(self) -> Awaited | None:
+        """One that is over, for this thread to complete while another leads; None if none of those that wait is."""
+        with self._changed:
+            for i, (awaited, _) in enumerate(self._awaited):
+                if awaited.over():
+                    del self._awaited[i]
+                    self._free -= 1
+                    self._have(1)
+                    awaits(bool(self._awaited))  # others may be over too
+                    return awaited
+        return None
+
+    def _look(self) -> None:
+        """What waiting threads do now and then: is a rank gone, or stuck in another call?"""
+        now = time.monotonic()
+        with self._changed:
+            if now - self._looked < LOOK:
+                return
+            self._looked = now
+            oldest = self._awaited[:1]
+        for awaited, since in oldest:
+            awaited.look(now - since)
+
+
+pool = Pool()
+os.register_at_fork(after_in_child=lambda: pool.__init__())  # type: ignore[misc]

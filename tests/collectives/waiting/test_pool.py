@@ -1,0 +1,100 @@
+"""hocket's own threads: who tells of an end holds up nobody, and there are no more of them than are needed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.waiting.pool import FREE, Pool, pool
+from hocket.collectives.waiting.work import Work
+
+
+class Told:
+    """What awaits `ended`, and then does `act`."""
+
+    def __init__(self, ended: Callable[[], bool], act: Callable[[], object] = lambda: None) -> None:
+        self.ended, self.act, self.told = ended, act, threading.Event()
+
+    def over(self) -> bool:
+        return self.ended()
+
+    def complete(self) -> None:
+        self.act()
+        self.told.set()
+
+    def look(self, seconds: float) -> None:
+        pass
+
+
+def own() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "hocket-pool"]
+
+
+def soon(true: Callable[[], bool]) -> bool:
+    """Within 20 s."""
+    deadline = time.monotonic() + 20
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return true()
+
+
+@pytest.fixture
+def alone() -> Pool:
+    """The process's pool, with no thread."""
+    pool.rest()
+    assert not own()
+    return pool
+
+
+def test_each_waits_for_the_next(alone: Pool) -> None:
+    """Ten callbacks, each of which ends when the one after it has ended; then the threads are no more than before."""
+    chain = [Told(lambda: True)]
+    for _ in range(10):
+        after = chain[-1].told
+        chain.append(Told(lambda: True, lambda after=after: after.wait(20)))  # type: ignore[misc]
+    for one in reversed(chain):
+        alone.add(one)
+    assert all(one.told.wait(20) for one in chain)
+    assert soon(lambda: len(own()) <= FREE)
+    alone.rest()
+    assert not own()
+
+
+def test_what_is_over_is_told_before_the_threads_end(alone: Pool) -> None:
+    last = [Told(lambda: True) for _ in range(100)]
+    for one in last:
+        alone.add(one)
+    alone.rest()
+    assert all(one.told.wait(20) for one in last) and soon(lambda: not own())
+
+
+def test_one_whose_callback_fails_is_not_the_last(alone: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    alone.add(Told(lambda: True, lambda: 1 // 0))
+    fine = Told(lambda: True)
+    alone.add(fine)
+    assert fine.told.wait(20) and soon(lambda: "could not be completed" in caplog.text)
+    alone.rest()
+
+
+def test_an_end_is_told_while_every_other_thread_is_in_a_callback() -> None:
+    """Whoever has brought it about: a waiting thread of the user's, or the leader."""
+
+    def check(comm: Communicator) -> None:
+        for i in range(300):
+            work = comm.allreduce(np.ones(2), async_op=True)
+            assert isinstance(work, Work)
+            told = Told(work.done)
+            pool.add(Told(lambda: True, lambda told=told: told.told.wait(20)))  # type: ignore[misc]
+            pool.add(told)
+            if i % 2:
+                work.wait()
+            assert told.told.wait(20), i
+            work.wait()
+
+    hocket.local_world(2).run(check)
