@@ -71,7 +71,7 @@ def extension(name):
         [f"src/hocket/{name.replace('.', '/')}.pyx"],
         include_dirs=["src/hocket", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", *STRIP[0], *EXTRA],
+        extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", *STRIP[0], *EXTRA],
         extra_link_args=[*STRIP[1], *EXTRA],
         depends=HEADERS,
     )

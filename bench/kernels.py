@@ -1,6 +1,7 @@
-"""How fast are the reduction kernels?  `python -m hocket.bench.kernels [--level avx2]`
+"""How fast are the reduction kernels, and the codecs?  `python -m hocket.bench.kernels [--level avx2]`
 
 GB/s of memory traffic: (k + 1) n bytes for a sum of k inputs, 2n for memcpy (np.copyto), 3n for np.add of two.
+Of a codec: GB/s of float32, those of all operands where it sums; a copy's are counted once.
 What a call costs on empty arrays is subtracted: the engine calls the kernels without Python.  Medians of repeated
 calls, all in one run; only the ratios within a table mean anything on a shared machine.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES, DType
 
@@ -74,6 +76,22 @@ def row(dtype: DType, np_dtype: np.dtype[Any], nbytes: int) -> list[float]:
     return rates
 
 
+def coded(codec: Codec, nbytes: int) -> list[float]:
+    """GB/s of memcpy, encode, decode, and sums of two and four operands."""
+    x = np.random.default_rng(1).standard_normal(nbytes // 4).astype(np.float32)
+    y, wires = np.empty_like(x), np.empty((5, -(-len(x) // codec.block) * codec.itemsize), np.uint8)
+    for wire in wires[1:]:
+        reduce.encode_array(wire, x, codec)
+    calls: list[tuple[int, Callable[[], object]]] = [
+        (1, lambda: np.copyto(y, x)),
+        (1, lambda: reduce.encode_array(wires[0], x, codec)),
+        (1, lambda: reduce.decode_array(y, wires[1], codec)),
+        (2, lambda: reduce.fold_arrays(wires[0], [*wires[1:3]], codec)),
+        (4, lambda: reduce.fold_arrays(wires[0], [*wires[1:]], codec)),
+    ]
+    return [operands * nbytes / seconds(call) / 1e9 for operands, call in calls]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", choices=reduce.levels(), default=reduce.levels()[-1])
@@ -85,6 +103,10 @@ def main() -> None:
             np_dtype = numpy_dtype(dtype)
             if np_dtype is not None and dtype.kind != "opaque":
                 print(f"{dtype.name:<16}" + "".join(f"{rate:10.1f}" for rate in row(dtype, np_dtype, nbytes)))
+        print()
+        print(f"{name:<14}  GB/s: memcpy    encode    decode   sum k=2   sum k=4")
+        for codec in CODECS:
+            print(f"{codec.name:<16}" + "".join(f"{rate:10.1f}" for rate in coded(codec, nbytes)))
         print()
 
 

@@ -28,6 +28,10 @@ class DType(NamedTuple):
     kind: str
     numpy: str
     torch: str
+    @property
+    def block(self) -> int:
+        """Elements of an array that become one on the wire; more for a Codec (codecs.py)."""
+        return 1
 
     def __str__(self) -> str:
         return self.name

@@ -28,7 +28,7 @@ TRANSPORTS = ("shm", "tcp", "hosts")
 """Shared memory; TCP on one host; both, on two hosts that are network namespaces (hosts.py)."""
 STACKS = signal.SIGUSR1
 """Makes a rank write down where all its threads are."""
-EMPTY = " (an empty folder)"
+EMPTY = " (a folder with nothing but a socket)"
 LOOK = 0.005
 """Seconds between two looks at which ranks have ended."""
 _ports = 20000 + os.getpid() % 9000
@@ -159,7 +159,7 @@ def _shared_memory() -> set[str]:
 
 
 def _is_empty(path: str) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
+    return os.path.isdir(path) and all(pathlib.Path(path, name).is_socket() for name in os.listdir(path))
 
 
 def _session(leader: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ shapes.py makes it from the caller's arguments.  The engine knows bytes, the alg
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,18 @@ from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.plans.lower import IN, OUT, Layout, Place, cut, offsets
+from hocket.kernels.codecs import CODECS as BLOCKS
+from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DType, by_name
 
-CODECS = {"fp16": by_name("float16"), "bf16": by_name("bfloat16")}
-"""By name: the dtype that float32 becomes.  Sums are taken in float32 and rounded once for each message."""
+CODECS: dict[str, DType | Codec] = {
+    "fp16": by_name("float16"), "bf16": by_name("bfloat16"), **{codec.name: codec for codec in BLOCKS}
+}  # fmt: skip
+"""By name: what float32 becomes.  Sums are taken in float32 and rounded once for each message."""
+
+Chunks = tuple[Sequence[int], Callable[[int], Place], Callable[[int], Place]]
+"""The elements of each chunk, and where it lies: the place of one that this rank brings, and of one that it wants, with
+offsets in elements."""
 
 
 @dataclass
@@ -46,9 +55,14 @@ class Call:
         return buffer
 
     @property
-    def wire(self) -> DType:
+    def wire(self) -> DType | Codec:
         """What its elements are on the wire."""
         return self.model.dtype if self.codec is None else CODECS[self.codec]
+
+    def on_wire(self, count: int) -> int:
+        """Bytes of so many elements on the wire; the last block may be short."""
+        wire = self.wire
+        return -(-count // wire.block) * wire.itemsize
 
     @property
     def gpu(self) -> int:
@@ -93,32 +107,31 @@ class Call:
 
     def layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
         """Where the chunks of `algorithm` lie."""
-        there, ratio = self._layout(algorithm, rank, size), self.model.dtype.itemsize // self.wire.itemsize
-        if ratio == 1:
-            return there
+        counts, source, target = self._chunks(algorithm, rank, size)
+        width = self.model.dtype.itemsize
 
         def here(place: Callable[[int], Place]) -> Callable[[int], Place]:
-            return lambda chunk: (place(chunk)[0], place(chunk)[1] * ratio)
+            return lambda chunk: (place(chunk)[0], place(chunk)[1] * width)
 
-        return Layout(there.lengths, here(there.source), here(there.target))
+        held = counts if self.wire.block > 1 else None
+        return Layout([self.on_wire(n) for n in counts], here(source), here(target), held)
 
-    def _layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
-        """Where they would lie in arrays of what is on the wire."""
-        itemsize = self.wire.itemsize
+    def _chunks(self, algorithm: Algorithm, rank: int, size: int) -> Chunks:
         source = OUT if self.in_place else IN
         if self.collective == "alltoall":
-            return _alltoall(self.counts or (), rank, size, itemsize)
+            return _alltoall(self.counts or (), rank, size)
         if self.counts is None:
-            lengths = cut(self.count, algorithm.chunks(size), itemsize)
-            at = offsets(lengths)
-            spare = [max(lengths, default=0)] * algorithm.scratch
-            return Layout([*lengths, *spare], lambda c: (source, at[c]), lambda c: (OUT, at[c]))
-        lengths = [n * itemsize for n in self.counts]
-        at = offsets(lengths)
+            wire = self.wire
+            pieces = cut(-(-self.count // wire.block), algorithm.chunks(size), wire.itemsize)
+            ends = [min(at // wire.itemsize * wire.block, self.count) for at in (*offsets(pieces), sum(pieces))]
+            counts = [end - begin for begin, end in itertools.pairwise(ends)]
+            spare = [max(counts, default=0)] * algorithm.scratch
+            return [*counts, *spare], lambda c: (source, ends[c]), lambda c: (OUT, ends[c])
+        at = offsets(self.counts)
         if self.collective in ("allgather", "gather"):
             mine = (OUT, at[rank]) if self.in_place else (IN, 0)
-            return Layout(lengths, lambda c: mine, lambda c: (OUT, at[c]))
-        return Layout(lengths, lambda c: (IN, at[c]), lambda c: (OUT, 0))
+            return self.counts, lambda c: mine, lambda c: (OUT, at[c])
+        return self.counts, lambda c: (IN, at[c]), lambda c: (OUT, 0)
 
 
 def shortened(counts: Sequence[int]) -> str:
@@ -127,14 +140,13 @@ def shortened(counts: Sequence[int]) -> str:
     return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:6], '...', shown[-1]])}]"
 
 
-def _alltoall(counts: Sequence[int], rank: int, size: int, itemsize: int) -> Layout:
+def _alltoall(counts: Sequence[int], rank: int, size: int) -> Chunks:
     """Chunk s*size + d goes from s to d; this rank knows the lengths of those that it sends or receives."""
-    to = [n * itemsize for n in counts[:size]]
-    of = [n * itemsize for n in counts[size:]]
+    to, of = counts[:size], counts[size:]
     equal = len(set(counts)) == 1
-    lengths = [
+    each = [
         to[d] if s == rank or equal else of[s] if d == rank else 0
         for s in range(size) for d in range(size)
     ]  # fmt: skip
     sends, receives = offsets(to), offsets(of)
-    return Layout(lengths, lambda c: (IN, sends[c % size]), lambda c: (OUT, receives[c // size]))
+    return each, lambda c: (IN, sends[c % size]), lambda c: (OUT, receives[c // size])

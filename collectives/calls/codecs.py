@@ -1,6 +1,7 @@
 """What `codec=` may be: how the elements of a call are carried on the wire.
 
-So far a codec is a smaller dtype, whose kernels are in kernels/cpu/convert.h; plans/lower.py puts them into a plan.
+A codec is a smaller dtype, whose kernels are in kernels/cpu/convert.h, or a block of elements (kernels/cpu/blocks.h);
+plans/lower.py puts them into a plan.
 """
 
 from __future__ import annotations

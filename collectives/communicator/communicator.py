@@ -10,7 +10,8 @@ raise MismatchError; finding that costs no extra round trip.  Every call also ta
 
 and five of them (their signatures say which)
 
-    codec=None        "fp16" or "bf16": float32 is sent as that, and comes back as float32 (ops sum and avg)
+    codec=None        "fp16", "bf16", "int8", "fp8", "int4": float32 is sent as that, and comes back as float32 (ops sum
+                      and avg)
 
 `op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
 arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array

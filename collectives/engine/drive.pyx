@@ -39,6 +39,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.segment, r.itemsize, r.call.traffic = plan.segment, plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
+    r.codec = plan.codec
     r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:

@@ -29,7 +29,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if s.piece < x.npieces:
             at = piece_at(r, &x.src[s.piece], s)
             left = piece_length(r, &x.src[s.piece], s.segment) - s.at
-            if r.user != NULL:
+            if r.user != NULL or r.codec != NULL:
                 left = min(left, whole_elements(r))
         if x.npeers == 1:
             n = ops.send(ch, &r.call, s.total, s.done, at, left)
@@ -137,6 +137,8 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             elif r.device != NULL:
                 if r.device.reduce(r.device, r, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize) < 0:
                     return device_failed(e, r)
+            elif r.codec != NULL:
+                r.codec.fold(r.codec, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
             else:
                 r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
         for i in range(x.npeers):
@@ -227,7 +229,7 @@ cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """0, or RAISED."""
     cdef int i
-    cdef size_t n, skip = <size_t>s.segment * (r.segment // r.itemsize)     # elements
+    cdef size_t n, skip = <size_t>s.segment * (r.segment // r.itemsize)     # elements on the wire
     cdef char* to
     cdef char* source
     for i in range(x.npieces):
@@ -236,8 +238,12 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             continue
         to = r.base[x.dst[i].space] + x.dst[i].offset + skip * x.dst_itemsize
         source = r.base[x.src[i].space] + x.src[i].offset + skip * x.src_itemsize
-        if r.device == NULL:
+        if r.device != NULL:
+            if r.device.scale(r.device, r, to, source, n, x.factor) < 0:
+                return device_failed(e, r)
+        elif r.codec == NULL:
             x.apply(to, source, n, x.factor)
-        elif r.device.scale(r.device, r, to, source, n, x.factor) < 0:
-            return device_failed(e, r)
+        else:
+            n = min(n * r.codec.block, x.held[i] - skip * r.codec.block)
+            (r.codec.decode if x.decodes else r.codec.encode)(r.codec, to, source, n, x.factor)
     return 0

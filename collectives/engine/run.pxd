@@ -4,7 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Count, Instr, Piece, Step
-from hocket.kernels.cpu.reduce cimport reduce_fn
+from hocket.kernels.cpu.reduce cimport hk_codec, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -91,6 +91,7 @@ cdef struct Run:            # one execution of a plan
     char* base[3]           # IN, OUT, SCRATCH
     hk_call call            # what channels are told: the tag; the stream of arrays in a device's memory; a hint
     reduce_fn reduce
+    const hk_codec* codec   # instead, where what is on the wire is of no dtype; or NULL
     PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
     hk_library* library     # for CALL
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's

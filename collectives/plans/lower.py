@@ -59,6 +59,8 @@ class Instr(NamedTuple):
     src: list[Piece] | None = None
     dst: list[Piece] | None = None
     applied: Apply | None = None
+    held: Sequence[int] | None = None
+    """apply: elements here of each piece, where several are encoded as one."""
 
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
@@ -74,6 +76,8 @@ class Layout:
     """Place of a chunk that this rank brings."""
     target: Callable[[int], Place]
     """Place of a chunk that this rank wants."""
+    held: Sequence[int] | None = None
+    """Elements of each chunk here, where several are encoded as one."""
 
 
 @dataclass
@@ -163,7 +167,8 @@ class _Lowering:
             for c in chunks:
                 self.place[c] = to(c)
         dst = self._pieces(chunks, self.place)
-        return Instr("apply", (), -1, False, *_same_cuts(src, dst), what)
+        held = self.layout.held and [self.layout.held[c] for c in chunks if self.layout.lengths[c]]
+        return Instr("apply", (), -1, False, *_same_cuts(src, dst), what, held)
 
     def _step(self, step: Step) -> list[Instr]:
         sent = {c for op in step if isinstance(op, Send) for c in ids(op.chunks)}

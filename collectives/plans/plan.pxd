@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.kernels.cpu.reduce cimport apply_fn
+from hocket.kernels.cpu.reduce cimport apply_fn, hk_codec
 from hocket.transports.library cimport hk_library
 
 cdef enum:
@@ -33,7 +33,9 @@ cdef struct Instr:
     Piece* dst
     apply_fn apply                  # APPLY: what it does to each piece, in host memory ...
     double factor                   # ... by this
-    size_t src_itemsize, dst_itemsize   # ... of the elements that it takes, and makes
+    size_t src_itemsize, dst_itemsize   # ... bytes of what it takes, and makes, for one element on the wire
+    bint decodes                    # APPLY by the plan's codec: its src is encoded, not its dst ...
+    size_t* held                    # ... and the floats of each piece: the last of its blocks may be short
 
 cdef struct Step:
     int first, count
@@ -63,8 +65,10 @@ cdef class Plan:
     cdef hk_library* called
     cdef Step* steps
     cdef Instr* instrs
+    cdef const hk_codec* codec      # what its elements on the wire are, if they are of no dtype; or NULL
     cdef int* peer_pool
+    cdef size_t* held_pool
     cdef Piece* piece_pool
 
-    cdef _fill(self, int i, instr, int* peers, int* pieces)
+    cdef _fill(self, int i, instr, int* peers, int* pieces, int* held)
     cdef Piece* _pieces(self, list source, int* pieces)

@@ -4,7 +4,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
 from hocket.errors import ArgumentError
-from hocket.kernels.cpu.reduce cimport find_apply
+from hocket.kernels.cpu.reduce cimport find_apply, find_codec
 from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
@@ -35,17 +35,19 @@ cdef class Counts:
 cdef class Plan:
     """`steps`: for each step a list of `Instr` (lower.py).  `segment`: run in segments of so many bytes of every piece
     (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
-    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.
+    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: the code of the
+    codec whose elements are on the wire; -1: they are of `dtype`.
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
                   uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
-                  library=None, bint meets=False, str site="", size_t nbytes=0):
-        cdef int n = 0, s, i = 0, peers = 0, pieces = 0
+                  library=None, bint meets=False, str site="", size_t nbytes=0, int codec=-1):
+        cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
-            for kind, to, own, after, src, dst, applied in step:
+            for kind, to, own, after, src, dst, applied, floats in step:
                 n += 1
+                held += len(floats or ())
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
                 for _, _, length in (src or dst or ()):
@@ -57,6 +59,7 @@ cdef class Plan:
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
         self.library, self.meets, self.site = library, meets, site
         self.nbytes, self.counts = nbytes, Counts.__new__(Counts)
+        self.codec = NULL if codec < 0 else find_codec(codec)
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
@@ -65,13 +68,14 @@ cdef class Plan:
         self.instrs = <Instr*>calloc(max(1, n), sizeof(Instr))
         self.peer_pool = <int*>calloc(max(1, peers), sizeof(int))
         self.piece_pool = <Piece*>calloc(max(1, pieces), sizeof(Piece))
-        if not (self.steps and self.instrs and self.peer_pool and self.piece_pool):
+        self.held_pool = <size_t*>calloc(max(1, held), sizeof(size_t))
+        if not (self.steps and self.instrs and self.peer_pool and self.piece_pool and self.held_pool):
             raise MemoryError
-        peers = pieces = 0
+        peers = pieces = held = 0
         for s, step in enumerate(steps):
             self.steps[s] = Step(i, len(step))
             for instr in step:
-                self._fill(i, instr, &peers, &pieces)
+                self._fill(i, instr, &peers, &pieces, &held)
                 i += 1
 
     def words(self, tag):
@@ -87,18 +91,23 @@ cdef class Plan:
                 return self.instrs[i].peers[0]
         return None
 
-    cdef _fill(self, int i, instr, int* peers, int* pieces):
+    cdef _fill(self, int i, instr, int* peers, int* pieces, int* held):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, applied = instr
+        kind, to, own, after, src, dst, applied, floats = instr
         x.kind, x.own, x.after_sends = KINDS[kind], own, after
         if x.kind == APPLY:
             taken, made = applied.taken, applied.made       # None: as on the wire
-            x.src_itemsize = self.itemsize if taken is None else taken.itemsize
-            x.dst_itemsize = self.itemsize if made is None else made.itemsize
-            x.factor = applied.factor
+            block = 1 if self.codec == NULL else self.codec.block
+            x.src_itemsize = self.itemsize if taken is None else block * taken.itemsize
+            x.dst_itemsize = self.itemsize if made is None else block * made.itemsize
+            x.factor, x.decodes = applied.factor, made is not None
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
-            if x.apply == NULL and taken is not made:
+            if x.apply == NULL and taken is not made and self.codec == NULL:
                 raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")
+            x.held = self.held_pool + held[0]
+            for n in floats or ():
+                self.held_pool[held[0]] = n
+                held[0] += 1
         x.npeers = len(to)
         x.peers = self.peer_pool + peers[0]
         for p in to:
@@ -121,4 +130,5 @@ cdef class Plan:
         free(self.steps)
         free(self.instrs)
         free(self.peer_pool)
+        free(self.held_pool)
         free(self.piece_pool)

@@ -27,13 +27,16 @@ from hocket.collectives.plans.lower import IN, OUT, SCRATCH, Apply, Instr, Layou
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
-from hocket.kernels.dtypes import DType
+from hocket.kernels.codecs import Codec
+from hocket.kernels.dtypes import DType, by_name
 
 NO_OP = Resolved("", -1)
 """The op of a call that only moves data."""
 EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """A meeting's layout: every rank has and wants nothing."""
 DONE = CODES["done"]
+OPAQUE = by_name("bytes").code
+"""The dtype of a plan whose elements on the wire are a codec's."""
 
 
 class Planner:
@@ -62,7 +65,7 @@ class Planner:
         longest = max(layout.lengths, default=0)
         itemsize = call.wire.itemsize
         exchanged = call.contract.traffic != "one way"
-        segment = queue.segment_of(call.count * itemsize if exchanged else 0) // itemsize * itemsize
+        segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // itemsize * itemsize
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
         given = None if call.codec is None else call.model.dtype
@@ -84,8 +87,10 @@ class Planner:
         agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{options.within}"
         where = queue.where + (f" within {options.within}" if options.within else "")
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
+        wire = call.wire
+        what = {"codec": wire.code, "dtype": OPAQUE} if isinstance(wire, Codec) else {"dtype": wire.code}
         return {
-            "itemsize": call.wire.itemsize, "dtype": call.wire.code, "nbytes": call.count * call.wire.itemsize,
+            **what, "itemsize": wire.itemsize, "nbytes": call.on_wire(call.count),
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
             "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
         }  # fmt: skip
@@ -164,7 +169,7 @@ class Planner:
         """The choice where nobody asked for another."""
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
-        nbytes = call.count * call.wire.itemsize
+        nbytes = call.on_wire(call.count)
         libraries = offered(self.world, call, how) if call.codec is None else ()
         what = call.contract.collective
         return choose(self.members.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name

@@ -1,7 +1,8 @@
-/* Arithmetic on bytes: k-way reductions, scaling and conversion for every dtype and op, at the best level this CPU has.
+/* Arithmetic on bytes: k-way reductions, scaling, conversion and codecs, at the best level this CPU has.
  *
- * This file knows levels and dispatch.  One level is one compilation of table.h, scale.h and convert.h: `base` is plain C for
- * whatever the compiler was told to assume (NEON on aarch64, SSE2 on x86-64); on x86-64 AVX2 with F16C is one more.
+ * This file knows levels and dispatch.  One level is one compilation of table.h, scale.h, convert.h and blocks.h: `base`
+ * is plain C for whatever the compiler was told to assume (NEON on aarch64, SSE2 on x86-64); on x86-64 AVX2 with F16C is
+ * one more.
  * A level with AVX-512 gained nothing where memory is the limit and lost a tenth to loads that cross cache lines
  * (bench/kernels.py on a Zen 4: float32 sums of 4 MB at 76 against 82 GB/s).
  * All levels give the same bits, save for the payload of a NaN.  Needs GCC or Clang. */
@@ -22,6 +23,7 @@ typedef void (*hk_reduce_fn)(void *out, const void *const *in, int k, size_t cou
  * say how each rounds.  Each element is read once and written once. */
 typedef void (*hk_apply_fn)(void *out, const void *in, size_t count, double factor);
 
+#include "codec.h"
 #include "fold.h"
 
 #define HK_JOIN_(a, b) a##_##b
@@ -32,6 +34,7 @@ typedef void (*hk_apply_fn)(void *out, const void *in, size_t count, double fact
 #include "table.h"
 #include "scale.h"
 #include "convert.h"
+#include "blocks.h"
 #undef HK_LEVEL
 
 #if defined(__x86_64__)
@@ -50,6 +53,7 @@ typedef void (*hk_apply_fn)(void *out, const void *in, size_t count, double fact
 #include "table.h"
 #include "scale.h"
 #include "convert.h"
+#include "blocks.h"
 #undef HK_LEVEL
 #undef HK_LANES
 #if defined(__clang__)
@@ -66,17 +70,18 @@ struct hk_level {
     const char *features;
     const hk_reduce_fn (*reductions)[HK_OP_COUNT];
     const hk_apply_fn *scales, *narrow, *widen;
+    const hk_codec *codecs;
 };
 
 /* Worst first. */
 static const struct hk_level hk_levels[] = {
 #if defined(__aarch64__)
-    {"base", "neon", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base},
+    {"base", "neon", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base, hk_codecs_base},
 #elif defined(__x86_64__)
-    {"base", "sse2", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base},
-    {"avx2", "avx2 f16c", hk_reductions_avx2, hk_scales_avx2, hk_narrow_avx2, hk_widen_avx2},
+    {"base", "sse2", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base, hk_codecs_base},
+    {"avx2", "avx2 f16c", hk_reductions_avx2, hk_scales_avx2, hk_narrow_avx2, hk_widen_avx2, hk_codecs_avx2},
 #else
-    {"base", "portable", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base},
+    {"base", "portable", hk_reductions_base, hk_scales_base, hk_narrow_base, hk_widen_base, hk_codecs_base},
 #endif
 };
 

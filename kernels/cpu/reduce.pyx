@@ -13,6 +13,7 @@ cdef extern from "kernels/cpu/reduce.h" nogil:
     cdef struct hk_level:
         const char *name
         const char *features
+        const hk_codec *codecs
     const hk_level hk_levels[1]
     int hk_level_count()
     reduce_fn hk_find_reduce(const hk_level *level, int dtype, int op)
@@ -27,6 +28,10 @@ cdef reduce_fn find_reduce(int dtype, int op) noexcept nogil:
 
 cdef apply_fn find_apply(int dtype, int to) noexcept nogil:
     return hk_find_apply(_level, dtype, to)
+
+
+cdef const hk_codec* find_codec(int code) noexcept nogil:
+    return &_level.codecs[code]
 
 
 def features():
@@ -71,6 +76,47 @@ def reduce_arrays(out, inputs, op):
         free(sources)
 
 
+def encode_array(out, x, codec):
+    """The elements of `codec` for a float32 array, into a uint8 array: ceil(n / codec.block) * codec.itemsize bytes."""
+    cdef const hk_codec* c = find_codec(codec.code)
+    _matching(out, x, codec)
+    cdef void *target = <void *><size_t>_writable(out)
+    cdef const void *source = <const void *><size_t>_address(x)
+    cdef size_t count = x.size
+    with nogil:
+        c.encode(c, target, source, count, 1.0)
+
+
+def decode_array(out, x, codec):
+    """A float32 array from the elements of `codec` in a uint8 array."""
+    cdef const hk_codec* c = find_codec(codec.code)
+    _matching(x, out, codec)
+    cdef void *target = <void *><size_t>_writable(out)
+    cdef const void *source = <const void *><size_t>_address(x)
+    cdef size_t count = out.size
+    with nogil:
+        c.decode(c, target, source, count, 1.0)
+
+
+def fold_arrays(out, inputs, codec):
+    """out = the sum of the inputs, uint8 arrays of elements of `codec`: decoded, added left to right, encoded once."""
+    cdef const hk_codec* c = find_codec(codec.code)
+    cdef int k = len(inputs)
+    if k == 0 or out.size % codec.itemsize:
+        raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
+    cdef void *target = <void *><size_t>_writable(out)
+    cdef size_t count = out.size // codec.itemsize
+    addresses = [_like(x, out, i) for i, x in enumerate(inputs)]
+    cdef const void **sources = <const void **>malloc(k * sizeof(void *))
+    if sources == NULL:
+        raise MemoryError()
+    for i in range(k):
+        sources[i] = <const void *><size_t>addresses[i]
+    with nogil:
+        c.fold(c, target, sources, k, count)
+        free(sources)
+
+
 def scale_array(out, x, factor):
     """out = x * factor, on contiguous NumPy arrays of one shape, and of one dtype.
 
@@ -90,6 +136,15 @@ def scale_array(out, x, factor):
     cdef double by = factor
     with nogil:
         function(target, source, count, by)
+
+
+cdef int _matching(encoded, x, codec) except -1:
+    blocks = -(-x.size // codec.block)
+    for array, dtype, size in ((encoded, "uint8", blocks * codec.itemsize), (x, "float32", x.size)):
+        if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
+            raise ArgumentError(f"{codec.name} is between n float32 and ceil(n / {codec.block}) * {codec.itemsize} uint8, "
+                                f"both C-contiguous; got {x.dtype}{x.shape} and {encoded.dtype}{encoded.shape}")
+    return 0
 
 
 cdef size_t _address(array):

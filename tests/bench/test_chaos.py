@@ -162,7 +162,7 @@ def test_what_is_right() -> None:
         (replace(seen(), codes=[None, -9]), "did not end"),
         (replace(seen(lost(1)), codes=[-11, -9], cried=["Segmentation fault", ""]), "Segmentation fault"),
         (replace(seen(lost(1)), left=["tmp/x"]), "left behind: tmp/x"),
-        (replace(seen(lost(1)), left=[f"tmp/x{EMPTY}"]), "left behind: tmp/x (an empty folder)"),
+        (replace(seen(lost(1)), left=[f"tmp/x{EMPTY}"]), "left behind: tmp/x (a folder with nothing but a socket)"),
     ],
 )
 def test_what_is_wrong(what: Seen, told: str) -> None:

@@ -22,6 +22,7 @@ def everything(comm: Any) -> None:
     for n in COUNTS:
         ones = np.full(n, r + 1, np.float32)
         assert (comm.allreduce(ones.copy()) == total).all()
+        comm.allreduce(np.ones(300_001, np.float32), codec="int8")
         assert (comm.allreduce(ones.copy(), op="max") == p).all()
         assert (comm.allreduce(hocket_copy(comm, ones)) == total).all()
         got = comm.reduce(ones, root=p - 1)

@@ -53,10 +53,27 @@ static void run_convert(hk_apply_fn narrow, hk_apply_fn widen, size_t itemsize, 
     free(small - 1);
 }
 
+/* On bytes that no encoder made, too: a peer may send anything. */
+static void run_codec(const hk_codec *c, size_t count) {
+    const size_t blocks = (count + c->block - 1) / c->block, nbytes = blocks * c->nbytes;
+    unsigned char *x = fresh(count * sizeof(float), 3), *wires[3];
+    for (int j = 0; j < 3; j++)
+        wires[j] = fresh(nbytes, 2 * j + 1);
+    c->fold(c, wires[0], (const void *const *)wires, 3, blocks);
+    c->decode(c, x, wires[0], count, 0.5);
+    c->encode(c, wires[1], x, count, 2);
+    free(x - 3);
+    for (int j = 0; j < 3; j++)
+        free(wires[j] - (2 * j + 1));
+}
+
 int main(void) {
     static const int ks[] = {1, 2, 3, 4, 5, 8, 9};
     int ran = 0;
-    for (int l = 0; l < hk_level_count(); l++)
+    for (int l = 0; l < hk_level_count(); l++) {
+        for (int c = 0; c < HK_CODE_COUNT; c++)
+            for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+                run_codec(&hk_levels[l].codecs[c], lengths[n]);
         for (int d = 0; d < HK_DTYPE_COUNT; d++) {
             for (int op = 0; op < HK_OP_COUNT; op++) {
                 hk_reduce_fn function = hk_find_reduce(&hk_levels[l], d, op);
@@ -73,6 +90,7 @@ int main(void) {
             for (size_t n = 0; d != HK_FLOAT32 && narrow && n < sizeof lengths / sizeof *lengths; n++)
                 run_convert(narrow, widen, itemsizes[d], lengths[n]);
         }
+    }
     printf("%d kernels at %d levels\n", ran, hk_level_count());
     return 0;
 }

@@ -1,0 +1,120 @@
+"""The codecs of blocks: every level gives the bits of the law, at any length and alignment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from encoded import BLOCKS, encoded, sent
+
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import CODECS, Codec
+from hocket.kernels.cpu import reduce
+
+Array = np.ndarray[Any, Any]
+LENGTHS = (0, 1, 3, 127, 128, 129, 255, 256, 257, 1000, 4096, 10_001)
+by_name = pytest.mark.parametrize("codec", CODECS, ids=str)
+
+
+@pytest.fixture(params=reduce.levels(), autouse=True)
+def level(request: pytest.FixtureRequest) -> Any:
+    reduce.use_level(request.param)
+    yield
+    reduce.use_level(reduce.levels()[-1])
+
+
+def unaligned(x: Array) -> Array:
+    """The same at an odd address."""
+    room = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.uint8)
+    room[:] = x.view(np.uint8).reshape(-1)
+    return np.frombuffer(room.data, x.dtype)
+
+
+def code(x: Array, codec: Codec) -> Array:
+    out = np.full(-(-len(x) // codec.block) * codec.itemsize, 0xAA, np.uint8)
+    reduce.encode_array(out, x, codec)
+    return out
+
+
+def law(x: Array, codec: Codec) -> Array:
+    """The bytes on the wire: a scale, then codes."""
+    scales, codes = encoded(x, codec.name)
+    if codec.name == "int4":
+        half = codec.block // 2
+        codes = (codes[:, :half] + 8).astype(np.uint8) | (codes[:, half:] + 8).astype(np.uint8) << 4
+    return np.concatenate([scales.view(np.uint8), codes.view(np.uint8)], 1).reshape(-1)
+
+
+def vectors(n: int) -> list[Array]:
+    dice = np.random.default_rng(n)
+    normal = dice.standard_normal(n).astype(np.float32)
+    wide = normal * np.exp(dice.uniform(-80, 80, n)).astype(np.float32)
+    tiny = (normal * 1e-44).astype(np.float32)  # scales that are subnormal, or zero
+    return [normal, wide, tiny, np.zeros(n, np.float32), -np.abs(normal), np.full(n, 3e38, np.float32)]
+
+
+def test_the_codes_are_those_of_the_c_enum() -> None:
+    text = (Path(reduce.__file__).parents[2] / "kernels/cpu/codec.h").read_text()
+    assert re.findall(r"HK_CODE_(\w+)", text)[:-1] == [codec.name.upper() for codec in CODECS]
+    assert [codec.code for codec in CODECS] == list(range(len(CODECS)))
+    assert {codec.name: codec.block for codec in CODECS} == {name: block for name, (block, _) in BLOCKS.items()}
+
+
+@by_name
+@pytest.mark.parametrize("n", LENGTHS)
+def test_the_law(codec: Codec, n: int) -> None:
+    for x in vectors(n):
+        wire = code(x, codec)
+        assert np.array_equal(wire, law(x, codec))
+        assert np.array_equal(code(unaligned(x), codec), wire)
+        out = np.full(n, 7, np.float32)
+        reduce.decode_array(out, unaligned(wire), codec)
+        assert np.array_equal(out, sent(x, codec.name))
+        assert np.array_equal(np.signbit(out[out != 0]), np.signbit(x[out != 0]))
+
+
+@by_name
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
+def test_a_sum_is_decoded_added_in_order_and_encoded_once(codec: Codec, k: int) -> None:
+    n = 5 * codec.block
+    given = [vectors(n)[j % 2] * np.float32(0.1) ** j for j in range(k)]
+    wires = [code(x, codec) for x in given]
+    folded = sent(given[0], codec.name)
+    with np.errstate(over="ignore"):
+        for x in given[1:]:
+            folded = folded + sent(x, codec.name)
+    right = wires[0] if k == 1 else law(folded, codec)
+    out = np.empty_like(right)
+    reduce.fold_arrays(out, wires, codec)
+    assert np.array_equal(out, right)
+    reduce.fold_arrays(wires[k // 2], wires, codec)  # over one of its inputs
+    assert np.array_equal(wires[k // 2], right)
+
+
+@by_name
+@pytest.mark.parametrize("odd", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_block_that_is_not_finite_comes_back_as_nan_and_no_other_does(codec: Codec, odd: float) -> None:
+    x = np.ones(3 * codec.block, np.float32)
+    x[codec.block + 5] = odd
+    out = np.empty_like(x)
+    reduce.decode_array(out, code(x, codec), codec)
+    middle = slice(codec.block, 2 * codec.block)
+    assert np.isnan(out[middle]).all() and np.isfinite(np.delete(out, middle)).all()
+    wires = [code(each, codec) for each in (np.ones_like(x), x)]
+    reduce.fold_arrays(wires[0], wires, codec)
+    reduce.decode_array(out, wires[0], codec)
+    assert np.isnan(out[middle]).all() and np.isfinite(np.delete(out, middle)).all()
+
+
+def test_what_does_not_fit_is_told() -> None:
+    codec = CODECS[0]
+    wire, x = np.empty(520, np.uint8), np.ones(300, np.float32)
+    for out, given in ((wire[:260], x), (wire.view("i1"), x), (wire, x[:256]), (wire, x.astype(float)), (wire, x[::2])):
+        with pytest.raises(ArgumentError, match=r"int8 is between n float32 and ceil\(n / 256\) \* 260 uint8"):
+            reduce.encode_array(out, given, codec)
+    for out, inputs in ((wire[:261], [wire[:261]]), (wire, [])):
+        with pytest.raises(ArgumentError, match="of int8"):
+            reduce.fold_arrays(out, inputs, codec)
