@@ -8,7 +8,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDERS = [
-    "algorithms", "bench", "collectives", "conformance", "control", "kernels", "system", "tools", "torch", "transports",
+    "algorithms", "bench", "collectives", "compression", "conformance", "control", "kernels", "system", "tools",
+    "torch", "transports",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(

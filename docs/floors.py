@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 HUB = "collectives"
 FLOORS = [
-    ["frameworks/torch", "bench", "tools", "conformance"], [HUB], ["algorithms", "transports", "kernels"], ["control"],
-    ["system"],
+    ["frameworks/torch", "compression", "bench", "tools", "conformance"], [HUB],
+    ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
     ["job", "communicator", "tuning"], ["calls", "gpu", "delegates", "failures"],

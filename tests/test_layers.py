@@ -1,7 +1,7 @@
 """The floors: whoever stands on one imports what lies below it, and nothing beside or above.
 
     examples, tests
-    bench   conformance   frameworks        stand on the hub's public names
+    bench  conformance  frameworks  compression     stand on the hub's public names
     tools                                   the command line
     collectives                             the hub
     algorithms   transports   kernels       leaves: never import each other
@@ -28,9 +28,10 @@ MAY: dict[str, set[str]] = {
     "transports": {"transports", "control", "system"},
     "collectives": HUB,
     "tools": {*HUB, "tools", "bench"},
+    "compression": {*HUB, "compression"},
     "conformance": {*HUB, "conformance"},
     "bench": {*HUB, "tools", "bench"},
-    "frameworks/torch": {*HUB, "torch"},
+    "frameworks/torch": {*HUB, "torch", "compression"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {

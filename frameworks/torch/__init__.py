@@ -31,10 +31,10 @@ What torch keeps to other backends, or in its own C++:
     dynamo.py        torch.compile does not look into these files
 """
 
-from hocket.torch.hooks import bf16_compress_hook
+from hocket.torch.hooks import bf16_compress_hook, compress
 from hocket.torch.monitor import monitored_barrier
 from hocket.torch.register import register
 
-__all__ = ["bf16_compress_hook", "monitored_barrier", "register"]
+__all__ = ["bf16_compress_hook", "compress", "monitored_barrier", "register"]
 
 register()

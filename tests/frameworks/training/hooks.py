@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -85,6 +86,36 @@ def ddp_own_hook() -> None:
     got, owns = hooked(hook, 3.0)
     assert seen
     close(got, [sum(column) * 3 * size() for column in zip(*owns, strict=True)])
+
+
+@case(2, 3)
+def ddp_compressed() -> None:
+    """By hocket.torch.compress: the average and what is owed are all that was given, in each parameter."""
+    import hocket.torch
+
+    model = network()
+    wrapped = DDP(model, bucket_cap_mb=0.001)
+    with pytest.raises(hocket.ArgumentError, match="takes a DistributedDataParallel .* got Sequential"):
+        hocket.torch.compress(model, "topk:0.1")
+    compressor = hocket.torch.compress(wrapped, "topk:0.1")
+    names = [name for name, _ in model.named_parameters()]
+    came, given = ([torch.zeros_like(each) for each in model.parameters()] for _ in range(2))
+    for _ in range(4):
+        x, y = batch()
+        for total, each in zip(given, gradients(model, x, y), strict=True):
+            total += each
+        model.zero_grad()
+        nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
+        for total, parameter in zip(came, model.parameters(), strict=True):
+            total += parameter.grad
+    assert compressor.stats(names[0]).calls == 4 and compressor.stats(names[0]).ratio > 4
+    state = compressor.state_dict()["entries"]
+    assert sorted(state) == sorted(names)
+    for total, name, right in zip(came, names, given, strict=True):
+        owed = torch.tensor(state[name]["residual"])
+        dist.all_reduce(owed)
+        close([total + owed / size()], [right], rtol=1e-4, atol=1e-6)
+    alike(each.grad for each in model.parameters())
 
 
 @case(2, 3)

@@ -1,0 +1,90 @@
+"""A few of the elements: the largest of each rank, or the same random ones on all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.compression.method import Array, Averaged, Kept
+from hocket.errors import ArgumentError
+
+PAIR = np.dtype([("value", np.float32), ("index", np.int32)])
+
+
+def checked(density: float) -> float:
+    """The part of the elements that is sent."""
+    if not 0 < density <= 1:
+        raise ArgumentError(f"a density is above 0 and at most 1, got {density!r}")
+    return density
+
+
+def count(density: float, n: int) -> int:
+    """Elements that are sent, of n."""
+    return min(n, max(1, math.ceil(density * n)))
+
+
+class TopK:
+    """Each rank's elements of largest magnitude, with their indices, to all: 8k(p-1) bytes per rank.
+
+    Of equal magnitudes any, the same on every run.  Without feedback what is small is never sent.
+
+    Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich et al.,
+    "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+
+    def __init__(self, density: float) -> None:
+        self.density = checked(density)
+
+    @property
+    def name(self) -> str:
+        return f"topk:{self.density:g}"
+
+    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+        flat = vector.reshape(-1)
+        if flat.size >= 1 << 31:
+            raise ArgumentError(f"topk takes fewer than 2^31 elements in one call, got {flat.size}")
+        k = count(self.density, flat.size)
+        chosen = np.sort(np.argpartition(np.abs(flat), flat.size - k)[flat.size - k :])  # NaN are the largest
+        pairs = np.empty(k, PAIR)
+        pairs["value"], pairs["index"] = flat[chosen], chosen
+        result = np.zeros(flat.size, np.float32)
+        for one in comm.allgather(pairs).reshape(comm.size, k):
+            result[one["index"]] += one["value"]  # a rank's indices differ
+        result *= np.float32(1 / comm.size)
+        sent = np.zeros_like(flat)
+        sent[chosen] = flat[chosen]
+        return Averaged(result.reshape(vector.shape), sent.reshape(vector.shape), {}, pairs.nbytes)
+
+    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+        return {}
+
+
+class RandomK:
+    """The same random elements of all ranks, drawn anew in each call: only values are sent, 8k(p-1)/p bytes per rank.
+
+    Source: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.  Drawn without replacement.
+    """
+
+    def __init__(self, density: float) -> None:
+        self.density = checked(density)
+
+    @property
+    def name(self) -> str:
+        return f"randomk:{self.density:g}"
+
+    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+        flat = vector.reshape(-1)
+        k = count(self.density, flat.size)
+        chosen = np.random.Generator(np.random.Philox(seed)).choice(flat.size, k, replace=False, shuffle=False)
+        values = flat[chosen]
+        sent = np.zeros_like(flat)
+        sent[chosen] = values
+        result = np.zeros_like(flat)
+        result[chosen] = comm.allreduce(values, "avg")
+        return Averaged(result.reshape(vector.shape), sent.reshape(vector.shape), {}, values.nbytes)
+
+    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+        return {}

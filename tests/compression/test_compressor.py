@@ -1,0 +1,207 @@
+"""A Compressor owes what it does not send: nothing is lost, whatever the method, and whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from worlds import WORLDS, spread
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.compression import Compressor, PowerSGD, TopK
+from hocket.compression.method import Array, Averaged, Kept
+from hocket.errors import ArgumentError
+
+EXACT = ("topk:0.05", "randomk:0.1", "powersgd:2", "doublesqueeze:int8", "doublesqueeze:int4")
+"""Methods that lose nothing but what they owe."""
+METHODS = (*EXACT, "int8", "fp8", "int4")
+SHAPES = ((40, 30), (1000,), (1,), (0,))
+STEPS = 12
+
+
+def gradient(rank: int, step: int, shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng([rank, step, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def owed(comm: Communicator, c: Compressor, key: str) -> Array:
+    """To the average, by all ranks."""
+    entry = c.state_dict()["entries"][key]
+    residual = comm.allreduce(entry["residual"].astype(float), "avg")
+    if "owned" not in entry["kept"]:
+        return residual
+    owned = comm.allgather(entry["kept"]["owned"].astype(float))[: residual.size]
+    return residual + owned.reshape(residual.shape)
+
+
+def nothing_is_lost(comm: Communicator) -> None:
+    """All that was given = all that came + what is still owed."""
+    for method in EXACT:
+        c = Compressor(comm, method)
+        for shape in SHAPES:
+            came, given = np.zeros(shape), np.zeros(shape)
+            for step in range(STEPS):
+                x = gradient(comm.rank, step, shape)
+                given += np.mean([gradient(r, step, shape) for r in range(comm.size)], 0, dtype=float)
+                assert c.allreduce(x, key=str(shape)) is x
+                came += x
+            np.testing.assert_allclose(came + owed(comm, c, str(shape)), given, atol=1e-4, err_msg=f"{method} {shape}")
+
+
+def all_ranks_hold_the_same_bits(comm: Communicator) -> None:
+    for method in METHODS:
+        c = Compressor(comm, method)
+        for step in range(3):
+            x = c.allreduce(gradient(comm.rank, step, (40, 30)), "w", "sum")
+            every = comm.allgather(x.view(np.uint32)[None])
+            assert (every == every[0]).all(), method
+
+
+def feedback_helps(comm: Communicator) -> None:
+    """The same gradient again and again: with feedback its average comes, without it not."""
+    for method in METHODS:
+        right, last = np.mean([gradient(r, 0, (40, 30)) for r in range(comm.size)], 0, dtype=float), {}
+        for feedback in (True, False):
+            c, came = Compressor(comm, method, feedback), np.zeros((40, 30))
+            for _ in range(60):
+                came += c.allreduce(gradient(comm.rank, 0, (40, 30)), "w")
+            last[feedback] = np.linalg.norm(came / 60 - right) / np.linalg.norm(right)
+        assert last[True] < 0.3, (method, last)
+        assert method.startswith("randomk") or last[True] < 0.8 * last[False], (method, last)
+
+
+def goes_on_where_it_was(comm: Communicator) -> None:
+    for method in METHODS:
+        first, second = Compressor(comm, method), Compressor(comm, method)
+        for step in range(4):
+            first.allreduce(gradient(comm.rank, step, (40, 30)), "w", lr=0.1)
+        second.load_state_dict(first.state_dict())
+        made = [c.allreduce(gradient(comm.rank, 9, (40, 30)), "w", lr=0.2) for c in (first, second)]
+        assert np.array_equal(made[0].view(np.uint32), made[1].view(np.uint32)), method
+
+
+def a_step_that_is_not_finite_changes_nothing(comm: Communicator) -> None:
+    """On no rank, wherever the NaN was; and all ranks see it."""
+    for method in METHODS:
+        one, other = Compressor(comm, method), Compressor(comm, method)
+        for step in range(3):
+            for c in (one, other):
+                c.allreduce(gradient(comm.rank, step, (40, 30)), "w")
+            if step == 1:
+                bad = gradient(comm.rank, 99, (40, 30))
+                if comm.rank == comm.size - 1:
+                    bad[7, 3] = (np.nan, np.inf)[comm.size % 2]
+                assert np.isnan(one.allreduce(bad, "w")).all(), method
+        kept, right = one.state_dict()["entries"]["w"], other.state_dict()["entries"]["w"]
+        assert np.isfinite(kept["residual"]).all()
+        if not method.startswith("randomk"):  # which draws others
+            assert np.array_equal(kept["residual"], right["residual"]), method
+
+
+def a_rate_that_changes(comm: Communicator) -> None:
+    """In units of what the parameters move by, nothing is lost either."""
+    c, moved, right = Compressor(comm, "topk:0.1"), np.zeros(500), np.zeros(500)
+    for step in range(STEPS):
+        lr = 0.1 if step < 5 else 0.01
+        right += lr * np.mean([gradient(r, step, (500,)) for r in range(comm.size)], 0, dtype=float)
+        moved += lr * c.allreduce(gradient(comm.rank, step, (500,)), "w", lr=lr)
+    np.testing.assert_allclose(moved + 0.01 * owed(comm, c, "w"), right, atol=1e-5)
+
+
+def tensors(comm: Communicator) -> None:
+    x = torch.arange(1000.0).reshape(10, 100)
+    assert Compressor(comm, "topk:0.01").allreduce(x, "w", "sum") is x
+    assert int((x != 0).sum()) == 10 and float(x[9, 99]) == 999 * comm.size
+
+
+def wrong(comm: Communicator) -> None:
+    c, x = Compressor(comm, "topk:0.5"), np.ones(10, np.float32)
+    c.allreduce(x, "w")
+    for call, text in (
+        (lambda: c.allreduce(np.ones(9, np.float32), "w"), r"key 'w' stands for shape \(10,\), got \(9,\)"),
+        (lambda: c.allreduce(np.ones(9), "v"), "takes float32 .* got float64"),
+        (lambda: c.allreduce(np.ones(9, np.float32)[::2], "v"), "contiguous"),
+        (lambda: c.allreduce([1.0], "v"), "NumPy arrays and torch tensors on the CPU, got list"),
+        (lambda: c.allreduce(x, "w", "max"), "the ops avg and sum, not 'max'"),
+        (lambda: c.stats("v"), "no call had the key 'v'; known: w"),
+        (lambda: Compressor(comm, "topk"), "'topk' is no method; known: int8, fp8, int4, topk:..., "),
+        (lambda: Compressor(comm, "topk:x"), "'x' is no number"),
+        (lambda: Compressor(comm, "topk:0"), "above 0 and at most 1"),
+        (lambda: Compressor(comm, "powersgd:0"), "a rank of at least 1"),
+        (lambda: Compressor(comm, "doublesqueeze:fp16"), "'fp16' is no codec of blocks"),
+        (lambda: c.load_state_dict(Compressor(comm, "int8").state_dict()), "is of 'int8', this is 'topk:0.5'"),
+        (lambda: c.load_state_dict({**c.state_dict(), "size": 9}), "1 states were given of 9 ranks"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            call()  # type: ignore[no-untyped-call]
+    stats = c.stats("w")
+    assert (stats.calls, stats.nbytes, stats.sent) == (1, 40, 40) and 0 < stats.error < 1 and stats.seconds > 0
+
+
+CHECKS: tuple[Callable[[Any], None], ...] = (
+    nothing_is_lost, all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was,
+    a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, tensors, wrong,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "transport"), WORLDS)
+def test_between_ranks(size: int, transport: str) -> None:
+    if size > 1:
+        spread(CHECKS, size, transport)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 2)])
+@pytest.mark.parametrize("method", EXACT)
+def test_the_ranks_become_more_or_fewer(method: str, before: int, after: int) -> None:
+    """What is owed to the average stays."""
+
+    def run(comm: Communicator) -> tuple[dict[str, Any], Array]:
+        c = Compressor(comm, method)
+        for step in range(3):
+            c.allreduce(gradient(comm.rank, step, (40, 30)), "w", lr=0.1)
+        return c.state_dict(), owed(comm, c, "w")
+
+    def go_on(states: list[dict[str, Any]], comm: Communicator) -> Array:
+        c = Compressor(comm, method)
+        c.load_state_dict(states)
+        found = owed(comm, c, "w")
+        c.allreduce(gradient(comm.rank, 9, (40, 30)), "w", lr=0.1)
+        return found
+
+    made = hocket.local_world(before).run(run)
+    found = hocket.local_world(after).run(partial(go_on, [state for state, _ in made]))
+    np.testing.assert_allclose(found[0], made[0][1], atol=1e-5)
+
+
+def test_power_sgd_is_exact_for_what_has_that_rank() -> None:
+    def check(comm: Communicator) -> None:
+        dice = np.random.default_rng(3)
+        thin = [dice.standard_normal((n, 2)).astype(np.float32) for n in (50, 60)]
+        c = Compressor(comm, PowerSGD(2))
+        for i in range(3):
+            x = c.allreduce((comm.rank + 1) * (thin[0] @ thin[1].T), "w")
+            if i:
+                np.testing.assert_allclose(x, (comm.size + 1) / 2 * (thin[0] @ thin[1].T), atol=1e-3)
+        nothing = c.allreduce(np.zeros((50, 60), np.float32), "w")
+        assert np.abs(nothing).max() < 1e-3 and c.stats("w").ratio == 3000 / 220
+
+    hocket.local_world(2).run(check)
+
+
+def test_a_method_of_ones_own() -> None:
+    class Half(TopK):
+        """Everything, rounded to fp16 by this rank."""
+
+        def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+            sent = vector.astype(np.float16).astype(np.float32)
+            return Averaged(comm.allreduce(sent.copy(), "avg"), sent, kept, vector.nbytes // 2)
+
+    def check(comm: Communicator) -> None:
+        c = Compressor(comm, Half(1.0))
+        assert abs(c.allreduce(np.full(3, 0.1, np.float32), "w")[0] - 0.1) < 1e-4 and c.stats("w").ratio == 2
+
+    hocket.local_world(2).run(check)
