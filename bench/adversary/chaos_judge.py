@@ -130,6 +130,8 @@ def _allowed(seen: Seen, rank: int, slack: float) -> tuple[tuple[str, ...], floa
 
 def _knows(seen: Seen, rank: int, slack: float) -> bool:
     """Had this survivor and the victim met, at the latest through rank 0?"""
+    if rank and _missed(seen, rank):
+        return False
     mine, its, hub = (_state(seen, r) for r in (rank, seen.victim, 0))
     if its is None or its[0] == "closing" or mine is not None and (mine[0] == "closing" or mine[1] != its[1]):
         return False
@@ -140,15 +142,20 @@ def _knows(seen: Seen, rank: int, slack: float) -> bool:
 
 
 def _hub_instead(seen: Seen, rank: int, error: dict[str, Any]) -> bool:
-    """Is it right to name rank 0?  It was stopped, or came when this one's time to meet was over (it was held back)."""
+    """Is it right to name rank 0?  It was stopped, or it and this rank have missed each other."""
     if seen.how == "stop" and seen.victim == 0:
         return True
+    return _missed(seen, rank) and error["named"] == [0] and error["error"] == "TimeoutError"
+
+
+def _missed(seen: Seen, rank: int) -> bool:
+    """Did rank 0 come when this one's time to meet was over, or raise before this one had reached it?"""
     came: list[dict[int, float]] = [
         {each["turn"]: each["at"] for each in said if each.get("state") == "init"} for said in seen.said
     ]
     turn = max(came[rank], default=0)
-    late = turn not in came[0] or came[0][turn] - came[rank][turn] > MEETING - MET
-    return late and error["named"] == [0] and error["error"] == "TimeoutError"
+    late = turn not in came[0] or came[0][turn] - came[rank].get(turn, 0) > MEETING - MET
+    return late or any("error" in each and each["at"] - came[rank].get(turn, 0) < MET for each in seen.said[0])
 
 
 def _state(seen: Seen, rank: int) -> tuple[str, int, float] | None:

@@ -1,6 +1,6 @@
 """The engine: the only place where schedules, channels and kernels meet."""
 
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport Plan
 from hocket.collectives.engine.run cimport Core, Run
@@ -10,7 +10,8 @@ cdef class Engine:
     cdef Engine counter     # the engine that numbers our calls too; None: this one does
     cdef Core core
     cdef uint32_t seq
-    cdef readonly bint busy     # a blocking call is running, or has failed
+    cdef readonly bint busy     # a blocking call is running, or has failed ...
+    cdef readonly uint64_t caller   # ... in this thread
     cdef uint32_t opening       # calls that wait for their channels: begun, but not numbered
     cdef int polls_with_gil
     cdef Run run                # of blocking calls

@@ -10,6 +10,7 @@ class Engine:
     rank: int
     size: int
     busy: bool
+    caller: int
     culprit: int
     plan: Plan | None
     owner: Any

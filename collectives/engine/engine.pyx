@@ -16,7 +16,7 @@ from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
-                                     hk_load32, hk_now, hk_store32, may_drive, nanoseconds, stopped)
+                                     hk_load32, hk_now, hk_store32, may_drive, nanoseconds, stopped, this_thread)
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
@@ -204,7 +204,7 @@ cdef class Engine:
             r.base[SCRATCH] = self.scratch
         r.waits = True
         self.plan = plan
-        self.busy = True
+        self.busy, self.caller = True, this_thread()
         count_begin(r, plan.nbytes, plan.small)
         if self.polls_with_gil and plan.small:
             rc = drive(&self.core, r, min(self.polls_with_gil, <int>self.core.ladder.spins_now))
@@ -221,7 +221,7 @@ cdef class Engine:
 
     def begin(self, Plan plan, tag=None):
         """Count a call as under way before it can run: its channels are being opened.  `ready` ends that."""
-        self.plan, self.tag, self.busy = plan, tag, True
+        self.plan, self.tag, self.busy, self.caller = plan, tag, True, this_thread()
         self.opening += tag is None
 
     def ready(self):

@@ -6,15 +6,14 @@ thread, while the failed call waits in `fail`.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NoReturn
 
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
-from hocket.collectives.engine.shortcut import ShortWay
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of
 from hocket.collectives.failures.callsite import thread_site
@@ -205,20 +204,9 @@ class Reporter:
         for queue in list(self.members.queues.values()):
             engine = queue.engine
             if engine.busy or oldest(engine) is not None:
-                found = account_of(engine, where=self._where)
+                found = account_of(engine, where=partial(thread_site, engine.caller))
                 return found | (then if seq < found["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}
-
-    def _where(self) -> str:
-        """The user's line that is in a call on this communicator, whichever thread it is in."""
-        for ident, frame in list(sys._current_frames().items()):
-            look: Any = frame if ident != threading.get_ident() else None  # not the reactor's, which asks
-            while look is not None:
-                caller = look.f_locals.get("self")  # a user's class is not asked for attributes
-                if isinstance(caller, ShortWay) and getattr(caller, "reporter", None) is self:
-                    return thread_site(ident)
-                look = look.f_back
-        return thread_site()
 
     def finished(self) -> int:
         """How many collectives this rank has finished: it has sent all that others need for them."""

@@ -123,6 +123,14 @@ def meeting(late: float) -> Seen:
     return Seen(2, "kill", AT - 1, AT - 1, said, [0, 0, -signal.SIGKILL], ["", "", ""])
 
 
+def gave_up(after: float) -> Seen:
+    """Rank 2 was killed, so rank 0 raised, so long after rank 1 had come (and not yet connected): nobody was there."""
+    said: list[list[dict[str, Any]]] = [[{"state": "init", "turn": 0, "at": AT + at}] for at in (-0.5, 0.0, -0.5)]
+    said[0] += [lost(2, after), CLOSED]
+    said[1] += [lost(0, MEETING, "TimeoutError"), CLOSED]
+    return Seen(2, "kill", AT, AT, said, [0, 0, -signal.SIGKILL], ["", "", ""])
+
+
 LATER = {"second": "refused", "elsewhere": True}
 CLOSED = {"closed": 0.1, "how": "", "left": []}
 
@@ -135,6 +143,7 @@ def test_what_is_right() -> None:
         seen(lost(1, TIMEOUT, "TimeoutError"), {**LATER, "seconds": TIMEOUT}, how="stop"),
         seen(lost(1, MEETING, "TimeoutError"), CLOSED, turn=1),  # it was not yet in the meeting that we are in
         meeting(MEETING),
+        gave_up(0.1),
     ):
         assert judge(fine, 0.5).wrong == []
     paused = replace(seen({"finished": True}, CLOSED, how="pause"), codes=[0, 0])
@@ -147,6 +156,7 @@ def test_what_is_right() -> None:
     [
         (seen(lost(1, LIMIT + 0.6)), "knew it after 1.60 s"),
         (seen(lost(0)), "did not name [1]"),
+        (gave_up(0.9), "rank 1 raised after 4.00 s TimeoutError naming [0]"),
         (meeting(1.0), "rank 1 raised after 1.00 s TimeoutError naming [0]"),
         (seen(lost(1, error="MismatchError")), "raised after 0.05 s MismatchError"),
         (seen(lost(1, error="TimeoutError")), "raised after 0.05 s TimeoutError"),

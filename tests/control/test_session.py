@@ -1,5 +1,6 @@
 """The control plane while a job runs, by real kills: losses, goodbyes and faults reach everybody once."""
 
+import os
 import signal
 import time
 
@@ -131,6 +132,7 @@ def test_a_fault_stops_its_ranks_and_becomes_one_verdict(start, unix):
 def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
     ranks = start(3, unix)
     ranks[2].process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, ranks[2].process.pid, os.WSTOPPED | os.WNOWAIT)
     began = time.monotonic()
     ranks[0].tell("report", fault())
     for rank in ranks[:2]:
