@@ -41,6 +41,8 @@ SPINS = "mpich-single"
 class Machine:
     """The team of limits in a library's place: it copies, or sends as raw bytes, what the case's result needs."""
 
+    beside = None
+
     def __init__(self, team: Team, target: Target) -> None:
         self.team, self.name, self.about = team, "limits", team.about
         tcp = target.transport == "tcp"

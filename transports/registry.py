@@ -13,7 +13,10 @@ BUILT_IN = {
     "tcp": "hocket.transports.tcp.transport:TcpTransport",
     "mpi": "hocket.transports.mpi.transport:MpiTransport",
 }
-"""In order of preference.  Loaded by name, so that an unused one costs nothing."""
+"""In order of preference.  Loaded by name, so that an unused one costs nothing.
+
+cuda_ipc and pinned are no choice of a job's: the GPUs of a host use them where they can (collectives/gpu/context.py).
+"""
 
 Loader = Callable[[], Any]
 

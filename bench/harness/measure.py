@@ -76,18 +76,13 @@ class _Lenient:
         return True
 
 
-def beside(team: Team) -> Team | None:
-    """hocket in this peer's processes, if it is there."""
-    return getattr(team, "beside", None)
-
-
 def beside_name(name: str) -> str:
     """What hocket's blocks in a peer's processes are called."""
     return f"hocket beside {name}"
 
 
 def _prepare_both(team: Team, case: Case) -> None:
-    ours = beside(team)
+    ours = team.beside
     if ours is not None:
         _prepare(ours, case)
     _prepare(team, case)
@@ -103,7 +98,7 @@ def _time(row: Row, ours: Team, peers: Sequence[Team], effort: Effort, lenient: 
     counts: dict[str, int] = {}
 
     def turn(team: Team, name: str = "") -> None:
-        ours, name = beside(team), name or team.name
+        ours, name = team.beside, name or team.name
         if ours is not None:
             turn(ours, beside_name(name))
         if name not in counts:

@@ -35,6 +35,10 @@ class Team(Protocol):
     name: str
     about: str
 
+    @property
+    def beside(self) -> Team | None:
+        """hocket in this peer's processes, if it is there."""
+
     def order(self, do: str, **fields: Any) -> list[Order]: ...
     def close(self) -> None: ...
 
@@ -49,6 +53,8 @@ class Command:
 
 class Started:
     """`size` workers; `command(path)` says how they are started."""
+
+    beside = None
 
     def __init__(self, name: str, size: int, command: Any) -> None:
         self.name, self.size = name, size
@@ -167,6 +173,8 @@ class Joined:
 
     Orders travel by `comm`, hocket's.
     """
+
+    beside = None
 
     def __init__(self, comm: Communicator, subject: Subject) -> None:
         self.comm, self.worker = comm, Worker(subject)

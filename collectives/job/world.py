@@ -109,7 +109,7 @@ class World:
         """May any thread of any rank call it?"""
         self.crowded = _crowded(met)
         """Do ranks outnumber the cores, on any host?"""
-        self.scarce = _crowded([*met, *met])
+        self.scarce = _crowded([*met, *met])  # as if each rank came twice
         """Has some host fewer than two cores for each of its ranks?"""
         self.home = -1 if self.crowded else _home(met, rank)
         """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""

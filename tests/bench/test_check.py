@@ -110,6 +110,8 @@ def test_a_piece_in_the_wrong_place_is_seen() -> None:
 class Scripted:
     """A team without processes: reports what it is given, and remembers the orders of all."""
 
+    beside = None
+
     def __init__(self, name: str, log: list[tuple[str, str]], seconds: list[float], wrong: int = 0) -> None:
         self.name, self.about, self.log, self.seconds, self.wrong = name, name, log, seconds, wrong
 

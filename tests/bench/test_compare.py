@@ -65,6 +65,7 @@ class Heard:
     """A team that remembers its orders."""
 
     name = about = "heard"
+    beside = None
 
     def order(self, do: str, **fields: object) -> list[dict[str, object]]:
         self.last = do, fields
