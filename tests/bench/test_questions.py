@@ -15,10 +15,11 @@ RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
     ("command", "heads"),
     [
         ([sys.executable, "-m", "hocket.bench.circles", "--bytes", "4K"], ["| 128 KiB |", "| 32768 KiB |"]),
+        ([*RUN, "-m", "hocket.bench.awaited"], ["| wait |", "| await, 20 at once |", "| torch future |"]),
         ([*RUN, "-m", "hocket.bench.lanes", "--large", "4M"], ["| alone |", "| on a lane |", "| without lanes |"]),
         ([sys.executable, "-m", "hocket.bench.starts", "--jobs", "1"], ["| jobs |", "| 1 |"]),
     ],
-    ids=["circles", "lanes", "starts"],
+    ids=["circles", "awaited", "lanes", "starts"],
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_a_question(command: list[str], heads: list[str]) -> None:
