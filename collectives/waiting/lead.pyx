@@ -114,7 +114,7 @@ def stand_back():
 
 
 def lead():
-    """Follow, then lead until somebody may have to be told.  False: the thread is to end."""
+    """Follow, then lead until somebody may have to be told, or all are to leave."""
     global there
     there += 1
     with nogil:
@@ -128,7 +128,6 @@ def lead():
             progress.rouse()
         pthread_mutex_unlock(&progress.lock)
     there -= 1
-    return not hk_load32(&leaves)
 
 
 def awaits(bint some):

@@ -45,32 +45,37 @@ class Pool:
         self._awaited: list[tuple[Awaited, float]] = []
         """Each with the time at which it came."""
         self._free = 0  # threads that do not tell just now
+        self._rests = False
         self._looked = 0.0
         self._changed = threading.Condition()
 
     def begin(self) -> None:
         """A run is queued: have a leader."""
         with self._changed:
-            stay()
             self._have(1)
 
     def add(self, awaited: Awaited) -> None:
         """Complete it when it is over."""
         with self._changed:
             self._awaited.append((awaited, time.monotonic()))
-            stay()
             self._have(FREE)
             awaits(True)
 
     def rest(self) -> None:
         """No run is queued, nor can be: tell what is to be told, and end.  The next run starts threads again."""
         with self._changed:
+            self._rests = True
             leave()
-            self._changed.wait_for(lambda: self._free == 0, LEAVING)
-            gone()
+            if self._changed.wait_for(lambda: self._free == 0, LEAVING):
+                gone()
 
     def _have(self, number: int) -> None:
-        """Under the lock: have so many free threads."""
+        """Under the lock: have so many free threads, for as long as calls may be queued."""
+        stay()
+        self._rests = False
+        self._more(number)
+
+    def _more(self, number: int) -> None:
         while self._free < number:
             self._free += 1
             threading.Thread(target=self._serve, name="hocket-pool", daemon=True).start()
@@ -78,11 +83,11 @@ class Pool:
     def _serve(self) -> None:
         stand_back()
         while True:
-            stays = lead()
+            lead()
             found = self._over()
             if found is None:
-                if not stays:
-                    break
+                if self._ends():
+                    return
                 self._look()
                 continue
             try:
@@ -94,9 +99,14 @@ class Pool:
                 if self._free >= FREE:  # others have come meanwhile
                     return
                 self._free += 1
+
+    def _ends(self) -> bool:
+        """Is this thread to end?"""
         with self._changed:
-            self._free -= 1
-            self._changed.notify_all()
+            if self._rests:
+                self._free -= 1
+                self._changed.notify_all()
+            return self._rests
 
     def _over(self) -> Awaited | None:
         """One that is over, for this thread to complete while another leads; None if none of those that wait is."""
@@ -105,7 +115,7 @@ class Pool:
                 if awaited.over():
                     del self._awaited[i]
                     self._free -= 1
-                    self._have(1)
+                    self._more(1)
                     awaits(bool(self._awaited))  # others may be over too
                     return awaited
         return None
