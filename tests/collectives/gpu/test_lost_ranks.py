@@ -151,7 +151,7 @@ def test_a_rank_is_lost_in_the_first_call(stage: str, how: str, built: Path, tmp
     with gpu_ranks.job(built, 2, FIRST.format(stage=stage, how=how), tmp_path) as job:
         ends = job.wait(15)
     said = faulty.facts(ends[0])
-    assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at_end"] - began < 6, said
+    assert said["error"] == "PeerLostError" and said["ranks"] == [1] and said["at_end"] - began < 12, said  # 2 s, alone
     if stage == "trial":
         assert said["streams"] == said["maps"] == 0, said
     if how == INTERRUPT:

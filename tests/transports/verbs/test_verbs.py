@@ -37,6 +37,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": path, "PYTHONPATH": found, "FAKE_SYSTEM": str(place / "infiniband")}
 
 
+@pytest.mark.timeout(300)  # a suite of its own: 20 s, alone
 @pytest.mark.parametrize(
     "setting", ["windows", *(pytest.param(each, marks=pytest.mark.more) for each in ("no windows", "late"))]
 )
