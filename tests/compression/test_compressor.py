@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import WORLDS, spread
+from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -148,10 +148,9 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "transport"), WORLDS)
+@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp")])
 def test_between_ranks(size: int, transport: str) -> None:
-    if size > 1:
-        spread(CHECKS, size, transport)
+    spread(CHECKS, size, transport)
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 2)])
