@@ -87,15 +87,16 @@ class Compressor:
 
         `x`: a float32 NumPy array, or a torch tensor on the CPU, contiguous; of one shape in all calls with one `key`.
         `lr`: the learning rate that x will be multiplied by; if it changes, what is owed is rescaled, so that it counts
-        as much as when it was left.  A NaN or an infinity anywhere makes the whole result NaN on all ranks, and nothing
-        is kept of the call: a training step that is skipped for it changes nothing.
+        as much as when it was left (at a rate of 0, and after one, it stays as it is).  A NaN or an infinity anywhere
+        makes the whole result NaN on all ranks, and nothing is kept of the call: a training step that is skipped for it
+        changes nothing.  Cost: that of the method, and some passes over x in NumPy.
         """
         if op not in ("avg", "sum"):
             raise ArgumentError(f"compressed sums have the ops avg and sum, not {op!r}")
         array = _array(x)
         entry = self._entry(key, array.shape)
         began = time.perf_counter()
-        factor = self.decay if lr is None or not entry.lr else self.decay * entry.lr / lr
+        factor = self.decay * (entry.lr / lr if lr and entry.lr else 1.0)
         vector = array + np.float32(factor) * entry.residual if self.feedback else array
         if not np.isfinite(vector).all():
             vector = np.full_like(vector, np.nan)  # a part of it might not be sent, and stay
@@ -145,6 +146,8 @@ class Compressor:
             return
         if len(states) != size:
             raise ArgumentError(f"{len(states)} states were given of {size} ranks: give those of all, in their order")
+        if any(one["entries"].keys() != states[0]["entries"].keys() for one in states):
+            raise ArgumentError("the states have different keys: give those that all ranks saved in the same step")
         self._entries = {key: self._redealt([one["entries"][key] for one in states]) for key in states[0]["entries"]}
 
     def _redealt(self, saved: Sequence[dict[str, Any]]) -> _Entry:

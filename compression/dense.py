@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.compression.method import Array, Averaged, Kept
+from hocket.compression.method import Array, Averaged, Kept, Method
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
@@ -37,7 +37,7 @@ def decode(wire: Array, codec: Codec, count: int) -> Array:
     return x[:count]
 
 
-class Coded:
+class Coded(Method):
     """An allreduce by a codec, in two steps ("direct").  2n(p-1)/p bytes per rank, where n are those of the codec.
 
     Feedback keeps what this rank's encoding loses; what the sum's loses is lost.
@@ -51,17 +51,15 @@ class Coded:
         return self.codec.name
 
     def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+        # The plan of the allreduce encodes once more, in its own scratch, and shows nobody what it sends.
         wire = encode(vector.reshape(-1), self.codec)
         sent = decode(wire, self.codec, vector.size).reshape(vector.shape)
         result = np.empty_like(vector)
         comm.allreduce(vector, "avg", result, codec=self.codec.name, algorithm="direct")
         return Averaged(result, sent, {}, wire.nbytes)
 
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        return {}
 
-
-class DoubleSqueeze:
+class DoubleSqueeze(Method):
     """A codec with error feedback on both sides: the owner of each part of the sum keeps what its encoding loses, too.
 
     2n(p-1)/p bytes per rank, where n are those of the codec.

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept
+from hocket.compression.method import Array, Averaged, Kept, Method
 from hocket.errors import ArgumentError
 
 
-class PowerSGD:
+class PowerSGD(Method):
     """One step of a power iteration, from where the last call ended: 8r(a + b)(p-1)/p bytes per rank for a x b.
 
     Exact where the average has no more than this rank.  Arrays of one dimension, and those that two thin matrices would

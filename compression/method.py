@@ -36,4 +36,8 @@ class Method(Protocol):
         vector and call, the same on all ranks."""
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        """What rank `rank` of `size` keeps of a vector of `count` elements, of what the ranks of another job kept."""
+        """What rank `rank` of `size` keeps of a vector of `count` elements, of what the ranks of another job kept.
+
+        Nothing, unless a method says otherwise.
+        """
+        return {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept
+from hocket.compression.method import Array, Averaged, Kept, Method
 from hocket.errors import ArgumentError
 
 PAIR = np.dtype([("value", np.float32), ("index", np.int32)])
@@ -26,7 +25,7 @@ def count(density: float, n: int) -> int:
     return min(n, max(1, math.ceil(density * n)))
 
 
-class TopK:
+class TopK(Method):
     """Each rank's elements of largest magnitude, with their indices, to all: 8k(p-1) bytes per rank.
 
     Of equal magnitudes any, the same on every run.  Without feedback what is small is never sent.
@@ -58,11 +57,8 @@ class TopK:
         sent[chosen] = flat[chosen]
         return Averaged(result.reshape(vector.shape), sent.reshape(vector.shape), {}, pairs.nbytes)
 
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        return {}
 
-
-class RandomK:
+class RandomK(Method):
     """The same random elements of all ranks, drawn anew in each call: only values are sent, 8k(p-1)/p bytes per rank.
 
     Source: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.  Drawn without replacement.
@@ -85,6 +81,3 @@ class RandomK:
         result = np.zeros_like(flat)
         result[chosen] = comm.allreduce(values, "avg")
         return Averaged(result.reshape(vector.shape), sent.reshape(vector.shape), {}, values.nbytes)
-
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        return {}

@@ -76,6 +76,7 @@ class Pool:
         self._more(number)
 
     def _more(self, number: int) -> None:
+        """Under the lock: so many free threads, also while the pool comes to rest."""
         while self._free < number:
             self._free += 1
             threading.Thread(target=self._serve, name="hocket-pool", daemon=True).start()

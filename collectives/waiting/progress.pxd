@@ -17,7 +17,7 @@ cdef Core* queued[MAX_ENGINES]
 cdef uint32_t nqueued               # engines in it: written under the lock, looked at without
 cdef uint32_t drivers               # threads that wait and drive what is queued; atomic
 cdef bint led                       # does a thread of hocket's own drive?  Under the lock
-cdef uint32_t ends                  # runs that have ended in this process, as a clock: it only grows; atomic
+cdef uint32_t ends                  # runs that have ended in this process, and other news, as a clock: it only grows; atomic
 
 
 cdef struct Node:               # one queued run

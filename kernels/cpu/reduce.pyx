@@ -65,12 +65,7 @@ def reduce_arrays(out, inputs, op):
     cdef reduce_fn function = find_reduce(dtype.code, lookup(op, dtype))
     cdef void *target = <void *><size_t>_writable(out)
     cdef size_t count = out.size
-    addresses = [_like(x, out, i) for i, x in enumerate(inputs)]
-    cdef const void **sources = <const void **>malloc(k * sizeof(void *))
-    if sources == NULL:
-        raise MemoryError()
-    for i in range(k):
-        sources[i] = <const void *><size_t>addresses[i]
+    cdef const void **sources = _sources(out, inputs)
     with nogil:
         function(target, sources, k, count)
         free(sources)
@@ -78,24 +73,28 @@ def reduce_arrays(out, inputs, op):
 
 def encode_array(out, x, codec):
     """The elements of `codec` for a float32 array, into a uint8 array: ceil(n / codec.block) * codec.itemsize bytes."""
-    cdef const hk_codec* c = find_codec(codec.code)
-    _matching(out, x, codec)
-    cdef void *target = <void *><size_t>_writable(out)
-    cdef const void *source = <const void *><size_t>_address(x)
-    cdef size_t count = x.size
-    with nogil:
-        c.encode(c, target, source, count, 1.0)
+    _code(out, x, codec, False)
 
 
 def decode_array(out, x, codec):
     """A float32 array from the elements of `codec` in a uint8 array."""
+    _code(out, x, codec, True)
+
+
+cdef int _code(out, x, codec, bint decodes) except -1:
     cdef const hk_codec* c = find_codec(codec.code)
-    _matching(x, out, codec)
+    floats, encoded = (out, x) if decodes else (x, out)
+    blocks = -(-floats.size // codec.block)
+    for array, dtype, size in ((encoded, "uint8", blocks * codec.itemsize), (floats, "float32", floats.size)):
+        if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
+            raise ArgumentError(f"{codec.name} is between n float32 and ceil(n / {codec.block}) * {codec.itemsize} uint8, "
+                                f"both C-contiguous; got {floats.dtype}{floats.shape} and {encoded.dtype}{encoded.shape}")
     cdef void *target = <void *><size_t>_writable(out)
     cdef const void *source = <const void *><size_t>_address(x)
-    cdef size_t count = out.size
+    cdef size_t count = floats.size
     with nogil:
-        c.decode(c, target, source, count, 1.0)
+        (c.decode if decodes else c.encode)(c, target, source, count, 1.0)
+    return 0
 
 
 def fold_arrays(out, inputs, codec):
@@ -106,12 +105,7 @@ def fold_arrays(out, inputs, codec):
         raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
     cdef void *target = <void *><size_t>_writable(out)
     cdef size_t count = out.size // codec.itemsize
-    addresses = [_like(x, out, i) for i, x in enumerate(inputs)]
-    cdef const void **sources = <const void **>malloc(k * sizeof(void *))
-    if sources == NULL:
-        raise MemoryError()
-    for i in range(k):
-        sources[i] = <const void *><size_t>addresses[i]
+    cdef const void **sources = _sources(out, inputs)
     with nogil:
         c.fold(c, target, sources, k, count)
         free(sources)
@@ -138,13 +132,16 @@ def scale_array(out, x, factor):
         function(target, source, count, by)
 
 
-cdef int _matching(encoded, x, codec) except -1:
-    blocks = -(-x.size // codec.block)
-    for array, dtype, size in ((encoded, "uint8", blocks * codec.itemsize), (x, "float32", x.size)):
-        if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
-            raise ArgumentError(f"{codec.name} is between n float32 and ceil(n / {codec.block}) * {codec.itemsize} uint8, "
-                                f"both C-contiguous; got {x.dtype}{x.shape} and {encoded.dtype}{encoded.shape}")
-    return 0
+cdef const void **_sources(out, inputs) except NULL:
+    """The addresses of the inputs; the caller's, to be freed."""
+    addresses = [_like(x, out, i) for i, x in enumerate(inputs)]
+    cdef const void **sources = <const void **>malloc(len(addresses) * sizeof(void *))
+    cdef size_t i
+    if sources == NULL:
+        raise MemoryError()
+    for i in range(len(addresses)):
+        sources[i] = <const void *><size_t>addresses[i]
+    return sources
 
 
 cdef size_t _address(array):

@@ -71,7 +71,7 @@ def feedback_helps(comm: Communicator) -> None:
                 came += c.allreduce(gradient(comm.rank, 0, (40, 30)), "w")
             last[feedback] = np.linalg.norm(came / 60 - right) / np.linalg.norm(right)
         assert last[True] < 0.3, (method, last)
-        assert method.startswith("randomk") or last[True] < 0.8 * last[False], (method, last)
+        assert last[True] < 0.8 * last[False], (method, last)
 
 
 def goes_on_where_it_was(comm: Communicator) -> None:
@@ -112,6 +112,13 @@ def a_rate_that_changes(comm: Communicator) -> None:
     np.testing.assert_allclose(moved + 0.01 * owed(comm, c, "w"), right, atol=1e-5)
 
 
+def a_rate_of_zero(comm: Communicator) -> None:
+    """As schedules begin with: what is owed stays as it is."""
+    c = Compressor(comm, "topk:0.5")
+    came = [c.allreduce(np.array([2, 1], np.float32), "w", lr=lr).tolist() for lr in (0.1, 0.0, 0.1)]
+    assert came == [[2, 0], [2, 0], [0, 3]] or came == [[2, 0], [0, 2], [4, 0]], came
+
+
 def tensors(comm: Communicator) -> None:
     x = torch.arange(1000.0).reshape(10, 100)
     assert Compressor(comm, "topk:0.01").allreduce(x, "w", "sum") is x
@@ -121,6 +128,7 @@ def tensors(comm: Communicator) -> None:
 def wrong(comm: Communicator) -> None:
     c, x = Compressor(comm, "topk:0.5"), np.ones(10, np.float32)
     c.allreduce(x, "w")
+    empty = Compressor(comm, "topk:0.5").state_dict()
     for call, text in (
         (lambda: c.allreduce(np.ones(9, np.float32), "w"), r"key 'w' stands for shape \(10,\), got \(9,\)"),
         (lambda: c.allreduce(np.ones(9), "v"), "takes float32 .* got float64"),
@@ -135,6 +143,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: Compressor(comm, "doublesqueeze:fp16"), "'fp16' is no codec of blocks"),
         (lambda: c.load_state_dict(Compressor(comm, "int8").state_dict()), "is of 'int8', this is 'topk:0.5'"),
         (lambda: c.load_state_dict({**c.state_dict(), "size": 9}), "1 states were given of 9 ranks"),
+        (lambda: c.load_state_dict([c.state_dict(), *[empty] * (comm.size - 1)]), "different keys"),
     ):
         with pytest.raises(ArgumentError, match=text):
             call()  # type: ignore[no-untyped-call]
@@ -144,7 +153,7 @@ def wrong(comm: Communicator) -> None:
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
     nothing_is_lost, all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was,
-    a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, tensors, wrong,
+    a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, a_rate_of_zero, tensors, wrong,
 )  # fmt: skip
 
 
