@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Modules become bytecode when they are first imported: of what is installed, few ever are.
+INSTALL := $(PIP) install --quiet --no-compile
 PLOT := build/allreduce.png
 IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
@@ -39,7 +41,7 @@ test-torch-suite: $(VENV)/test.stamp
 
 # Lightning, accelerate and DeepSpeed on hocket; they are large, so `make test` does without.
 test-frameworks: $(VENV)/test.stamp
-	$(PIP) install --quiet --editable '.[frameworks]'
+	$(INSTALL) --editable '.[frameworks]'
 	$(BIN)/python -m pytest tests/frameworks/others
 
 # RDMA verbs, and TCP through a bad network, in a virtual machine that has Soft-RoCE devices: ten minutes where it is
@@ -52,7 +54,7 @@ test-verbs: $(VENV)/test.stamp
 # Every CUDA kernel by emulation, under sanitizers and compiled for five architectures, and the check of a GPU on stand-ins:
 # four minutes.  (Collectives on GPU arrays, over the stand-ins, are part of `make test`.)
 test-gpu: $(VENV)/test.stamp
-	$(PIP) install --quiet --editable '.[test-gpu]'
+	$(INSTALL) --editable '.[test-gpu]'
 	$(BIN)/python -m pytest -m gpu
 
 # The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
@@ -87,17 +89,17 @@ clean:
 # Intel MPI lives apart: its libraries have MPICH's names.  It exists for x86-64 only.
 $(IMPI):
 	$(PYTHON) -m venv $@
-	[ "$$(uname -m)" != x86_64 ] || $@/bin/python -m pip --disable-pip-version-check install --quiet impi-rt
+	[ "$$(uname -m)" != x86_64 ] || $@/bin/python -m pip --disable-pip-version-check install --quiet --no-compile impi-rt
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) install --quiet --editable '.[run]'
+	$(INSTALL) --editable '.[run]'
 	@touch $@
 
 # torch first, so that nothing else decides its version; any torch will do where this one is not to be had.
 $(VENV)/test.stamp: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) install --quiet '$(TORCH)' || $(PIP) install --quiet torch
-	$(PIP) install --quiet --editable '.[test]'
+	$(INSTALL) '$(TORCH)' || $(INSTALL) torch
+	$(INSTALL) --editable '.[test]'
 	@touch $@ $(VENV)/run.stamp

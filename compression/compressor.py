@@ -16,6 +16,7 @@ from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Array, Kept, Method
 from hocket.compression.sparse import RandomK, TopK
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import Codec
 
 WITH_NUMBER: dict[str, Callable[[str], Method]] = {
     "topk": lambda text: TopK(float(text)), "randomk": lambda text: RandomK(float(text)),
@@ -58,9 +59,9 @@ class _Entry:
 class Compressor:
     """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
 
-    `method`: a codec of blocks ("int8", "fp8", "int4"), "doublesqueeze:int8", "topk:0.01", "randomk:0.01", "powersgd:4"
-    or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`: what is owed is multiplied by it in each
-    call.
+    `method`: a codec of blocks ("int8", "fp8", "int4", "sign" or one that codecs.py makes), "doublesqueeze:int8",
+    "topk:0.01", "randomk:0.01", "powersgd:4" or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`:
+    what is owed is multiplied by it in each call.
 
     All ranks make the same calls with the same keys in the same order, as with any collective.
 
@@ -77,7 +78,7 @@ class Compressor:
     [[3.0, 0.0], [3.0, 0.0]]
     """
 
-    def __init__(self, comm: Any, method: str | Method, feedback: bool = True, decay: float = 1.0) -> None:
+    def __init__(self, comm: Any, method: str | Codec | Method, feedback: bool = True, decay: float = 1.0) -> None:
         self.comm, self.feedback, self.decay = comm, feedback, decay
         self.method = resolved(method)
         self._entries: dict[str, _Entry] = {}
@@ -168,8 +169,10 @@ class Compressor:
         return entry
 
 
-def resolved(method: str | Method) -> Method:
+def resolved(method: str | Codec | Method) -> Method:
     """The method of this name."""
+    if isinstance(method, Codec):
+        return Coded(method)
     if not isinstance(method, str):
         return method
     if method in BY_NAME:

@@ -16,17 +16,19 @@ from hocket.kernels.cpu import reduce
 BY_NAME = {codec.name: codec for codec in CODECS}
 
 
-def named(name: str) -> Codec:
+def named(name: str | Codec) -> Codec:
     """The codec of blocks of this name."""
+    if isinstance(name, Codec):
+        return name
     if name not in BY_NAME:
         raise ArgumentError(f"{name!r} is no codec of blocks; {choices(name, BY_NAME)}")
     return BY_NAME[name]
 
 
-def encode(x: Array, codec: Codec) -> Array:
-    """Its bytes on the wire."""
+def encode(x: Array, codec: Codec, key: int = 0) -> Array:
+    """Its bytes on the wire.  `key`: of the random numbers by which some codecs round."""
     wire = np.empty(-(-x.size // codec.block) * codec.itemsize, np.uint8)
-    reduce.encode_array(wire, x, codec)
+    reduce.encode_array(wire, x, codec, key)
     return wire
 
 
@@ -40,10 +42,11 @@ def decode(wire: Array, codec: Codec, count: int) -> Array:
 class Coded(Method):
     """An allreduce by a codec, in two steps ("direct").  2n(p-1)/p bytes per rank, where n are those of the codec.
 
-    Feedback keeps what this rank's encoding loses; what the sum's loses is lost.
+    Feedback keeps what this rank's encoding loses; what the sum's loses is lost.  A codec that rounds at random loses
+    nothing in the mean, and is owed nothing.
     """
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str | Codec) -> None:
         self.codec = named(codec)
 
     @property
@@ -52,10 +55,11 @@ class Coded(Method):
 
     def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
         # The plan of the allreduce encodes once more, in its own scratch, and shows nobody what it sends.
-        wire = encode(vector.reshape(-1), self.codec)
-        sent = decode(wire, self.codec, vector.size).reshape(vector.shape)
+        wire, sent = encode(vector.reshape(-1), self.codec), vector
+        if not self.codec.stochastic:
+            sent = decode(wire, self.codec, vector.size).reshape(vector.shape)
         result = np.empty_like(vector)
-        comm.allreduce(vector, "avg", result, codec=self.codec.name, algorithm="direct")
+        comm.allreduce(vector, "avg", result, codec=self.codec, algorithm="direct")
         return Averaged(result, sent, {}, wire.nbytes)
 
 
@@ -68,7 +72,7 @@ class DoubleSqueeze(Method):
     Compression", ICML 2019; the parts of the vector are dealt out to all ranks, instead of one server.
     """
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str | Codec) -> None:
         self.codec = named(codec)
 
     @property
@@ -80,7 +84,7 @@ class DoubleSqueeze(Method):
         each = self._part(vector.size, p)
         padded = np.zeros(p * each, np.float32)
         padded[: vector.size] = vector.reshape(-1)
-        wire = encode(padded, codec)
+        wire = encode(padded, codec, seed << 32 | comm.rank)
         came = comm.alltoall(wire).reshape(p, -1)
         mine = decode(came[0], codec, each)
         for one in came[1:]:
@@ -88,7 +92,7 @@ class DoubleSqueeze(Method):
         mine *= np.float32(1 / p)
         if "owned" in kept:
             mine += kept["owned"]
-        code = encode(mine, codec)
+        code = encode(mine, codec, seed << 32 | comm.rank | 1 << 31)
         owned = mine - decode(code, codec, each)
         result = decode(comm.allgather(code), codec, p * each)[: vector.size]
         sent = decode(wire, codec, vector.size)

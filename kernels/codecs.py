@@ -1,23 +1,42 @@
 """The codec table: what a block of float32 may be on the wire, where that is no dtype.
 
-The codes are those of kernels/cpu/codec.h, and kernels/cpu/blocks.h has the laws.
+The kinds are those of kernels/cpu/codec.h; kernels/cpu/codec_*.h have their laws.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+WHOLE, FP8, SIGN, ONEBIT, NATURAL = range(5)
+MAX, L2 = range(2)
+
 
 class Codec(NamedTuple):
-    """One row: `block` float32 become one element of `itemsize` bytes.  Its sum decodes, adds and encodes."""
+    """`block` float32 become one element of `itemsize` bytes.  Its sum decodes, adds and encodes.
 
-    code: int
+    hocket.compression makes them, checked.  Two are the same on the wire if they are equal.
+    """
+
     name: str
+    """In words, with the parameters that are not the usual ones; so ranks whose names are equal have equal codecs."""
+    code: int
     block: int
     itemsize: int
+    bits: int = 8
+    levels: int = 0
+    norm: int = MAX
+    clip: float = 0.0
+    stochastic: bool = False
+    seed: int = 0
 
     def __str__(self) -> str:
         return self.name
 
 
-CODECS: tuple[Codec, ...] = (Codec(0, "int8", 256, 260), Codec(1, "fp8", 256, 260), Codec(2, "int4", 128, 68))
+CODECS: tuple[Codec, ...] = (
+    Codec("int8", WHOLE, 256, 260, 8, 127),
+    Codec("fp8", FP8, 256, 260),
+    Codec("int4", WHOLE, 128, 68, 4, 7),
+    Codec("sign", SIGN, 256, 36, 1),
+)
+"""Those that have a name of their own."""

@@ -96,7 +96,7 @@ def _survivor(
     seconds = error["at"] - begin
     if kind not in kinds:
         wrong.append(f"raised after {seconds:.2f} s {text}")
-    elif error["named"] != [seen.victim] and not _hub_instead(seen, rank, error):
+    elif error["named"] != [seen.victim] and not _hub_instead(seen, rank, error, slack):
         wrong.append(f"did not name {[seen.victim]} but raised {text}")
     if seconds > limit + slack:
         wrong.append(f"knew it after {seconds:.2f} s, allowed are {limit:g} s and {slack:g} s: {text}")
@@ -130,7 +130,7 @@ def _allowed(seen: Seen, rank: int, slack: float) -> tuple[tuple[str, ...], floa
 
 def _knows(seen: Seen, rank: int, slack: float) -> bool:
     """Had this survivor and the victim met, at the latest through rank 0?"""
-    if rank and _missed(seen, rank):
+    if rank and _missed(seen, rank, slack):
         return False
     mine, its, hub = (_state(seen, r) for r in (rank, seen.victim, 0))
     if its is None or its[0] == "closing" or mine is not None and (mine[0] == "closing" or mine[1] != its[1]):
@@ -141,21 +141,22 @@ def _knows(seen: Seen, rank: int, slack: float) -> bool:
     return all(state is not None and state[1] == its[1] and seen.hit - state[2] >= MET * (1 + slack) for state in there)
 
 
-def _hub_instead(seen: Seen, rank: int, error: dict[str, Any]) -> bool:
+def _hub_instead(seen: Seen, rank: int, error: dict[str, Any], slack: float) -> bool:
     """Is it right to name rank 0?  It was stopped, or it and this rank have missed each other."""
     if seen.how == "stop" and seen.victim == 0:
         return True
-    return _missed(seen, rank) and error["named"] == [0] and error["error"] == "TimeoutError"
+    return _missed(seen, rank, slack) and error["named"] == [0] and error["error"] == "TimeoutError"
 
 
-def _missed(seen: Seen, rank: int) -> bool:
+def _missed(seen: Seen, rank: int, slack: float) -> bool:
     """Did rank 0 come when this one's time to meet was over, or raise before this one had reached it?"""
     came: list[dict[int, float]] = [
         {each["turn"]: each["at"] for each in said if each.get("state") == "init"} for said in seen.said
     ]
     turn = max(came[rank], default=0)
-    late = turn not in came[0] or came[0][turn] - came[rank].get(turn, 0) > MEETING - MET
-    return late or any("error" in each and each["at"] - came[rank].get(turn, 0) < MET for each in seen.said[0])
+    mine, meets = came[rank].get(turn, 0), MET * (1 + slack)
+    late = turn not in came[0] or came[0][turn] - mine > MEETING - meets
+    return late or any("error" in each and each["at"] - mine < meets for each in seen.said[0])
 
 
 def _state(seen: Seen, rank: int) -> tuple[str, int, float] | None:

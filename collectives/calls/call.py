@@ -14,14 +14,8 @@ from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.plans.lower import IN, OUT, Layout, Place, cut, offsets
-from hocket.kernels.codecs import CODECS as BLOCKS
 from hocket.kernels.codecs import Codec
-from hocket.kernels.dtypes import DType, by_name
-
-CODECS: dict[str, DType | Codec] = {
-    "fp16": by_name("float16"), "bf16": by_name("bfloat16"), **{codec.name: codec for codec in BLOCKS}
-}  # fmt: skip
-"""By name: what float32 becomes.  Sums are taken in float32 and rounded once for each message."""
+from hocket.kernels.dtypes import DType
 
 Chunks = tuple[Sequence[int], Callable[[int], Place], Callable[[int], Place]]
 """The elements of each chunk, and where it lies: the place of one that this rank brings, and of one that it wants, with
@@ -41,8 +35,9 @@ class Call:
     counts: tuple[int, ...] | None = None
     """Elements per rank; alltoall: to each, then from each."""
     in_place: bool = False
-    codec: str | None = None
-    """One of CODECS: what its elements are on the wire."""
+    codec: str = ""
+    """The name of what its elements are on the wire, if they are encoded; and that itself:"""
+    encoded: DType | Codec | None = None
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
     result: Any = None
@@ -57,7 +52,7 @@ class Call:
     @property
     def wire(self) -> DType | Codec:
         """What its elements are on the wire."""
-        return self.model.dtype if self.codec is None else CODECS[self.codec]
+        return self.model.dtype if self.encoded is None else self.encoded
 
     def on_wire(self, count: int) -> int:
         """Bytes of so many elements on the wire; the last block may be short."""
@@ -98,7 +93,7 @@ class Call:
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
         root = self.root if self.contract.rooted else None
-        said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec}
+        said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec or None}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.counts is not None and (self.private or len(set(self.counts)) > 1):
             parts.append(f"counts of elements {shortened(self.counts)}")

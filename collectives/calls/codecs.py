@@ -1,7 +1,7 @@
 """What `codec=` may be: how the elements of a call are carried on the wire.
 
 A codec is a smaller dtype, whose kernels are in kernels/cpu/convert.h, or a block of elements (kernels/cpu/blocks.h);
-plans/lower.py puts them into a plan.
+plans/lower.py puts them into a plan.  Sums are taken in float32 and rounded once for each message.
 """
 
 from __future__ import annotations
@@ -10,18 +10,36 @@ import dataclasses
 import reprlib
 
 from hocket.arguments import choices
-from hocket.collectives.calls.call import CODECS, Call
+from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.shapes import writable
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import CODECS as BLOCKS
+from hocket.kernels.codecs import Codec
+from hocket.kernels.dtypes import DType, by_name
+
+CODECS: dict[str, DType | Codec] = {
+    "fp16": by_name("float16"), "bf16": by_name("bfloat16"), **{codec.name: codec for codec in BLOCKS}
+}  # fmt: skip
+"""By name: what float32 becomes."""
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 OPS = ("", "sum", "avg")
 
 
-def encoded(call: Call, codec: str, op: str) -> Call:
-    """The same call by this codec.  Raises ArgumentError where it has none."""
+def found(codec: str | Codec) -> DType | Codec:
+    """What the elements are on the wire.  Raises ArgumentError if there is no such codec."""
+    if isinstance(codec, Codec):
+        return codec
+    if not isinstance(codec, str):
+        raise ArgumentError(f"codec={reprlib.repr(codec)} is neither a name nor made by hocket.compression")
     if codec not in CODECS:
         raise ArgumentError(f"codec={reprlib.repr(codec)} is no codec; {choices(codec, CODECS)}")
+    return CODECS[codec]
+
+
+def encoded(call: Call, codec: str | Codec, op: str) -> Call:
+    """The same call by this codec.  Raises ArgumentError where it has none."""
+    wire, codec = found(codec), str(codec)
     if call.collective not in COLLECTIVES:
         raise ArgumentError(f"{call.collective} takes no codec; {', '.join(COLLECTIVES)} do")
     if call.model.dtype.name != "float32":
@@ -30,4 +48,4 @@ def encoded(call: Call, codec: str, op: str) -> Call:
         raise ArgumentError(f"codec={codec!r} goes with the ops sum and avg, not with {op!r}")
     if call.collective == "broadcast":
         writable(call.model, "x")  # the root's too: it gets what the others get
-    return dataclasses.replace(call, codec=codec)
+    return dataclasses.replace(call, codec=codec, encoded=wire)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hocket.algorithms.language.registry import Algorithm
 from hocket.arguments import optional, seconds
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import Codec
 
 
 class Options(NamedTuple):
@@ -18,7 +19,7 @@ class Options(NamedTuple):
     algorithm: str | Algorithm | None = None
     transport: str | None = None
     order: str = "any"
-    codec: str | None = None
+    codec: str | Codec | None = None
     within: str = ""
     """The call of hocket's that this one is a part of: shown in errors, and compared between ranks."""
 
@@ -29,7 +30,6 @@ def checked(options: Options) -> Options:
     if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
         raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
     optional(transport, "transport")
-    optional(options.codec, "codec")
     if not isinstance(order, str):
         raise ArgumentError(f"order={reprlib.repr(order)} is neither 'any' nor 'rank'")
     return options if timeout is None else options._replace(timeout=seconds(timeout, "timeout", "HOCKET_TIMEOUT"))

@@ -10,8 +10,8 @@ raise MismatchError; finding that costs no extra round trip.  Every call also ta
 
 and five of them (their signatures say which)
 
-    codec=None        "fp16", "bf16", "int8", "fp8", "int4": float32 is sent as that, and comes back as float32 (ops sum
-                      and avg)
+    codec=None        "fp16", "bf16", "int8", "fp8", "int4", "sign" or one of hocket.compression's: float32 is sent as
+                      that, and comes back as float32 (ops sum and avg)
 
 `op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
 arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
@@ -51,6 +51,7 @@ from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.collectives.plans.planner import Planner
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import Codec
 
 HIGHEST = 1000
 """The highest priority of a lane; the lowest is -HIGHEST."""
@@ -94,7 +95,7 @@ class Communicator(ShortWay):
     def allreduce(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """Combine all ranks' x; every rank gets the result, in place or in `out`.
 
@@ -121,7 +122,7 @@ class Communicator(ShortWay):
     def reduce_scatter(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank."""
         return self._call("reduce_scatter", x, out, op, 0, None, async_op, timeout, algorithm, transport, order, codec)
@@ -157,7 +158,7 @@ class Communicator(ShortWay):
     def broadcast(
         self, x: Any, root: int = 0, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """Give the root's x to all ranks, in place; with codec, what it is rounded to, to the root too.
 
@@ -168,7 +169,7 @@ class Communicator(ShortWay):
     def allgather(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """Concatenate all ranks' rows on axis 0, in rank order.  Each rank receives n(p-1)/p bytes."""
         return self._call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any", codec)
@@ -214,7 +215,7 @@ class Communicator(ShortWay):
     def alltoall(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """Send rows d*m .. (d+1)*m of x (size * m rows) to rank d; the result holds the rows from each rank in order.
 

@@ -4,7 +4,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
 from hocket.collectives.plans.plan cimport OUT, Instr
-from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, not_ours, piece_at,
+from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
                                      piece_length, step_on)
 from hocket.errors import TransportError
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
@@ -138,7 +138,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 if r.device.reduce(r.device, r, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize) < 0:
                     return device_failed(e, r)
             elif r.codec != NULL:
-                r.codec.fold(r.codec, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
+                fold(e, r, x, s, ways, k, n)
             else:
                 r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
         for i in range(x.npeers):
@@ -151,6 +151,13 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return DONE
         if n >= BIG_BYTES:
             return moved
+
+
+cdef inline void fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int k, size_t n) noexcept nogil:
+    """The sum of n bytes of a codec's elements."""
+    cdef size_t first = (<size_t>s.segment * r.segment + s.at) // r.itemsize * r.codec.block
+    cdef size_t floats = min(n // r.itemsize * r.codec.block, x.held[s.piece] - first)
+    r.codec.fold(r.codec, piece_at(r, &x.dst[s.piece], s), ways, k, floats, dice(e, r, x, s.piece, first))
 
 
 cdef inline size_t whole_elements(Run* r) noexcept nogil:
@@ -230,6 +237,7 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """0, or RAISED."""
     cdef int i
     cdef size_t n, skip = <size_t>s.segment * (r.segment // r.itemsize)     # elements on the wire
+    cdef size_t skip_floats
     cdef char* to
     cdef char* source
     for i in range(x.npieces):
@@ -244,6 +252,10 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         elif r.codec == NULL:
             x.apply(to, source, n, x.factor)
         else:
-            n = min(n * r.codec.block, x.held[i] - skip * r.codec.block)
-            (r.codec.decode if x.decodes else r.codec.encode)(r.codec, to, source, n, x.factor)
+            skip_floats = skip * r.codec.block
+            n = min(n * r.codec.block, x.held[i] - skip_floats)
+            if x.decodes:
+                r.codec.decode(r.codec, to, source, n, x.factor)
+            else:
+                r.codec.encode(r.codec, to, source, n, x.factor, dice(e, r, x, i, skip_floats))
     return 0

@@ -4,7 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Count, Instr, Piece, Step
-from hocket.kernels.cpu.reduce cimport hk_codec, reduce_fn
+from hocket.kernels.cpu.reduce cimport hk_codec, hk_dice, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -204,3 +204,12 @@ cdef inline void step_on(Run* r, Piece* pieces, int n, State* s, size_t moved) n
     while s.piece < n and s.at >= piece_length(r, &pieces[s.piece], s.segment):
         s.piece += 1
         s.at = 0
+
+
+cdef inline hk_dice dice(Core* e, Run* r, Instr* x, int piece, size_t first) noexcept nogil:
+    """The random numbers by which this rank rounds float `first` of a piece, and on: others in each call, the same each
+    time that the program runs."""
+    cdef uint64_t key = 0
+    if r.codec.stochastic:
+        key = hk_stir(hk_stir(r.codec.seed, r.call.tag), <uint64_t>e.rank << 32 | <uint64_t>(x - r.instrs) << 16 | piece)
+    return hk_dice(key, <uint32_t>first)

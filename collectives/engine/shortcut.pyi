@@ -19,5 +19,5 @@ class ShortWay:
     def _takes(self, shortcut: Shortcut) -> None: ...
     def _call(
         self, collective: str, x: Any, out: Any, op: Any, root: int, counts: Any, async_op: bool,
-        timeout: float | None, algorithm: Any, transport: str | None, order: str, codec: str | None = None,
+        timeout: float | None, algorithm: Any, transport: str | None, order: str, codec: Any = None,
     ) -> Any: ...

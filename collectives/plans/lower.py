@@ -60,7 +60,7 @@ class Instr(NamedTuple):
     dst: list[Piece] | None = None
     applied: Apply | None = None
     held: Sequence[int] | None = None
-    """apply: elements here of each piece, where several are encoded as one."""
+    """apply, reduce: elements here of each piece, where several are encoded as one."""
 
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
@@ -130,7 +130,8 @@ class _Lowering:
         self, algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
         eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool,
     ) -> None:  # fmt: skip
-        self.rank, self.layout, self.eager, self.multicasts, self.join = rank, layout, eager, multicasts, join
+        self.rank, self.layout, self.eager, self.multicasts = rank, layout, eager, multicasts
+        self.join = join and layout.held is None  # the last block of a chunk may be short
         self.encoded = encoded
         self.schedule: Schedule = algorithm.steps(rank, size, root)
         self.result = Lowered()
@@ -167,8 +168,12 @@ class _Lowering:
             for c in chunks:
                 self.place[c] = to(c)
         dst = self._pieces(chunks, self.place)
-        held = self.layout.held and [self.layout.held[c] for c in chunks if self.layout.lengths[c]]
-        return Instr("apply", (), -1, False, *_same_cuts(src, dst), what, held)
+        return Instr("apply", (), -1, False, *_same_cuts(src, dst), what, self._held(chunks))
+
+    def _held(self, chunks: Sequence[int]) -> list[int] | None:
+        """Elements here of the pieces of these chunks, where several are encoded as one."""
+        held = self.layout.held
+        return None if held is None else [held[c] for c in chunks if self.layout.lengths[c]] or [0]
 
     def _step(self, step: Step) -> list[Instr]:
         sent = {c for op in step if isinstance(op, Send) for c in ids(op.chunks)}
@@ -180,7 +185,7 @@ class _Lowering:
     # --- where things lie
 
     def _pieces(self, chunks: Sequence[int], places: Sequence[Place | None]) -> list[Piece]:
-        """Chunks in message order, neighbours in memory joined; what a caller encodes lies apart, by its lengths."""
+        """Chunks in message order, neighbours in memory joined."""
         pieces: list[Piece] = []
         for c in chunks:
             place, length = places[c], self.layout.lengths[c]
@@ -269,7 +274,9 @@ class _Lowering:
         dst = self._pieces(chunks, self.place)
         if src is not None:
             src, dst = _same_cuts(src, dst)
-        return Instr(kind, sorted(peers), own, after, src if kind == "reduce" else None, dst)
+        if kind == "recv":
+            return Instr(kind, sorted(peers), own, after, None, dst)
+        return Instr(kind, sorted(peers), own, after, src, dst, None, self._held(chunks))
 
     def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""

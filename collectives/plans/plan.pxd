@@ -35,7 +35,7 @@ cdef struct Instr:
     double factor                   # ... by this
     size_t src_itemsize, dst_itemsize   # ... bytes of what it takes, and makes, for one element on the wire
     bint decodes                    # APPLY by the plan's codec: its src is encoded, not its dst ...
-    size_t* held                    # ... and the floats of each piece: the last of its blocks may be short
+    size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
 
 cdef struct Step:
     int first, count
@@ -66,6 +66,7 @@ cdef class Plan:
     cdef Step* steps
     cdef Instr* instrs
     cdef const hk_codec* codec      # what its elements on the wire are, if they are of no dtype; or NULL
+    cdef hk_codec own_codec
     cdef int* peer_pool
     cdef size_t* held_pool
     cdef Piece* piece_pool

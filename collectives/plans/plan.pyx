@@ -35,13 +35,13 @@ cdef class Counts:
 cdef class Plan:
     """`steps`: for each step a list of `Instr` (lower.py).  `segment`: run in segments of so many bytes of every piece
     (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
-    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: the code of the
-    codec whose elements are on the wire; -1: they are of `dtype`.
+    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: whose
+    elements are on the wire (kernels/codecs.py); None: they are of `dtype`.
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
                   uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
-                  library=None, bint meets=False, str site="", size_t nbytes=0, int codec=-1):
+                  library=None, bint meets=False, str site="", size_t nbytes=0, codec=None):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0
         cdef size_t longest = 0, total = 0
         for step in steps:
@@ -59,7 +59,9 @@ cdef class Plan:
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
         self.library, self.meets, self.site = library, meets, site
         self.nbytes, self.counts = nbytes, Counts.__new__(Counts)
-        self.codec = NULL if codec < 0 else find_codec(codec)
+        if codec is not None:
+            self.own_codec = find_codec(codec)
+            self.codec = &self.own_codec
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
@@ -104,10 +106,10 @@ cdef class Plan:
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
             if x.apply == NULL and taken is not made and self.codec == NULL:
                 raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")
-            x.held = self.held_pool + held[0]
-            for n in floats or ():
-                self.held_pool[held[0]] = n
-                held[0] += 1
+        x.held = self.held_pool + held[0]
+        for n in floats or ():
+            self.held_pool[held[0]] = n
+            held[0] += 1
         x.npeers = len(to)
         x.peers = self.peer_pool + peers[0]
         for p in to:

@@ -55,7 +55,7 @@ class Planner:
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
-        if call.codec is not None and algorithm.library:
+        if call.codec and algorithm.library:
             raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
@@ -68,7 +68,7 @@ class Planner:
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // itemsize * itemsize
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
-        given = None if call.codec is None else call.model.dtype
+        given = call.model.dtype if call.codec else None
         lowered = lower(
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
@@ -88,7 +88,7 @@ class Planner:
         where = queue.where + (f" within {options.within}" if options.within else "")
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         wire = call.wire
-        what = {"codec": wire.code, "dtype": OPAQUE} if isinstance(wire, Codec) else {"dtype": wire.code}
+        what = {"codec": wire, "dtype": OPAQUE} if isinstance(wire, Codec) else {"dtype": wire.code}
         return {
             **what, "itemsize": wire.itemsize, "nbytes": call.on_wire(call.count),
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
@@ -170,7 +170,7 @@ class Planner:
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
         nbytes = call.on_wire(call.count)
-        libraries = offered(self.world, call, how) if call.codec is None else ()
+        libraries = offered(self.world, call, how) if not call.codec else ()
         what = call.contract.collective
         return choose(self.members.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name
 

@@ -4,20 +4,35 @@
 #define HOCKET_KERNELS_CODEC_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct hk_codec hk_codec;
 
+/* Where random numbers come from, if a codec rounds by them: a number is a function of `key` and of its place, counted from
+ * `first`, and of nothing else. */
+typedef struct {
+    uint64_t key;
+    uint32_t first;
+} hk_dice;
+
+/* A kind's functions and one codec's parameters. */
 struct hk_codec {
-    size_t block, nbytes;
     /* `count` floats, each times factor, into elements; and back.  `to` and `from` lie apart, at any alignment. */
-    void (*encode)(const hk_codec *, void *to, const void *from, size_t count, double factor);
+    void (*encode)(const hk_codec *, void *to, const void *from, size_t count, double factor, hk_dice);
     void (*decode)(const hk_codec *, void *to, const void *from, size_t count, double factor);
-    /* out = in[0] + ... + in[k-1], left to right in float32, encoded once; `count` elements.  k == 1 copies.  `out` may be
-     * exactly one of the inputs. */
-    void (*fold)(const hk_codec *, void *out, const void *const *in, int k, size_t count);
+    /* out = in[0] + ... + in[k-1], left to right in float32, encoded once; the elements of `count` floats.  k == 1 copies.
+     * `out` may be exactly one of the inputs. */
+    void (*fold)(const hk_codec *, void *out, const void *const *in, int k, size_t count, hk_dice);
+    size_t block, nbytes;
+    uint64_t seed;
+    int bits, levels;   /* whole numbers: those of a code, and the largest */
+    int norm, stochastic;
+    float clip;         /* whole numbers: at so many times the block's root mean square; 0: nowhere */
 };
 
-enum hk_code { HK_CODE_INT8, HK_CODE_FP8, HK_CODE_INT4, HK_CODE_COUNT };
+enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_COUNT };
+
+enum hk_norm { HK_NORM_MAX, HK_NORM_L2 };
 
 enum { HK_BLOCK_MOST = 1024 }; /* floats; an element must be no more than 4096 bytes (transports/channel.h) */
 

@@ -10,12 +10,23 @@ An `apply_fn(out, x, count, factor)` computes out = x * factor, stored as the sa
 it is the same.  Integers round toward zero and saturate; a factor of 1.0 / n divides them by n exactly.
 """
 
+from libc.stdint cimport uint32_t, uint64_t
+
 cdef extern from "kernels/cpu/codec.h" nogil:
+    ctypedef struct hk_dice:
+        uint64_t key
+        uint32_t first
     ctypedef struct hk_codec:
-        size_t block, nbytes
-        void (*encode)(const hk_codec *, void *, const void *, size_t, double) noexcept nogil
+        void (*encode)(const hk_codec *, void *, const void *, size_t, double, hk_dice) noexcept nogil
         void (*decode)(const hk_codec *, void *, const void *, size_t, double) noexcept nogil
-        void (*fold)(const hk_codec *, void *, const void *const *, int, size_t) noexcept nogil
+        void (*fold)(const hk_codec *, void *, const void *const *, int, size_t, hk_dice) noexcept nogil
+        size_t block, nbytes
+        uint64_t seed
+        int bits, levels, norm, stochastic
+        float clip
+
+cdef extern from "kernels/cpu/dice.h" nogil:
+    uint64_t hk_stir(uint64_t key, uint64_t other)
 
 ctypedef void (*reduce_fn)(void *, const void *const *, int, size_t) noexcept nogil
 ctypedef void (*apply_fn)(void *, const void *, size_t, double) noexcept nogil
@@ -23,8 +34,8 @@ ctypedef void (*apply_fn)(void *, const void *, size_t, double) noexcept nogil
 # The kernel for a dtype and an op at the level in use; NULL if they have none.
 cdef reduce_fn find_reduce(int dtype, int op) noexcept nogil
 
-# A codec at the level in use, by its code.
-cdef const hk_codec* find_codec(int code) noexcept nogil
+# Those of a codec (kernels/codecs.py), with its parameters.
+cdef hk_codec find_codec(codec)
 
 # The kernel that scales a dtype, and stores it as one of `to`; NULL for bool, pairs and bytes.  Dtypes that differ must be
 # float32 and float16 or bfloat16, either way.

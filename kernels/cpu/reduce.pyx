@@ -3,6 +3,7 @@
 Holds no arithmetic and no table; the only state is the level in use, chosen from the CPU at import.
 """
 
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
 from hocket.errors import ArgumentError
@@ -30,8 +31,12 @@ cdef apply_fn find_apply(int dtype, int to) noexcept nogil:
     return hk_find_apply(_level, dtype, to)
 
 
-cdef const hk_codec* find_codec(int code) noexcept nogil:
-    return &_level.codecs[code]
+cdef hk_codec find_codec(codec):
+    cdef hk_codec made = _level.codecs[<int>codec.code]
+    made.block, made.nbytes, made.seed = codec.block, codec.itemsize, codec.seed
+    made.bits, made.levels, made.norm, made.clip = codec.bits, codec.levels, codec.norm, codec.clip
+    made.stochastic = codec.stochastic
+    return made
 
 
 def features():
@@ -71,18 +76,21 @@ def reduce_arrays(out, inputs, op):
         free(sources)
 
 
-def encode_array(out, x, codec):
-    """The elements of `codec` for a float32 array, into a uint8 array: ceil(n / codec.block) * codec.itemsize bytes."""
-    _code(out, x, codec, False)
+def encode_array(out, x, codec, key=0):
+    """The elements of `codec` for a float32 array, into a uint8 array: ceil(n / codec.block) * codec.itemsize bytes.
+
+    `key`: of the random numbers of a codec that rounds by them.
+    """
+    _code(out, x, codec, False, key)
 
 
 def decode_array(out, x, codec):
     """A float32 array from the elements of `codec` in a uint8 array."""
-    _code(out, x, codec, True)
+    _code(out, x, codec, True, 0)
 
 
-cdef int _code(out, x, codec, bint decodes) except -1:
-    cdef const hk_codec* c = find_codec(codec.code)
+cdef int _code(out, x, codec, bint decodes, uint64_t key) except -1:
+    cdef hk_codec c = find_codec(codec)
     floats, encoded = (out, x) if decodes else (x, out)
     blocks = -(-floats.size // codec.block)
     for array, dtype, size in ((encoded, "uint8", blocks * codec.itemsize), (floats, "float32", floats.size)):
@@ -93,21 +101,28 @@ cdef int _code(out, x, codec, bint decodes) except -1:
     cdef const void *source = <const void *><size_t>_address(x)
     cdef size_t count = floats.size
     with nogil:
-        (c.decode if decodes else c.encode)(c, target, source, count, 1.0)
+        if decodes:
+            c.decode(&c, target, source, count, 1.0)
+        else:
+            c.encode(&c, target, source, count, 1.0, hk_dice(key, 0))
     return 0
 
 
-def fold_arrays(out, inputs, codec):
-    """out = the sum of the inputs, uint8 arrays of elements of `codec`: decoded, added left to right, encoded once."""
-    cdef const hk_codec* c = find_codec(codec.code)
+def fold_arrays(out, inputs, codec, count=None, key=0):
+    """out = the sum of the inputs, uint8 arrays of elements of `codec`: decoded, added left to right, encoded once.
+
+    They stand for `count` floats; for whole blocks if it is None.
+    """
+    cdef hk_codec c = find_codec(codec)
     cdef int k = len(inputs)
-    if k == 0 or out.size % codec.itemsize:
+    cdef size_t floats = out.size // codec.itemsize * codec.block if count is None else count
+    if k == 0 or -(-floats // codec.block) * codec.itemsize != out.size:
         raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
     cdef void *target = <void *><size_t>_writable(out)
-    cdef size_t count = out.size // codec.itemsize
     cdef const void **sources = _sources(out, inputs)
+    cdef hk_dice dice = hk_dice(key, 0)
     with nogil:
-        c.fold(c, target, sources, k, count)
+        c.fold(&c, target, sources, k, floats, dice)
         free(sources)
 
 

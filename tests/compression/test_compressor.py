@@ -136,7 +136,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: c.allreduce([1.0], "v"), "NumPy arrays and torch tensors on the CPU, got list"),
         (lambda: c.allreduce(x, "w", "max"), "the ops avg and sum, not 'max'"),
         (lambda: c.stats("v"), "no call had the key 'v'; known: w"),
-        (lambda: Compressor(comm, "topk"), "'topk' is no method; known: int8, fp8, int4, topk:..., "),
+        (lambda: Compressor(comm, "topk"), "'topk' is no method; known: int8, fp8, int4, sign, topk:..., "),
         (lambda: Compressor(comm, "topk:x"), "'x' is no number"),
         (lambda: Compressor(comm, "topk:0"), "above 0 and at most 1"),
         (lambda: Compressor(comm, "powersgd:0"), "a rank of at least 1"),

@@ -1,4 +1,4 @@
-"""What each codec makes of float32, in NumPy: the laws of kernels/cpu/blocks.h and convert.h told a second time."""
+"""What each codec makes of float32, in NumPy: the laws of kernels/cpu/codec_*.h and convert.h told a second time."""
 
 from __future__ import annotations
 
@@ -7,55 +7,166 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hocket.kernels.codecs import CODECS, FP8, L2, NATURAL, ONEBIT, SIGN, WHOLE, Codec
+
 Array = np.ndarray[Any, Any]
+F32, U32, U64 = np.float32, np.uint32, np.uint64
 SMALL = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
-BLOCKS: dict[str, tuple[int, int]] = {"int8": (256, 127), "fp8": (256, 448), "int4": (128, 7)}
-"""Floats with one scale, and the largest code."""
+BLOCKS = {codec.name: codec for codec in CODECS}
 UNIT = {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in SMALL.items()}
-UNIT |= {"int8": 0.51 / 127, "fp8": 1.02 / 16, "int4": 0.51 / 7}
+UNIT |= {"int8": 0.51 / 127, "fp8": 1.02 / 16, "int4": 0.51 / 7, "sign": 1.0}
 """The largest error of one encoding, as a part of the element's magnitude, or of its block's largest."""
 
 
 def blocks_of(x: Array, block: int) -> Array:
     """In rows, the last of which is filled up with zeros."""
-    rows = np.zeros((-(-len(x) // block), block), np.float32)
+    rows = np.zeros((-(-len(x) // block), block), F32)
     rows.reshape(-1)[: len(x)] = x
     return rows
 
 
-def encoded(x: Array, name: str) -> tuple[Array, Array]:
-    """The scale of each block, and its codes as they are in the wire's dtype."""
-    block, most = BLOCKS[name]
-    rows = blocks_of(x, block)
-    with np.errstate(all="ignore"):
-        scales = np.abs(rows).max(1, initial=0, keepdims=True) / np.float32(most)
-        fine = np.isfinite(scales) & (scales > 0)
-        scaled = np.where(fine, rows / scales, 0)
-    scaled = np.clip(scaled, -most, most).astype(np.float32)
-    return scales, scaled.astype(ml_dtypes.float8_e4m3fn) if name == "fp8" else np.rint(scaled).astype(np.int8)
+def dice(key: int, count: int) -> Array:
+    """dice.h: random numbers of 32 bits."""
+    h = np.arange(count, dtype=U32) * U32(0x9E3779B9) + U32(key & 0xFFFFFFFF)
+    h = (h ^ h >> U32(16)) * U32(0x85EBCA6B)
+    h = (h ^ h >> U32(13)) + U32(key >> 32)
+    h = h * U32(0xC2B2AE35)
+    return h ^ h >> U32(16)
 
 
-def sent(x: Array, name: str) -> Array:
+def in_pairs(rows: Array) -> Array:
+    """Sums of rows, in codec_scale.h's order: every sixteenth one after the other, then those in pairs."""
+    sums = np.zeros((len(rows), 16), F32)
+    for at in range(0, rows.shape[1], 16):
+        sums = sums + rows[:, at : at + 16]
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    return sums
+
+
+def lengths(count: int, block: int) -> Array:
+    """The floats of each block that are the caller's."""
+    held = np.full((-(-count // block), 1), block, F32)
+    if count % block:
+        held[-1] = count % block
+    return held
+
+
+def packed(codes: Array, bits: int) -> Array:
+    """codec_pack.h: codes in rows of bytes."""
+    areas, shift = [], 0
+    for width in (4, 2, 1):
+        if bits & width:
+            stride = codes.shape[1] * width // 8
+            some = (codes >> shift & ((1 << width) - 1)).reshape(len(codes), 8 // width, stride)
+            areas.append((some << (np.arange(8 // width) * width)[:, None]).sum(1))
+            shift += width
+    return np.concatenate(areas, 1).astype(np.uint8)
+
+
+class Encoded:
+    """A vector by a codec: its headers and codes in rows, and what they stand for."""
+
+    def __init__(self, x: Array, codec: Codec, key: int = 0) -> None:
+        self.count, rows = len(x), blocks_of(x, codec.block)
+        with np.errstate(all="ignore"):
+            make = {
+                WHOLE: self._whole, FP8: self._fp8, SIGN: self._sign, ONEBIT: self._onebit, NATURAL: self._natural
+            }[codec.code]  # fmt: skip
+            held = lengths(len(x), codec.block)
+            make(rows, held, codec, dice(key, rows.size).reshape(rows.shape))
+
+    @property
+    def wire(self) -> Array:
+        return np.concatenate([np.ascontiguousarray(self.header).view(np.uint8), self.bytes], 1).reshape(-1)
+
+    @property
+    def x(self) -> Array:
+        return self.values.astype(F32).reshape(-1)[: self.count]
+
+    def _scaled(self, rows: Array, scale: Array) -> Array:
+        self.header = scale.astype(F32)
+        fine = np.isfinite(self.header) & (self.header > 0)
+        return np.where(fine, rows / self.header, 0).astype(F32)
+
+    def _whole(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
+        most = F32(codec.levels)
+        norm = top = np.abs(rows).max(1, initial=0, keepdims=True)
+        parts = (rows / top).astype(F32)
+        squares = in_pairs(parts * parts)
+        if codec.norm == L2:
+            length = top * np.sqrt(squares)
+            norm = np.where(np.isfinite(top) & (top > 0), np.minimum(length, np.finfo(F32).max), top)
+        elif codec.clip:
+            cut = top * (F32(codec.clip) * np.sqrt(squares / held))
+            norm = np.where(np.isfinite(top) & (top > 0), np.where(cut < top, cut, top), top)
+        scaled = self._scaled(rows, norm / most)
+        if codec.clip or codec.stochastic:
+            scaled = np.clip(scaled, -most, most)
+        if codec.stochastic:
+            unit = (rolled >> U32(8)).astype(F32) * F32(2**-24)
+            codes = np.trunc(((scaled + most).astype(F32) + unit).astype(F32)) - most
+            codes = np.where(np.isfinite(self.header) & (self.header > 0), codes, 0)
+        else:
+            codes = np.rint(scaled)
+        codes = np.clip(codes, -most, most).astype(int)
+        zero = 0 if codec.bits == 8 else 1 << (codec.bits - 1)
+        self.bytes = codes.astype(np.int8).view(np.uint8) if codec.bits == 8 else packed(codes + zero, codec.bits)
+        self.values = codes.astype(F32) * self.header
+
+    def _fp8(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
+        scaled = self._scaled(rows, np.abs(rows).max(1, initial=0, keepdims=True) / F32(448))
+        codes = np.clip(scaled, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        self.bytes, self.values = codes.view(np.uint8), codes.astype(F32) * self.header
+
+    def _sign(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
+        mean = in_pairs(np.abs(rows) * (F32(1) / held))
+        self.header = np.where(np.isfinite(mean), mean, F32(np.nan)).astype(F32)
+        self.bytes, self.values = packed((rows < 0).astype(int), 1), np.where(rows < 0, -self.header, self.header)
+
+    def _onebit(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
+        below, part = rows < 0, (rows * (F32(1) / held)).astype(F32)
+        under = below.sum(1, keepdims=True).astype(F32)
+        over = held - under
+        high = np.where(over > 0, in_pairs(np.where(below, F32(0), part)) * (held / over), F32(0))
+        low = np.where(under > 0, in_pairs(np.where(below, part, F32(0))) * (held / under), F32(0))
+        odd = ~(np.isfinite(high) & np.isfinite(low))
+        self.header = np.where(odd, F32(np.nan), np.concatenate([high, low], 1)).astype(F32)
+        self.bytes = packed(below.astype(int), 1)
+        self.values = np.where(below, self.header[:, 1:], self.header[:, :1])
+
+    def _natural(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
+        top = np.abs(rows).max(1, initial=0, keepdims=True)
+        bits = (top.view(U32) + U32(0x7FFFFF)) & U32(0x7F800000)
+        scale = np.where(np.isfinite(top), np.minimum(bits, U32(0x7F000000)).view(F32), F32(np.nan))
+        scaled = self._scaled(rows, scale).view(U32)
+        carry = rolled >> U32(9) if codec.stochastic else U32(0x400000)
+        power = np.minimum((scaled & U32(0x7FFFFFFF)) + carry >> U32(23), U32(127))
+        fine = np.isfinite(self.header) & (self.header > 0)
+        power, sign = np.where(fine, power, U32(0)), np.where(fine, scaled & U32(0x80000000), U32(0))
+        self.bytes = (power | sign >> U32(24)).astype(np.uint8)
+        self.values = (power << U32(23) | sign).astype(U32).view(F32) * self.header
+
+
+def sent(x: Array, name: str | Codec, key: int = 0) -> Array:
     """x as another rank gets it."""
-    if name in SMALL:
-        return x.astype(SMALL[name]).astype(np.float32)
-    scales, codes = encoded(x, name)
+    if isinstance(name, str) and name in SMALL:
+        return x.astype(SMALL[name]).astype(F32)
+    codec = name if isinstance(name, Codec) else BLOCKS[name]
     with np.errstate(invalid="ignore"):
-        return (codes.astype(np.float32) * scales).reshape(-1)[: len(x)]
+        return Encoded(x, codec, key).x
 
 
 def wire_bytes(n: int, name: str) -> int:
     """What n floats take on the wire."""
-    if name in SMALL:
-        return 2 * n
-    block = BLOCKS[name][0]
-    return -(-n // block) * (4 + (block // 2 if name == "int4" else block))
+    return 2 * n if name in SMALL else -(-n // BLOCKS[name].block) * BLOCKS[name].itemsize
 
 
 def room(given: list[Array], name: str, encodings: int) -> Array:
     """How far a sum of these may be from the exact one."""
     magnitude = sum(np.abs(each) for each in given)
     if name in BLOCKS and len(magnitude):
-        block = BLOCKS[name][0]
+        block = BLOCKS[name].block
         magnitude = np.repeat(blocks_of(magnitude, block).max(1), block)[: len(magnitude)]
     return encodings * (UNIT[name] * magnitude + 1e-7)  # the last: subnormals of fp16

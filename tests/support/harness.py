@@ -28,7 +28,9 @@ class Ended:
     err: str
 
 
-AFTER_START = ("HOCKET_", "PLACE", "PYTHONPATH", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+AFTER_START = (
+    "HOCKET_", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+)  # fmt: skip
 """Prefixes of the variables that a process reads after its start."""
 
 
@@ -66,12 +68,16 @@ class Job:
         return self
 
     def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm.Warm:
-        here = self.env.get("PYTHONPATH", SOURCES).split(os.pathsep)[0]  # a rank may want another hocket than ours
-        if not self.argv and not self.prefix and here == SOURCES and all(k.startswith(AFTER_START) for k in self.env):
+        if not self.argv and not self.prefix and self._wants_ours() and all(k.startswith(AFTER_START) for k in self.env):
             return warm.Warm(script, env, "torch" in self.source)
         command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    def _wants_ours(self) -> bool:
+        """Or another hocket?"""
+        paths = self.env.get("PYTHONPATH", "").split(os.pathsep)
+        return all(path == SOURCES or not os.path.exists(os.path.join(path, "hocket")) for path in paths if path)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
         """Every rank's end; ranks still there after `seconds` are killed and the test fails."""

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -144,6 +145,7 @@ def _become(order: dict[str, Any]) -> dict[str, Any]:
     """Be as a process that was started so; the globals of its program."""
     os.environ.clear()
     os.environ.update(order["env"])
+    tempfile.tempdir = None  # as TMPDIR says now
     script = order["script"]
     sys.argv[:] = [script]
     sys.path[0] = os.path.dirname(script)

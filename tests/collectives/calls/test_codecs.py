@@ -11,9 +11,9 @@ from worlds import WORLDS, Program, same, spread
 
 import hocket
 from hocket.algorithms import names
-from hocket.collectives.calls.call import CODECS
-from hocket.collectives.calls.codecs import COLLECTIVES
+from hocket.collectives.calls.codecs import CODECS, COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError, MismatchError
 
 Array = np.ndarray[Any, Any]
@@ -84,6 +84,41 @@ def asynchronous(comm: Communicator) -> None:
     assert (plain == p).all()
 
 
+PARAMETRISED = (Int8(64), Int(3), Sign(64), OneBit(), Natural(rounding="nearest"))
+RANDOM = (
+    Int4(rounding="stochastic"), QSGD(4), QSGD(22, norm="l2"), TernGrad(float("inf")), Natural(),
+    Int8(64, "stochastic", 5),
+)  # fmt: skip
+
+
+def parametrised(comm: Communicator) -> None:
+    """Short last blocks in every chunk, too: only the caller's floats count for a mean."""
+    for codec in PARAMETRISED:
+        for n in LENGTHS:
+            given = [vector(r, comm.size * n) for r in range(comm.size)]
+            blocks = [sent(each[comm.rank * n :][:n], codec) for each in given]
+            part = comm.reduce_scatter(given[comm.rank], codec=codec, algorithm="direct")
+            same(part, sent(sum(blocks[1:], blocks[0]), codec), f"reduce_scatter, {codec}, {n}")
+            mine = np.concatenate([sent(each[comm.rank * n :][:n], codec) for each in given])
+            same(comm.alltoall(given[comm.rank], codec=codec), mine, f"alltoall, {codec}, {n}")
+            for algorithm in ("ring", None):
+                x = comm.allreduce(given[comm.rank][:n].copy(), codec=codec, algorithm=algorithm)
+                agreed(comm, x)
+
+
+def rounded_at_random(comm: Communicator) -> None:
+    """Other bits in each call, the same on all ranks; their mean is what was given."""
+    given = [vector(r, 300) for r in range(comm.size)]
+    for codec in RANDOM:
+        came = [comm.allreduce(given[comm.rank].copy(), codec=codec, algorithm="direct") for _ in range(200)]
+        agreed(comm, np.concatenate(came))
+        assert len({x.tobytes() for x in came}) == 200
+        spread = np.std(came, 0) + 1e-6
+        z = (np.mean(came, 0) - sum(given)) / spread * np.sqrt(200)
+        assert np.abs(z).max() < 6, codec
+        assert 0.8 < np.abs(z).mean() * np.sqrt(np.pi / 2) < 1.25, codec
+
+
 def special(comm: Communicator) -> None:
     """NaN and infinity come back as such, or as NaN; so does what is too large for fp16."""
     x = np.array([np.nan, np.inf, -np.inf, 1e30, 0.0, -0.0], np.float32)
@@ -123,7 +158,7 @@ def wrong(comm: Communicator) -> None:
     x = np.ones(8, np.float32)
     for call, text in (
         (lambda: comm.allreduce(x, codec="bf61"), "'bf61' is no codec; known: fp16, bf16, .* did you mean 'bf16'"),
-        (lambda: comm.allreduce(x, codec=16), "codec=16 must be a text"),
+        (lambda: comm.allreduce(x, codec=16), "codec=16 is neither a name nor made by hocket.compression"),
         (lambda: comm.allreduce(np.ones(8), codec="fp16"), "takes float32, got float64"),
         (lambda: comm.allreduce(np.ones(8, int), codec="fp16"), "takes float32, got int64"),
         (lambda: comm.allreduce(x, "max", codec="fp16"), "the ops sum and avg, not with 'max'"),
@@ -134,12 +169,23 @@ def wrong(comm: Communicator) -> None:
     assert comm.allreduce(x.copy(), codec="fp16")[0] == comm.size
 
 
-CHECKS: tuple[Program, ...] = (sums, moved, asynchronous, special, bytes_are_fewer, read_only, wrong)
+CHECKS: tuple[Program, ...] = (
+    sums, moved, parametrised, rounded_at_random, asynchronous, special, bytes_are_fewer, read_only, wrong
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("size", "transport"), WORLDS)
 def test_between_ranks(size: int, transport: str) -> None:
     spread(CHECKS, size, transport)
+
+
+def test_what_is_rounded_at_random_is_the_same_in_each_run() -> None:
+    def run(comm: Communicator) -> bytes:
+        x = vector(comm.rank, 200_000)
+        return b"".join(comm.allreduce(x.copy(), codec=QSGD(4), algorithm=how).tobytes() for how in ("direct", "ring"))
+
+    first, second = (hocket.local_world(3).run(run) for _ in range(2))
+    assert first == second
 
 
 def differs(comm: Communicator) -> None:

@@ -159,7 +159,7 @@ comm.close()
 
 
 @pytest.mark.parametrize(
-    ("transport", "calls"), [("shm", 8_000), pytest.param("shm", 20_000, marks=pytest.mark.more), ("tcp", 1_600)]
+    ("transport", "calls"), [("shm", 3_000), pytest.param("shm", 20_000, marks=pytest.mark.more), ("tcp", 1_600)]
 )
 def test_mixed_calls(transport: str, calls: int, tmp_path: pathlib.Path) -> None:
     with job(3, MIXED.format(transport=transport, calls=calls, warm=calls // 4), tmp_path) as run:

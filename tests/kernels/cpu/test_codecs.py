@@ -8,15 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded import BLOCKS, encoded, sent
+from encoded import Encoded, dice, sent
 
+from hocket.compression import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError
+from hocket.kernels import codecs
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
 
 Array = np.ndarray[Any, Any]
+KEY = 0x0123456789ABCDEF
 LENGTHS = (0, 1, 3, 127, 128, 129, 255, 256, 257, 1000, 4096, 10_001)
-by_name = pytest.mark.parametrize("codec", CODECS, ids=str)
+OTHERS = (
+    OneBit(), Natural(), Natural(rounding="nearest"), Int8(64), FP8(1024), Sign(64),
+    *(Int(bits) for bits in (2, 3, 5, 6, 7)),
+    Int8(rounding="stochastic"), Int4(rounding="stochastic"), QSGD(1), QSGD(7, 128), QSGD(22, norm="l2"), QSGD(127),
+    TernGrad(), TernGrad(1.0),
+)  # fmt: skip
+by_name = pytest.mark.parametrize("codec", [*CODECS, *OTHERS], ids=str)
 
 
 @pytest.fixture(params=reduce.levels(), autouse=True)
@@ -33,19 +42,10 @@ def unaligned(x: Array) -> Array:
     return np.frombuffer(room.data, x.dtype)
 
 
-def code(x: Array, codec: Codec) -> Array:
+def code(x: Array, codec: Codec, key: int = KEY) -> Array:
     out = np.full(-(-len(x) // codec.block) * codec.itemsize, 0xAA, np.uint8)
-    reduce.encode_array(out, x, codec)
+    reduce.encode_array(out, x, codec, key)
     return out
-
-
-def law(x: Array, codec: Codec) -> Array:
-    """The bytes on the wire: a scale, then codes."""
-    scales, codes = encoded(x, codec.name)
-    if codec.name == "int4":
-        half = codec.block // 2
-        codes = (codes[:, :half] + 8).astype(np.uint8) | (codes[:, half:] + 8).astype(np.uint8) << 4
-    return np.concatenate([scales.view(np.uint8), codes.view(np.uint8)], 1).reshape(-1)
 
 
 def vectors(n: int) -> list[Array]:
@@ -56,41 +56,43 @@ def vectors(n: int) -> list[Array]:
     return [normal, wide, tiny, np.zeros(n, np.float32), -np.abs(normal), np.full(n, 3e38, np.float32)]
 
 
-def test_the_codes_are_those_of_the_c_enum() -> None:
+def test_the_codes_are_those_of_the_c_enums() -> None:
     text = (Path(reduce.__file__).parents[2] / "kernels/cpu/codec.h").read_text()
-    assert re.findall(r"HK_CODE_(\w+)", text)[:-1] == [codec.name.upper() for codec in CODECS]
-    assert [codec.code for codec in CODECS] == list(range(len(CODECS)))
-    assert {codec.name: codec.block for codec in CODECS} == {name: block for name, (block, _) in BLOCKS.items()}
+    for prefix in ("CODE", "NORM"):
+        names = [name for name in re.findall(rf"HK_{prefix}_(\w+)", text) if name != "COUNT"]
+        assert [getattr(codecs, name) for name in names] == list(range(len(names)))
 
 
 @by_name
 @pytest.mark.parametrize("n", LENGTHS)
 def test_the_law(codec: Codec, n: int) -> None:
     for x in vectors(n):
-        wire = code(x, codec)
-        assert np.array_equal(wire, law(x, codec))
+        wire, right = code(x, codec), Encoded(x, codec, KEY)
+        assert np.array_equal(wire, right.wire)
         assert np.array_equal(code(unaligned(x), codec), wire)
         out = np.full(n, 7, np.float32)
         reduce.decode_array(out, unaligned(wire), codec)
-        assert np.array_equal(out, sent(x, codec.name))
-        assert np.array_equal(np.signbit(out[out != 0]), np.signbit(x[out != 0]))
+        assert np.array_equal(out, right.x)
+        if codec.code != codecs.ONEBIT:
+            assert np.array_equal(np.signbit(out[out != 0]), np.signbit(x[out != 0]) & (x[out != 0] != 0))
 
 
 @by_name
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
-def test_a_sum_is_decoded_added_in_order_and_encoded_once(codec: Codec, k: int) -> None:
-    n = 5 * codec.block
+@pytest.mark.parametrize("more", [0, 100])
+def test_a_sum_is_decoded_added_in_order_and_encoded_once(codec: Codec, k: int, more: int) -> None:
+    n = 5 * codec.block + more % codec.block
     given = [vectors(n)[j % 2] * np.float32(0.1) ** j for j in range(k)]
-    wires = [code(x, codec) for x in given]
-    folded = sent(given[0], codec.name)
+    wires = [code(x, codec, j) for j, x in enumerate(given)]
+    folded = sent(given[0], codec, 0)
     with np.errstate(over="ignore"):
-        for x in given[1:]:
-            folded = folded + sent(x, codec.name)
-    right = wires[0] if k == 1 else law(folded, codec)
+        for j, x in enumerate(given[1:]):
+            folded = folded + sent(x, codec, j + 1)
+    right = wires[0] if k == 1 else Encoded(folded, codec, KEY).wire
     out = np.empty_like(right)
-    reduce.fold_arrays(out, wires, codec)
+    reduce.fold_arrays(out, wires, codec, n, KEY)
     assert np.array_equal(out, right)
-    reduce.fold_arrays(wires[k // 2], wires, codec)  # over one of its inputs
+    reduce.fold_arrays(wires[k // 2], wires, codec, n, KEY)  # over one of its inputs
     assert np.array_equal(wires[k // 2], right)
 
 
@@ -118,3 +120,15 @@ def test_what_does_not_fit_is_told() -> None:
     for out, inputs in ((wire[:261], [wire[:261]]), (wire, [])):
         with pytest.raises(ArgumentError, match="of int8"):
             reduce.fold_arrays(out, inputs, codec)
+
+
+def test_the_random_numbers_are_random() -> None:
+    """Flat in every byte, and each bit of key and place changes half of them."""
+    rolled = dice(KEY, 1 << 16)
+    for byte in rolled.view(np.uint8).reshape(-1, 4).T:
+        found = np.bincount(byte, minlength=256)
+        assert ((found - 256) ** 2 / 256).sum() < 400  # chi squared of 255: 0.999999 of all are below
+    for bit in range(64):
+        changed = (rolled ^ dice(KEY ^ 1 << bit, 1 << 16)).view(np.uint8)
+        assert abs(np.unpackbits(changed).mean() - 0.5) < 0.03, bit
+    assert abs(np.corrcoef(rolled[1:], rolled[:-1])[0, 1]) < 0.02

@@ -1,0 +1,67 @@
+/* One bit for each float: `sign` and `onebit`; once per level, as table.h.
+ *
+ * sign: an element is the mean magnitude of the block, a float32, and a bit for each float: is it below zero?  It comes back
+ * as plus or minus that mean.  onebit: the mean of those that are not below zero, the mean of those that are, and the bits;
+ * a float comes back as the mean of its kind, so the block keeps its sum.  Only the caller's floats count for a mean.  A
+ * block that holds a NaN or an infinity comes back as NaN.  codec_pack.h packs the bits. */
+#ifndef HOCKET_KERNELS_CODEC_SIGNS_H
+#define HOCKET_KERNELS_CODEC_SIGNS_H
+
+#include "codec.h"
+#include "codec_scale.h"
+
+#endif
+
+static void AT(put_bits)(u8 *restrict out, const f32 *restrict x, size_t block) {
+    u8 codes[HK_BLOCK_MOST];
+    for (size_t i = 0; i < block; i++) codes[i] = x[i] < 0;
+    AT(pack)(out, codes, block, 1);
+}
+
+static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below) {
+    u8 codes[HK_BLOCK_MOST];
+    AT(unpack)(codes, in, block, 1);
+    const u32 yes = hk_bits(below), no = hk_bits(above);
+    for (size_t i = 0; i < block; i++) x[i] = hk_float(hk_select(codes[i], yes, no));
+}
+
+static void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
+    (void)dice;
+    f32 sums[HK_SUMS] = {0};
+    const f32 each = 1 / (f32)n; /* each part is divided, so that no sum overflows */
+    for (size_t at = 0; at < c->block; at += HK_SUMS)
+        for (size_t i = 0; i < HK_SUMS; i++) sums[i] += hk_float(hk_bits(x[at + i]) & 0x7fffffffu) * each;
+    const f32 mean = hk_add_sums(sums);
+    hk_put_f32(out, hk_is_finite(mean) ? mean : hk_nan());
+    AT(put_bits)(out + 4, x, c->block);
+}
+
+static void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
+    const f32 mean = hk_get_f32(in);
+    AT(get_bits)(x, in + 4, c->block, mean, -mean);
+}
+
+static void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
+    (void)dice;
+    f32 above[HK_SUMS] = {0}, below[HK_SUMS] = {0}, minus[HK_SUMS] = {0};
+    const f32 each = 1 / (f32)n;
+    for (size_t at = 0; at < c->block; at += HK_SUMS)
+        for (size_t i = 0; i < HK_SUMS; i++) {
+            const f32 part = x[at + i] * each;
+            const int is = x[at + i] < 0;
+            above[i] += hk_float(hk_select(is, 0, hk_bits(part)));
+            below[i] += hk_float(hk_select(is, hk_bits(part), 0));
+            minus[i] += (f32)is;
+        }
+    const f32 under = hk_add_sums(minus), over = (f32)n - under;
+    f32 high = over > 0 ? hk_add_sums(above) * ((f32)n / over) : 0, low = under > 0 ? hk_add_sums(below) * ((f32)n / under) : 0;
+    if (!hk_is_finite(high) || !hk_is_finite(low))
+        high = low = hk_nan();
+    hk_put_f32(out, high);
+    hk_put_f32(out + 4, low);
+    AT(put_bits)(out + 8, x, c->block);
+}
+
+static void AT(get_onebit)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
+    AT(get_bits)(x, in + 8, c->block, hk_get_f32(in), hk_get_f32(in + 4));
+}

@@ -1,0 +1,31 @@
+/* Random numbers by counting: number i of a stream depends on its key and i alone, so that any part of a vector may be
+ * encoded by itself, in any order, with the same bits.
+ *
+ * The mixing is the 32-bit finaliser of MurmurHash3 (Appleby, 2011), with the key's second half added in its middle. */
+#ifndef HOCKET_KERNELS_DICE_H
+#define HOCKET_KERNELS_DICE_H
+
+#include "kernels/elements.h"
+
+HK_INLINE u32 hk_roll(u64 key, u32 i) {
+    u32 h = i * 0x9e3779b9u + (u32)key;
+    h = (h ^ h >> 16) * 0x85ebca6bu;
+    h = (h ^ h >> 13) + (u32)(key >> 32);
+    h *= 0xc2b2ae35u;
+    return h ^ h >> 16;
+}
+
+/* A key of several numbers: the finaliser of SplitMix64 (Steele et al., 2014), once for each. */
+HK_INLINE u64 hk_stir(u64 key, u64 with) {
+    u64 z = (key ^ with) + 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* In [0, 1), of the upper 24 bits. */
+HK_INLINE f32 hk_roll_unit(u64 key, u32 i) {
+    return (f32)(i32)(hk_roll(key, i) >> 8) * 0x1p-24f;
+}
+
+#endif
