@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.compression import QSGD, Natural, OneBit, TernGrad
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES, DType
@@ -76,6 +77,9 @@ def row(dtype: DType, np_dtype: np.dtype[Any], nbytes: int) -> list[float]:
     return rates
 
 
+OTHERS = (OneBit(), QSGD(7), TernGrad(), Natural())
+
+
 def coded(codec: Codec, nbytes: int) -> list[float]:
     """GB/s of memcpy, encode, decode, and sums of two and four operands."""
     x = np.random.default_rng(1).standard_normal(nbytes // 4).astype(np.float32)
@@ -86,8 +90,8 @@ def coded(codec: Codec, nbytes: int) -> list[float]:
         (1, lambda: np.copyto(y, x)),
         (1, lambda: reduce.encode_array(wires[0], x, codec)),
         (1, lambda: reduce.decode_array(y, wires[1], codec)),
-        (2, lambda: reduce.fold_arrays(wires[0], [*wires[1:3]], codec)),
-        (4, lambda: reduce.fold_arrays(wires[0], [*wires[1:]], codec)),
+        (2, lambda: reduce.fold_arrays(wires[0], [*wires[1:3]], codec, len(x))),
+        (4, lambda: reduce.fold_arrays(wires[0], [*wires[1:]], codec, len(x))),
     ]
     return [operands * nbytes / seconds(call) / 1e9 for operands, call in calls]
 
@@ -105,7 +109,7 @@ def main() -> None:
                 print(f"{dtype.name:<16}" + "".join(f"{rate:10.1f}" for rate in row(dtype, np_dtype, nbytes)))
         print()
         print(f"{name:<14}  GB/s: memcpy    encode    decode   sum k=2   sum k=4")
-        for codec in CODECS:
+        for codec in (*CODECS, *OTHERS):
             print(f"{codec.name:<16}" + "".join(f"{rate:10.1f}" for rate in coded(codec, nbytes)))
         print()
 

@@ -14,44 +14,47 @@
 #define HK_CODEC(NAME)                                                                                               \
     static void AT(encode_##NAME)(const hk_codec *c, void *to, const void *from, size_t count, double factor,        \
                                   hk_dice dice) {                                                                    \
+        const size_t block = c->block, nbytes = c->nbytes;                                                           \
         const f32 by = hk_small_factor(factor);                                                                      \
         const any_f32 *in = (const any_f32 *)from;                                                                   \
         u8 *out = (u8 *)to;                                                                                          \
         f32 x[HK_BLOCK_MOST];                                                                                        \
-        for (size_t at = 0; at < count; at += c->block, out += c->nbytes, dice.first += (u32)c->block) {             \
-            const size_t n = count - at < c->block ? count - at : c->block;                                          \
+        for (size_t at = 0; at < count; at += block, out += nbytes, dice.first += (u32)block) {                      \
+            const size_t n = count - at < block ? count - at : block;                                                \
             for (size_t i = 0; i < n; i++) x[i] = get_f32(in, at + i) * by;                                          \
-            if (n < c->block) memset(x + n, 0, (c->block - n) * sizeof x[0]);                                        \
+            if (n < block) memset(x + n, 0, (block - n) * sizeof x[0]);                                              \
             AT(put_##NAME)(c, out, x, n, dice);                                                                      \
         }                                                                                                            \
     }                                                                                                                \
     static void AT(decode_##NAME)(const hk_codec *c, void *to, const void *from, size_t count, double factor) {      \
+        const size_t block = c->block, nbytes = c->nbytes;                                                           \
         const f32 by = hk_small_factor(factor);                                                                      \
         const u8 *in = (const u8 *)from;                                                                             \
         any_f32 *out = (any_f32 *)to;                                                                                \
         f32 x[HK_BLOCK_MOST];                                                                                        \
-        for (size_t at = 0; at < count; at += c->block, in += c->nbytes) {                                           \
-            const size_t n = count - at < c->block ? count - at : c->block;                                          \
+        for (size_t at = 0; at < count; at += block, in += nbytes) {                                                 \
+            const size_t n = count - at < block ? count - at : block;                                                \
             AT(get_##NAME)(c, x, in);                                                                                \
             for (size_t i = 0; i < n; i++) put_f32(out, at + i, x[i] * by);                                          \
         }                                                                                                            \
     }                                                                                                                \
     static void AT(fold_##NAME)(const hk_codec *c, void *out, const void *const *in, int k, size_t count,            \
                                 hk_dice dice) {                                                                      \
+        const size_t block = c->block, nbytes = c->nbytes;                                                           \
         f32 sum[HK_BLOCK_MOST], x[HK_BLOCK_MOST];                                                                    \
         if (k == 1) {                                                                                                \
-            if (out != in[0]) memcpy(out, in[0], (count + c->block - 1) / c->block * c->nbytes);                     \
+            if (out != in[0]) memcpy(out, in[0], (count + block - 1) / block * nbytes);                              \
             return;                                                                                                  \
         }                                                                                                            \
         for (size_t at = 0, done = 0; done < count;                                                                  \
-             at += c->nbytes, done += c->block, dice.first += (u32)c->block) {                                       \
-            const size_t n = count - done < c->block ? count - done : c->block;                                      \
+             at += nbytes, done += block, dice.first += (u32)block) {                                                \
+            const size_t n = count - done < block ? count - done : block;                                            \
             AT(get_##NAME)(c, sum, (const u8 *)in[0] + at);                                                          \
             for (int j = 1; j < k; j++) {                                                                            \
                 AT(get_##NAME)(c, x, (const u8 *)in[j] + at);                                                        \
-                for (size_t i = 0; i < c->block; i++) sum[i] += x[i];                                                \
+                for (size_t i = 0; i < block; i++) sum[i] += x[i];                                                   \
             }                                                                                                        \
-            if (n < c->block) memset(sum + n, 0, (c->block - n) * sizeof sum[0]);                                    \
+            if (n < block) memset(sum + n, 0, (block - n) * sizeof sum[0]);                                          \
             AT(put_##NAME)(c, (u8 *)out + at, sum, n, dice);                                                         \
         }                                                                                                            \
     }

@@ -35,38 +35,42 @@ HK_INLINE u8 hk_power(f32 value, u32 carry) {
 static void AT(put_fp8)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     (void)n, (void)dice;
     const f32 scale = hk_largest(x, c->block) / 448;
+    const size_t block = c->block;
     u8 *restrict codes = out + 4;
     hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
-        memset(codes, 0, c->block);
+        memset(codes, 0, block);
     else
-        for (size_t i = 0; i < c->block; i++) codes[i] = hk_e4m3fn_at_most_448(x[i] / scale);
+        for (size_t i = 0; i < block; i++) codes[i] = hk_e4m3fn_at_most_448(x[i] / scale);
 }
 
 static void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
     const f32 scale = hk_get_f32(in);
+    const size_t block = c->block;
     const u8 *restrict codes = in + 4;
-    for (size_t i = 0; i < c->block; i++) x[i] = hk_from_e4m3fn(codes[i]) * scale;
+    for (size_t i = 0; i < block; i++) x[i] = hk_from_e4m3fn(codes[i]) * scale;
 }
 
 static void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     (void)n;
     const f32 top = hk_largest(x, c->block);
     const f32 scale = !hk_is_finite(top) ? hk_nan() : hk_power_not_below(top);
+    const size_t block = c->block;
     u8 *restrict codes = out + 4;
     hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
-        memset(codes, 0, c->block);
+        memset(codes, 0, block);
     else if (c->stochastic)
-        for (size_t i = 0; i < c->block; i++)
+        for (size_t i = 0; i < block; i++)
             codes[i] = hk_power(x[i] / scale, hk_roll(dice.key, dice.first + (u32)i) >> 9);
     else
-        for (size_t i = 0; i < c->block; i++) codes[i] = hk_power(x[i] / scale, 0x400000u);
+        for (size_t i = 0; i < block; i++) codes[i] = hk_power(x[i] / scale, 0x400000u);
 }
 
 static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
     const f32 scale = hk_get_f32(in);
+    const size_t block = c->block;
     const u8 *restrict codes = in + 4;
-    for (size_t i = 0; i < c->block; i++)
+    for (size_t i = 0; i < block; i++)
         x[i] = hk_float((codes[i] & 0x7fu) << 23 | (codes[i] & 0x80u) << 24) * scale;
 }

@@ -10,12 +10,11 @@
 
 HK_INLINE u8 *hk_pack_area(u8 *restrict out, const u8 *restrict codes, size_t n, int width, int shift) {
     const size_t stride = n * (size_t)width / 8;
-    for (size_t i = 0; i < stride; i++) {
-        unsigned byte = 0;
-        for (int j = 0; j < 8 / width; j++)
-            byte |= (codes[i + (size_t)j * stride] >> shift & ((1u << width) - 1)) << j * width;
-        out[i] = (u8)byte;
-    }
+    for (int j = 0; j < 8 / width; j++)
+        for (size_t i = 0; i < stride; i++) {
+            const unsigned part = (codes[i + (size_t)j * stride] >> shift & ((1u << width) - 1)) << j * width;
+            out[i] = (u8)(j ? out[i] | part : part);
+        }
     return out + stride;
 }
 

@@ -28,12 +28,13 @@ static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f
 static void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     (void)dice;
     f32 sums[HK_SUMS] = {0};
+    const size_t block = c->block;
     const f32 each = 1 / (f32)n; /* each part is divided, so that no sum overflows */
-    for (size_t at = 0; at < c->block; at += HK_SUMS)
+    for (size_t at = 0; at < block; at += HK_SUMS)
         for (size_t i = 0; i < HK_SUMS; i++) sums[i] += hk_float(hk_bits(x[at + i]) & 0x7fffffffu) * each;
     const f32 mean = hk_add_sums(sums);
     hk_put_f32(out, hk_is_finite(mean) ? mean : hk_nan());
-    AT(put_bits)(out + 4, x, c->block);
+    AT(put_bits)(out + 4, x, block);
 }
 
 static void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
@@ -44,8 +45,9 @@ static void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict 
 static void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     (void)dice;
     f32 above[HK_SUMS] = {0}, below[HK_SUMS] = {0}, minus[HK_SUMS] = {0};
+    const size_t block = c->block;
     const f32 each = 1 / (f32)n;
-    for (size_t at = 0; at < c->block; at += HK_SUMS)
+    for (size_t at = 0; at < block; at += HK_SUMS)
         for (size_t i = 0; i < HK_SUMS; i++) {
             const f32 part = x[at + i] * each;
             const int is = x[at + i] < 0;
@@ -59,7 +61,7 @@ static void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restr
         high = low = hk_nan();
     hk_put_f32(out, high);
     hk_put_f32(out + 4, low);
-    AT(put_bits)(out + 8, x, c->block);
+    AT(put_bits)(out + 8, x, block);
 }
 
 static void AT(get_onebit)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {

@@ -2,9 +2,9 @@
  *
  * An element is the scale, a float32, and a code for each float: a whole number of at most `levels`, either sign.  The
  * scale is the block's norm / levels.  The norm is its largest magnitude, or its Euclidean length; with `clip` no more than
- * so many times its root mean square, and what is above it is cut off.  A code is x / scale, rounded to nearest, ties to
- * even, or `stochastic`: x / scale is the mean of what may come.  All in float32: with the largest magnitude, rounded to
- * nearest, the law of kernels/gpu/quantise.cuh.
+ * so many times its root mean square, and what is above it is cut off.  (Of subnormal floats it is the largest magnitude.)
+ * A code is x / scale, rounded to nearest, ties to even, or `stochastic`: x / scale is the mean of what may come.  All in
+ * float32: with the largest magnitude, rounded to nearest, the law of kernels/gpu/quantise.cuh.
  *
  * A block of zeros, or one whose scale underflows, has scale 0 and codes 0.  A block that holds a NaN or an infinity has a
  * scale that is neither zero nor finite, and comes back as NaN.  Codes of 8 bits are bytes with a sign; shorter ones have
@@ -35,23 +35,20 @@ HK_INLINE i32 hk_rolled(f32 value, i32 most, u64 key, u32 i) {
 
 #endif
 
-/* The sum of (x / top)^2. */
-static f32 AT(squares)(const f32 *x, size_t n, f32 top) {
+/* The sum of (x * by)^2. */
+static f32 AT(squares)(const f32 *restrict x, size_t n, f32 by) {
     f32 sums[HK_SUMS] = {0};
     for (size_t at = 0; at < n; at += HK_SUMS)
-        for (size_t i = 0; i < HK_SUMS; i++) {
-            const f32 part = x[at + i] / top;
-            sums[i] += part * part;
-        }
+        for (size_t i = 0; i < HK_SUMS; i++) sums[i] += (x[at + i] * by) * (x[at + i] * by);
     return hk_add_sums(sums);
 }
 
 /* What the block's codes are parts of; n of its floats are the caller's. */
 static f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
     const f32 top = hk_largest(x, c->block);
-    if (!(top > 0 && hk_is_finite(top)) || (c->norm == HK_NORM_MAX && c->clip == 0))
-        return top;
-    const f32 squares = AT(squares)(x, c->block, top);
+    if (!(top >= 0x1p-126f && hk_is_finite(top)) || (c->norm == HK_NORM_MAX && c->clip == 0))
+        return top; /* 1 / a subnormal might be infinite */
+    const f32 squares = AT(squares)(x, c->block, 1 / top);
     if (c->norm == HK_NORM_L2) {
         const f32 length = top * __builtin_sqrtf(squares);
         return hk_is_finite(length) ? length : hk_float(0x7f7fffffu); /* the largest, which is no less than any float */
@@ -62,39 +59,40 @@ static f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
 
 static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     const f32 scale = AT(norm)(c, x, n) / (f32)c->levels;
-    const i32 most = c->levels;
-    const int zero = c->bits == 8 ? 0 : 1 << (c->bits - 1);
+    const size_t block = c->block;
+    const i32 most = c->levels, zero = c->bits == 8 ? 0 : 1 << (c->bits - 1);
     u8 room[HK_BLOCK_MOST], *restrict codes = c->bits == 8 ? out + 4 : room;
     hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
-        memset(codes, zero, c->block);
+        memset(codes, zero, block);
     else if (!c->stochastic && c->clip == 0)
-        for (size_t i = 0; i < c->block; i++) codes[i] = (u8)(hk_nearest(x[i] / scale, most) + zero);
+        for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(x[i] / scale, most) + zero);
     else {
         f32 cut[HK_BLOCK_MOST]; /* far above the scale a float would fit no integer */
-        for (size_t i = 0; i < c->block; i++) {
+        for (size_t i = 0; i < block; i++) {
             const f32 part = x[i] / scale, low = part < (f32)-most ? (f32)-most : part;
             cut[i] = low > (f32)most ? (f32)most : low;
         }
         if (c->stochastic)
-            for (size_t i = 0; i < c->block; i++)
+            for (size_t i = 0; i < block; i++)
                 codes[i] = (u8)(hk_rolled(cut[i], most, dice.key, dice.first + (u32)i) + zero);
         else
-            for (size_t i = 0; i < c->block; i++) codes[i] = (u8)(hk_nearest(cut[i], most) + zero);
+            for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(cut[i], most) + zero);
     }
     if (c->bits != 8)
-        AT(pack)(out + 4, codes, c->block, c->bits);
+        AT(pack)(out + 4, codes, block, c->bits);
 }
 
 static void AT(get_whole)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
     const f32 scale = hk_get_f32(in);
+    const size_t block = c->block;
     if (c->bits == 8) {
         const i8 *restrict codes = (const i8 *)(in + 4);
-        for (size_t i = 0; i < c->block; i++) x[i] = (f32)codes[i] * scale;
+        for (size_t i = 0; i < block; i++) x[i] = (f32)codes[i] * scale;
         return;
     }
     const int zero = 1 << (c->bits - 1);
     u8 codes[HK_BLOCK_MOST];
-    AT(unpack)(codes, in + 4, c->block, c->bits);
-    for (size_t i = 0; i < c->block; i++) x[i] = (f32)(codes[i] - zero) * scale;
+    AT(unpack)(codes, in + 4, block, c->bits);
+    for (size_t i = 0; i < block; i++) x[i] = (f32)(codes[i] - zero) * scale;
 }

@@ -115,14 +115,15 @@ def fold_arrays(out, inputs, codec, count=None, key=0):
     """
     cdef hk_codec c = find_codec(codec)
     cdef int k = len(inputs)
-    cdef size_t floats = out.size // codec.itemsize * codec.block if count is None else count
+    floats = out.size // codec.itemsize * codec.block if count is None else count
     if k == 0 or -(-floats // codec.block) * codec.itemsize != out.size:
         raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
     cdef void *target = <void *><size_t>_writable(out)
     cdef const void **sources = _sources(out, inputs)
     cdef hk_dice dice = hk_dice(key, 0)
+    cdef size_t length = floats
     with nogil:
-        c.fold(&c, target, sources, k, floats, dice)
+        c.fold(&c, target, sources, k, length, dice)
         free(sources)
 
 

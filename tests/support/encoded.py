@@ -93,14 +93,14 @@ class Encoded:
     def _whole(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
         most = F32(codec.levels)
         norm = top = np.abs(rows).max(1, initial=0, keepdims=True)
-        parts = (rows / top).astype(F32)
-        squares = in_pairs(parts * parts)
+        parts = rows * (F32(1) / top)
+        squares, usual = in_pairs(parts * parts), np.isfinite(top) & (top >= np.finfo(F32).tiny)
         if codec.norm == L2:
             length = top * np.sqrt(squares)
-            norm = np.where(np.isfinite(top) & (top > 0), np.minimum(length, np.finfo(F32).max), top)
+            norm = np.where(usual, np.minimum(length, np.finfo(F32).max), top)
         elif codec.clip:
             cut = top * (F32(codec.clip) * np.sqrt(squares / held))
-            norm = np.where(np.isfinite(top) & (top > 0), np.where(cut < top, cut, top), top)
+            norm = np.where(usual, np.where(cut < top, cut, top), top)
         scaled = self._scaled(rows, norm / most)
         if codec.clip or codec.stochastic:
             scaled = np.clip(scaled, -most, most)

@@ -123,12 +123,12 @@ def test_what_does_not_fit_is_told() -> None:
 
 
 def test_the_random_numbers_are_random() -> None:
-    """Flat in every byte, and each bit of key and place changes half of them."""
+    """Flat in every byte, and each bit of a key's lower half changes half of them (hk_stir spreads its bits before)."""
     rolled = dice(KEY, 1 << 16)
     for byte in rolled.view(np.uint8).reshape(-1, 4).T:
         found = np.bincount(byte, minlength=256)
         assert ((found - 256) ** 2 / 256).sum() < 400  # chi squared of 255: 0.999999 of all are below
-    for bit in range(64):
+    for bit in range(32):
         changed = (rolled ^ dice(KEY ^ 1 << bit, 1 << 16)).view(np.uint8)
-        assert abs(np.unpackbits(changed).mean() - 0.5) < 0.03, bit
+        assert abs(np.unpackbits(changed).mean() - 0.5) < 0.02, bit
     assert abs(np.corrcoef(rolled[1:], rolled[:-1])[0, 1]) < 0.02
