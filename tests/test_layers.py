@@ -30,7 +30,7 @@ MAY: dict[str, set[str]] = {
     "tools": {*HUB, "tools", "bench"},
     "compression": {*HUB, "compression"},
     "conformance": {*HUB, "conformance"},
-    "bench": {*HUB, "tools", "bench"},
+    "bench": {*HUB, "tools", "bench", "compression"},
     "frameworks/torch": {*HUB, "torch", "compression"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""

@@ -23,6 +23,8 @@ CODECS: dict[str, DType | Codec] = {
 """By name: what float32 becomes."""
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+AUTO = "auto"
+"""float32, or the codec that pays (tuning/codecs.py)."""
 OPS = ("", "sum", "avg")
 
 
@@ -33,19 +35,24 @@ def found(codec: str | Codec) -> DType | Codec:
     if not isinstance(codec, str):
         raise ArgumentError(f"codec={reprlib.repr(codec)} is neither a name nor made by hocket.compression")
     if codec not in CODECS:
-        raise ArgumentError(f"codec={reprlib.repr(codec)} is no codec; {choices(codec, CODECS)}")
+        raise ArgumentError(f"codec={reprlib.repr(codec)} is no codec; {choices(codec, [*CODECS, AUTO])}")
     return CODECS[codec]
+
+
+def check(call: Call, codec: str | Codec, op: str) -> None:
+    """Raise ArgumentError if such a call has no codec."""
+    if call.collective not in COLLECTIVES:
+        raise ArgumentError(f"{call.collective} takes no codec; {', '.join(COLLECTIVES)} do")
+    if call.model.dtype.name != "float32":
+        raise ArgumentError(f"codec={str(codec)!r} takes float32, got {call.model.dtype.name}")
+    if op not in OPS:
+        raise ArgumentError(f"codec={str(codec)!r} goes with the ops sum and avg, not with {op!r}")
+    if call.collective == "broadcast":
+        writable(call.model, "x")  # the root's too: it gets what the others get
 
 
 def encoded(call: Call, codec: str | Codec, op: str) -> Call:
     """The same call by this codec.  Raises ArgumentError where it has none."""
-    wire, codec = found(codec), str(codec)
-    if call.collective not in COLLECTIVES:
-        raise ArgumentError(f"{call.collective} takes no codec; {', '.join(COLLECTIVES)} do")
-    if call.model.dtype.name != "float32":
-        raise ArgumentError(f"codec={codec!r} takes float32, got {call.model.dtype.name}")
-    if op not in OPS:
-        raise ArgumentError(f"codec={codec!r} goes with the ops sum and avg, not with {op!r}")
-    if call.collective == "broadcast":
-        writable(call.model, "x")  # the root's too: it gets what the others get
-    return dataclasses.replace(call, codec=codec, encoded=wire)
+    wire = found(codec)
+    check(call, codec, op)
+    return dataclasses.replace(call, codec=str(codec), encoded=wire)

@@ -11,7 +11,7 @@ raise MismatchError; finding that costs no extra round trip.  Every call also ta
 and five of them (their signatures say which)
 
     codec=None        "fp16", "bf16", "int8", "fp8", "int4", "sign" or one of hocket.compression's: float32 is sent as
-                      that, and comes back as float32 (ops sum and avg)
+                      that, and comes back as float32 (ops sum and avg); "auto": bf16 or int8 where that is faster
 
 `op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
 arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
@@ -449,14 +449,17 @@ class Communicator(ShortWay):
         self.runner.retune(self.tuning + found)
         return found
 
-    def explain(self, collective: str | None = None, nbytes: int | None = None) -> str:
+    def explain(self, collective: str | None = None, nbytes: int | None = None, codec: str | None = None) -> str:
         """Say which transport leads to each rank and why the others do not, and which algorithm is used at which size.
+
+        With codec="auto", a collective and nbytes of float32: also whether a codec pays there, by what calls with
+        codec="auto" have measured.
 
         >>> import hocket
         >>> print(hocket.local_world(1).run(lambda comm: comm.explain("allreduce", 8))[0].splitlines()[0])
         communicator 'world': rank 0 of 1
         """
-        return explain(self, collective, nbytes)
+        return explain(self, collective, nbytes, codec)
 
     def stats(self) -> list[Stat]:
         """Count this rank's calls of each kind: their transport, their bytes, and the seconds that they took.

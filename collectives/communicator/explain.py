@@ -10,6 +10,8 @@ from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import candidates
 from hocket.arguments import human, whole
 from hocket.collectives.calls.asked import asked
+from hocket.collectives.calls.codecs import AUTO
+from hocket.collectives.calls.codecs import COLLECTIVES as CODED
 from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.errors import ArgumentError
 from hocket.system import tls
@@ -22,11 +24,15 @@ SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
 
 
-def explain(comm: Communicator, collective: str | None = None, nbytes: int | None = None) -> str:
+def explain(
+    comm: Communicator, collective: str | None = None, nbytes: int | None = None, codec: str | None = None
+) -> str:
     """The text of `Communicator.explain`."""
     world = comm.world
     if nbytes is not None and whole(nbytes, "nbytes") < 0:
         raise ArgumentError(f"nbytes={nbytes!r} is not a number of bytes")
+    if codec is not None and (codec != AUTO or collective not in CODED or nbytes is None):
+        raise ArgumentError(f"codec={codec!r}: explain('allreduce', 1 << 24, codec='auto') says whether a codec pays")
     priority = f", priority {comm.membership.priority}" if comm.membership.priority else ""
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}{priority}"]
     if world.why:
@@ -62,6 +68,8 @@ def explain(comm: Communicator, collective: str | None = None, nbytes: int | Non
         lines.append(f"  {name}: {chosen}")
         if gpu is not None and (differs := _sizes(comm, gpu, name)) != chosen:
             lines.append(f"  {name} on a GPU: {differs}")
+    if codec is not None and collective is not None and nbytes is not None:
+        lines.append(f"  {comm.runner.worth.words(collective, nbytes)}")
     lines.append(f'  algorithm="mpi": {world.mpi.about if world.mpi else NO_JOB}')
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")

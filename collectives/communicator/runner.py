@@ -25,6 +25,7 @@ from hocket.collectives.engine.shortcut import Shortcut
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
+from hocket.collectives.tuning.codecs import Worth
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work, open_group
 from hocket.errors import ArgumentError, TransportError
@@ -40,6 +41,7 @@ class Runner:
         self.rank, self.size, self.world = members.rank, members.size, members.world
         self._making: dict[tuple[str, str | None], threading.Lock] = {}
         """Threads may need a queue at once."""
+        self.worth = Worth(self)
         self.shortcut = Shortcut(members.main.engine, members.timeout, self)
 
     def general(
@@ -61,6 +63,9 @@ class Runner:
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
         how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
+        if options.codec == codecs.AUTO:
+            codecs.check(call, codecs.AUTO, how.name)
+            options = options._replace(codec=self.worth.codec(call.collective, call.on_wire(call.count), options))
         if options.codec is not None:
             call = codecs.encoded(call, options.codec, how.name)
         if how.before is not None and call.collective == "exscan":

@@ -29,7 +29,8 @@ class Ended:
 
 
 AFTER_START = (
-    "HOCKET_", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+    "HOCKET_", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK",
+    "WORLD_SIZE",
 )  # fmt: skip
 """Prefixes of the variables that a process reads after its start."""
 
@@ -68,7 +69,8 @@ class Job:
         return self
 
     def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm.Warm:
-        if not self.argv and not self.prefix and self._wants_ours() and all(k.startswith(AFTER_START) for k in self.env):
+        plain = not self.argv and not self.prefix
+        if plain and self._wants_ours() and all(name.startswith(AFTER_START) for name in self.env):
             return warm.Warm(script, env, "torch" in self.source)
         command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
         pipe = subprocess.PIPE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def sums(comm: Communicator) -> None:
             given = [vector(r, n) for r in range(p)]
             mine = given[comm.rank].copy()
             folded = sum((sent(x, codec) for x in given[1:]), sent(given[0], codec))
+            right = sent(folded, codec) if p > 1 else folded
             for algorithm in [None, *names("allreduce")]:
                 if algorithm in ("recursive_doubling", "halving_doubling") and p & (p - 1):
                     continue
@@ -45,11 +47,11 @@ def sums(comm: Communicator) -> None:
                 assert comm.allreduce(x, codec=codec, algorithm=algorithm) is x
                 agreed(comm, x)
                 if algorithm == "direct":
-                    same(x, sent(folded, codec), f"direct, {codec}, {n}")
+                    same(x, right, f"direct, {codec}, {n}")
                 assert (np.abs(x - sum(given)) <= room(given, codec, p + 1)).all(), (algorithm, codec, n)
             out = np.empty_like(mine)
             assert comm.allreduce(mine, "avg", out, codec=codec, algorithm="direct") is out
-            same(out, sent(folded, codec) * np.float32(1.0 / p), f"average, {codec}, {n}")
+            same(out, right * np.float32(1.0 / p), f"average, {codec}, {n}")
             same(mine, given[comm.rank], "x is left as it was")
 
 
@@ -70,7 +72,7 @@ def moved(comm: Communicator) -> None:
             same(comm.alltoall(given[me], codec=codec), mine, f"alltoall, {n}")
             part = comm.reduce_scatter(given[me], codec=codec, algorithm="direct")
             blocks = [sent(each[me * n : me * n + n], codec) for each in given]
-            same(part, sent(sum(blocks[1:], blocks[0]), codec), f"reduce_scatter, {n}")
+            same(part, sent(sum(blocks[1:], blocks[0]), codec) if p > 1 else blocks[0], f"reduce_scatter, {n}")
 
 
 def asynchronous(comm: Communicator) -> None:
@@ -98,7 +100,8 @@ def parametrised(comm: Communicator) -> None:
             given = [vector(r, comm.size * n) for r in range(comm.size)]
             blocks = [sent(each[comm.rank * n :][:n], codec) for each in given]
             part = comm.reduce_scatter(given[comm.rank], codec=codec, algorithm="direct")
-            same(part, sent(sum(blocks[1:], blocks[0]), codec), f"reduce_scatter, {codec}, {n}")
+            right = sent(sum(blocks[1:], blocks[0]), codec) if comm.size > 1 else blocks[0]
+            same(part, right, f"reduce_scatter, {codec}, {n}")
             mine = np.concatenate([sent(each[comm.rank * n :][:n], codec) for each in given])
             same(comm.alltoall(given[comm.rank], codec=codec), mine, f"alltoall, {codec}, {n}")
             for algorithm in ("ring", None):
@@ -113,10 +116,32 @@ def rounded_at_random(comm: Communicator) -> None:
         came = [comm.allreduce(given[comm.rank].copy(), codec=codec, algorithm="direct") for _ in range(200)]
         agreed(comm, np.concatenate(came))
         assert len({x.tobytes() for x in came}) == 200
-        spread = np.std(came, 0) + 1e-6
-        z = (np.mean(came, 0) - sum(given)) / spread * np.sqrt(200)
+        deviation = np.std(came, 0) + 1e-4  # some are multiples of the scale
+        if comm.size == 1:  # small elements may be zero in each of them
+            continue
+        z = (np.mean(came, 0) - sum(given)) / deviation * np.sqrt(200)
         assert np.abs(z).max() < 6, codec
         assert 0.8 < np.abs(z).mean() * np.sqrt(np.pi / 2) < 1.25, codec
+
+
+def chosen(comm: Communicator) -> None:
+    """codec="auto" is float32 or what is faster; all ranks take the same, and say why."""
+    x = np.ones(1 << 20, np.float32)
+    said = comm.explain("allreduce", x.nbytes, codec="auto")
+    assert ("not measured yet" if comm.size > 1 else "on one rank") in said
+    for call in (comm.allreduce, comm.allgather, comm.broadcast, comm.alltoall, comm.reduce_scatter):
+        for _ in range(2):
+            agreed(comm, np.ravel(call(x.copy(), codec="auto"))[:8].copy())
+    assert (comm.allreduce(x.copy(), "avg", codec="auto", async_op=True).result() == 1).all()
+    small = comm.allreduce(np.full(3, 1 / 3, np.float32), codec="auto")
+    assert (small == comm.allreduce(np.full(3, 1 / 3, np.float32))).all(), "too short for a codec"
+    if comm.size > 1:
+        said = comm.explain("allreduce", x.nbytes, codec="auto")
+        assert re.search(r"codec='auto': (float32|bf16|int8), .* \(predicted: float32 .* ms, bf16 .* ms, int8 .* ms\)", said)
+    with pytest.raises(ArgumentError, match="codec='auto' takes float32, got int64"):
+        comm.allreduce(np.ones(8, int), codec="auto")
+    with pytest.raises(ArgumentError, match="says whether a codec pays"):
+        comm.explain(codec="auto")
 
 
 def special(comm: Communicator) -> None:
@@ -170,7 +195,7 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, moved, parametrised, rounded_at_random, asynchronous, special, bytes_are_fewer, read_only, wrong
+    sums, moved, parametrised, rounded_at_random, chosen, asynchronous, special, bytes_are_fewer, read_only, wrong
 )  # fmt: skip
 
 

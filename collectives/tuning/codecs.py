@@ -1,0 +1,108 @@
+"""`codec="auto"`: which codec pays here?  Measured by the first call that asks, of each collective.
+
+All ranks measure together, as a call of theirs would go: float32, bf16 and int8 at two sizes.  A line through the two
+tells the time of others.  A codec is chosen where its line is a tenth below float32's: noise of less changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from hocket.arguments import human
+from hocket.collectives.calls.options import Options
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.runner import Runner
+
+CANDIDATES = (None, "bf16", "int8")
+"""The lossless way first.  Codecs that want error feedback are nobody's guess."""
+SIZES = (64 << 10, 1 << 20)
+"""Bytes of float32 that are measured.  What is shorter than the first is not worth a codec anywhere."""
+MOVES = ("allgather", "broadcast", "alltoall")
+"""They take no op."""
+GAIN = 0.9
+TURNS = 3
+WITHIN = "choosing a codec"
+
+
+class Line(NamedTuple):
+    """Seconds of a call, over its bytes of float32."""
+
+    codec: str | None
+    first: float
+    last: float
+    """At SIZES."""
+
+    def at(self, nbytes: int) -> float:
+        begin, end = SIZES
+        return max(0.0, self.first + (self.last - self.first) * (nbytes - begin) / (end - begin))
+
+    @property
+    def name(self) -> str:
+        return self.codec or "float32"
+
+
+Kind = tuple[str, str | None, Any]
+"""(collective, transport asked for, algorithm asked for)"""
+
+
+class Worth:
+    """What a communicator has measured."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._lines: dict[Kind, list[Line]] = {}
+
+    def codec(self, collective: str, nbytes: int, options: Options) -> str | None:
+        """The codec for so many bytes of float32, the same on all ranks.  Collective where it must measure."""
+        if nbytes < SIZES[0] or self._runner.size == 1:
+            return None
+        kind: Kind = collective, options.transport, options.algorithm
+        if kind not in self._lines:
+            self._lines[kind] = self._measured(kind, options.timeout)
+        return _best(self._lines[kind], nbytes).codec
+
+    def words(self, collective: str, nbytes: int) -> str:
+        """Which codec "auto" takes for such a call, and why; not collective."""
+        begin = f"{collective} {human(nbytes)}, codec='auto'"
+        if nbytes < SIZES[0] or self._runner.size == 1:
+            return f"{begin}: float32, as no codec is worth its time below {human(SIZES[0])} or on one rank"
+        lines = self._lines.get((collective, None, None))
+        if lines is None:
+            return f"{begin}: not measured yet; the first {collective} with codec='auto' does it"
+        best = _best(lines, nbytes)
+        times = ", ".join(f"{line.name} {line.at(nbytes) * 1e3:.3g} ms" for line in lines)
+        why = "the fastest by a tenth" if best.codec else "no codec is faster by a tenth"
+        return f"{begin}: {best.name}, {why} (predicted: {times})"
+
+    def _measured(self, kind: Kind, timeout: float | None) -> list[Line]:
+        collective, transport, algorithm = kind
+        normal = numpy.random.default_rng(1).standard_normal(SIZES[-1] // 4).astype(numpy.float32)
+        plain = Options(timeout=timeout, within=WITHIN)
+        seconds = numpy.full((len(SIZES), len(CANDIDATES)), numpy.inf)
+        for i, nbytes in enumerate(SIZES):
+            share = nbytes // 4 // self._runner.size
+            x = normal[: share if collective == "allgather" else share * self._runner.size].copy()
+            for turn in range(1 + TURNS):
+                for j, codec in enumerate(CANDIDATES):
+                    options = Options(False, timeout, algorithm, transport, "any", codec, WITHIN)
+                    numpy.copyto(x, normal[: len(x)])
+                    self._together("barrier", normal[:0], None, plain)
+                    begin = time.perf_counter()
+                    self._together(collective, x, None if collective in MOVES else "sum", options)
+                    if turn:  # the first makes the plan
+                        seconds[i, j] = min(seconds[i, j], time.perf_counter() - begin)
+        self._together("allreduce", seconds, "max", plain)
+        return [Line(codec, *map(float, seconds[:, j])) for j, codec in enumerate(CANDIDATES)]
+
+    def _together(self, collective: str, x: Any, op: str | None, options: Options) -> None:
+        self._runner.general(collective, x, None, op, 0, None, options)
+
+
+def _best(lines: list[Line], nbytes: int) -> Line:
+    plain, *coded = lines
+    best = min(coded, key=lambda line: line.at(nbytes))
+    return best if best.at(nbytes) < GAIN * plain.at(nbytes) else plain
