@@ -126,7 +126,7 @@ def rounded_at_random(comm: Communicator) -> None:
 
 def chosen(comm: Communicator) -> None:
     """codec="auto" is float32 or what is faster; all ranks take the same, and say why."""
-    x = np.ones(1 << 20, np.float32)
+    x = np.ones(3 << 18, np.float32)
     said = comm.explain("allreduce", x.nbytes, codec="auto")
     assert ("not measured yet" if comm.size > 1 else "on one rank") in said
     for call in (comm.allreduce, comm.allgather, comm.broadcast, comm.alltoall, comm.reduce_scatter):
@@ -137,7 +137,7 @@ def chosen(comm: Communicator) -> None:
     assert (small == comm.allreduce(np.full(3, 1 / 3, np.float32))).all(), "too short for a codec"
     if comm.size > 1:
         said = comm.explain("allreduce", x.nbytes, codec="auto")
-        assert re.search(r"codec='auto': (float32|bf16|int8), .* \(predicted: float32 .* ms, bf16 .* ms, int8 .* ms\)", said)
+        assert re.search(r"codec='auto': (float32|bf16|int8), .*predicted: float32 .* ms, bf16 .* ms, int8 .* ms", said)
     with pytest.raises(ArgumentError, match="codec='auto' takes float32, got int64"):
         comm.allreduce(np.ones(8, int), codec="auto")
     with pytest.raises(ArgumentError, match="says whether a codec pays"):
