@@ -38,8 +38,8 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("collective", choices=list(COLLECTIVES), metavar="COLLECTIVE", help=", ".join(COLLECTIVES))
     add("-n", "--ranks", type=int, metavar="N", help="ranks to start on this machine (2; under a launcher: its ranks)")
-    add("-b", "--begin", type=_argument(parse_size), default=8, metavar="SIZE", help="smallest size (8)")
-    add("-e", "--end", type=_argument(parse_size), default=1 << 26, metavar="SIZE", help="largest size (64M)")
+    add("-b", "--begin", type=_argument(parse_size), metavar="SIZE", help="smallest size (8; with --codec 16M)")
+    add("-e", "--end", type=_argument(parse_size), metavar="SIZE", help="largest size (64M; with --codec 16M)")
     add("-f", "--factor", type=float, default=2.0, metavar="F", help="from one size to the next (2)")
     add("--dtype", default="float32", help="float32, int64, bfloat16, ...")
     add("--op", default="sum", help="sum, prod, min, max, avg, ...")
@@ -51,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     add("--time", type=float, default=0.5, metavar="S", help="seconds for one size and library (0.5)")
     add("--blocks", type=int, default=5, metavar="B", help="timed blocks, of which the median counts (5)")
     add("--iters", type=int, metavar="I", help="calls in a block, instead of as many as fit the time")
+    add("--codec", metavar="C,...", help="allreduce by these codecs beside float32 and fp16: int8, int4, auto, ...")
+    add("--link", metavar="R,...", help="with --codec: two hosts with a cable of 100Mbit, ... (root); or none")
     add("--json", metavar="FILE", help="write machine, versions and all numbers")
     add("--plot", metavar="PNG", help="draw time and bandwidth over size (needs matplotlib)")
     return made
@@ -73,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(argv)
     try:
+        if options.codec or options.link:
+            return _link(options)
         size = launchers.launched(options.ranks)
         if size is None:
             return _start(options)
@@ -86,6 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _link(options: argparse.Namespace) -> int:
+    """Do codecs pay over links?"""
+    from hocket.bench.compression import link
+
+    ranks = 4 if options.ranks is None else options.ranks
+    codecs = options.codec or "int8,int4,auto"
+    names, rates = link.checked(codecs, options.link or "none", options.collective, ranks)
+    end = options.end or max(options.begin or 0, link.USUAL)
+    lengths = sizes(options.begin or min(end, link.USUAL), end, options.factor)
+    link.run(names, rates, lengths, ranks, options.transport)
+    return 0
 
 
 def _cases(options: argparse.Namespace, size: int) -> list[Case]:
@@ -107,7 +124,9 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
     if options.plot and (options.collective == "barrier" or find_spec("matplotlib") is None):
         raise ArgumentError("--plot needs a collective with sizes, and matplotlib (pip install matplotlib)")
     numpy_dtype(options.dtype)
-    every = sizes(options.begin, options.end, options.factor) if options.collective != "barrier" else [0]
+    every = [0]
+    if options.collective != "barrier":
+        every = sizes(options.begin or 8, options.end or 1 << 26, options.factor)
     cases = [case(options.collective, size, n, options.dtype, options.op, options.root) for n in every]
     return list(dict.fromkeys(cases))  # several small sizes may round to the same count
 

@@ -12,13 +12,9 @@ The ranks are this file again, with the argument `rank`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import secrets
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -27,14 +23,12 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
-from hocket.bench.harness.hosts import CABLE, V4, hosts, ip, on, refusal, remove_stale
-from hocket.bench.harness.ranks import findings
+from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
 from hocket.bench.rivals.ours import timed
 from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError
 from hocket.transports.base import Traits
 
-PORT = 29517
 RANKS, HOSTS = 2, 2
 ALGORITHMS = ("hierarchical", "ring")
 TRIALS = 7
@@ -45,18 +39,8 @@ PATIENCE = 300.0
 
 def run(names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
     """What rank 0 found; all ranks are gone afterwards."""
-    env = {
-        **os.environ, "WORLD_SIZE": str(RANKS * HOSTS), "MASTER_ADDR": V4[0], "MASTER_PORT": str(PORT),
-        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    with contextlib.ExitStack() as stack:
-        made = [tempfile.TemporaryDirectory(prefix="hocket-shaped-") for _ in range(HOSTS + 1)]
-        temporary, *own = map(stack.enter_context, made)
-        commands = []
-        for rank in range(RANKS * HOSTS):
-            words = [*on(names[rank // RANKS], own[rank // RANKS]), sys.executable, "-m", "hocket.bench.shaped", "rank"]
-            commands.append(([*words, *map(str, sizes)], {**env, "RANK": str(rank), "TMPDIR": temporary}))
-        return findings(commands, "shaped", PATIENCE)
+    words = [sys.executable, "-m", "hocket.bench.shaped", "rank", *map(str, sizes)]
+    return found_on(names, RANKS, words, "shaped", PATIENCE)
 
 
 # --------------------------------------------------------------------------------------------- a rank
@@ -121,21 +105,15 @@ def _reduction() -> float:
 
 def _allreduce(comm: Any, algorithm: str, nbytes: int) -> dict[str, Any]:
     x = np.zeros(nbytes // 4, np.float32)
-    before = _sent()
+    before = sent()
     seconds = timed(comm, lambda: comm.allreduce(x, algorithm=algorithm), TRIALS)
-    sent = (_sent() - before) / (TRIALS + 1)
+    each = (sent() - before) / (TRIALS + 1)
     return {
         "algorithm": algorithm,
         "nbytes": nbytes,
         "seconds": seconds,
-        "wire": comm.allgather(np.array([sent])).tolist(),
+        "wire": comm.allgather(np.array([each])).tolist(),
     }
-
-
-def _sent() -> int:
-    """Bytes that this host has put on its cable."""
-    counters = json.loads(ip("-json", "-s", "link", "show", CABLE))
-    return int(counters[0]["stats64"]["tx"]["bytes"])
 
 
 # --------------------------------------------------------------------------------------------- the table
@@ -164,7 +142,7 @@ def report(lines: Sequence[dict[str, Any]]) -> None:
         algorithm = get("allreduce", "ring") if ring else hierarchical("allreduce", there.groups(RANKS * HOSTS))
         predicted = simulate(algorithm, RANKS * HOSTS, row["nbytes"], there, segment=Traits().segment)
         error = predicted.seconds / row["seconds"] - 1
-        wire = [sent / row["nbytes"] for sent in row["wire"][::RANKS]]
+        wire = [each / row["nbytes"] for each in row["wire"][::RANKS]]
         ideal = predicted.share * predicted.seconds * there.link.bandwidth / row["nbytes"]
         print(
             f"| {row['algorithm']} | {row['nbytes']} | {row['seconds'] * 1e3:.2f} | {predicted.seconds * 1e3:.2f}"

@@ -7,17 +7,23 @@ Needs root and iproute2.  They are removed when the block ends, however it ends;
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import secrets
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from hocket.bench.harness.ranks import findings
 from hocket.errors import ArgumentError
 
 PREFIX = "hkhost"
 """Before the process id in the names."""
 V4, V6 = ("10.79.0.1", "10.79.0.2"), ("fd79::1", "fd79::2")
 CABLE = "v0"
+PORT = 29517
 BURST = "128kb"
 """Of the token bucket: room for whole packets of 64 KiB.  With 32kb tc cuts them, and `python -m hocket.bench.shaped`
 found 0.54 instead of 0.92 Gbit/s."""
@@ -89,3 +95,26 @@ def on(name: str, own: str) -> list[str]:
     """The words that run a command on a host, where `own` is TMPDIR: it sees no Unix socket of another."""
     script = 'mount --bind "$0" "$TMPDIR" && exec "$@"'
     return ["ip", "netns", "exec", name, "unshare", "--mount", "sh", "-c", script, own]
+
+
+def sent() -> int:
+    """Bytes that this host has put on its cable."""
+    counters = json.loads(ip("-json", "-s", "link", "show", CABLE))
+    return int(counters[0]["stats64"]["tx"]["bytes"])
+
+
+def found_on(names: Sequence[str], each: int, words: Sequence[str], what: str, seconds: float) -> list[dict[str, Any]]:
+    """Rank 0's lines of JSON, of `each` ranks on every host that run `words`; all are gone afterwards."""
+    size = each * len(names)
+    env = {
+        **os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": V4[0], "MASTER_PORT": str(PORT),
+        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        made = [tempfile.TemporaryDirectory(prefix=f"hocket-{what}-") for _ in range(len(names) + 1)]
+        temporary, *own = map(stack.enter_context, made)
+        commands = [
+            ([*on(names[rank // each], own[rank // each]), *words], {**env, "RANK": str(rank), "TMPDIR": temporary})
+            for rank in range(size)
+        ]
+        return findings(commands, what, seconds)

@@ -1,0 +1,195 @@
+"""`hocket bench allreduce --codec int8,auto --link 100Mbit,1Gbit,none`: does a codec pay over such a link?
+
+Two hosts with a cable of that rate between them, as network namespaces (root); or, for `none`, the ranks of this
+machine alone.  All codecs take turns in the same processes, beside float32 and fp16.  Each rank has other normal
+numbers.
+
+encode, decode: the kernels alone, one thread, on the whole vector; in a call they overlap with sending.  cable: bytes
+that host 0 has put on it for one call, by its own counter, as a part of the vector's.  of ideal: how many times faster
+than float32, as a part of how many times fewer bytes it sends.  error: the length of (result - exact) / that of exact.
+
+The ranks are this file again, with the argument `rank`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import hocket
+from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
+from hocket.bench.harness.ranks import findings
+from hocket.collectives.calls.codecs import AUTO, CODECS, found
+from hocket.collectives.tuning.cases import numpy_dtype
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import Codec
+from hocket.kernels.cpu import reduce
+
+HOSTS = 2
+TRIALS = 5
+PATIENCE = 600.0
+BESIDE = ("float32", "fp16")
+"""What every codec is compared with."""
+USUAL = 16 << 20
+"""Bytes, unless -b or -e says otherwise.  A float32 call of as many takes 1.4 s at 100 Mbit/s."""
+
+
+def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[str], list[str]]:
+    """The codecs and the links that were asked for.  Raises ArgumentError, also where this system has no such links."""
+    if collective != "allreduce":
+        raise ArgumentError(f"--codec compares allreduces, not {collective}")
+    names = [name for name in codecs.split(",") if name]
+    for name in names:
+        if name != AUTO:
+            found(name)
+    rates = [link for link in links.split(",") if link]
+    for rate in rates:
+        if rate != "none" and not re.fullmatch(r"\d+(\.\d+)?[kKmMgG]?bit", rate):
+            raise ArgumentError(f"--link {rate}: wanted is a rate in tc's words, such as 100Mbit, or none")
+        if rate != "none" and (why := refusal(rate.lower())):
+            raise ArgumentError(f"--link {rate}: {why}; --link none needs nothing")
+        if rate != "none" and ranks % HOSTS:
+            raise ArgumentError(f"--link {rate}: -n {ranks} ranks cannot be dealt evenly to {HOSTS} hosts")
+    return names, rates
+
+
+def run(names: Sequence[str], rates: Sequence[str], sizes: Sequence[int], ranks: int, transport: str | None) -> None:
+    """Measure and print a table for each link."""
+    words = [sys.executable, "-m", "hocket.bench.compression.link", "rank", ",".join([*BESIDE, *names])]
+    words += [",".join(map(str, sizes)), transport or ""]
+    for rate in rates:
+        if rate == "none":
+            report(_here(words, ranks), f"{ranks} ranks on this machine")
+            continue
+        remove_stale()
+        with hosts(rate.lower()) as two:
+            lines = found_on(two, ranks // HOSTS, words, "link", PATIENCE)
+        report(lines, f"{HOSTS} hosts of {ranks // HOSTS} ranks, {rate}/s between them")
+
+
+def _here(words: Sequence[str], ranks: int) -> list[dict[str, Any]]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {
+        **os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    commands = [(words, {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    return findings(commands, "link", PATIENCE)
+
+
+# --------------------------------------------------------------------------------------------- a rank
+
+
+def rank(names: Sequence[str], sizes: Sequence[int], transport: str | None) -> None:
+    """Measure, with the others; rank 0 prints a line of JSON for each size and codec."""
+    with hocket.init(transport=transport) as comm:
+        for nbytes in sizes:
+            x = np.random.default_rng(comm.rank).standard_normal(nbytes // 4, np.float32)
+            exact = comm.allreduce(x.astype(float))
+            y = np.empty_like(x)
+            rows = {name: _once(comm, name, x, y, exact) for name in names}
+            seconds: dict[str, list[float]] = {name: [] for name in names}
+            for _ in range(TRIALS):
+                for name in names:
+                    call = partial(comm.allreduce, x, "sum", y, codec=_codec(name))
+                    seconds[name].append(_timed(comm, call))
+            slowest = comm.allreduce(np.array([median(seconds[name]) for name in names]), "max")
+            for name, total in zip(names, slowest, strict=True):
+                if comm.rank == 0:
+                    print(json.dumps({**rows[name], "nbytes": nbytes, "seconds": total}), flush=True)
+
+
+def _codec(name: str) -> str | None:
+    return None if name == "float32" else name
+
+
+def _once(comm: Any, name: str, x: Any, y: Any, exact: Any) -> dict[str, Any]:
+    """What needs no stopwatch, or only this rank's."""
+    codec = _codec(name)
+    comm.allreduce(x, "sum", y, codec=codec)  # makes the plan
+    comm.barrier()
+    before = _sent()
+    comm.allreduce(x, "sum", y, codec=codec)
+    comm.barrier()
+    wire = _sent() - before
+    error = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
+    encode, decode = _kernels(x, CODECS.get(name))
+    row = {"codec": name, "cable": wire / x.nbytes, "error": error, "encode": encode, "decode": decode}
+    if name == AUTO:
+        lines = comm.explain("allreduce", x.nbytes, codec=AUTO).splitlines()
+        row["why"] = next(line.strip() for line in lines if AUTO in line)
+    return row
+
+
+def _sent() -> int:
+    """On the cable, or 0 where there is none."""
+    try:
+        return sent()
+    except Exception:
+        return 0
+
+
+def _timed(comm: Any, call: Callable[[], object]) -> float:
+    comm.barrier()
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _kernels(x: Any, codec: Any) -> tuple[float, float]:
+    """Seconds to encode x, and to decode it."""
+    if codec is None:
+        return 0.0, 0.0
+    y, found = np.empty_like(x), []
+    if isinstance(codec, Codec):
+        wire = np.empty(-(-len(x) // codec.block) * codec.itemsize, np.uint8)
+        calls = partial(reduce.encode_array, wire, x, codec), partial(reduce.decode_array, y, wire, codec)
+    else:
+        wire = np.empty(len(x), numpy_dtype(codec.name))
+        calls = partial(reduce.scale_array, wire, x, 1.0), partial(reduce.scale_array, y, wire, 1.0)
+    for call in calls:
+        call()
+        begin = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - begin)
+    return found[0], found[1]
+
+
+# --------------------------------------------------------------------------------------------- the table
+
+
+def report(lines: Sequence[dict[str, Any]], where: str) -> None:
+    for nbytes in dict.fromkeys(row["nbytes"] for row in lines):
+        rows = {row["codec"]: row for row in lines if row["nbytes"] == nbytes}
+        plain, half = (rows[name] for name in BESIDE)
+        print(f"# allreduce of {nbytes} bytes of float32, {where}")
+        print("| codec | cable | encode ms | decode ms | total ms | x float32 | x fp16 | of ideal | error |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        for name, row in rows.items():
+            faster = plain["seconds"] / row["seconds"]
+            fewer = plain["cable"] / row["cable"] if row["cable"] else 0
+            print(
+                f"| {name} | {row['cable']:.3f} | {row['encode'] * 1e3:.2f} | {row['decode'] * 1e3:.2f}"
+                f" | {row['seconds'] * 1e3:.2f} | {faster:.2f} | {half['seconds'] / row['seconds']:.2f}"
+                f" | {f'{faster / fewer:.0%}' if fewer else '-'} | {row['error']:.2g} |"
+            )
+        for row in rows.values():
+            if "why" in row:
+                print(f"# {row['why']}")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    rank(sys.argv[2].split(","), [*map(int, sys.argv[3].split(","))], sys.argv[4] or None)

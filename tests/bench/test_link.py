@@ -1,0 +1,59 @@
+"""`hocket bench allreduce --codec ... --link ...`: real hosts, real bytes, and what is refused."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hocket.bench.__main__ import main
+from hocket.bench.harness.hosts import PREFIX, ip, refusal
+
+WHY_NOT = refusal("100mbit")
+
+
+def table(capsys: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
+    """The numbers of each codec."""
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
+    cells = [[cell.strip().rstrip("%") for cell in line.strip("|").split("|")] for line in lines]
+    return {name: [float(cell) if cell != "-" else 0.0 for cell in numbers] for name, *numbers in cells}
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_over_a_slow_cable(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fewer bytes by the counter of the cable, and so less time."""
+    assert main(["allreduce", "--codec", "int8,int4,auto", "--link", "50mbit", "-e", "1M"]) == 0
+    rows = table(capsys)
+    for name, share in (("float32", 1), ("fp16", 1 / 2), ("int8", 65 / 256), ("int4", 17 / 128)):
+        cable, _, _, _, faster, _, _, _ = rows[name]
+        assert share * 0.97 < cable < share * 1.06 + 0.01, (name, cable)
+        assert 0.6 / share < faster < 1.5 / share, (name, faster)
+    assert rows["auto"][0] < 0.3, "float32 over 50 Mbit/s"
+    assert rows["int4"][7] > rows["int8"][7] > rows["float32"][7]
+    assert f"{PREFIX}{os.getpid()}" not in ip("netns", "list")
+
+
+def test_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["allreduce", "--codec", "sign", "-n", "2", "-e", "64K", "--transport", "tcp"]) == 0
+    assert set(table(capsys)) == {"float32", "fp16", "sign"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["allgather", "--codec", "int8"], "--codec compares allreduces, not allgather"),
+        (["allreduce", "--codec", "int9"], "'int9' is no codec"),
+        (["allreduce", "--link", "fast"], "--link fast: wanted is a rate in tc's words, such as 100Mbit, or none"),
+    ],
+)
+def test_what_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_ranks_that_cannot_be_dealt(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["allreduce", "--link", "1gbit", "-n", "3"])
+    assert "cannot be dealt evenly to 2 hosts" in capsys.readouterr().err
