@@ -97,6 +97,11 @@ def hierarchical(
         )
 
     total = sum(map(len, hosts))
+
+    def far(size: int) -> range:
+        begin = sum(1 for _ in _inside(layout, gathered, 0, 0, contract.rooted))
+        return range(begin, begin + _length(between, len(hosts), 0))
+
     return Algorithm(
         collective,
         "hierarchical",
@@ -108,6 +113,7 @@ def hierarchical(
         doc=f"{len(hosts)} groups, {leaders} leaders each: {gathered.collective} ({gathered.name}) inside,"
         f" {between.collective} ({between.name}) between, {spread.collective} ({spread.name}) inside.",
         period=lambda size: _period(hosts, between),
+        far=far if len(hosts) > 1 else None,
     )
 
 

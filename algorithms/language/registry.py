@@ -55,6 +55,8 @@ class Algorithm:
     doc: str = ""
     period: Callable[[int], int] = lopsided
     """size -> k: ranks k apart do the same with as many chunks, all peers k further around; simulated only once."""
+    far: Callable[[int], range] | None = None
+    """size -> the steps that go between hosts, if the others stay within: only they are worth a codec."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
 

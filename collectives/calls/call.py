@@ -109,7 +109,8 @@ class Call:
             return lambda chunk: (place(chunk)[0], place(chunk)[1] * width)
 
         held = counts if self.wire.block > 1 else None
-        return Layout([self.on_wire(n) for n in counts], here(source), here(target), held)
+        plain = [n * width for n in counts]
+        return Layout([self.on_wire(n) for n in counts], here(source), here(target), held, plain)
 
     def _chunks(self, algorithm: Algorithm, rank: int, size: int) -> Chunks:
         source = OUT if self.in_place else IN

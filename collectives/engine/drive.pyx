@@ -36,10 +36,9 @@ cdef int run_init(Run* r, Plan plan) except -1:
     """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.segment, r.itemsize, r.call.traffic = plan.segment, plan.itemsize, plan.traffic
+    r.itemsize, r.call.traffic = plan.itemsize, plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
-    r.codec = plan.codec
     r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
@@ -76,10 +75,10 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
             st.segment = k
             p = x.dst if x.dst != NULL else x.src
             for j in range(x.npieces):
-                st.total += piece_length(r, &p[j], k)
+                st.total += piece_length(x, &p[j], k)
             if st.total == 0 and k > 0:
                 continue                        # this segment is past the end of these pieces, for both sides
-            while st.piece < x.npieces and piece_length(r, &p[st.piece], k) == 0:
+            while st.piece < x.npieces and piece_length(x, &p[st.piece], k) == 0:
                 st.piece += 1
             if x.kind == COPY or x.kind == APPLY:
                 if (copy(e, r, x, st) if x.kind == COPY else apply(e, r, x, st)) < 0:
@@ -302,7 +301,7 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
             continue
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
-            if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, r.itemsize) == 1 and v.avail >= min(r.itemsize, v.length):
+            if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
                 continue
             if ch.fd >= 0 and n < room:
                 fds[n].fd = ch.fd

@@ -27,10 +27,10 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     while s.done < s.total or not s.opened:
         left, at = 0, NULL
         if s.piece < x.npieces:
-            at = piece_at(r, &x.src[s.piece], s)
-            left = piece_length(r, &x.src[s.piece], s.segment) - s.at
-            if r.user != NULL or r.codec != NULL:
-                left = min(left, whole_elements(r))
+            at = piece_at(r, x, &x.src[s.piece], s)
+            left = piece_length(x, &x.src[s.piece], s.segment) - s.at
+            if r.user != NULL or x.codec != NULL:
+                left = min(left, whole_elements(r, x))
         if x.npeers == 1:
             n = ops.send(ch, &r.call, s.total, s.done, at, left)
         else:
@@ -42,7 +42,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved if n == HK_AGAIN else <int>n
         s.opened = True
         moved = MOVED
-        step_on(r, x.src, x.npieces, s, n)
+        step_on(x, x.src, s, n)
         if n >= BIG_BYTES and s.done < s.total:
             return moved
     if ops.settled != NULL:
@@ -80,13 +80,13 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         s.opened = True
         moved = MOVED
     while s.done < s.total:
-        left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
-        n = hk_receive(ch, &r.call, piece_at(r, &x.dst[s.piece], s), left, s.total - s.done)
+        left = piece_length(x, &x.dst[s.piece], s.segment) - s.at
+        n = hk_receive(ch, &r.call, piece_at(r, x, &x.dst[s.piece], s), left, s.total - s.done)
         if n < 0:
             r.culprit = peer
             return moved if n == HK_AGAIN else <int>n
         moved = MOVED
-        step_on(r, x.dst, x.npieces, s, n)
+        step_on(x, x.dst, s, n)
         if n >= BIG_BYTES and s.done < s.total:
             return moved
     return drop(r, peer, ch, 0, True) if s.total == 0 else DONE
@@ -111,42 +111,42 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     while True:
         left = 0
         if s.done < s.total:
-            left = piece_length(r, &x.dst[s.piece], s.segment) - s.at
+            left = piece_length(x, &x.dst[s.piece], s.segment) - s.at
         n, k = left, 0
         for i in range(x.npeers):
             if i == x.own:
-                ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
+                ways[k] = piece_at(r, x, &x.src[s.piece], s) if left else NULL
                 k += 1
             ch = e.rx[x.peers[i]]
-            rc = open_message(r, x.peers[i], ch, s, &v, r.itemsize)
+            rc = open_message(r, x.peers[i], ch, s, &v, x.itemsize)
             if rc != MOVED:
                 return moved if rc == BLOCKED else rc
             ways[k] = v.data
             k += 1
             n = min(n, v.avail)
         if x.own == x.npeers:
-            ways[k] = piece_at(r, &x.src[s.piece], s) if left else NULL
+            ways[k] = piece_at(r, x, &x.src[s.piece], s) if left else NULL
             k += 1
-        n -= n % r.itemsize
+        n -= n % x.itemsize
         if n == 0 and left:
             return moved
         if n:
             if r.user != NULL:
-                if call_user(e, r, piece_at(r, &x.dst[s.piece], s), ways, k, n) < 0:
+                if call_user(e, r, piece_at(r, x, &x.dst[s.piece], s), ways, k, n) < 0:
                     return RAISED
             elif r.device != NULL:
-                if r.device.reduce(r.device, r, piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize) < 0:
+                if r.device.reduce(r.device, r, piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize) < 0:
                     return device_failed(e, r)
-            elif r.codec != NULL:
+            elif x.codec != NULL:
                 fold(e, r, x, s, ways, k, n)
             else:
-                r.reduce(piece_at(r, &x.dst[s.piece], s), ways, k, n // r.itemsize)
+                r.reduce(piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize)
         for i in range(x.npeers):
             rc = drop(r, x.peers[i], e.rx[x.peers[i]], n, s.done + n == s.total)
             if rc < 0:
                 return rc
         moved = MOVED
-        step_on(r, x.dst, x.npieces, s, n)
+        step_on(x, x.dst, s, n)
         if s.done == s.total:
             return DONE
         if n >= BIG_BYTES:
@@ -155,15 +155,15 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 
 cdef inline void fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int k, size_t n) noexcept nogil:
     """The sum of n bytes of a codec's elements."""
-    cdef size_t first = (<size_t>s.segment * r.segment + s.at) // r.itemsize * r.codec.block
-    cdef size_t floats = min(n // r.itemsize * r.codec.block, x.held[s.piece] - first)
-    r.codec.fold(r.codec, piece_at(r, &x.dst[s.piece], s), ways, k, floats, dice(e, r, x, s.piece, first))
+    cdef size_t first = (<size_t>s.segment * x.segment + s.at) // x.itemsize * x.codec.block
+    cdef size_t floats = min(n // x.itemsize * x.codec.block, x.held[s.piece] - first)
+    x.codec.fold(x.codec, piece_at(r, x, &x.dst[s.piece], s), ways, k, floats, dice(e, r, x, s.piece, first))
 
 
-cdef inline size_t whole_elements(Run* r) noexcept nogil:
+cdef inline size_t whole_elements(Run* r, Instr* x) noexcept nogil:
     """Bytes of packets that end between elements, however odd their size."""
     cdef size_t cut = CUT_BYTES if r.device == NULL else r.device.piece
-    return cut - cut % r.itemsize
+    return cut - cut % x.itemsize
 
 
 cdef int call_user(Core* e, Run* r, void* out, const void** ways, int k, size_t n) noexcept nogil:
@@ -224,9 +224,9 @@ cdef int device_failed(Core* e, Run* r) noexcept nogil:
 cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """0, or RAISED."""
     cdef int i
-    cdef size_t n, skip = <size_t>s.segment * r.segment
+    cdef size_t n, skip = <size_t>s.segment * x.segment
     for i in range(x.npieces):
-        n = piece_length(r, &x.dst[i], s.segment)
+        n = piece_length(x, &x.dst[i], s.segment)
         if n and move(e, r, r.base[x.dst[i].space] + x.dst[i].offset + skip,
                       r.base[x.src[i].space] + x.src[i].offset + skip, n) < 0:
             return RAISED
@@ -236,12 +236,12 @@ cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """0, or RAISED."""
     cdef int i
-    cdef size_t n, skip = <size_t>s.segment * (r.segment // r.itemsize)     # elements on the wire
+    cdef size_t n, skip = <size_t>s.segment * (x.segment // x.itemsize)     # elements on the wire
     cdef size_t skip_floats
     cdef char* to
     cdef char* source
     for i in range(x.npieces):
-        n = piece_length(r, &x.dst[i], s.segment) // r.itemsize
+        n = piece_length(x, &x.dst[i], s.segment) // x.itemsize
         if n == 0:
             continue
         to = r.base[x.dst[i].space] + x.dst[i].offset + skip * x.dst_itemsize
@@ -249,13 +249,13 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if r.device != NULL:
             if r.device.scale(r.device, r, to, source, n, x.factor) < 0:
                 return device_failed(e, r)
-        elif r.codec == NULL:
+        elif x.codec == NULL:
             x.apply(to, source, n, x.factor)
         else:
-            skip_floats = skip * r.codec.block
-            n = min(n * r.codec.block, x.held[i] - skip_floats)
+            skip_floats = skip * x.codec.block
+            n = min(n * x.codec.block, x.held[i] - skip_floats)
             if x.decodes:
-                r.codec.decode(r.codec, to, source, n, x.factor)
+                x.codec.decode(x.codec, to, source, n, x.factor)
             else:
-                r.codec.encode(r.codec, to, source, n, x.factor, dice(e, r, x, i, skip_floats))
+                x.codec.encode(x.codec, to, source, n, x.factor, dice(e, r, x, i, skip_floats))
     return 0

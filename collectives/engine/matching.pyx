@@ -90,9 +90,9 @@ cdef int finish_matched(Core* e, Run* r, Instr* x, State* s, int peer) noexcept 
 cdef void unpack(Run* r, Instr* x, State* s, const char* data) noexcept nogil:
     cdef size_t n
     while s.done < s.total:
-        n = piece_length(r, &x.dst[s.piece], s.segment) - s.at
-        memcpy(piece_at(r, &x.dst[s.piece], s), data + s.done, n)
-        step_on(r, x.dst, x.npieces, s, n)
+        n = piece_length(x, &x.dst[s.piece], s.segment) - s.at
+        memcpy(piece_at(r, x, &x.dst[s.piece], s), data + s.done, n)
+        step_on(x, x.dst, s, n)
 
 
 # ------------------------------------------------------------------------------------------ what is set aside

@@ -4,7 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Count, Instr, Piece, Step
-from hocket.kernels.cpu.reduce cimport hk_codec, hk_dice, hk_stir, reduce_fn
+from hocket.kernels.cpu.reduce cimport hk_dice, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -87,11 +87,10 @@ cdef struct Run:            # one execution of a plan
     Step* steps
     Instr* instrs
     int nsteps, nsegments, capacity
-    size_t segment, itemsize
+    size_t itemsize         # bytes of an element of its arrays' dtype
     char* base[3]           # IN, OUT, SCRATCH
     hk_call call            # what channels are told: the tag; the stream of arrays in a device's memory; a hint
     reduce_fn reduce
-    const hk_codec* codec   # instead, where what is on the wire is of no dtype; or NULL
     PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
     hk_library* library     # for CALL
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
@@ -183,25 +182,25 @@ cdef inline int not_ours(Run* r, int peer, uint64_t tag, size_t length) noexcept
     return MISMATCH
 
 
-cdef inline size_t piece_length(Run* r, Piece* p, int k) noexcept nogil:
+cdef inline size_t piece_length(Instr* x, Piece* p, int k) noexcept nogil:
     """Bytes of piece `p` that belong to segment `k`."""
     cdef size_t first
-    if r.segment == 0:
+    if x.segment == 0:
         return p.length
-    first = <size_t>k * r.segment
+    first = <size_t>k * x.segment
     if first >= p.length:
         return 0
-    return min(r.segment, p.length - first)
+    return min(x.segment, p.length - first)
 
 
-cdef inline char* piece_at(Run* r, Piece* p, State* s) noexcept nogil:
-    return r.base[p.space] + p.offset + <size_t>s.segment * r.segment + s.at
+cdef inline char* piece_at(Run* r, Instr* x, Piece* p, State* s) noexcept nogil:
+    return r.base[p.space] + p.offset + <size_t>s.segment * x.segment + s.at
 
 
-cdef inline void step_on(Run* r, Piece* pieces, int n, State* s, size_t moved) noexcept nogil:
+cdef inline void step_on(Instr* x, Piece* pieces, State* s, size_t moved) noexcept nogil:
     s.done += moved
     s.at += moved
-    while s.piece < n and s.at >= piece_length(r, &pieces[s.piece], s.segment):
+    while s.piece < x.npieces and s.at >= piece_length(x, &pieces[s.piece], s.segment):
         s.piece += 1
         s.at = 0
 
@@ -210,6 +209,6 @@ cdef inline hk_dice dice(Core* e, Run* r, Instr* x, int piece, size_t first) noe
     """The random numbers by which this rank rounds float `first` of a piece, and on: others in each call, the same each
     time that the program runs."""
     cdef uint64_t key = 0
-    if r.codec.stochastic:
-        key = hk_stir(hk_stir(r.codec.seed, r.call.tag), <uint64_t>e.rank << 32 | <uint64_t>(x - r.instrs) << 16 | piece)
+    if x.codec.stochastic:
+        key = hk_stir(hk_stir(x.codec.seed, r.call.tag), <uint64_t>e.rank << 32 | <uint64_t>(x - r.instrs) << 16 | piece)
     return hk_dice(key, <uint32_t>first)

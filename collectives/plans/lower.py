@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
-from hocket.algorithms.language.schedule import Copy, Recv, Schedule, Send, Step, ids
+from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids
 from hocket.errors import ScheduleError
 from hocket.kernels.dtypes import DType
 
@@ -61,6 +61,8 @@ class Instr(NamedTuple):
     applied: Apply | None = None
     held: Sequence[int] | None = None
     """apply, reduce: elements here of each piece, where several are encoded as one."""
+    encoded: bool = True
+    """Its elements are those on the wire; else, in a plan that encodes some steps only, those of the caller."""
 
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
@@ -78,6 +80,8 @@ class Layout:
     """Place of a chunk that this rank wants."""
     held: Sequence[int] | None = None
     """Elements of each chunk here, where several are encoded as one."""
+    plain: Sequence[int] = ()
+    """... and their bytes here."""
 
 
 @dataclass
@@ -110,7 +114,7 @@ def offsets(lengths: Iterable[int]) -> list[int]:
 def lower(
     algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
     *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
-    before: Apply | None = None, in_place: bool = False, after: Apply | None = None,
+    before: Apply | None = None, in_place: bool = False, after: Apply | None = None, far: range | None = None,
 ) -> Lowered:  # fmt: skip
     """Instructions for this rank.
 
@@ -118,10 +122,12 @@ def lower(
     become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
     `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
-    the same bits.
+    the same bits.  `far`: the steps between which they are encoded; None: all.
     """
     encoded = after is not None and after.made is not None
-    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded)
+    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None)
+    if before is not None and after is not None and far is not None:
+        return lowering.run_far(before, after, far)
     return lowering.run(before, in_place, after)
 
 
@@ -133,6 +139,8 @@ class _Lowering:
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, eager, multicasts
         self.join = join and layout.held is None  # the last block of a chunk may be short
         self.encoded = encoded
+        self.lengths, self.held = layout.lengths, layout.held
+        """Of the chunks, as they are in the step that is being lowered."""
         self.schedule: Schedule = algorithm.steps(rank, size, root)
         self.result = Lowered()
         contract = CONTRACTS[algorithm.collective]
@@ -161,6 +169,32 @@ class _Lowering:
             self.result.steps.append([self._apply(self.wanted, after, self.layout.target if after.made else None)])
         return self.result
 
+    def run_far(self, encode: Apply, decode: Apply, far: range) -> Lowered:
+        """Chunks are the caller's elements, except in the steps `far`, for which those that they move are encoded."""
+        steps = list(self.schedule)
+        self.lengths, self.held = self.layout.plain, None
+        before = [self._step(step) for step in steps[: far.start]]
+        self.lengths, self.held = self.layout.lengths, self.layout.held
+        home, self.home = self.home, [None] * len(self.home)
+        moved = sorted({c for step in steps[far.start : far.stop] for op in step for c in _chunks(op)})
+        held = [c for c in moved if self.place[c] is not None]
+        between = [[self._apply(held, encode, self._fresh)] if held else []]
+        between += [self._step(step) for step in steps[far.start : far.stop]]
+        later = [op for step in steps[far.stop :] for op in step]
+        came = {c for op in later if isinstance(op, Recv) for c in ids(op.chunks)}
+        goes = {c for op in later if isinstance(op, Send) for c in ids(op.chunks)}
+        needed = [c for c in moved if c in goes or c in self.wanted and c not in came]
+        self.lengths, self.home = self.layout.plain, home
+        to = {c: self._home(c) for c in needed}
+        self.lengths = self.layout.lengths
+        between.append([self._apply(needed, decode, to.__getitem__)] if needed else [])
+        self.lengths, self.held = self.layout.plain, None
+        after = [self._step(step) for step in steps[far.stop :]]
+        after.append([self._copy(c, c, place) for c in self.wanted if (place := self._home(c)) != self.place[c]])
+        plain = [[instr._replace(encoded=False) for instr in step] for step in (*before, *after)]
+        self.result.steps = [*plain[: far.start], *between, *plain[far.start :]]
+        return self.result
+
     def _apply(self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None) -> Instr:
         """`to`: where each chunk comes to; None: it stays where it is."""
         src = self._pieces(chunks, self.place)
@@ -172,8 +206,7 @@ class _Lowering:
 
     def _held(self, chunks: Sequence[int]) -> list[int] | None:
         """Elements here of the pieces of these chunks, where several are encoded as one."""
-        held = self.layout.held
-        return None if held is None else [held[c] for c in chunks if self.layout.lengths[c]] or [0]
+        return None if self.held is None else [self.held[c] for c in chunks if self.lengths[c]] or [0]
 
     def _step(self, step: Step) -> list[Instr]:
         sent = {c for op in step if isinstance(op, Send) for c in ids(op.chunks)}
@@ -188,7 +221,7 @@ class _Lowering:
         """Chunks in message order, neighbours in memory joined."""
         pieces: list[Piece] = []
         for c in chunks:
-            place, length = places[c], self.layout.lengths[c]
+            place, length = places[c], self.lengths[c]
             if place is None:
                 raise ScheduleError(f"rank {self.rank} sends or keeps chunk {c}, which it does not hold")
             if self.join and pieces and pieces[-1][0] == place[0] and pieces[-1][1] + pieces[-1][2] == place[1]:
@@ -201,7 +234,7 @@ class _Lowering:
 
     def _fresh(self, chunk: int) -> Place:
         place = SCRATCH, self.result.scratch
-        self.result.scratch += -(-self.layout.lengths[chunk] // ALIGN) * ALIGN
+        self.result.scratch += -(-self.lengths[chunk] // ALIGN) * ALIGN
         return place
 
     def _home(self, chunk: int) -> Place:
@@ -281,10 +314,14 @@ class _Lowering:
     def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""
         clash = [c for c in chunks if c in sent and before[c] == self._home(c)]
-        small = sum(self.layout.lengths[c] for c in chunks) <= self.eager
+        small = sum(self.lengths[c] for c in chunks) <= self.eager
         for c in chunks:
             self.place[c] = self._fresh(c) if c in clash and not small else self._home(c)
         return bool(clash) and small
+
+
+def _chunks(op: Op) -> Sequence[int]:
+    return (op.source, op.target) if isinstance(op, Copy) else ids(op.chunks)
 
 
 def _same_cuts(a: list[Piece], b: list[Piece]) -> tuple[list[Piece], list[Piece]]:

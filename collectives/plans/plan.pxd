@@ -34,7 +34,9 @@ cdef struct Instr:
     apply_fn apply                  # APPLY: what it does to each piece, in host memory ...
     double factor                   # ... by this
     size_t src_itemsize, dst_itemsize   # ... bytes of what it takes, and makes, for one element on the wire
-    bint decodes                    # APPLY by the plan's codec: its src is encoded, not its dst ...
+    size_t segment, itemsize        # of its pieces: bytes of a segment, 0: they are whole; bytes of an element
+    const hk_codec* codec           # what its elements on the wire are, if they are of no dtype; or NULL
+    bint decodes                    # APPLY by the codec: its src is encoded, not its dst ...
     size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
 
 cdef struct Step:
@@ -65,11 +67,10 @@ cdef class Plan:
     cdef hk_library* called
     cdef Step* steps
     cdef Instr* instrs
-    cdef const hk_codec* codec      # what its elements on the wire are, if they are of no dtype; or NULL
-    cdef hk_codec own_codec
+    cdef hk_codec codec             # of the instructions that have one
     cdef int* peer_pool
     cdef size_t* held_pool
     cdef Piece* piece_pool
 
-    cdef _fill(self, int i, instr, int* peers, int* pieces, int* held)
+    cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held)
     cdef Piece* _pieces(self, list source, int* pieces)

@@ -35,24 +35,26 @@ cdef class Counts:
 cdef class Plan:
     """`steps`: for each step a list of `Instr` (lower.py).  `segment`: run in segments of so many bytes of every piece
     (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
-    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: whose
-    elements are on the wire (kernels/codecs.py); None: they are of `dtype`.
+    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: of the encoded
+    instructions (kernels/codecs.py), which `itemsize` and `segment` are of, too; the others' elements are of `dtype`.
     """
 
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
                   uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
                   library=None, bint meets=False, str site="", size_t nbytes=0, codec=None):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0
-        cdef size_t longest = 0, total = 0
+        cdef size_t total = 0, segments = 1
         for step in steps:
-            for kind, to, own, after, src, dst, applied, floats in step:
+            for kind, to, own, after, src, dst, applied, floats, encoded in step:
                 n += 1
+                each = self._plain(segment, codec, itemsize, encoded)
                 held += len(floats or ())
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
                 for _, _, length in (src or dst or ()):
-                    longest = max(longest, length)
                     total += length
+                    if each:
+                        segments = max(segments, (length + each - 1) // each)
         self.nsteps, self.ninstrs = len(steps), n
         self.itemsize, self.dtype, self.scratch, self.segment = itemsize, dtype, scratch, segment
         self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
@@ -60,11 +62,10 @@ cdef class Plan:
         self.library, self.meets, self.site = library, meets, site
         self.nbytes, self.counts = nbytes, Counts.__new__(Counts)
         if codec is not None:
-            self.own_codec = find_codec(codec)
-            self.codec = &self.own_codec
+            self.codec = find_codec(codec)
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
-        self.nsegments = 1 if segment == 0 else max(1, (longest + segment - 1) // segment)
+        self.nsegments = segments
         self.peers = frozenset(p for step in steps for instr in step for p in instr.peers)
         self.steps = <Step*>calloc(max(1, self.nsteps), sizeof(Step))
         self.instrs = <Instr*>calloc(max(1, n), sizeof(Instr))
@@ -77,7 +78,7 @@ cdef class Plan:
         for s, step in enumerate(steps):
             self.steps[s] = Step(i, len(step))
             for instr in step:
-                self._fill(i, instr, &peers, &pieces, &held)
+                self._fill(i, instr, codec, &peers, &pieces, &held)
                 i += 1
 
     def words(self, tag):
@@ -93,18 +94,27 @@ cdef class Plan:
                 return self.instrs[i].peers[0]
         return None
 
-    cdef _fill(self, int i, instr, int* peers, int* pieces, int* held):
+    @staticmethod
+    def _plain(size_t nbytes, codec, size_t itemsize, bint encoded):
+        """`nbytes` of the codec's elements; or, of an instruction that is not encoded, those of as many floats."""
+        return nbytes if codec is None or encoded else nbytes // itemsize * codec.block * sizeof(float)
+
+    cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, applied, floats = instr
+        kind, to, own, after, src, dst, applied, floats, encoded = instr
         x.kind, x.own, x.after_sends = KINDS[kind], own, after
+        x.segment, x.itemsize = self._plain(self.segment, codec, self.itemsize, encoded), self.itemsize
+        if codec is not None:
+            x.codec = &self.codec if encoded else NULL
+            x.itemsize = self.itemsize if encoded else sizeof(float)
         if x.kind == APPLY:
             taken, made = applied.taken, applied.made       # None: as on the wire
-            block = 1 if self.codec == NULL else self.codec.block
-            x.src_itemsize = self.itemsize if taken is None else block * taken.itemsize
-            x.dst_itemsize = self.itemsize if made is None else block * made.itemsize
+            block = 1 if x.codec == NULL else x.codec.block
+            x.src_itemsize = x.itemsize if taken is None else block * taken.itemsize
+            x.dst_itemsize = x.itemsize if made is None else block * made.itemsize
             x.factor, x.decodes = applied.factor, made is not None
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
-            if x.apply == NULL and taken is not made and self.codec == NULL:
+            if x.apply == NULL and taken is not made and x.codec == NULL:
                 raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")
         x.held = self.held_pool + held[0]
         for n in floats or ():

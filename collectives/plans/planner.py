@@ -28,15 +28,13 @@ from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
-from hocket.kernels.dtypes import DType, by_name
+from hocket.kernels.dtypes import DType
 
 NO_OP = Resolved("", -1)
 """The op of a call that only moves data."""
 EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """A meeting's layout: every rank has and wants nothing."""
 DONE = CODES["done"]
-OPAQUE = by_name("bytes").code
-"""The dtype of a plan whose elements on the wire are a codec's."""
 
 
 class Planner:
@@ -73,7 +71,7 @@ class Planner:
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
             before=_applied(how.before, taken=given), in_place=call.in_place and given is None,
-            after=_applied(how.after, made=given),
+            after=_applied(how.after, made=given), far=_far(algorithm, call, self.size),
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
@@ -88,7 +86,7 @@ class Planner:
         where = queue.where + (f" within {options.within}" if options.within else "")
         special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         wire = call.wire
-        what = {"codec": wire, "dtype": OPAQUE} if isinstance(wire, Codec) else {"dtype": wire.code}
+        what = {"codec": wire, "dtype": call.model.dtype.code} if isinstance(wire, Codec) else {"dtype": wire.code}
         return {
             **what, "itemsize": wire.itemsize, "nbytes": call.on_wire(call.count),
             "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
@@ -221,6 +219,11 @@ def _applied(factor: float | None, taken: DType | None = None, made: DType | Non
     """What is done to a vector before it is sent, or after it came; None: nothing."""
     nothing = factor is None and taken is None and made is None
     return None if nothing else Apply(1.0 if factor is None else factor, taken, made)
+
+
+def _far(algorithm: Algorithm, call: Call, size: int) -> range | None:
+    """The steps that a codec of blocks is for; None: all."""
+    return algorithm.far(size) if isinstance(call.wire, Codec) and algorithm.far is not None else None
 
 
 def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:

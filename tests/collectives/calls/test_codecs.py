@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 from typing import Any
 
@@ -11,7 +13,7 @@ from encoded import BLOCKS, room, sent, wire_bytes
 from worlds import WORLDS, Program, same, spread
 
 import hocket
-from hocket.algorithms import names
+from hocket.algorithms import hierarchical, names
 from hocket.collectives.calls.codecs import CODECS, COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
@@ -109,6 +111,40 @@ def parametrised(comm: Communicator) -> None:
                 agreed(comm, x)
 
 
+GROUPS = {4: (((0, 1), (2, 3)), ((0, 2, 3), (1,)), ((0,), (1,), (2,), (3,))), 3: (((0, 1), (2,)),)}
+"""Ranks as if on hosts."""
+
+
+def only_between_hosts(comm: Communicator) -> None:
+    """Inside a host nothing is rounded: what the hosts' sums lose is one encoding of each, and one of the result."""
+    me, p = comm.rank, comm.size
+    for groups, codec, n in itertools.product(GROUPS.get(p, ()), (*BLOCKS, *PARAMETRISED), LENGTHS[1:]):
+        given = [vector(r, p * n) for r in range(p)]
+
+        def sums(part: slice, groups: Any = groups, given: Any = given, codec: Any = codec) -> Array:
+            inside = [functools.reduce(np.add, [given[r][part] for r in group]) for group in groups]
+            return sent(functools.reduce(np.add, [sent(x, codec) for x in inside]), codec)
+
+        def call(name: str, *args: Any, groups: Any = groups, codec: Any = codec, **more: Any) -> Array:
+            result: Array = getattr(comm, name)(*args, codec=codec, algorithm=hierarchical(name, groups), **more)
+            return result
+
+        about = f"{groups}, {codec}, {n}"
+        whole, mine = slice(0, n), slice(me * n, me * n + n)
+        x = call("allreduce", given[me][whole].copy())
+        agreed(comm, x)
+        if len(groups) == 2:  # a ring of more encodes at each
+            same(x, sums(whole), f"allreduce, {about}")
+            same(call("reduce_scatter", given[me]), sums(mine), f"reduce_scatter, {about}")
+        out = np.empty_like(x)
+        same(call("allreduce", given[me][whole], "avg", out), x * np.float32(1 / p), f"average, {about}")
+        every = np.concatenate([sent(each[whole], codec) for each in given])
+        same(call("allgather", given[me][whole]), every, f"allgather, {about}")
+        for root in range(p):
+            x = call("broadcast", given[me][whole].copy(), root)
+            same(x, sent(given[root][whole], codec), f"broadcast from {root}, {about}")
+
+
 def rounded_at_random(comm: Communicator) -> None:
     """Other bits in each call, the same on all ranks; their mean is what was given."""
     given = [vector(r, 300) for r in range(comm.size)]
@@ -195,7 +231,8 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, moved, parametrised, rounded_at_random, chosen, asynchronous, special, bytes_are_fewer, read_only, wrong
+    sums, moved, parametrised, only_between_hosts, rounded_at_random, chosen, asynchronous, special, bytes_are_fewer,
+    read_only, wrong,
 )  # fmt: skip
 
 
