@@ -6,8 +6,9 @@ from hocket.compression.dense import Coded, DoubleSqueeze
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Averaged, Method
 from hocket.compression.sparse import RandomK, TopK
+from hocket.compression.stateful import DGC, EF21
 
 __all__ = [
-    "FP8", "QSGD", "Averaged", "Coded", "Compressor", "DoubleSqueeze", "Int", "Int4", "Int8", "Method", "Natural",
-    "OneBit", "PowerSGD", "RandomK", "Sign", "Stats", "TernGrad", "TopK",
+    "DGC", "EF21", "FP8", "QSGD", "Averaged", "Coded", "Compressor", "DoubleSqueeze", "Int", "Int4", "Int8", "Method",
+    "Natural", "OneBit", "PowerSGD", "RandomK", "Sign", "Stats", "TernGrad", "TopK",
 ]  # fmt: skip

@@ -15,12 +15,14 @@ from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Array, Kept, Method
 from hocket.compression.sparse import RandomK, TopK
+from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
 WITH_NUMBER: dict[str, Callable[[str], Method]] = {
     "topk": lambda text: TopK(float(text)), "randomk": lambda text: RandomK(float(text)),
     "powersgd": lambda text: PowerSGD(int(text)), "doublesqueeze": DoubleSqueeze,
+    "dgc": lambda text: DGC(float(text)), "ef21": lambda text: EF21(resolved(text)),
 }  # fmt: skip
 """What stands before the colon of a method's name."""
 
@@ -60,8 +62,8 @@ class Compressor:
     """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
 
     `method`: a codec of blocks ("int8", "fp8", "int4", "sign" or one that codecs.py makes), "doublesqueeze:int8",
-    "topk:0.01", "randomk:0.01", "powersgd:4" or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`:
-    what is owed is multiplied by it in each call.
+    "topk:0.01", "randomk:0.01", "powersgd:4", "dgc:0.001", "ef21:topk:0.01" or a `Method`.  `feedback=False`: what is
+    not sent is forgotten.  `decay`: what is owed is multiplied by it in each call.
 
     All ranks make the same calls with the same keys in the same order, as with any collective.
 

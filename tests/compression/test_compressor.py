@@ -17,9 +17,10 @@ from hocket.compression import Compressor, PowerSGD, TopK
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.errors import ArgumentError
 
-EXACT = ("topk:0.05", "randomk:0.1", "powersgd:2", "doublesqueeze:int8", "doublesqueeze:int4")
+EXACT = ("topk:0.05", "randomk:0.1", "powersgd:2", "doublesqueeze:int8", "doublesqueeze:int4", "doublesqueeze:sign")
 """Methods that lose nothing but what they owe."""
-METHODS = (*EXACT, "int8", "fp8", "int4")
+HELPED = (*EXACT, "int8", "fp8", "int4")
+METHODS = (*HELPED, "ef21:topk:0.1", "dgc:0.1")
 SHAPES = ((40, 30), (1000,), (1,), (0,))
 STEPS = 12
 
@@ -63,7 +64,7 @@ def all_ranks_hold_the_same_bits(comm: Communicator) -> None:
 
 def feedback_helps(comm: Communicator) -> None:
     """The same gradient again and again: with feedback its average comes, without it not."""
-    for method in METHODS:
+    for method in HELPED:
         right, last = np.mean([gradient(r, 0, (40, 30)) for r in range(comm.size)], 0, dtype=float), {}
         for feedback in (True, False):
             c, came = Compressor(comm, method, feedback), np.zeros((40, 30))
