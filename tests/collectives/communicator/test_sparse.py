@@ -1,0 +1,87 @@
+"""allreduce_sparse: exactly the sum of the dense vectors, by each way, and the bytes that its docstring says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import spread
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.sparse import WAYS
+from hocket.errors import ArgumentError
+
+Array = np.ndarray[Any, Any]
+
+
+def pairs(rank: int, n: int, k: int, dtype: str) -> tuple[Array, Array]:
+    """Half of the indices are common to all; small integers, so that sums are exact in any order."""
+    dice = np.random.default_rng([rank, n, k])
+    common = np.random.default_rng(n).choice(n, k // 2, replace=False) if k else np.zeros(0, int)
+    indices = np.concatenate([common, dice.integers(0, max(n, 1), k - k // 2)])
+    dice.shuffle(indices)
+    return indices, dice.integers(1, 9, k).astype(dtype)
+
+
+def sums(comm: Communicator) -> None:
+    for n, k, dtype in ((1, 1, "f4"), (50, 0, "f4"), (1000, 17, "f8"), (4096, 900, "i8"), (100_000, 1000, "f4")):
+        given = [pairs(r, n, k if r else k // 3, dtype) for r in range(comm.size)]
+        right, there = np.zeros(n, dtype), np.zeros(n, bool)
+        for indices, values in given:
+            np.add.at(right, indices, values)
+            there[indices] = True
+        for way in (None, *WAYS):
+            indices, values = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way)
+            assert values.dtype == dtype and np.array_equal(indices, np.flatnonzero(there)), (way, n)
+            assert np.array_equal(values, right[indices]), (way, n)
+
+
+def same_bits(comm: Communicator) -> None:
+    x = np.random.default_rng(comm.rank).standard_normal(500).astype(np.float32)
+    for way in WAYS:
+        _, values = comm.allreduce_sparse(np.arange(500) * 3, x, 1500, way)
+        every = comm.allgather(values.view(np.uint32)[None])
+        assert (every == every[0]).all(), way
+
+
+def wrong(comm: Communicator) -> None:
+    one = np.ones(1, np.float32)
+    for indices, values, n, text in (
+        ([3], one, 3, "indices must be 0 to 2, got 3 to 3"),
+        ([-1], one, 3, "indices must be 0 to 2"),
+        ([0, 1], one, 3, r"one length, of integers and of numbers; got int64\[2\] and float32\[1\]"),
+        ([0.5], one, 3, "of integers"),
+        ([0], np.ones(1, complex), 3, "of numbers"),
+        ([0], one, -3, "n=-3 must be the length"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            comm.allreduce_sparse(indices, values, n)
+    with pytest.raises(ArgumentError, match="did you mean 'split'"):
+        comm.allreduce_sparse([0], one, 3, "splt")
+    if comm.size > 1:
+        with pytest.raises(ArgumentError, match=r"the ranks differ in .*rank 0: \[3, .*; rank 1: \[4, "):
+            comm.allreduce_sparse([0], one, 3 + comm.rank)
+    assert comm.allreduce_sparse([0], one, 3)[1].tolist() == [comm.size]
+
+
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), (5, "threads")])
+def test_between_ranks(size: int, transport: str) -> None:
+    spread((sums, same_bits, wrong), size, transport)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_bytes_are_as_told(size: int) -> None:
+    """k = 1 % of a million floats, half of them common; in pairs that a rank sends."""
+    n, k = 1_000_000, 10_000
+
+    def count(comm: Communicator, way: str) -> float:
+        indices = np.concatenate([np.arange(k // 2), k // 2 + comm.rank * k // 2 + np.arange(k // 2)]) * (n // k // 9)
+        comm.allreduce_sparse(indices, np.ones(k, np.float32), n, way)
+        return sum(stat.bytes for stat in comm.stats()) / 8
+
+    pairs_of = {way: hocket.local_world(size).run(count, way)[0] for way in ("allgather", "split")}
+    assert pairs_of["allgather"] == pytest.approx(size * k, rel=0.02), "what all bring, of which each sends its own"
+    result = k // 2 + size * (k // 2)
+    assert pairs_of["split"] == pytest.approx(k + result, rel=0.05)
