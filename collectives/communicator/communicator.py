@@ -236,7 +236,7 @@ class Communicator(ShortWay):
     def allreduce_sparse(
         self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None
     ) -> tuple[Any, Any]:
-        """Add up vectors of n elements of which each rank has few, values[i] at indices[i]: (indices, values) of the sum.
+        """Add up vectors of n elements of which each rank has few, values[i] at indices[i]; the sum as another such.
 
         `indices`: integers 0 to n - 1; what is given twice is added.  `values`: as many numbers, of one dtype on all
         ranks; how many may differ.  The result's indices ascend, and all ranks get the same bits.  NumPy arrays.

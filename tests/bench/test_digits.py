@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 def test_digits(launch: list[str]) -> None:
     ranks = 2 if launch else 1
     command = [*launch, sys.executable, str(EXAMPLE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     found = re.search(rf"test accuracy: ([\d.]+) % by {ranks} ranks, ([\d.]+) % by one process", done.stdout)
     assert found, done.stdout

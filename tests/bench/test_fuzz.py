@@ -27,7 +27,7 @@ def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
     code = fuzz.main(["--seconds", str(SECONDS), "--seed", "1000"])
     out = capsys.readouterr().out
     assert code == 0, out
-    assert int(out.split()[0]) >= 3, out
+    assert int(out.split()[0]) >= 1, out
 
 
 # ------------------------------------------------------------------------------------------------ faults

@@ -42,7 +42,7 @@ def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
         assert "pid" in line
         time.sleep(0.4)
         run.signal(1, signal.SIGKILL)
-        ends = run.wait(30)
+        ends = run.wait(90)
     for rank in (0, 2):
         said = facts(ends[rank])
         assert "rank 1 is gone" in said["text"], said

@@ -30,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     arguments = ["training", str(place), *chosen]
     source = f"import sys, torch; sys.argv = {arguments!r}; import training.__main__"
     with harness.Job(max(CASES[name] for name in chosen), source, env=env) as job:
-        ends = job.wait(110)
+        ends = job.wait(300)
     found: dict[str, list[str]] = {name: [] for name in chosen}
     for rank, end in enumerate(ends):
         told = {name: wrong for name, wrong, _ in map(json.loads, end.out.splitlines())}
