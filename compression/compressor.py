@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -94,29 +95,47 @@ class Compressor:
         makes the whole result NaN on all ranks, and nothing is kept of the call: a training step that is skipped for it
         changes nothing.  Cost: that of the method, and some passes over x in NumPy.
         """
+        self.allreduce_all([x], [key], op, lr)
+        return x
+
+    def allreduce_all(self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: float | None = None) -> None:
+        """`allreduce` of several, each with its key, in as few calls as the method can: those of a bucket of gradients.
+
+        All ranks give the same ones together.  A NaN makes that vector NaN, and what the method joins with it.
+        """
         if op not in ("avg", "sum"):
             raise ArgumentError(f"compressed sums have the ops avg and sum, not {op!r}")
-        array = _array(x)
-        entry = self._entry(key, array.shape)
-        began = time.perf_counter()
+        if len(keys) != len(xs) or len(set(keys)) < len(keys):
+            raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
+        if not xs:
+            return
+        began, arrays = time.perf_counter(), [_array(x) for x in xs]
+        entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
+        vectors = [self._owing(array, entry, lr) for array, entry in zip(arrays, entries, strict=True)]
+        seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
+        made = self.method.average_all(self.comm, vectors, [entry.kept for entry in entries], seeds)
+        factor = np.float32(self.comm.size if op == "sum" else 1)
+        for array, entry, vector, one in zip(arrays, entries, vectors, made, strict=True):
+            entry.steps += 1
+            rest, error = vector - one.sent, entry.stats.error
+            if _finite(one.result):  # the same on all ranks
+                error = float(np.linalg.norm(rest) / (np.linalg.norm(vector) or 1.0))
+                entry.kept, entry.lr = one.kept, lr
+                entry.residual = rest if self.feedback else entry.residual
+                np.multiply(one.result, factor, out=array)
+            else:
+                array[...] = np.nan
+            seconds = entry.stats.seconds + (time.perf_counter() - began) / len(made)
+            entry.stats = Stats(entry.stats.calls + 1, array.nbytes, one.nbytes, seconds, error)
+
+    def _owing(self, array: Array, entry: _Entry, lr: float | None) -> Array:
+        """What is to be sent: the vector, and what is owed."""
         factor = self.decay * (entry.lr / lr if lr and entry.lr else 1.0)
-        vector = array + np.float32(factor) * entry.residual if self.feedback else array
-        if not np.isfinite(vector).all():
-            vector = np.full_like(vector, np.nan)  # a part of it might not be sent, and stay
-        seed = zlib.crc32(f"{key}|{entry.steps}".encode())
-        made = self.method.average(self.comm, vector, entry.kept, seed)
-        entry.steps += 1
-        rest, error = vector - made.sent, entry.stats.error
-        if np.isfinite(made.result).all():  # the same on all ranks
-            error = float(np.linalg.norm(rest) / (np.linalg.norm(vector) or 1.0))
-            entry.kept, entry.lr = made.kept, lr
-            entry.residual = rest if self.feedback else entry.residual
-            np.multiply(made.result, np.float32(self.comm.size if op == "sum" else 1), out=array)
-        else:
-            array[...] = np.nan
-        seconds = entry.stats.seconds + time.perf_counter() - began
-        entry.stats = Stats(entry.stats.calls + 1, array.nbytes, made.nbytes, seconds, error)
-        return x
+        vector = array
+        if self.feedback:
+            vector = array + (entry.residual if factor == 1 else np.float32(factor) * entry.residual)
+        # Of one that is not finite a part might not be sent, and stay.
+        return vector if _finite(vector) else np.full_like(vector, np.nan)
 
     def stats(self, key: str) -> Stats:
         """Of the calls with this key."""
@@ -169,6 +188,12 @@ class Compressor:
         if entry.shape != shape:
             raise ArgumentError(f"key {key!r} stands for shape {entry.shape}, got {shape}: give it another key")
         return entry
+
+
+def _finite(x: Array) -> bool:
+    """Are all its elements?  Mostly their sum tells, which is faster."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
 
 
 def resolved(method: str | Codec | Method) -> Method:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.compression.method import Array, Averaged, Kept, Method
+from hocket.compression.method import Array, Averaged, Kept, Method, joined, parted
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
@@ -61,6 +61,14 @@ class Coded(Method):
         result = np.empty_like(vector)
         comm.allreduce(vector, "avg", result, codec=self.codec, algorithm="direct")
         return Averaged(result, sent, {}, wire.nbytes)
+
+    def average_all(
+        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """One call for all."""
+        made = self.average(comm, joined(vectors), {}, seeds[0])
+        parts = zip(parted(made.result, vectors), parted(made.sent, vectors), vectors, strict=True)
+        return [Averaged(result, sent, {}, made.nbytes * x.size // max(made.sent.size, 1)) for result, sent, x in parts]
 
 
 class DoubleSqueeze(Method):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept, Method
+from hocket.compression.method import Array, Averaged, Kept, Method, joined, parted
 from hocket.errors import ArgumentError
 
 
@@ -32,26 +32,51 @@ class PowerSGD(Method):
         return f"powersgd:{self.rank}"
 
     def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+        return self.average_all(comm, [vector], [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second."""
+        matrices = [self._matrix(vector) for vector in vectors]
+        qs = [self._start(*each) for each in zip(matrices, kepts, seeds, strict=True)]
+        first = [x if q is None else m @ q for x, m, q in zip(vectors, matrices, qs, strict=True)]
+        first = parted(comm.allreduce(joined(first), "avg"), first)
+        ps = [p if q is None else _orthonormal(p) for p, q in zip(first, qs, strict=True)]
+        second = [x[:0] if q is None else m.T @ p for x, m, p, q in zip(vectors, matrices, ps, qs, strict=True)]
+        thin = joined(second)
+        second = parted(comm.allreduce(thin, "avg") if thin.size else thin, second)
+        made = []
+        for vector, p, q in zip(vectors, ps, second, strict=True):
+            if not q.size:
+                made.append(Averaged(p, vector, {}, vector.nbytes))
+                continue
+            result = (p @ q.T).reshape(vector.shape)
+            # A direction that met nothing stays as it is: multiplied by zero it would never find anything again.
+            lost = ~np.abs(q).any(0)
+            kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
+            made.append(Averaged(result, result, kept, p.nbytes + q.nbytes))
+        return made
+
+    def _matrix(self, vector: Array) -> Array:
         rows = vector.shape[0] if vector.ndim > 1 else 1
-        matrix = vector.reshape(rows, -1) if vector.size else vector.reshape(rows, 0)
-        columns = matrix.shape[1]
-        if self.rank * (rows + columns) >= vector.size:
-            result = comm.allreduce(vector.copy(), "avg")
-            return Averaged(result, vector, {}, vector.nbytes)
-        q = kept.get("q")
-        if q is None:
-            q = np.random.Generator(np.random.Philox(seed)).standard_normal((columns, self.rank), np.float32)
-        p = comm.allreduce(matrix @ q, "avg")
-        if not np.isfinite(p).all():  # the same on all ranks
-            result = np.full_like(vector, np.nan)
-            return Averaged(result, result, {}, p.nbytes + q.nbytes)
-        p = np.ascontiguousarray(np.linalg.qr(p)[0])
-        q = comm.allreduce(np.ascontiguousarray(matrix.T @ p), "avg")
-        result = (p @ q.T).reshape(vector.shape)
-        # A direction that met nothing stays as it is: multiplied by zero it would never find anything again.
-        lost = ~np.abs(q).any(0)
-        kept = {"q": np.where(lost, np.eye(columns, self.rank, dtype=np.float32), q)}
-        return Averaged(result, result, kept, p.nbytes + q.nbytes)
+        return vector.reshape(rows, -1) if vector.size else vector.reshape(rows, 0)
+
+    def _start(self, matrix: Array, kept: Kept, seed: int) -> Array | None:
+        """Where the power iteration goes on; None: two thin matrices would not be smaller."""
+        rows, columns = matrix.shape
+        if self.rank * (rows + columns) >= matrix.size:
+            return None
+        if "q" in kept:
+            return kept["q"]
+        return np.random.Generator(np.random.Philox(seed)).standard_normal((columns, self.rank), np.float32)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         return kepts[0]
+
+
+def _orthonormal(p: Array) -> Array:
+    """Its columns made so; of one that is not finite, the same on all ranks, a NaN."""
+    if not np.isfinite(p).all():
+        return np.full_like(p, np.nan)
+    return np.ascontiguousarray(np.linalg.qr(p)[0])

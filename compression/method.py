@@ -35,9 +35,26 @@ class Method(Protocol):
         """Collective.  `vector`: float32 of any shape, not changed; `kept`: empty in the first call.  `seed`: of this
         vector and call, the same on all ranks."""
 
+    def average_all(
+        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """`average` of several vectors; methods that can, make fewer calls for them together."""
+        return [self.average(comm, *each) for each in zip(vectors, kepts, seeds, strict=True)]
+
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         """What rank `rank` of `size` keeps of a vector of `count` elements, of what the ranks of another job kept.
 
         Nothing, unless a method says otherwise.
         """
         return {}
+
+
+def joined(vectors: Sequence[Array]) -> Array:
+    """All of them, one after the other, in one dimension."""
+    return np.concatenate([vector.reshape(-1) for vector in vectors])
+
+
+def parted(whole: Array, vectors: Sequence[Array]) -> list[Array]:
+    """The parts of `whole` in the shapes of those that it was joined of."""
+    ends = np.cumsum([vector.size for vector in vectors])
+    return [part.reshape(vector.shape) for part, vector in zip(np.split(whole, ends[:-1]), vectors, strict=True)]

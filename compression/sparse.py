@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept, Method
+from hocket.compression.method import Array, Averaged, Kept, Method, joined, parted
 from hocket.errors import ArgumentError
 
 PAIR = 8
@@ -45,17 +46,25 @@ class TopK(Method):
         return f"topk:{self.density:g}"
 
     def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
-        flat = vector.reshape(-1)
-        if flat.size >= 1 << 31:
-            raise ArgumentError(f"topk takes fewer than 2^31 elements in one call, got {flat.size}")
-        k = count(self.density, flat.size)
-        chosen = np.sort(np.argpartition(np.abs(flat), flat.size - k)[flat.size - k :])  # NaN are the largest
-        indices, values = comm.allreduce_sparse(chosen, flat[chosen], flat.size)
-        result = np.zeros(flat.size, np.float32)
+        return self.average_all(comm, [vector], [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """One call for all; each vector has its own largest."""
+        whole, begin, chosen = joined(vectors), 0, []
+        for vector in vectors:
+            k = count(self.density, vector.size)
+            part = np.abs(whole[begin : begin + vector.size])  # of which NaN are the largest
+            chosen.append(begin + np.sort(np.argpartition(part, vector.size - k)[vector.size - k :]))
+            begin += vector.size
+        every = np.concatenate(chosen)
+        indices, values = comm.allreduce_sparse(every, whole[every], whole.size)
+        result, sent = np.zeros_like(whole), np.zeros_like(whole)
         result[indices] = values * np.float32(1 / comm.size)
-        sent = np.zeros_like(flat)
-        sent[chosen] = flat[chosen]
-        return Averaged(result.reshape(vector.shape), sent.reshape(vector.shape), {}, k * PAIR)
+        sent[every] = whole[every]
+        parts = zip(parted(result, vectors), parted(sent, vectors), chosen, strict=True)
+        return [Averaged(one, of_it, {}, len(some) * PAIR) for one, of_it, some in parts]
 
 
 class RandomK(Method):

@@ -14,7 +14,7 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
     """Let a DDP module average its gradients by a method of `hocket.compression`.  Returns the `Compressor`.
 
     Its keys are the parameters' names; its `state_dict()` belongs into this rank's checkpoint.  float32 on the CPU.  A
-    bucket's gradients are averaged one by one, in the thread of the backward pass, which so waits for them.
+    bucket's gradients are averaged together, in the thread of the backward pass, which so waits for them.
     """
     from hocket.compression import Compressor
 
@@ -27,11 +27,11 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
     names = {id(parameter): name for name, parameter in module.module.named_parameters()}
 
     def compressed(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
-        begin, whole = 0, bucket.buffer()
+        begin, whole, parts = 0, bucket.buffer(), []
         for parameter in bucket.parameters():  # as they lie in the bucket
-            part = whole[begin : begin + parameter.numel()].view(parameter.shape)
-            compressor.allreduce(part, names[id(parameter)])
+            parts.append(whole[begin : begin + parameter.numel()].view(parameter.shape))
             begin += parameter.numel()
+        compressor.allreduce_all(parts, [names[id(parameter)] for parameter in bucket.parameters()])
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(whole)
         return done

@@ -13,7 +13,7 @@ from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.compression import Compressor, PowerSGD, TopK
+from hocket.compression import Compressor, Method, PowerSGD
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.errors import ArgumentError
 
@@ -152,9 +152,38 @@ def wrong(comm: Communicator) -> None:
     assert (stats.calls, stats.nbytes, stats.sent) == (1, 40, 40) and 0 < stats.error < 1 and stats.seconds > 0
 
 
+def several_at_once(comm: Communicator) -> None:
+    """As one by one, in fewer calls."""
+    shapes = ((40, 30), (1000,), (1,), (64, 10), (0,))
+    for method in METHODS:
+        one, all_of = Compressor(comm, method), Compressor(comm, method)
+        for step in range(3):
+            xs = [gradient(comm.rank, step, shape) for shape in shapes]
+            ys = [x.copy() for x in xs]
+            keys = [str(shape) for shape in shapes]
+            all_of.allreduce_all(xs, keys, lr=0.1)
+            for y, key in zip(ys, keys, strict=True):
+                one.allreduce(y, key, lr=0.1)
+            for x, y, key in zip(xs, ys, keys, strict=True):
+                if method not in ("int8", "fp8", "int4"):  # whose blocks reach over two
+                    np.testing.assert_allclose(x, y, atol=1e-5, err_msg=f"{method} {key}")
+                    assert abs(all_of.stats(key).error - one.stats(key).error) < 1e-4
+
+    def calls() -> int:
+        return sum(stat.calls for stat in comm.stats() if stat.collective == "allreduce")
+
+    before = calls()
+    Compressor(comm, "powersgd:2").allreduce_all([gradient(comm.rank, 9, (40, 30)) for _ in range(9)], [*"abcdefghi"])
+    assert calls() - before == 2
+    for xs, keys in (([np.ones(3, np.float32)], ["a", "b"]), ([np.ones(3, np.float32)] * 2, ["a", "a"])):
+        with pytest.raises(ArgumentError, match="need as many keys, each once"):
+            all_of.allreduce_all(xs, keys)
+    all_of.allreduce_all([], [])
+
+
 CHECKS: tuple[Callable[[Any], None], ...] = (
     nothing_is_lost, all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was,
-    a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, a_rate_of_zero, tensors, wrong,
+    a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, a_rate_of_zero, several_at_once, tensors, wrong,
 )  # fmt: skip
 
 
@@ -202,15 +231,17 @@ def test_power_sgd_is_exact_for_what_has_that_rank() -> None:
 
 
 def test_a_method_of_ones_own() -> None:
-    class Half(TopK):
+    class Half(Method):
         """Everything, rounded to fp16 by this rank."""
+
+        name = "half"
 
         def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
             sent = vector.astype(np.float16).astype(np.float32)
             return Averaged(comm.allreduce(sent.copy(), "avg"), sent, kept, vector.nbytes // 2)
 
     def check(comm: Communicator) -> None:
-        c = Compressor(comm, Half(1.0))
+        c = Compressor(comm, Half())
         assert abs(c.allreduce(np.full(3, 0.1, np.float32), "w")[0] - 0.1) < 1e-4 and c.stats("w").ratio == 2
 
     hocket.local_world(2).run(check)

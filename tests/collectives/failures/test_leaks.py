@@ -162,6 +162,7 @@ comm.close()
     ("transport", "calls"), [("shm", 3_000), pytest.param("shm", 20_000, marks=pytest.mark.more), ("tcp", 1_600)]
 )
 def test_mixed_calls(transport: str, calls: int, tmp_path: pathlib.Path) -> None:
-    with job(3, MIXED.format(transport=transport, calls=calls, warm=max(2_000, calls // 4) if transport == "shm" else calls // 4), tmp_path) as run:
+    warm = max(2_000, calls // 4) if transport == "shm" else calls // 4
+    with job(3, MIXED.format(transport=transport, calls=calls, warm=warm), tmp_path) as run:
         for end in run.wait(110):
             same(facts(end), rss=3 << 20)
