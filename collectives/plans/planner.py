@@ -63,7 +63,9 @@ class Planner:
         longest = max(layout.lengths, default=0)
         itemsize = call.wire.itemsize
         exchanged = call.contract.traffic != "one way"
-        segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // itemsize * itemsize
+        far = _far(algorithm, call, self.size)
+        element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
+        segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
         given = call.model.dtype if call.codec else None
@@ -71,7 +73,7 @@ class Planner:
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
             before=_applied(how.before, taken=given), in_place=call.in_place and given is None,
-            after=_applied(how.after, made=given), far=_far(algorithm, call, self.size),
+            after=_applied(how.after, made=given), far=far,
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
