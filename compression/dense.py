@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -42,18 +43,27 @@ def decode(wire: Array, codec: Codec, count: int) -> Array:
 class Coded(Method):
     """An allreduce by a codec, in two steps ("direct").  2n(p-1)/p bytes per rank, where n are those of the codec.
 
+    Over several hosts of equally many ranks only the hosts' sums are encoded, in parts, one for each of its ranks:
+    2n(h-1)/h bytes per host, where h are the hosts.
+
     Feedback keeps what this rank's encoding loses; what the sum's loses is lost.  A codec that rounds at random loses
     nothing in the mean, and is owed nothing.
     """
 
     def __init__(self, codec: str | Codec) -> None:
         self.codec = named(codec)
+        self._teams: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+        """Of a communicator over several hosts: its ranks on this host, and those at the same place of each host."""
 
     @property
     def name(self) -> str:
         return self.codec.name
 
     def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+        if len(comm.groups) > 1 and len(set(map(len, comm.groups))) == 1:
+            if comm not in self._teams:
+                self._teams[comm] = comm.split(comm.host), comm.split(comm.local_rank)
+            return self.between(*self._teams[comm], vector)
         # The plan of the allreduce encodes once more, in its own scratch, and shows nobody what it sends.
         wire, sent = encode(vector.reshape(-1), self.codec), vector
         if not self.codec.stochastic:
@@ -61,6 +71,22 @@ class Coded(Method):
         result = np.empty_like(vector)
         comm.allreduce(vector, "avg", result, codec=self.codec, algorithm="direct")
         return Averaged(result, sent, {}, wire.nbytes)
+
+    def between(self, here: Any, across: Any, vector: Array) -> Averaged:
+        """`average` over hosts; what the encoding of this rank's part of its host's sum loses is owed by this rank."""
+        each = -(-vector.size // (here.size * self.codec.block)) * self.codec.block
+        padded = np.zeros(here.size * each, np.float32)
+        padded[: vector.size] = vector.reshape(-1)
+        first = here.rank * each
+        held = max(0, min(each, vector.size - first))  # of the last parts less is the vector's
+        mine = here.reduce_scatter(padded)[:held]
+        wire, sent = encode(mine, self.codec), vector
+        if not self.codec.stochastic:
+            sent = vector.copy()
+            sent.reshape(-1)[first : first + held] -= mine - decode(wire, self.codec, held)
+        padded[first : first + held] = across.allreduce(mine, codec=self.codec, algorithm="direct")
+        whole = here.allgather(padded[first : first + each])[: vector.size] * np.float32(1 / (here.size * across.size))
+        return Averaged(whole.reshape(vector.shape), sent, {}, wire.nbytes)
 
     def average_all(
         self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from hocket.collectives.engine.engine import CODES, Engine
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 from hocket.collectives.plans.plan import Plan
 
 PATIENCE = 60.0

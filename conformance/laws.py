@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 from hocket.conformance import ends
 from hocket.conformance.ends import End, Pair, Sides, both, data, each, expect, pieces, same
 

@@ -13,7 +13,7 @@ from typing import Any
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
-from hocket.collectives.plans.lower import IN, OUT, Layout, Place, cut, offsets
+from hocket.collectives.plans.instr import IN, OUT, Layout, Place, cut, offsets
 from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DType
 

@@ -19,7 +19,7 @@ from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import InHost, Queue
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.lower import IN, OUT, Instr
+from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.work import open_group

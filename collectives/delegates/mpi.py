@@ -11,7 +11,7 @@ from typing import Any
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.job.world import World
-from hocket.collectives.plans.lower import offsets
+from hocket.collectives.plans.instr import offsets
 from hocket.kernels import ops as kernel_ops
 from hocket.transports.mpi.types import moving, reducing
 

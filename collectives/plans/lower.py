@@ -14,101 +14,19 @@ Must not know: channels, time, and what bytes mean (dtypes are handed through).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids
+from hocket.collectives.plans.instr import ALIGN, OUT, SCRATCH, Apply, Instr, Layout, Lowered, Piece, Place
 from hocket.errors import ScheduleError
-from hocket.kernels.dtypes import DType
 
-IN, OUT, SCRATCH = 0, 1, 2
 MAX_READERS, MAX_WAYS = 63, 255
 """Peers of one send, and of one reduction: the engine keeps one pointer each on its stack."""
-ALIGN = 64
-"""Scratch and the cuts of long vectors fall on cache lines."""
-
-Place = tuple[int, int]
-"""(space, offset in bytes)"""
-Piece = tuple[int, int, int]
-"""(space, offset, length in bytes)"""
-
-
-class Apply(NamedTuple):
-    """A kernel on a rank's own pieces: dst = src * factor."""
-
-    factor: float = 1.0
-    taken: DType | None = None
-    """What src's elements are, if they are encoded; None: what is on the wire."""
-    made: DType | None = None
-    """What dst's elements are, if they are decoded; None: what is on the wire."""
-
-
-class Instr(NamedTuple):
-    """What a plan is made of; plan.pxd says more."""
-
-    kind: str
-    """send, recv, reduce, copy, apply or call"""
-    peers: Sequence[int] = ()
-    own: int = -1
-    """The place of our operand among the peers'; -1: we bring none."""
-    after_sends: bool = False
-    """Wait for this step's sends."""
-    src: list[Piece] | None = None
-    dst: list[Piece] | None = None
-    applied: Apply | None = None
-    held: Sequence[int] | None = None
-    """apply, reduce: elements here of each piece, where several are encoded as one."""
-    encoded: bool = True
-    """Its elements are those on the wire; else, in a plan that encodes some steps only, those of the caller."""
-
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
 """Messages of a step that carry the same chunks: (chunks, peers)"""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the chunks of one call lie.  Lengths in bytes on the wire, offsets in bytes of the caller's arrays."""
-
-    lengths: Sequence[int]
-    source: Callable[[int], Place]
-    """Place of a chunk that this rank brings."""
-    target: Callable[[int], Place]
-    """Place of a chunk that this rank wants."""
-    held: Sequence[int] | None = None
-    """Elements of each chunk here, where several are encoded as one."""
-    plain: Sequence[int] = ()
-    """... and their bytes here."""
-
-
-@dataclass
-class Lowered:
-    """What `Plan` is made of."""
-
-    steps: list[list[Instr]] = field(default_factory=list)
-    scratch: int = 0
-
-
-def cut(count: int, pieces: int, itemsize: int) -> list[int]:
-    """Cut `count` elements into near-equal pieces (bytes); long ones at cache lines, so that ranks share none."""
-    line = max(1, ALIGN // itemsize)
-    if count >= pieces * line * 8:
-        each = -(-count // (pieces * line)) * line
-        return [max(0, min(each, count - i * each)) * itemsize for i in range(pieces)]
-    small, more = divmod(count, pieces)
-    return [(small + (i < more)) * itemsize for i in range(pieces)]
-
-
-def offsets(lengths: Iterable[int]) -> list[int]:
-    """Where each of several adjacent pieces begins."""
-    at, result = 0, []
-    for length in lengths:
-        result.append(at)
-        at += length
-    return result
 
 
 def lower(

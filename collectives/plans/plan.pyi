@@ -1,6 +1,6 @@
 from typing import Any
 
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 
 class Counts:
     calls: int

@@ -33,7 +33,7 @@ cdef class Counts:
 
 
 cdef class Plan:
-    """`steps`: for each step a list of `Instr` (lower.py).  `segment`: run in segments of so many bytes of every piece
+    """`steps`: for each step a list of `Instr` (instr.py).  `segment`: run in segments of so many bytes of every piece
     (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
     (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: of the encoded
     instructions (kernels/codecs.py), which `itemsize` and `segment` are of, too; the others' elements are of `dtype`.

@@ -23,7 +23,8 @@ from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import GRACE, HasLeft
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.lower import IN, OUT, SCRATCH, Apply, Instr, Layout, Lowered, lower
+from hocket.collectives.plans.instr import IN, OUT, SCRATCH, Apply, Instr, Layout, Lowered
+from hocket.collectives.plans.lower import lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError

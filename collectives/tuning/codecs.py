@@ -13,6 +13,7 @@ import numpy
 
 from hocket.arguments import human
 from hocket.collectives.calls.options import Options
+from hocket.collectives.waiting.work import open_group
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.runner import Runner
@@ -57,11 +58,16 @@ class Worth:
         self._lines: dict[Kind, list[Line]] = {}
 
     def codec(self, collective: str, nbytes: int, options: Options) -> str | None:
-        """The codec for so many bytes of float32, the same on all ranks.  Collective where it must measure."""
+        """The codec for so many bytes of float32, the same on all ranks.  Collective where it must measure.
+
+        Inside `group()` nothing is measured: float32, unless it has been before.
+        """
         if nbytes < SIZES[0] or self._runner.size == 1:
             return None
         kind: Kind = collective, options.transport, options.algorithm
         if kind not in self._lines:
+            if open_group() is not None:
+                return None  # whose calls are issued together, later
             self._lines[kind] = self._measured(kind, options.timeout)
         return _best(self._lines[kind], nbytes).codec
 

@@ -46,6 +46,23 @@ def test_pipelined_over_segments(collective: str) -> None:
     verify(hierarchical(collective, ((0, 1, 2), (3, 4), (5, 6, 7, 8))), 9, segments=3)
 
 
+@pytest.mark.parametrize("collective", STAGES)
+@pytest.mark.parametrize("groups", GROUPINGS, ids=str)
+def test_it_tells_which_steps_go_far(collective: str, groups: tuple[tuple[int, ...], ...]) -> None:
+    """Those between groups, all of them and no others."""
+    algorithm, home = hierarchical(collective, groups), {rank: g for g, group in enumerate(groups) for rank in group}
+    if len(groups) == 1:
+        assert algorithm.far is None
+        return
+    assert algorithm.far is not None
+    far = algorithm.far(len(home))
+    for rank in home:
+        for root in (0, len(home) - 1):
+            for i, step in enumerate(algorithm.steps(rank, len(home), root)):
+                for op in step:
+                    assert (home[op.peer] != home[rank]) == (i in far)  # type: ignore[union-attr]
+
+
 def test_rank_order_is_kept_where_it_can_be() -> None:
     consecutive, woven = ((0, 1, 2), (3, 4)), ((0, 2, 4), (1, 3))
     assert hierarchical("allreduce", consecutive, outer="recursive_doubling").order == "rank"

@@ -13,7 +13,7 @@ from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.compression import Compressor, Method, PowerSGD
+from hocket.compression import Coded, Compressor, Method, PowerSGD
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.errors import ArgumentError
 
@@ -228,6 +228,28 @@ def test_power_sgd_is_exact_for_what_has_that_rank() -> None:
         assert np.abs(nothing).max() < 1e-3 and c.stats("w").ratio == 3000 / 220
 
     hocket.local_world(2).run(check)
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "sign"])
+def test_a_codec_between_hosts(codec: str) -> None:
+    """Ranks 0, 1 and 2, 3 as if on two hosts: nothing is lost but what the last encoding of a sum loses."""
+
+    def check(comm: Communicator) -> None:
+        here, across = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
+        method = Coded(codec)
+        for n in (0, 1, 255, 300, 5000):
+            x = gradient(comm.rank, 1, (n,))
+            made = method.between(here, across, x)
+            every = comm.allgather(made.result.view(np.uint32)[None])
+            assert (every == every[0]).all()
+            hosts = across.allgather(here.allreduce(made.sent.copy())[None])  # what each host's ranks have sent
+            right = hosts.sum(0) / 4
+            once = np.linalg.norm(made.result - right) / max(np.linalg.norm(right), 1e-9)
+            assert once < {"int8": 0.02, "int4": 0.3, "sign": 1.1}[codec], (n, once)
+            if codec == "int8":
+                np.testing.assert_allclose(here.allreduce(x - made.sent), 0, atol=0.1)
+
+    hocket.local_world(4).run(check)
 
 
 def test_a_method_of_ones_own() -> None:

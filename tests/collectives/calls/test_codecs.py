@@ -163,6 +163,9 @@ def rounded_at_random(comm: Communicator) -> None:
 def chosen(comm: Communicator) -> None:
     """codec="auto" is float32 or what is faster; all ranks take the same, and say why."""
     x = np.ones(3 << 18, np.float32)
+    with hocket.group():
+        together = comm.allreduce(x.copy(), codec="auto")
+    assert (together == comm.size).all()
     said = comm.explain("allreduce", x.nbytes, codec="auto")
     assert ("not measured yet" if comm.size > 1 else "on one rank") in said
     for call in (comm.allreduce, comm.allgather, comm.broadcast, comm.alltoall, comm.reduce_scatter):

@@ -7,7 +7,8 @@ import pytest
 
 import hocket
 from hocket.algorithms import get
-from hocket.collectives.plans.lower import MAX_WAYS, Layout, lower
+from hocket.collectives.plans.instr import Layout
+from hocket.collectives.plans.lower import MAX_WAYS, lower
 from hocket.errors import ScheduleError
 
 RANKS = 70

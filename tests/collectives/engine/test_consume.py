@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 from hocket.conformance.ends import End, Side, pieces
 from hocket.transports.adapter import Adapter
 from hocket.transports.reference import Pipe

@@ -20,7 +20,7 @@ import hocket
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.communicator.messages import _plan_of
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.plans.lower import OUT, Instr
+from hocket.collectives.plans.instr import OUT, Instr
 from hocket.collectives.waiting.queued import Queued
 from hocket.transports.adapter import Adapter
 

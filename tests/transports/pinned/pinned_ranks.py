@@ -18,7 +18,7 @@ from gpu_arrays import GpuArray
 
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.gpu.stream_ops import OnStream, StreamOps
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.conformance import Lanes, Pair, Side
 from hocket.conformance.ends import WORDS, pieces

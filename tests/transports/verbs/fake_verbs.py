@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 from hocket.conformance import Lanes, ends
 from hocket.conformance.ends import End, data, each
 from hocket.transports.verbs import port

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from fake_verbs import FAKE, LONG, PINS, Registered, both, get, pin, put, talk
 
-from hocket.collectives.plans.lower import Instr
+from hocket.collectives.plans.instr import Instr
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, ends
 from hocket.conformance.ends import End, data, each
 from hocket.errors import TransportError
