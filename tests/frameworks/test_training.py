@@ -28,7 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0",
     }  # fmt: skip
     arguments = ["training", str(place), *chosen]
-    source = f"import sys, torch; sys.argv = {arguments!r}; import training.__main__"
+    source = f"import sys, torch._dynamo; sys.argv = {arguments!r}; import training.__main__"
     with harness.Job(max(CASES[name] for name in chosen), source, env=env) as job:
         ends = job.wait(300)
     found: dict[str, list[str]] = {name: [] for name in chosen}

@@ -29,8 +29,8 @@ class Ended:
 
 
 AFTER_START = (
-    "HOCKET_", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK", "LOCAL_RANK",
-    "WORLD_SIZE",
+    "HOCKET_", "FAKE_CUDA", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK",
+    "LOCAL_RANK", "WORLD_SIZE",
 )  # fmt: skip
 """Prefixes of the variables that a process reads after its start."""
 
@@ -70,8 +70,10 @@ class Job:
 
     def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm.Warm:
         plain = not self.argv and not self.prefix
-        if plain and self._wants_ours() and all(name.startswith(AFTER_START) for name in self.env):
-            return warm.Warm(script, env, "torch" in self.source)
+        # With the stand-ins for CUDA's libraries warm.py does what the loader would.
+        later = (*AFTER_START, "LD_LIBRARY_PATH") if "FAKE_CUDA" in self.env else AFTER_START
+        if plain and self._wants_ours() and all(name.startswith(later) for name in self.env):
+            return warm.Warm(script, env, self.source)
         command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)

@@ -1,15 +1,17 @@
-"""Ranks that start warm: forked from a process that has imported NumPy, hocket and, where they want it, torch.
+"""Ranks that start warm: forked from a process that has imported NumPy, hocket and what else they want of torch.
 
 `python warm.py FD [MODULE ...]` imports the modules, and then forks a process for each order that comes over the
 socket FD: a program, its environment, and where its output goes.  `Warm` is the other end, in the test.  A third of a
-second for each rank, two with torch, is what this saves; the ranks are processes like others.
+second for each rank, two with torch, seven with DDP is what this saves; the ranks are processes like others.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import functools
+import glob
 import json
 import os
 import select
@@ -24,18 +26,22 @@ import types
 from typing import Any
 
 MODULES = ["numpy", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
+TORCH = ["torch", "torch.distributed", "hocket.torch"]
+DDP = ["torch._dynamo"]  # five seconds, which the first DDP or FSDP module of a process takes
+NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo")
 MOST = 1 << 16  # bytes of an order
+libraries: list[ctypes.CDLL] = []
 
 
 class Warm:
     """One such rank: what is used of `subprocess.Popen`.  Its output is text."""
 
-    def __init__(self, script: str, env: dict[str, str], torch: bool) -> None:
+    def __init__(self, script: str, env: dict[str, str], source: str) -> None:
         out, err = os.pipe(), os.pipe()
         self._end, theirs = socket.socketpair()
         order = json.dumps({"script": script, "env": env}).encode()
         fds = array.array("i", [out[1], err[1], theirs.fileno()])
-        _parent(torch).sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        _parent(*_wanted(source)).sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         theirs.close()
         self.stdout, self.stderr = (os.fdopen(each[0], encoding="utf-8", errors="replace") for each in (out, err))
         os.close(out[1])
@@ -88,12 +94,18 @@ def _read(file: Any, said: list[str]) -> None:
     file.close()
 
 
+def _wanted(source: str) -> list[str]:
+    """What a program imports."""
+    if "torch" not in source:
+        return MODULES
+    return [*MODULES, *TORCH, *(DDP if any(word in source for word in NEED_DDP) else [])]
+
+
 @functools.cache
-def _parent(torch: bool) -> socket.socket:
+def _parent(*modules: str) -> socket.socket:
     """The process that ranks are forked from.  It ends with this one, as the socket does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    more = ["torch", "torch.distributed", "hocket.torch"] if torch else []
-    command = [sys.executable, "-X", "faulthandler", __file__, str(theirs.fileno()), *MODULES, *more]
+    command = [sys.executable, "-X", "faulthandler", __file__, str(theirs.fileno()), *modules]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
     theirs.close()
@@ -145,6 +157,9 @@ def _become(order: dict[str, Any]) -> dict[str, Any]:
     """Be as a process that was started so; the globals of its program."""
     os.environ.clear()
     os.environ.update(order["env"])
+    if "FAKE_CUDA" in os.environ:  # the loader reads its path at a process's start, but knows by name what is loaded
+        folder = os.environ["LD_LIBRARY_PATH"].partition(os.pathsep)[0]
+        libraries.extend(map(ctypes.CDLL, sorted(glob.glob(f"{folder}/lib*.so.*"))))
     tempfile.tempdir = None  # as TMPDIR says now
     script = order["script"]
     sys.argv[:] = [script]

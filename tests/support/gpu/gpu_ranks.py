@@ -73,7 +73,8 @@ def build(folder: Path) -> Path:
     """The stand-ins for the driver and the compiler, and the kernels that gpu_oracle uses."""
     stand_in_cuda.build(folder)
     source = ROOT / "tests" / "system" / "cuda" / "fake_nvrtc.c"
-    subprocess.run(["gcc", "-O1", "-fPIC", "-shared", source, "-o", folder / "libnvrtc.so.13"], check=True, timeout=60)
+    command = ["gcc", "-O1", "-fPIC", "-shared", "-Wl,-soname,libnvrtc.so.13", source, "-o", folder / "libnvrtc.so.13"]
+    subprocess.run(command, check=True, timeout=60)
     kernels = [catalogue.reduce(dtype, op) for dtype, ops in gpu_oracle.KERNELS.items() for op in ops]
     kernels += [catalogue.scale(dtype) for dtype in gpu_oracle.KERNELS]
     kernels += [catalogue.reduce_by(*each) for each in gpu_oracle.EXPRESSIONS.items()]

@@ -18,7 +18,8 @@ FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility
 def build(folder: Path, *flags: str) -> Path:
     """libcuda.so.1 in `folder`."""
     library = folder / "libcuda.so.1"
-    command = ["gcc", *FLAGS, *flags, f"-I{ROOT}", *map(str, SOURCES), "-o", str(library), "-lpthread"]
+    name = f"-Wl,-soname,{library.name}"
+    command = ["gcc", *FLAGS, *flags, f"-I{ROOT}", *map(str, SOURCES), "-o", str(library), name, "-lpthread"]
     subprocess.run(command, check=True, timeout=60)
     return library
 

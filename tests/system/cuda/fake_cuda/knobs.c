@@ -18,7 +18,11 @@ static long *number(const char *name) {
     return NULL;
 }
 
+static void settings(void);
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 long fake_get(const char *name) {
+    pthread_once(&once, settings);
     pthread_mutex_lock(&lock);
     is.dead = dead();
     const long *n = number(name), value = n ? *n : -1;
@@ -26,7 +30,7 @@ long fake_get(const char *name) {
     return value;
 }
 
-int fake_set(const char *name, long value) {
+static int set(const char *name, long value) {
     pthread_mutex_lock(&lock);
     long *n = number(name);
     if (n == &is.dead && value == 0 && dead()) drain(); /* else what waits might not notice that all was over */
@@ -37,8 +41,12 @@ int fake_set(const char *name, long value) {
     return n ? 0 : -1;
 }
 
-/* So many calls of this function from now, one gives `status`; nth < 0: that one and all after it. */
-int fake_refuse(const char *function, long nth, int status) {
+int fake_set(const char *name, long value) {
+    pthread_once(&once, settings);
+    return set(name, value);
+}
+
+static int refuse(const char *function, long nth, int status) {
     pthread_mutex_lock(&lock);
     snprintf(refusal.function, sizeof refusal.function, "%s", function);
     refusal.nth = nth, refusal.status = status;
@@ -46,13 +54,21 @@ int fake_refuse(const char *function, long nth, int status) {
     return 0;
 }
 
+/* So many calls of this function from now, one gives `status`; nth < 0: that one and all after it. */
+int fake_refuse(const char *function, long nth, int status) {
+    pthread_once(&once, settings);
+    return refuse(function, nth, status);
+}
+
 /* A child that is forked must find the lock free, whatever our threads were at. */
 static void hold(void) { pthread_mutex_lock(&lock); }
 static void let_go(void) { pthread_mutex_unlock(&lock); }
 
-/* name=value,...; and refuse=function:nth:status */
-__attribute__((constructor)) static void settings(void) {
-    pthread_atfork(hold, let_go, let_go);
+__attribute__((constructor)) static void loaded(void) { pthread_atfork(hold, let_go, let_go); }
+
+/* name=value,...; and refuse=function:nth:status.  They are read at the first call, which may be long after this library
+ * was loaded. */
+static void settings(void) {
     char text[512], *at = text, *one;
     snprintf(text, sizeof text, "%s", getenv("FAKE_CUDA") ? getenv("FAKE_CUDA") : "");
     while ((one = strsep(&at, ",")) != NULL && *one) {
@@ -63,8 +79,8 @@ __attribute__((constructor)) static void settings(void) {
         *value++ = 0;
         if (strcmp(one, "refuse") == 0) {
             if (sscanf(value, "%63[^:]:%ld:%d", function, &nth, &status) != 3) abort();
-            fake_refuse(function, nth, status);
-        } else if (fake_set(one, atol(value)) != 0) {
+            refuse(function, nth, status);
+        } else if (set(one, atol(value)) != 0) {
             abort();
         }
     }
@@ -94,6 +110,7 @@ static CUresult refused(const char *function) {
 }
 
 CUresult enter(const char *function, int needs) {
+    pthread_once(&once, settings);
     pthread_mutex_lock(&lock);
     is.calls++;
     is.dead = dead();
