@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import math
 import reprlib
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
-from hocket.compression.low_rank import PowerSGD
-from hocket.compression.method import Array, Kept, Method
-from hocket.compression.sparse import RandomK, TopK
-from hocket.compression.stateful import DGC, EF21
+from hocket.compression.entries import Entry, Stats, loaded
+from hocket.compression.method import Array, Averaged, Batch, Method
+from hocket.compression.names import resolved
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
-
-WITH_NUMBER: dict[str, Callable[[str], Method]] = {
-    "topk": lambda text: TopK(float(text)), "randomk": lambda text: RandomK(float(text)),
-    "powersgd": lambda text: PowerSGD(int(text)), "doublesqueeze": DoubleSqueeze,
-    "dgc": lambda text: DGC(float(text)), "ef21": lambda text: EF21(resolved(text)),
-}  # fmt: skip
-"""What stands before the colon of a method's name."""
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What the calls with one key have cost and lost."""
-
-    calls: int = 0
-    nbytes: int = 0
-    """Of a vector, as float32 ..."""
-    sent: int = 0
-    """... and on the wire."""
-    seconds: float = 0.0
-    """Of all calls."""
-    error: float = 0.0
-    """Of the last call: the length of what this rank did not send, as a part of that of what it had to."""
-
-    @property
-    def ratio(self) -> float:
-        """How many times smaller a vector is on the wire."""
-        return self.nbytes / self.sent if self.sent else 1.0
-
-
-@dataclass
-class _Entry:
-    shape: tuple[int, ...]
-    residual: Array
-    """What this rank still has to send."""
-    lr: float | None = None
-    steps: int = 0
-    kept: Kept = field(default_factory=dict)
-    stats: Stats = Stats()
 
 
 class Compressor:
     """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
 
     `method`: a codec of blocks ("int8", "fp8", "int4", "sign" or one that codecs.py makes), "doublesqueeze:int8",
-    "topk:0.01", "randomk:0.01", "powersgd:4", "dgc:0.001", "ef21:topk:0.01" or a `Method`.  `feedback=False`: what is
-    not sent is forgotten.  `decay`: what is owed is multiplied by it in each call.
+    "topk:0.01", "topk:0.01:4096:fp16" (of 4,096 elements each, sent as float16), "threshold:0.001", "randomk:0.01",
+    "powersgd:4", "dgc:0.001", "ef21:topk:0.01", "nonzero", "adasum" or a `Method`.  `feedback=False`: what is not sent
+    is forgotten.  `decay`: what is owed is multiplied by it in each call.
 
     All ranks make the same calls with the same keys in the same order, as with any collective.
 
@@ -84,7 +47,8 @@ class Compressor:
     def __init__(self, comm: Any, method: str | Codec | Method, feedback: bool = True, decay: float = 1.0) -> None:
         self.comm, self.feedback, self.decay = comm, feedback, decay
         self.method = resolved(method)
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
+        self._memory = [np.empty(0, np.float32)] * 2
 
     def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:
         """Average (or op "sum": add) all ranks' x in place, as far as the method sends it.  Returns x.
@@ -103,39 +67,110 @@ class Compressor:
 
         All ranks give the same ones together.  A NaN makes that vector NaN, and what the method joins with it.
         """
-        if op not in ("avg", "sum"):
-            raise ArgumentError(f"compressed sums have the ops avg and sum, not {op!r}")
+        _check(op)
         if len(keys) != len(xs) or len(set(keys)) < len(keys):
             raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
         if not xs:
             return
         began, arrays = time.perf_counter(), [_array(x) for x in xs]
         entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
-        vectors = [self._owing(array, entry, lr) for array, entry in zip(arrays, entries, strict=True)]
+        vectors = self._scratch(0, entries)
+        lengths = [self._owing(*each, lr) for each in zip(arrays, entries, vectors.parts, strict=True)]
         seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
-        made = self.method.average_all(self.comm, vectors, [entry.kept for entry in entries], seeds)
-        factor = np.float32(self.comm.size if op == "sum" else 1)
-        for array, entry, vector, one in zip(arrays, entries, vectors, made, strict=True):
-            entry.steps += 1
-            rest, error = vector - one.sent, entry.stats.error
-            if _finite(one.result):  # the same on all ranks
-                error = float(np.linalg.norm(rest) / (np.linalg.norm(vector) or 1.0))
-                entry.kept, entry.lr = one.kept, lr
-                entry.residual = rest if self.feedback else entry.residual
-                np.multiply(one.result, factor, out=array)
-            else:
-                array[...] = np.nan
-            seconds = entry.stats.seconds + (time.perf_counter() - began) / len(made)
-            entry.stats = Stats(entry.stats.calls + 1, array.nbytes, one.nbytes, seconds, error)
+        flat = _adjacent(arrays)
+        results = self._scratch(1, entries) if flat is None else Batch(flat, arrays)
+        made = self.method.average_all(self.comm, vectors, results, [entry.kept for entry in entries], seeds)
+        share = (time.perf_counter() - began) / len(made)
+        for array, result in zip(arrays, results.parts, strict=True):
+            if result is not array:
+                array[...] = result
+        for entry, left, length, array, one in zip(entries, vectors.parts, lengths, arrays, made, strict=True):
+            self._settle(entry, left, length, array, one, lr, share)
+            if op == "sum":
+                array *= np.float32(self.comm.size)
 
-    def _owing(self, array: Array, entry: _Entry, lr: float | None) -> Array:
-        """What is to be sent: the vector, and what is owed."""
+    def reduce_scatter(self, x: Any, key: str, out: Any, op: str = "avg", lr: float | None = None) -> Any:
+        """Average row r of all ranks' x, which has a row for each rank, into `out` of rank r.  Returns out.
+
+        As `allreduce`, and with the same state; x keeps its values.  For codecs of blocks: each row is encoded once.
+        """
+        _check(op)
+        began, array, result = time.perf_counter(), _array(x), _array(out)
+        if array.shape != (self.comm.size, *result.shape):
+            wanted = (self.comm.size, *result.shape)
+            raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
+        entry = self._entry(key, array.shape, sharded=True)
+        vector = self._scratch(0, [entry]).parts[0]
+        length = self._owing(array, entry, vector, lr)
+        made = self.method.scatter(self.comm, vector, result)
+        self._settle(entry, vector, length, result, made, lr, time.perf_counter() - began)
+        if op == "sum":
+            result *= np.float32(self.comm.size)
+        return out
+
+    def allgather(self, x: Any, key: str, out: Any) -> Any:
+        """Gather all ranks' x, the rows of `out`, by what changed since the last call with this key.  Returns out.
+
+        For what changes little from call to call, as parameters do; the first call sends everything.  All ranks get the
+        same bits, and what a call does not send, the next one does.  Each rank keeps what all have: as much as `out`.
+        For codecs of blocks.
+
+        Source: Jia et al., "SDP4Bit: Toward 4-bit Communication Quantization in Sharded Data Parallelism for LLM
+        Training", NeurIPS 2024.
+        """
+        began, array, result = time.perf_counter(), _array(x), _array(out)
+        if result.shape != (self.comm.size, *array.shape):
+            wanted = (self.comm.size, *array.shape)
+            raise ArgumentError(f"x has shape {array.shape}, so out must have {wanted}; got {result.shape}")
+        if np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
+            array = array.copy()
+        entry = self._entry(key, array.shape, (0,), sharded=True)
+        made = self.method.gather(self.comm, array, result, entry.kept)
+        entry.steps += 1
+        finite = math.isfinite(_square(result))  # the same on all ranks
+        entry.kept = made.kept if finite else {}
+        seconds = entry.stats.seconds + time.perf_counter() - began
+        error = float(np.linalg.norm(array - result[self.comm.rank]) / (np.linalg.norm(array) or 1.0))
+        entry.stats = Stats(entry.stats.calls + 1, array.nbytes, made.nbytes, seconds, error)
+        return out
+
+    def _settle(
+        self, entry: Entry, left: Array, length: float, result: Array, made: Averaged, lr: float | None, seconds: float
+    ) -> None:
+        """Keep what a call leaves; nothing, and a result of NaN, if that is not finite, which all ranks find alike."""
+        entry.steps += 1
+        error = entry.stats.error
+        if math.isfinite(_square(result)):
+            error = math.sqrt(_square(left) / (length or 1.0))
+            entry.kept, entry.lr = made.kept, lr
+            if self.feedback:
+                entry.residual[...] = left
+        else:
+            result[...] = np.nan
+        calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
+        entry.stats = Stats(calls, left.nbytes, made.nbytes, seconds, error)
+
+    def _owing(self, array: Array, entry: Entry, vector: Array, lr: float | None) -> float:
+        """Make `vector` what is to be sent: `array`, and what is owed.  Returns the square of its length."""
         factor = self.decay * (entry.lr / lr if lr and entry.lr else 1.0)
-        vector = array
-        if self.feedback:
-            vector = array + (entry.residual if factor == 1 else np.float32(factor) * entry.residual)
-        # Of one that is not finite a part might not be sent, and stay.
-        return vector if _finite(vector) else np.full_like(vector, np.nan)
+        if not self.feedback:
+            vector[...] = array
+        elif factor == 1:
+            np.add(array, entry.residual, out=vector)
+        else:
+            np.multiply(entry.residual, np.float32(factor), out=vector)
+            vector += array
+        square = _square(vector)
+        if not math.isfinite(square):
+            vector[...] = np.nan  # a part might not be sent, and stay
+        return square
+
+    def _scratch(self, which: int, entries: Sequence[Entry]) -> Batch:
+        """Memory for a vector of each entry, one after the other."""
+        count = sum(entry.residual.size for entry in entries)
+        if self._memory[which].size < count:
+            self._memory[which] = np.empty(count, np.float32)
+        return Batch.of(self._memory[which], [entry.shape for entry in entries])
 
     def stats(self, key: str) -> Stats:
         """Of the calls with this key."""
@@ -145,16 +180,14 @@ class Compressor:
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must keep to go on as if nothing had happened: arrays and numbers, for any checkpoint."""
-        entries = {
-            key: {"residual": entry.residual.copy(), "lr": entry.lr, "steps": entry.steps, "kept": dict(entry.kept)}
-            for key, entry in self._entries.items()
-        }
+        entries = {key: entry.saved() for key, entry in self._entries.items()}
         return {"method": self.method.name, "size": self.comm.size, "entries": entries}
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on from `state_dict()`: this rank's; or those of all ranks, in their order.
 
-        A job of another size wants those of all.  What the ranks owe to the average stays the same.
+        A job of another size wants those of all.  What the ranks owe to the average stays the same; what is owed to
+        `reduce_scatter`, whose rows then are others, is dropped, and `allgather` begins anew.
         """
         states = [state] if isinstance(state, dict) else list(state)
         saved = {(one["method"], one["size"]) for one in states}
@@ -164,63 +197,50 @@ class Compressor:
         if method != self.method.name:
             raise ArgumentError(f"the state is of {method!r}, this is {self.method.name!r}")
         if len(states) == 1 and size == self.comm.size:
-            self._entries = {key: _loaded([one]) for key, one in states[0]["entries"].items()}
+            self._entries = {key: loaded([one]) for key, one in states[0]["entries"].items()}
             return
         if len(states) != size:
             raise ArgumentError(f"{len(states)} states were given of {size} ranks: give those of all, in their order")
         if any(one["entries"].keys() != states[0]["entries"].keys() for one in states):
             raise ArgumentError("the states have different keys: give those that all ranks saved in the same step")
-        self._entries = {key: self._redealt([one["entries"][key] for one in states]) for key in states[0]["entries"]}
+        entries = states[0]["entries"]
+        stay = [key for key in entries if size == self.comm.size or not entries[key]["sharded"]]
+        self._entries = {key: self._redealt([one["entries"][key] for one in states]) for key in stay}
 
-    def _redealt(self, saved: Sequence[dict[str, Any]]) -> _Entry:
+    def _redealt(self, saved: Sequence[dict[str, Any]]) -> Entry:
         """This rank takes over from ranks rank, rank + size, ...  An average divides by another number now."""
         rank, size = self.comm.rank, self.comm.size
         if size == len(saved):
-            return _loaded([saved[rank]])
-        entry = _loaded(saved[rank::size] or saved[:1], size / len(saved) if rank < len(saved) else 0.0)
+            return loaded([saved[rank]])
+        entry = loaded(saved[rank::size] or saved[:1], size / len(saved) if rank < len(saved) else 0.0)
         entry.kept = self.method.redealt([one["kept"] for one in saved], entry.residual.size, rank, size)
         return entry
 
-    def _entry(self, key: str, shape: tuple[int, ...]) -> _Entry:
+    def _entry(
+        self, key: str, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
+    ) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(shape, np.zeros(shape, np.float32))
+            residual = np.zeros(shape if owed is None else owed, np.float32)
+            entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
+        if entry.sharded != sharded:
+            raise ArgumentError(f"key {key!r} stands for another kind of call: give this one another key")
         if entry.shape != shape:
             raise ArgumentError(f"key {key!r} stands for shape {entry.shape}, got {shape}: give it another key")
         return entry
 
 
-def _finite(x: Array) -> bool:
-    """Are all its elements?  Mostly their sum tells, which is faster."""
+def _square(x: Array) -> float:
+    """Of its length; not finite if an element is not."""
+    flat = x.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
+        square = float(np.dot(flat, flat))
+    return square if math.isfinite(square) or not np.isfinite(flat).all() else float(np.dot(flat, flat.astype(float)))
 
 
-def resolved(method: str | Codec | Method) -> Method:
-    """The method of this name."""
-    if isinstance(method, Codec):
-        return Coded(method)
-    if not isinstance(method, str):
-        return method
-    if method in BY_NAME:
-        return Coded(method)
-    kind, colon, rest = method.partition(":")
-    if not colon or kind not in WITH_NUMBER:
-        known = [*BY_NAME, *(f"{name}:..." for name in WITH_NUMBER)]
-        raise ArgumentError(f"{method!r} is no method; known: {', '.join(known)}")
-    try:
-        return WITH_NUMBER[kind](rest)
-    except ArgumentError:
-        raise
-    except ValueError:
-        raise ArgumentError(f"{method!r}: {rest!r} is no number") from None
-
-
-def _loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> _Entry:
-    """One entry, that owes what all of these owe, times `factor`."""
-    residual = np.asarray(sum(np.asarray(one["residual"], np.float32) for one in saved) * np.float32(factor))
-    first = saved[0]
-    return _Entry(residual.shape, residual, first["lr"], first["steps"], dict(first["kept"]))
+def _check(op: str) -> None:
+    if op not in ("avg", "sum"):
+        raise ArgumentError(f"compressed sums have the ops avg and sum, not {op!r}")
 
 
 def _array(x: Any) -> Array:
@@ -235,3 +255,15 @@ def _array(x: Any) -> Array:
         got = f"{array.dtype}{array.shape}"
         raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")
     return array
+
+
+def _adjacent(arrays: Sequence[Array]) -> Array | None:
+    """The memory of all, if they lie one after the other in it, as the gradients of a bucket do."""
+    if len(arrays) == 1:
+        return arrays[0].reshape(-1)
+    some = [array for array in arrays if array.size]
+    if any(after.ctypes.data != one.ctypes.data + one.nbytes for one, after in itertools.pairwise(some)):
+        return None
+    count = sum(array.size for array in some)
+    # No array of NumPy's reaches over several: the address is taken, and `arrays` keep what is there.
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(some[0].ctypes.data if some else 0))

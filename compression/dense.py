@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.compression.method import Array, Averaged, Kept, Method, joined, parted
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, chunks
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
@@ -26,18 +26,23 @@ def named(name: str | Codec) -> Codec:
     return BY_NAME[name]
 
 
-def encode(x: Array, codec: Codec, key: int = 0) -> Array:
-    """Its bytes on the wire.  `key`: of the random numbers by which some codecs round."""
-    wire = np.empty(-(-x.size // codec.block) * codec.itemsize, np.uint8)
-    reduce.encode_array(wire, x, codec, key)
-    return wire
-
-
 def decode(wire: Array, codec: Codec, count: int) -> Array:
     """The first `count` floats of it."""
     x = np.empty(wire.size // codec.itemsize * codec.block, np.float32)
     reduce.decode_array(x, wire, codec)
     return x[:count]
+
+
+def take(x: Array, codec: Codec, key: int = 0) -> Array:
+    """Take off x what its encoding holds, which is returned; what is left of x is what the encoding loses."""
+    wire = np.empty(-(-x.size // codec.block) * codec.itemsize, np.uint8)
+    reduce.encode_array(wire, x, codec, key)
+    step = codec.block * (CHUNK // codec.block)
+    for one in chunks(x.size, step):
+        first = one.start // codec.block * codec.itemsize
+        last = -(-one.stop // codec.block) * codec.itemsize
+        x[one] -= decode(wire[first:last], codec, one.stop - one.start)
+    return wire
 
 
 class Coded(Method):
@@ -59,42 +64,65 @@ class Coded(Method):
     def name(self) -> str:
         return self.codec.name
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        flat, into = vector.reshape(-1), result.reshape(-1)
         if len(comm.groups) > 1 and len(set(map(len, comm.groups))) == 1:
             if comm not in self._teams:
                 self._teams[comm] = comm.split(comm.host), comm.split(comm.local_rank)
-            return self.between(*self._teams[comm], vector)
-        # The plan of the allreduce encodes once more, in its own scratch, and shows nobody what it sends.
-        wire, sent = encode(vector.reshape(-1), self.codec), vector
-        if not self.codec.stochastic:
-            sent = decode(wire, self.codec, vector.size).reshape(vector.shape)
-        result = np.empty_like(vector)
-        comm.allreduce(vector, "avg", result, codec=self.codec, algorithm="direct")
-        return Averaged(result, sent, {}, wire.nbytes)
+            return self.between(*self._teams[comm], flat, into)
+        comm.allreduce(flat, "avg", into, codec=self.codec, algorithm="direct")
+        return Averaged({}, self._lose(flat))
 
-    def between(self, here: Any, across: Any, vector: Array) -> Averaged:
+    def between(self, here: Any, across: Any, vector: Array, result: Array) -> Averaged:
         """`average` over hosts; what the encoding of this rank's part of its host's sum loses is owed by this rank."""
         each = -(-vector.size // (here.size * self.codec.block)) * self.codec.block
-        padded = np.zeros(here.size * each, np.float32)
-        padded[: vector.size] = vector.reshape(-1)
-        first = here.rank * each
-        held = max(0, min(each, vector.size - first))  # of the last parts less is the vector's
-        mine = here.reduce_scatter(padded)[:held]
-        wire, sent = encode(mine, self.codec), vector
+        counts = [max(0, min(each, vector.size - r * each)) for r in range(here.size)]
+        mine = slice(here.rank * each, here.rank * each + counts[here.rank])
+        part = here.reduce_scatterv(vector, counts)
+        result[mine] = across.allreduce(part.copy(), codec=self.codec, algorithm="direct")
+        result[mine] *= np.float32(1 / (here.size * across.size))
+        here.allgatherv(result[mine], counts, result)
+        nbytes = self._lose(part)
+        vector[...] = 0
+        vector[mine] = part
+        return Averaged({}, nbytes)
+
+    def _lose(self, x: Array) -> int:
+        """Leave of x what its encoding loses, which this rank owes.  Returns the bytes of the encoding."""
+        # The plan of the allreduce encodes once more, in its own scratch, and shows nobody what it sends.
         if not self.codec.stochastic:
-            sent = vector.copy()
-            sent.reshape(-1)[first : first + held] -= mine - decode(wire, self.codec, held)
-        padded[first : first + held] = across.allreduce(mine, codec=self.codec, algorithm="direct")
-        whole = here.allgather(padded[first : first + each])[: vector.size] * np.float32(1 / (here.size * across.size))
-        return Averaged(whole.reshape(vector.shape), sent, {}, wire.nbytes)
+            return take(x, self.codec).nbytes
+        x[...] = 0
+        return -(-x.size // self.codec.block) * self.codec.itemsize
+
+    def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
+        """Each rank adds up the others' encodings of its row, and its own row as it is: n(p-1)/p bytes per rank."""
+        rows, own = vector.reshape(comm.size, -1), comm.rank
+        came = comm.alltoall(rows, codec=self.codec)
+        came[own] = rows[own]
+        np.multiply(came.sum(0).reshape(result.shape), np.float32(1 / comm.size), out=result)
+        rows[own] = 0
+        nbytes = sum(self._lose(rows[r]) for r in range(comm.size) if r != own)
+        return Averaged({}, nbytes)
+
+    def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
+        """The changes, encoded; the first time all of it: (p-1) times a vector's bytes."""
+        if "all" in kept:
+            result[...] = kept["all"]
+            changes = (vector - result[comm.rank]).reshape(1, -1)
+            result += comm.allgather(changes, codec=self.codec).reshape(result.shape)
+            nbytes = -(-vector.size // self.codec.block) * self.codec.itemsize
+        else:
+            comm.allgather(vector[None], result)
+            nbytes = vector.nbytes
+        return Averaged({"all": result.copy()}, nbytes)
 
     def average_all(
-        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all."""
-        made = self.average(comm, joined(vectors), {}, seeds[0])
-        parts = zip(parted(made.result, vectors), parted(made.sent, vectors), vectors, strict=True)
-        return [Averaged(result, sent, {}, made.nbytes * x.size // max(made.sent.size, 1)) for result, sent, x in parts]
+        made = self.average(comm, vectors.flat, results.flat, {}, seeds[0])
+        return [Averaged({}, made.nbytes * x.size // max(vectors.flat.size, 1)) for x in vectors.parts]
 
 
 class DoubleSqueeze(Method):
@@ -113,12 +141,13 @@ class DoubleSqueeze(Method):
     def name(self) -> str:
         return f"doublesqueeze:{self.codec.name}"
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         codec, p = self.codec, comm.size
         each = self._part(vector.size, p)
         padded = np.zeros(p * each, np.float32)
         padded[: vector.size] = vector.reshape(-1)
-        wire = encode(padded, codec, seed << 32 | comm.rank)
+        wire = take(padded, codec, seed << 32 | comm.rank)
+        vector[...] = padded[: vector.size].reshape(vector.shape)
         came = comm.alltoall(wire).reshape(p, -1)
         mine = decode(came[0], codec, each)
         for one in came[1:]:
@@ -126,12 +155,9 @@ class DoubleSqueeze(Method):
         mine *= np.float32(1 / p)
         if "owned" in kept:
             mine += kept["owned"]
-        code = encode(mine, codec, seed << 32 | comm.rank | 1 << 31)
-        owned = mine - decode(code, codec, each)
-        result = decode(comm.allgather(code), codec, p * each)[: vector.size]
-        sent = decode(wire, codec, vector.size)
-        shape = vector.shape
-        return Averaged(result.reshape(shape), sent.reshape(shape), {"owned": owned}, wire.nbytes)
+        code = take(mine, codec, seed << 32 | comm.rank | 1 << 31)
+        result[...] = decode(comm.allgather(code), codec, p * each)[: vector.size].reshape(vector.shape)
+        return Averaged({"owned": mine}, wire.nbytes)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         if not all("owned" in kept for kept in kepts):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept, Method, joined, parted
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, chunks
 from hocket.errors import ArgumentError
 
 
@@ -31,31 +31,32 @@ class PowerSGD(Method):
     def name(self) -> str:
         return f"powersgd:{self.rank}"
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
-        return self.average_all(comm, [vector], [kept], [seed])[0]
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
 
     def average_all(
-        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second."""
-        matrices = [self._matrix(vector) for vector in vectors]
+        matrices = [self._matrix(vector) for vector in vectors.parts]
         qs = [self._start(*each) for each in zip(matrices, kepts, seeds, strict=True)]
-        first = [x if q is None else m @ q for x, m, q in zip(vectors, matrices, qs, strict=True)]
-        first = parted(comm.allreduce(joined(first), "avg"), first)
-        ps = [p if q is None else _orthonormal(p) for p, q in zip(first, qs, strict=True)]
-        second = [x[:0] if q is None else m.T @ p for x, m, p, q in zip(vectors, matrices, ps, qs, strict=True)]
-        thin = joined(second)
-        second = parted(comm.allreduce(thin, "avg") if thin.size else thin, second)
+        ps = _averaged(comm, [m if q is None else m @ q for m, q in zip(matrices, qs, strict=True)])
+        ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
+        back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
         made = []
-        for vector, p, q in zip(vectors, ps, second, strict=True):
+        for matrix, result, p, q in zip(matrices, results.parts, ps, _averaged(comm, back), strict=True):
             if not q.size:
-                made.append(Averaged(p, vector, {}, vector.nbytes))
+                result[...], matrix[...] = p.reshape(result.shape), 0
+                made.append(Averaged({}, matrix.nbytes))
                 continue
-            result = (p @ q.T).reshape(vector.shape)
+            into, down = self._matrix(result), np.ascontiguousarray(q.T)
+            for rows in chunks(len(matrix), max(1, CHUNK // matrix.shape[1])):
+                np.matmul(p[rows], down, out=into[rows])
+                matrix[rows] -= into[rows]
             # A direction that met nothing stays as it is: multiplied by zero it would never find anything again.
             lost = ~np.abs(q).any(0)
             kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
-            made.append(Averaged(result, result, kept, p.nbytes + q.nbytes))
+            made.append(Averaged(kept, p.nbytes + q.nbytes))
         return made
 
     def _matrix(self, vector: Array) -> Array:
@@ -73,6 +74,12 @@ class PowerSGD(Method):
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         return kepts[0]
+
+
+def _averaged(comm: Any, thin: Sequence[Array]) -> list[Array]:
+    """The average of each, in one call."""
+    whole = np.concatenate([one.reshape(-1) for one in thin])
+    return Batch.of(comm.allreduce(whole, "avg") if whole.size else whole, [one.shape for one in thin]).parts
 
 
 def _orthonormal(p: Array) -> Array:

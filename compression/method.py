@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from hocket.errors import ArgumentError
+
 Array = np.ndarray[Any, Any]
 Kept = dict[str, Array]
 """What a method keeps of a vector from one call to the next, by name."""
+CHUNK = 1 << 15
+"""Floats, that stay in a core's cache when they are read a second time."""
 
 
 class Averaged(NamedTuple):
-    """What a method made of a vector."""
+    """What a method has to say of a call with a vector."""
 
-    result: Array
-    """The average of all ranks' vectors, as far as it came; the same bits on all ranks."""
-    sent: Array
-    """What the others got of this rank's vector.  Where all send the same (PowerSGD), that is the result."""
     kept: Kept
     nbytes: int
     """What a vector is on the wire."""
+
+
+class Batch(NamedTuple):
+    """Vectors that lie one after the other in memory."""
+
+    flat: Array
+    parts: list[Array]
+
+    @classmethod
+    def of(cls, flat: Array, shapes: Sequence[tuple[int, ...]]) -> Batch:
+        """The parts of `flat` that have these shapes."""
+        parts, begin = [], 0
+        for shape in shapes:
+            end = begin + int(np.prod(shape))
+            parts.append(flat[begin:end].reshape(shape))
+            begin = end
+        return cls(flat[:begin], parts)
 
 
 class Method(Protocol):
@@ -31,15 +48,29 @@ class Method(Protocol):
     def name(self) -> str:
         """As `Compressor` takes it: "topk:0.01"."""
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
-        """Collective.  `vector`: float32 of any shape, not changed; `kept`: empty in the first call.  `seed`: of this
-        vector and call, the same on all ranks."""
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        """Collective.
+
+        `vector`: float32 of any shape, what this rank has to send; becomes what is left of it, that the others did not
+        get.  `result`: becomes the average of all ranks' vectors, as far as it came; the same bits on all ranks.
+        `kept`: empty in the first call; it is not changed, as a call may turn out not to count.  `seed`: of this vector
+        and call, the same on all ranks.
+        """
 
     def average_all(
-        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """`average` of several vectors; methods that can, make fewer calls for them together."""
-        return [self.average(comm, *each) for each in zip(vectors, kepts, seeds, strict=True)]
+        each = zip(vectors.parts, results.parts, kepts, seeds, strict=True)
+        return [self.average(comm, *one) for one in each]
+
+    def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
+        """`average` of vector[r] for rank r, where `vector` has a row for each rank."""
+        raise ArgumentError(f"{self.name!r} has no reduce_scatter: codecs of blocks have")
+
+    def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
+        """Make the rows of `result` all ranks' vectors, by what changed since the call that returned `kept`."""
+        raise ArgumentError(f"{self.name!r} has no allgather: codecs of blocks have")
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         """What rank `rank` of `size` keeps of a vector of `count` elements, of what the ranks of another job kept.
@@ -49,12 +80,6 @@ class Method(Protocol):
         return {}
 
 
-def joined(vectors: Sequence[Array]) -> Array:
-    """All of them, one after the other, in one dimension."""
-    return np.concatenate([vector.reshape(-1) for vector in vectors])
-
-
-def parted(whole: Array, vectors: Sequence[Array]) -> list[Array]:
-    """The parts of `whole` in the shapes of those that it was joined of."""
-    ends = np.cumsum([vector.size for vector in vectors])
-    return [part.reshape(vector.shape) for part, vector in zip(np.split(whole, ends[:-1]), vectors, strict=True)]
+def chunks(count: int, step: int = CHUNK) -> Iterator[slice]:
+    """Of `count` elements, `step` at a time."""
+    return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))

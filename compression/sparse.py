@@ -1,4 +1,4 @@
-"""A few of the elements: the largest of each rank, or the same random ones on all."""
+"""A few of the elements: the largest, those above a threshold, random ones, or the blocks that are not zero."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept, Method, joined, parted
+from hocket.arguments import choices, whole
+from hocket.collectives.communicator import pairs
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, chunks
 from hocket.errors import ArgumentError
 
-PAIR = 8
-"""Bytes of a value and its index."""
+SAMPLE = 4096
+"""Elements of a vector that tell how large its largest are."""
 
 
 def checked(density: float) -> float:
@@ -27,44 +29,123 @@ def count(density: float, n: int) -> int:
     return min(n, max(1, math.ceil(density * n)))
 
 
-class TopK(Method):
-    """Each rank's elements of largest magnitude, with their indices, added by `Communicator.allreduce_sparse`.
+def largest(x: Array, k: int) -> Array:
+    """The indices of the k elements of largest magnitude, ascending; NaN are the largest.
 
-    8k(p-1) bytes per rank for 2 to 4 ranks; for more 16k(p-1)/p if all choose the same, 8k(p-1)(1 + 1/p) if none do.
+    Cost: one pass over x where a sample of it tells what is certainly too small; else a selection of all.
+    """
+    at = math.ceil(SAMPLE * k / x.size * 1.25 + 3 * math.sqrt(SAMPLE * k / x.size)) + 1
+    some = np.arange(x.size)
+    if x.size > 8 * SAMPLE and at < SAMPLE // 4:
+        sample = np.abs(x[:: x.size // SAMPLE])
+        least = np.partition(sample, len(sample) - at)[len(sample) - at]
+        above = not_below(x, least)
+        some = above if len(above) >= k else some
+    return some[np.sort(np.argpartition(np.abs(x[some]), len(some) - k)[len(some) - k :])]
+
+
+def not_below(x: Array, least: float) -> Array:
+    """The indices of the elements of at least this magnitude, and of NaN, ascending."""
+    found = [one.start + np.flatnonzero(~(np.abs(x[one]) < least)) for one in chunks(x.size)]
+    return np.concatenate(found) if found else np.arange(0)
+
+
+def _said(codec: str | None) -> list[str]:
+    return [codec] if codec else []
+
+
+class Sparse(Method):
+    """Some of each rank's elements, with their indices, added by `Communicator.allreduce_sparse`.
+
+    6k(p-1) bytes per rank for 2 to 4 ranks; for more 12k(p-1)/p if all choose the same, 6k(p-1)(1 + 1/p) if none do.
+    `codec`, "fp16" or "bf16": 4 bytes for each instead of 6; what the rounding loses is owed.
+    """
+
+    def __init__(self, codec: str | None = None) -> None:
+        if codec is not None and codec not in pairs.HALVES:
+            raise ArgumentError(f"codec={codec!r}: the values of pairs are float32, {choices(codec, pairs.HALVES)}")
+        self.codec = codec
+
+    def chosen(self, x: Array) -> Array:
+        """Which are sent of a vector of one dimension: their indices, ascending."""
+        raise NotImplementedError
+
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        flat = vector.reshape(-1)
+        return self.average_all(comm, Batch(flat, [flat]), Batch(result.reshape(-1), [result]), [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """One call for all; of each vector its own."""
+        begin, of_each = 0, []
+        for part in vectors.parts:
+            of_each.append(begin + self.chosen(part.reshape(-1)))
+            begin += part.size
+        every = np.concatenate(of_each)
+        mine = vectors.flat[every]
+        indices, values = comm.allreduce_sparse(every, mine, vectors.flat.size, codec=self.codec)
+        vectors.flat[every] = 0 if self.codec is None else mine - pairs.rounded(mine, self.codec)
+        results.flat[...] = 0
+        results.flat[indices] = values * np.float32(1 / comm.size)
+        each = pairs.itemsize(mine.dtype, self.codec)
+        return [Averaged({}, len(some) * each) for some in of_each]
+
+
+class TopK(Sparse):
+    """Each rank's elements of largest magnitude.  `chunk`: of so many elements each, instead of the whole vector.
 
     Of equal magnitudes any, the same on every run.  Without feedback what is small is never sent.
 
     Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich et al.,
-    "Sparsified SGD with Memory", NeurIPS 2018.
+    "Sparsified SGD with Memory", NeurIPS 2018; with chunks, Sarfi et al., "Communication Efficient LLM Pre-training
+    with SparseLoCo", 2025.
     """
 
-    def __init__(self, density: float) -> None:
-        self.density = checked(density)
+    def __init__(self, density: float, chunk: int | None = None, codec: str | None = None) -> None:
+        super().__init__(codec)
+        self.density, self.chunk = checked(density), chunk
+        if chunk is not None and whole(chunk, "chunk") < 1:
+            raise ArgumentError(f"chunk={chunk} must be at least 1")
 
     @property
     def name(self) -> str:
-        return f"topk:{self.density:g}"
+        return ":".join(["topk", f"{self.density:g}", *([str(self.chunk)] if self.chunk else []), *_said(self.codec)])
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
-        return self.average_all(comm, [vector], [kept], [seed])[0]
+    def chosen(self, x: Array) -> Array:
+        if not x.size:
+            return np.arange(0)
+        if self.chunk is None or x.size <= self.chunk:
+            return largest(x, count(self.density, x.size))
+        found, even = [], x.size // self.chunk * self.chunk
+        k = count(self.density, self.chunk)
+        for one in chunks(even, max(1, CHUNK // self.chunk) * self.chunk):
+            rows = np.abs(x[one].reshape(-1, self.chunk))
+            places = np.sort(np.argpartition(rows, self.chunk - k, axis=1)[:, self.chunk - k :], axis=1)
+            found.append((places + np.arange(one.start, one.stop, self.chunk)[:, None]).reshape(-1))
+        if even < x.size:
+            found.append(even + largest(x[even:], count(self.density, x.size - even)))
+        return np.concatenate(found)
 
-    def average_all(
-        self, comm: Any, vectors: Sequence[Array], kepts: Sequence[Kept], seeds: Sequence[int]
-    ) -> list[Averaged]:
-        """One call for all; each vector has its own largest."""
-        whole, begin, chosen = joined(vectors), 0, []
-        for vector in vectors:
-            k = count(self.density, vector.size)
-            part = np.abs(whole[begin : begin + vector.size])  # of which NaN are the largest
-            chosen.append(begin + np.sort(np.argpartition(part, vector.size - k)[vector.size - k :]))
-            begin += vector.size
-        every = np.concatenate(chosen)
-        indices, values = comm.allreduce_sparse(every, whole[every], whole.size)
-        result, sent = np.zeros_like(whole), np.zeros_like(whole)
-        result[indices] = values * np.float32(1 / comm.size)
-        sent[every] = whole[every]
-        parts = zip(parted(result, vectors), parted(sent, vectors), chosen, strict=True)
-        return [Averaged(one, of_it, {}, len(some) * PAIR) for one, of_it, some in parts]
+
+class Threshold(Sparse):
+    """Each rank's elements of at least this magnitude: none, if all are smaller.
+
+    Source: Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015.
+    """
+
+    def __init__(self, least: float, codec: str | None = None) -> None:
+        super().__init__(codec)
+        if not least > 0:
+            raise ArgumentError(f"a threshold is above 0, got {least!r}")
+        self.least = least
+
+    @property
+    def name(self) -> str:
+        return ":".join(["threshold", f"{self.least:g}", *_said(self.codec)])
+
+    def chosen(self, x: Array) -> Array:
+        return not_below(x, self.least)
 
 
 class RandomK(Method):
@@ -80,13 +161,46 @@ class RandomK(Method):
     def name(self) -> str:
         return f"randomk:{self.density:g}"
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
-        flat = vector.reshape(-1)
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        flat, into = vector.reshape(-1), result.reshape(-1)
         k = count(self.density, flat.size)
         chosen = np.random.Generator(np.random.Philox(seed)).choice(flat.size, k, replace=False, shuffle=False)
         values = flat[chosen]
-        sent = np.zeros_like(flat)
-        sent[chosen] = values
-        result = np.zeros_like(flat)
-        result[chosen] = comm.allreduce(values, "avg")
-        return Averaged(result.reshape(vector.shape), sent.reshape(vector.shape), {}, values.nbytes)
+        flat[chosen] = 0
+        into[...] = 0
+        into[chosen] = comm.allreduce(values, "avg")
+        return Averaged({}, values.nbytes)
+
+
+class NonZero(Method):
+    """Nothing is lost: of blocks of elements those are sent that are not zero on some rank.
+
+    2m(p-1)/p bytes per rank, where m are those of such blocks, and n/(4 block) for which they are: for gradients of
+    embeddings, and of what a batch does not touch.
+
+    Source: Fei et al., "Efficient Sparse Collective Communication and its Application to Accelerate Distributed Deep
+    Learning" (OmniReduce), SIGCOMM 2021; here the ranks agree on the blocks first, and none has an aggregator.
+    """
+
+    def __init__(self, block: int = 256) -> None:
+        if whole(block, "block") < 1:
+            raise ArgumentError(f"block={block} must be at least 1")
+        self.block = block
+
+    @property
+    def name(self) -> str:
+        return "nonzero" if self.block == 256 else f"nonzero:{self.block}"
+
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        flat, into = vector.reshape(-1), result.reshape(-1)
+        even = flat.size // self.block * self.block
+        rows, rest = flat[:even].reshape(-1, self.block), flat[even:]
+        there = (rows != 0).any(1).astype(np.uint8)
+        comm.allreduce(there, "max")
+        chosen = np.flatnonzero(there)
+        sums = comm.allreduce(np.concatenate([rows[chosen].reshape(-1), rest]), "avg")
+        into[...] = 0
+        into[:even].reshape(-1, self.block)[chosen] = sums[: chosen.size * self.block].reshape(-1, self.block)
+        into[even:] = sums[chosen.size * self.block :]
+        vector[...] = 0
+        return Averaged({}, sums.nbytes + there.nbytes)

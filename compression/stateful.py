@@ -30,24 +30,28 @@ class EF21(Method):
     def name(self) -> str:
         return f"ef21:{self.method.name}"
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         if "mine" not in kept:
-            result = comm.allreduce(vector.copy(), "avg")
-            return Averaged(result, vector, {"mine": vector.copy(), "mean": result.copy()}, vector.nbytes)
-        inner = {name.partition(".")[2]: array for name, array in kept.items() if name.startswith("of.")}
-        made = self.method.average(comm, vector - kept["mine"], inner, seed)
-        mean = kept["mean"] + made.result
-        state = {"mine": kept["mine"] + made.sent, "mean": mean}
-        state |= {f"of.{name}": array for name, array in made.kept.items()}
-        return Averaged(mean.copy(), vector, state, made.nbytes)
+            comm.allreduce(vector, "avg", result)
+            state, nbytes = {"mine": vector.copy(), "mean": result.copy()}, vector.nbytes
+        else:
+            inner = {name.partition(".")[2]: array for name, array in kept.items() if name.startswith("of.")}
+            change = vector - kept["mine"]
+            made = self.method.average(comm, change, result, inner, seed)
+            result += kept["mean"]
+            state, nbytes = {"mine": vector - change, "mean": result.copy()}, made.nbytes
+            state |= {f"of.{name}": array for name, array in made.kept.items()}
+        vector[...] = 0
+        return Averaged(state, nbytes)
 
 
 class DGC(Method):
     """Deep Gradient Compression: what is not sent gathers momentum where it waits, as it would have after it came.
 
-    `density`: of the elements that are sent, 8 bytes each to every other rank.  `momentum`: the optimizer must then
-    have none of its own.  `clip`: gradients longer than clip / sqrt(p) are shortened to it.  `warmup`: the densities of
-    the first calls with a key, one for each `every` calls.  `masking`: what was sent loses its momentum, too.
+    `density`: of the elements that are sent, 6 bytes each to every other rank; `codec`: as TopK's.  `momentum`: the
+    optimizer must then have none of its own.  `clip`: gradients longer than clip / sqrt(p) are shortened to it.
+    `warmup`: the densities of the first calls with a key, one for each `every` calls.  `masking`: what was sent loses
+    its momentum, too.
 
     The state is the method's own, so `Compressor(..., feedback=False)` or not makes no difference.
 
@@ -57,18 +61,19 @@ class DGC(Method):
 
     def __init__(
         self, density: float = 0.001, momentum: float = 0.9, clip: float | None = None, nesterov: bool = False,
-        warmup: Sequence[float] = (), every: int = 1, masking: bool = True,
+        warmup: Sequence[float] = (), every: int = 1, masking: bool = True, codec: str | None = None,
     ) -> None:  # fmt: skip
         if not 0 <= momentum < 1 or every < 1 or (clip is not None and clip <= 0):
             raise ArgumentError(f"DGC: momentum={momentum!r} must be in [0, 1), {every=} and {clip=} above 0")
+        self.codec = codec
         self.density, self.momentum, self.clip, self.nesterov = checked(density), momentum, clip, nesterov
         self.warmup, self.every, self.masking = [checked(each) for each in warmup], every, masking
 
     @property
     def name(self) -> str:
-        return f"dgc:{self.density:g}"
+        return f"dgc:{self.density:g}" + (f":{self.codec}" if self.codec else "")
 
-    def average(self, comm: Any, vector: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         step = int(kept["step"][0]) if kept else 0
         u, v = (kept[name] if kept else np.zeros_like(vector) for name in ("u", "v"))
         gradient = vector
@@ -79,12 +84,13 @@ class DGC(Method):
         u = m * (u + gradient) if self.nesterov else m * u + gradient
         v = v + (u + gradient if self.nesterov else u)
         early = step // self.every
+        before = v.copy()
         density = self.warmup[early] if early < len(self.warmup) else self.density
-        made = TopK(density).average(comm, v, {}, seed)
+        made = TopK(density, codec=self.codec).average(comm, v, result, {}, seed)
         if self.masking:
-            u = np.where(made.sent != 0, np.float32(0), u)
-        state = {"step": np.array([step + 1]), "u": u, "v": v - made.sent}
-        return Averaged(made.result, vector, state, made.nbytes)
+            u = np.where(before != v, np.float32(0), u)
+        vector[...] = 0
+        return Averaged({"step": np.array([step + 1]), "u": u, "v": v}, made.nbytes)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         """What has gathered is shared out as what is owed is; an average divides by another number now."""

@@ -97,9 +97,9 @@ def on(name: str, own: str) -> list[str]:
     return ["ip", "netns", "exec", name, "unshare", "--mount", "sh", "-c", script, own]
 
 
-def sent() -> int:
-    """Bytes that this host has put on its cable."""
-    counters = json.loads(ip("-json", "-s", "link", "show", CABLE))
+def sent(device: str = CABLE) -> int:
+    """Bytes that this host has put on its cable, or another device."""
+    counters = json.loads(ip("-json", "-s", "link", "show", device))
     return int(counters[0]["stats64"]["tx"]["bytes"])
 
 

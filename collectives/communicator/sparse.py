@@ -3,50 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hocket.arguments import choices, whole
+from hocket.collectives.communicator.pairs import HALVES, Array, Sparse, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
-Array = np.ndarray[Any, Any]
-Sparse = tuple[Array, Array]
-"""(indices, values): int64 or int32, ascending, each once."""
 WAYS = ("allgather", "split", "dense")
 SPLIT_FROM = 5
 """Ranks.  With fewer, what regions save is less than their second round costs, if few indices are common."""
 MOST = 1 << 62
 
 
+class Sum(NamedTuple):
+    """One call: what its ways need to know."""
+
+    comm: Communicator
+    n: int
+    values: np.dtype[Any]
+    codec: str | None
+    timeout: float | None
+
+
 def allreduce_sparse(
-    comm: Communicator, indices: Any, values: Any, n: int, algorithm: str | None, timeout: float | None
-) -> Sparse:
+    comm: Communicator, indices: Any, values: Any, n: int, algorithm: str | None, codec: str | None,
+    timeout: float | None,
+) -> Sparse:  # fmt: skip
     """What `Communicator.allreduce_sparse` returns."""
     mine = _merged([_checked(indices, values, n)])
     if algorithm is not None and algorithm not in WAYS:
         raise ArgumentError(f"algorithm={algorithm!r} is none of allreduce_sparse; {choices(algorithm, WAYS)}")
+    if codec is not None and (codec not in HALVES or mine[1].dtype != np.float32):
+        raise ArgumentError(f"codec={codec!r}: allreduce_sparse has {' and '.join(HALVES)}, of float32 values")
     way = WAYS.index(algorithm) if algorithm else -1
-    told = comm.allgather(np.array([[len(mine[0]), n, mine[1].dtype.num, way]]), timeout=timeout)
+    half = HALVES.index(codec) if codec else -1
+    rows = packed(mine, 0, codec)
+    told = comm.allgather(np.array([[len(rows), n, mine[1].dtype.num, way, half]]), timeout=timeout)
     if (told[:, 1:] != told[0, 1:]).any():
         raise ArgumentError(
-            "allreduce_sparse: the ranks differ in (n, dtype's number, algorithm): "
+            "allreduce_sparse: the ranks differ in (n, dtype's number, algorithm, codec): "
             + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in enumerate(told))
         )
-    counts = told[:, 0].tolist()
-    way_of = {"allgather": _by_allgather, "split": _by_regions, "dense": _by_vector}
-    return way_of[algorithm or _chosen(sum(counts), n, mine, comm.size)](comm, mine, counts, n, timeout)
+    call, counts = Sum(comm, n, mine[1].dtype, codec, timeout), told[:, 0].tolist()
+    way_of = {"split": _by_regions, "dense": _by_vector}
+    chosen = algorithm or _chosen(call, sum(counts))
+    return _merged(_gathered(call, rows, counts)) if chosen == "allgather" else way_of[chosen](call, mine)
 
 
-def _chosen(total: int, n: int, mine: Sparse, size: int) -> str:
+def _chosen(call: Sum, total: int) -> str:
     """The way with the fewest bytes, as far as one can know before the sum: twice a vector, or every rank's pairs."""
-    pair, element = _pairs(mine[1].dtype, n).itemsize, mine[1].dtype.itemsize
-    if total * pair >= 2 * n * element:
+    if total * itemsize(call.values, call.codec) >= 2 * call.n * call.values.itemsize:
         return "dense"
-    return "allgather" if size < SPLIT_FROM else "split"
+    return "allgather" if call.comm.size < SPLIT_FROM else "split"
 
 
 def _checked(indices: Any, values: Any, n: int) -> Sparse:
@@ -74,58 +87,41 @@ def _merged(parts: Sequence[Sparse]) -> Sparse:
     return indices[first], np.add.reduceat(values, first, dtype=values.dtype)
 
 
-def _pairs(dtype: np.dtype[Any], n: int) -> np.dtype[Any]:
-    return np.dtype([("index", np.int32 if n < 1 << 31 else np.int64), ("value", dtype)])
+def _gathered(call: Sum, rows: Array, counts: Sequence[int], firsts: Sequence[int] | None = None) -> list[Sparse]:
+    """Every rank's pairs to every rank.  `firsts`: where each rank begins to count; from 0."""
+    every = np.split(call.comm.allgatherv(rows, counts, timeout=call.timeout), np.cumsum(counts)[:-1])
+    each = zip(every, firsts or [0] * len(counts), strict=True)
+    return [unpacked(part, call.values, first, call.codec) for part, first in each]
 
 
-def _packed(some: Sparse, n: int) -> Array:
-    """A row of bytes for each pair."""
-    pairs = np.empty(len(some[0]), _pairs(some[1].dtype, n))
-    pairs["index"], pairs["value"] = some
-    return pairs.view(np.uint8).reshape(len(pairs), pairs.itemsize)
-
-
-def _unpacked(rows: Array, dtype: np.dtype[Any], n: int) -> Sparse:
-    pairs = np.ascontiguousarray(rows).reshape(-1).view(_pairs(dtype, n))
-    return pairs["index"].astype(np.int64), pairs["value"]
-
-
-def _gathered(comm: Communicator, mine: Sparse, counts: Sequence[int], n: int, timeout: float | None) -> list[Sparse]:
-    rows = comm.allgatherv(_packed(mine, n), counts, timeout=timeout)
-    return [_unpacked(part, mine[1].dtype, n) for part in np.split(rows, np.cumsum(counts)[:-1])]
-
-
-def _by_allgather(
-    comm: Communicator, mine: Sparse, counts: Sequence[int], n: int, timeout: float | None
-) -> Sparse:
-    """Every rank's pairs to every rank."""
-    return _merged(_gathered(comm, mine, counts, n, timeout))
-
-
-def _by_regions(comm: Communicator, mine: Sparse, counts: Sequence[int], n: int, timeout: float | None) -> Sparse:
+def _by_regions(call: Sum, mine: Sparse) -> Sparse:
     """Each rank adds up one region of the vector, and gives its sum to all.
 
     The regions' ends are the averages of the ranks' own quantiles, so that each gets about as many pairs.
     """
+    comm, n, values, codec, timeout = call
     p = comm.size
     own = np.quantile(mine[0], np.arange(1, p) / p) if len(mine[0]) else np.arange(1, p) * (n / p)
-    ends = comm.allreduce(own, "avg", timeout=timeout)
-    cuts = np.searchsorted(mine[0], ends)
-    send = np.diff(cuts, prepend=0, append=len(mine[0]))
-    come = comm.alltoall(send, timeout=timeout)
-    rows = comm.alltoallv(_packed(mine, n), send.tolist(), come.tolist(), timeout=timeout)
-    parts = [_unpacked(part, mine[1].dtype, n) for part in np.split(rows, np.cumsum(come)[:-1])]
-    region = _merged(parts)
-    lengths = comm.allgather(np.array([len(region[0])]), timeout=timeout).tolist()
-    indices, values = zip(*_gathered(comm, region, lengths, n, timeout), strict=True)
-    return np.concatenate(indices), np.concatenate(values)
+    ends = np.ceil(comm.allreduce(own, "avg", timeout=timeout)).astype(np.int64)
+    firsts, cuts = [0, *ends.tolist()], np.searchsorted(mine[0], ends)
+    each = zip(np.split(mine[0], cuts), np.split(mine[1], cuts), firsts, strict=True)
+    send = [packed((indices, some), first, codec) for indices, some, first in each]
+    lengths = np.array([len(rows) for rows in send])
+    come = comm.alltoall(lengths, timeout=timeout)
+    rows = comm.alltoallv(np.concatenate(send), lengths.tolist(), come.tolist(), timeout=timeout)
+    first = firsts[comm.rank]
+    region = _merged([unpacked(part, values, first, codec) for part in np.split(rows, np.cumsum(come)[:-1])])
+    rows = packed(region, first, None)  # values are rounded once, on their way to who adds them
+    counts = comm.allgather(np.array([len(rows)]), timeout=timeout).tolist()
+    indices, sums = zip(*_gathered(call._replace(codec=None), rows, counts, firsts), strict=True)
+    return np.concatenate(indices), np.concatenate(sums)
 
 
-def _by_vector(comm: Communicator, mine: Sparse, counts: Sequence[int], n: int, timeout: float | None) -> Sparse:
+def _by_vector(call: Sum, mine: Sparse) -> Sparse:
     """An allreduce of the whole vector, and of which elements it holds."""
-    vector, there = np.zeros(n, mine[1].dtype), np.zeros(n, np.uint8)
-    vector[mine[0]], there[mine[0]] = mine[1], 1
-    comm.allreduce(vector, timeout=timeout, algorithm=None)
-    comm.allreduce(there, "max", timeout=timeout)
+    vector, there = np.zeros(call.n, call.values), np.zeros(call.n, np.uint8)
+    vector[mine[0]], there[mine[0]] = mine[1] if call.codec is None else rounded(mine[1], call.codec), 1
+    call.comm.allreduce(vector, timeout=call.timeout)
+    call.comm.allreduce(there, "max", timeout=call.timeout)
     indices = np.flatnonzero(there)
     return indices, vector[indices]

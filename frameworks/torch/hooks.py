@@ -1,7 +1,8 @@
-"""Communication hooks of DDP: compression with what it owes, and one that torch allows to other backends only."""
+"""Communication hooks: compression with what it owes, for DDP and FSDP2; one that torch keeps for other backends."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -10,20 +11,42 @@ from hocket.errors import ArgumentError
 from hocket.torch.register import NAME
 
 
-def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0) -> Any:
-    """Let a DDP module average its gradients by a method of `hocket.compression`.  Returns the `Compressor`.
+def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0, gather: bool = False) -> Any:
+    """Let a module average its gradients by a method of `hocket.compression`.  Returns the `Compressor`.
 
-    Its keys are the parameters' names; its `state_dict()` belongs into this rank's checkpoint.  float32 on the CPU.  A
-    bucket's gradients are averaged together, in the thread of the backward pass, which so waits for them.
+    `module`: a DistributedDataParallel, or one that `fully_shard` was called on, whose group is hocket's; float32 on
+    the CPU.  A bucket's gradients are averaged together, in the thread of the backward pass, which so waits for them.
+
+    The keys are the names of DDP's parameters, or of FSDP2's modules.  `state_dict()` is of this rank, and belongs into
+    its checkpoint; `hocket.torch.sharded.Checkpointed` puts it into one of torch.distributed.checkpoint.
+
+    FSDP2 wants a codec of blocks ("int8", "int4", ...): rows of gradients are encoded once.  `gather=True`: parameters
+    come by what changed since they were gathered last; each rank then keeps a copy of all of them.
     """
     from hocket.compression import Compressor
 
-    group = getattr(module, "process_group", None)
-    comm = getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
-    if comm is None or not hasattr(module, "register_comm_hook"):
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp and isinstance(module, fsdp.FSDPModule):
+        from hocket.torch.sharded import shard_comm, use
+
+        comm = _comm(shard_comm(module))
+        compressor = Compressor(comm, method, feedback, decay) if comm else None
+        if compressor:
+            use(module, compressor, gather)
+    else:
+        comm = _comm(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
+        compressor = Compressor(comm, method, feedback, decay) if comm else None
+        if compressor and gather:
+            raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
+        if compressor:
+            _hook(module, compressor)
+    if compressor is None:
         got = type(module).__name__
-        raise ArgumentError(f"compress takes a DistributedDataParallel whose group is {NAME!r}, got {got}")
-    compressor = Compressor(comm, method, feedback, decay)
+        raise ArgumentError(f"compress takes a DistributedDataParallel or FSDPModule of {NAME!r}, got {got}")
+    return compressor
+
+
+def _hook(module: Any, compressor: Any) -> None:
     names = {id(parameter): name for name, parameter in module.module.named_parameters()}
 
     def compressed(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
@@ -37,7 +60,11 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
         return done
 
     module.register_comm_hook(None, compressed)
-    return compressor
+
+
+def _comm(group: Any) -> Any:
+    """hocket's communicator of a group; None: it has none."""
+    return getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
 
 
 def _backend(group: Any) -> Any:

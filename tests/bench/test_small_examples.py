@@ -39,3 +39,11 @@ def test_what_they_find() -> None:
     losses = [float(each) for each in re.findall(r"loss ([\d.]+)", found)]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.35
     assert re.search(r"weights by 2 ranks: as by one \(largest difference \d+e-1[0-9]\)", found)
+
+
+def test_signs_of_a_momentum_are_enough() -> None:
+    """1-bit Adam is as good as Adam, within two hundredths of the images, and sends a third."""
+    assert len((EXAMPLES / "one_bit_adam.py").read_text().splitlines()) < 65
+    right, kilobytes = zip(*re.findall(r": ([\d.]+)% .*, (\d+) kB", run("one_bit_adam", 2)), strict=True)
+    assert float(right[0]) > 85 and abs(float(right[1]) - float(right[0])) < 2
+    assert int(kilobytes[1]) < 0.35 * int(kilobytes[0])

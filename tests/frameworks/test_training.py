@@ -26,6 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     env = {
         "PYTHONPATH": path_to(__file__), "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0",
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     }  # fmt: skip
     arguments = ["training", str(place), *chosen]
     source = f"import sys, torch._dynamo; sys.argv = {arguments!r}; import training.__main__"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.pairs import FAR, HALVES, itemsize, packed, rounded, unpacked
 from hocket.collectives.communicator.sparse import WAYS
 from hocket.errors import ArgumentError
 
@@ -26,24 +28,31 @@ def pairs(rank: int, n: int, k: int, dtype: str) -> tuple[Array, Array]:
 
 
 def sums(comm: Communicator) -> None:
-    for n, k, dtype in ((1, 1, "f4"), (50, 0, "f4"), (1000, 17, "f8"), (4096, 900, "i8"), (100_000, 1000, "f4")):
+    for n, k, dtype in (
+        (1, 1, "f4"), (50, 0, "f4"), (1000, 17, "f8"), (4096, 900, "i8"), (100_000, 1000, "f4"), (900_000, 40, "f4"),
+    ):  # fmt: skip
         given = [pairs(r, n, k if r else k // 3, dtype) for r in range(comm.size)]
         right, there = np.zeros(n, dtype), np.zeros(n, bool)
         for indices, values in given:
             np.add.at(right, indices, values)
             there[indices] = True
-        for way in (None, *WAYS):
-            indices, values = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way)
+        for way, codec in [(way, codec) for way in (None, *WAYS) for codec in (None, *HALVES)]:
+            if codec and dtype != "f4":
+                continue
+            indices, values = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec)
             assert values.dtype == dtype and np.array_equal(indices, np.flatnonzero(there)), (way, n)
             assert np.array_equal(values, right[indices]), (way, n)
 
 
 def same_bits(comm: Communicator) -> None:
     x = np.random.default_rng(comm.rank).standard_normal(500).astype(np.float32)
-    for way in WAYS:
-        _, values = comm.allreduce_sparse(np.arange(500) * 3, x, 1500, way)
+    exact = {codec: comm.allreduce(rounded(x, codec).astype(float)) for codec in HALVES}
+    exact[None] = comm.allreduce(x.astype(float))
+    for way, codec in [(way, codec) for way in WAYS for codec in (None, *HALVES)]:
+        _, values = comm.allreduce_sparse(np.arange(500) * 3, x, 1500, way, codec=codec)
         every = comm.allgather(values.view(np.uint32)[None])
         assert (every == every[0]).all(), way
+        assert np.abs(values - exact[codec]).max() < 1e-5
 
 
 def wrong(comm: Communicator) -> None:
@@ -58,12 +67,41 @@ def wrong(comm: Communicator) -> None:
     ):
         with pytest.raises(ArgumentError, match=text):
             comm.allreduce_sparse(indices, values, n)
+    for codec, values in (("int8", one), ("fp16", np.ones(1))):
+        with pytest.raises(ArgumentError, match="has fp16 and bf16, of float32"):
+            comm.allreduce_sparse([0], values, 3, codec=codec)
     with pytest.raises(ArgumentError, match="did you mean 'split'"):
         comm.allreduce_sparse([0], one, 3, "splt")
     if comm.size > 1:
         with pytest.raises(ArgumentError, match=r"the ranks differ in .*rank 0: \[3, .*; rank 1: \[4, "):
             comm.allreduce_sparse([0], one, 3 + comm.rank)
     assert comm.allreduce_sparse([0], one, 3)[1].tolist() == [comm.size]
+
+
+def test_far_apart() -> None:
+    """Whatever the distances, and a zero that is one of the vector's."""
+    dice = np.random.default_rng(4)
+    for first in (0, 7, FAR, 10**12):
+        for gaps in ([0], [FAR - 1, FAR, FAR + 1, 2 * FAR], [2 * FAR - 1, 1], dice.integers(1, 10**6, 1000), []):
+            indices = first + np.cumsum(np.array(gaps, np.int64))
+            values = dice.integers(1, 99, len(indices)).astype(np.float32)
+            for codec in (None, *HALVES):
+                rows = packed((indices, values), first, codec)
+                assert rows.shape[1] == itemsize(values.dtype, codec)
+                found = unpacked(rows, values.dtype, first, codec)
+                assert np.array_equal(found[0], indices) and np.array_equal(found[1], values)
+
+
+def test_halves_are_the_nearest() -> None:
+    """As those of the codecs; what has no finite half is infinite, and a NaN stays one."""
+    x = np.concatenate([np.random.default_rng(1).standard_normal(9999) * 10.0 ** np.arange(-33, 36)[:, None]])
+    x = np.concatenate([x.reshape(-1), [np.nan, np.inf, -np.inf, 0.0, -0.0, 65520, 3.4e38]]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        assert np.array_equal(rounded(x, "fp16"), x.astype(np.float16).astype(np.float32), equal_nan=True)
+        right = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.array_equal(rounded(x, "bf16"), right, equal_nan=True)
+    negative = np.array([0xFFFFFFFF, 0x7F800001], np.uint32).view(np.float32)
+    assert np.isnan(rounded(negative, "bf16")).all()
 
 
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), (5, "threads")])
@@ -79,7 +117,7 @@ def test_bytes_are_as_told(size: int) -> None:
     def count(comm: Communicator, way: str) -> float:
         indices = np.concatenate([np.arange(k // 2), k // 2 + comm.rank * k // 2 + np.arange(k // 2)]) * (n // k // 9)
         comm.allreduce_sparse(indices, np.ones(k, np.float32), n, way)
-        return sum(stat.bytes for stat in comm.stats()) / 8
+        return sum(stat.bytes for stat in comm.stats()) / 6
 
     pairs_of = {way: hocket.local_world(size).run(count, way)[0] for way in ("allgather", "split")}
     assert pairs_of["allgather"] == pytest.approx(size * k, rel=0.02), "what all bring, of which each sends its own"

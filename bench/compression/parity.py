@@ -1,0 +1,223 @@
+"""Does training with fewer bits end where training with all of them does?
+
+    hocket run -n 4 -- python -m hocket.bench.compression.parity [--shards iid|sorted] [--rows int8,sign] [--models 25]
+
+Handwritten digits, a network of 64-256-256-10 (84,234 parameters), 16 images a rank and step, 40 epochs, momentum 0.9,
+a rate of 0.05 that falls to a tenth at three quarters.  Matrices are compressed, biases are not.  There are 25 models:
+five parts of the data to test with, five seeds each; they train side by side, so that one call carries the gradients of
+all.  `--shards sorted`: each rank has other digits than the rest.  There the feedback shows what it is for, and what
+has none must be worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import hocket
+from hocket.arguments import choices
+from hocket.compression import (
+    DGC,
+    EF21,
+    QSGD,
+    Compressor,
+    DoubleSqueeze,
+    Method,
+    OneBit,
+    PowerSGD,
+    TernGrad,
+    TopK,
+    resolved,
+)  # fmt: skip
+from hocket.errors import ArgumentError
+
+Array = np.ndarray[Any, Any]
+LAYERS = (64, 256, 256, 10)
+EACH, EPOCHS, RATE, MOMENTUM, FALLS = 16, 40, 0.05, 0.9, 0.75
+FOLDS, SEEDS = 5, 5
+
+
+class Row(NamedTuple):
+    method: Callable[[], Method] | None
+    feedback: bool = True
+    momentum: float = MOMENTUM
+    """Of the optimizer: a method may have its own."""
+
+
+def _sparse_dgc(warmup: Sequence[float]) -> Method:
+    return DGC(0.001, MOMENTUM, warmup=warmup, every=22)
+
+
+ROWS = {
+    "float32": Row(None),
+    "int8": Row(lambda: resolved("int8")),
+    "int4": Row(lambda: resolved("int4")),
+    "qsgd 7": Row(lambda: resolved(QSGD(7))),
+    "qsgd 1": Row(lambda: resolved(QSGD(1))),
+    "qsgd 22 l2": Row(lambda: resolved(QSGD(22, norm="l2"))),
+    "terngrad": Row(lambda: resolved(TernGrad())),
+    "sign alone": Row(lambda: resolved("sign"), feedback=False),
+    "doublesqueeze sign": Row(lambda: resolved("doublesqueeze:sign")),
+    "doublesqueeze onebit": Row(lambda: DoubleSqueeze(OneBit())),
+    "topk 1% alone": Row(lambda: TopK(0.01), feedback=False),
+    "topk 1%": Row(lambda: TopK(0.01)),
+    "ef21 topk 1%": Row(lambda: EF21(TopK(0.01))),
+    "dgc 0.1%": Row(lambda: _sparse_dgc((0.25, 0.063, 0.0156, 0.004)), momentum=0.0),
+    "dgc 0.1% cold": Row(lambda: _sparse_dgc(()), momentum=0.0),
+    "powersgd 1": Row(lambda: PowerSGD(1)),
+    "powersgd 4": Row(lambda: PowerSGD(4)),
+}
+
+
+class Data(NamedTuple):
+    """Of the models: each has images of its own to train and to be tested with."""
+
+    images: Array
+    """(models, count, 64) ..."""
+    digits: Array
+    """... and (models, count)."""
+    tests: Array
+    answers: Array
+
+
+class Outcome(NamedTuple):
+    accuracy: Array
+    """Of each model, in percent."""
+    loss: float
+    bits: float
+    """Of a parameter on the wire, in the mean of all steps."""
+    seconds: float
+
+
+def data(models: int, shards: str) -> Data:
+    """Model m is tested with part m mod 5.  Images to train with are in random order, or sorted by digit."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    images, digits = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    images, digits = (images[order] / 16).astype(np.float32), digits[order]
+    part = len(images) // FOLDS
+    made = []
+    for model in range(models):
+        tested = np.zeros(len(images), bool)
+        first = model % FOLDS * part
+        tested[first : first + part] = True
+        rest = np.flatnonzero(~tested)
+        if shards == "sorted":
+            rest = rest[np.argsort(digits[rest], kind="stable")]
+        made.append((images[rest], digits[rest], images[tested], digits[tested]))
+    return Data(*(np.stack(each) for each in zip(*made, strict=True)))
+
+
+def weights(models: int) -> list[Array]:
+    """Matrices of (models, in, out), then biases of (models, 1, out)."""
+    dice = [np.random.default_rng([7, model]) for model in range(models)]
+    sides = list(zip(LAYERS[:-1], LAYERS[1:], strict=True))
+    matrices = [np.stack([d.normal(0, math.sqrt(2 / a), (a, b)) for d in dice]).astype(np.float32) for a, b in sides]
+    return matrices + [np.zeros((models, 1, b), np.float32) for _, b in sides]
+
+
+def forward(parameters: Sequence[Array], x: Array) -> list[Array]:
+    """What enters each layer, and the logarithms of the digits' probabilities."""
+    layers, depth = [x], len(LAYERS) - 1
+    for i in range(depth):
+        x = layers[-1] @ parameters[i] + parameters[depth + i]
+        layers.append(np.maximum(x, 0) if i < depth - 1 else x - np.log(np.exp(x).sum(-1, keepdims=True)))
+    return layers
+
+
+def gradients(parameters: Sequence[Array], x: Array, digits: Array) -> list[Array]:
+    """Of the mean cross-entropy, like the parameters."""
+    layers, depth = forward(parameters, x), len(LAYERS) - 1
+    error = np.exp(layers[-1])
+    np.put_along_axis(error, digits[..., None], np.take_along_axis(error, digits[..., None], -1) - 1, -1)
+    error /= x.shape[1]
+    found: list[Array] = [error] * (2 * depth)
+    for i in reversed(range(depth)):
+        found[i], found[depth + i] = layers[i].swapaxes(1, 2) @ error, error.sum(1, keepdims=True)
+        if i:
+            error = (error @ parameters[i].swapaxes(1, 2)) * (layers[i] > 0)
+    return found
+
+
+def trained(comm: Any, row: Row, known: Data, epochs: int, shards: str) -> Outcome:
+    """All models, by one way to average."""
+    models, count = known.digits.shape
+    parameters, depth, began = weights(models), len(LAYERS) - 1, time.perf_counter()
+    speeds = [np.zeros_like(one) for one in parameters]
+    compressor = None if row.method is None else Compressor(comm, row.method(), row.feedback)
+    keys = [f"{layer}.{model}" for layer in range(depth) for model in range(models)]
+    dice = [np.random.default_rng([11, model]) for model in range(models)]
+    share, steps, which, sent = count // comm.size, count // (EACH * comm.size), np.arange(models)[:, None], 0
+    for epoch in range(epochs):
+        rate = RATE * (1 if epoch < FALLS * epochs else 0.1)
+        if shards == "sorted":  # each rank draws of its own share
+            first = comm.rank * share
+            orders = np.stack([first + d.permuted(np.tile(np.arange(share), (comm.size, 1)), axis=1)[comm.rank]
+                               for d in dice])  # fmt: skip
+        else:
+            orders = np.stack([d.permutation(count)[comm.rank :: comm.size] for d in dice])
+        for step in range(steps):
+            taken = orders[:, step * EACH : (step + 1) * EACH]
+            found = gradients(parameters, known.images[which, taken], known.digits[which, taken])
+            sent += _average(comm, compressor, keys, found, rate)
+            for parameter, speed, gradient in zip(parameters, speeds, found, strict=True):
+                speed *= row.momentum
+                speed += gradient
+                parameter -= rate * speed
+    right = forward(parameters, known.tests)[-1].argmax(-1) == known.answers
+    losses = -np.take_along_axis(forward(parameters, known.images)[-1], known.digits[..., None], -1)
+    bits = 8 * sent / (epochs * steps * sum(one.size for one in parameters))
+    return Outcome(100 * right.mean(1), float(losses.mean()), bits, time.perf_counter() - began)
+
+
+def _average(
+    comm: Any, compressor: Compressor | None, keys: Sequence[str], found: list[Array], rate: float
+) -> int:
+    """The gradients of all ranks, in place.  Returns the bytes that they are on the wire."""
+    depth = len(found) // 2
+    dense = found[depth:] if compressor else found
+    whole = comm.allreduce(np.concatenate([one.reshape(-1) for one in dense]), "avg")
+    for one, part in zip(dense, np.split(whole, np.cumsum([one.size for one in dense])[:-1]), strict=True):
+        one[...] = part.reshape(one.shape)
+    if compressor is None:
+        return int(whole.nbytes)
+    compressor.allreduce_all([one for layer in found[:depth] for one in layer], keys, lr=rate)
+    return int(whole.nbytes) + sum(compressor.stats(key).sent for key in keys)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = __doc__.split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.compression.parity", description=words)
+    parser.add_argument("--shards", choices=["iid", "sorted"], default="iid", help="of the images to train with")
+    parser.add_argument("--rows", default=",".join(ROWS), help="which ways, by name, with commas")
+    parser.add_argument("--models", type=int, default=FOLDS * SEEDS, help="1 to 25 (25)")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    options = parser.parse_args(argv)
+    names = options.rows.split(",")
+    if wrong := [name for name in names if name not in ROWS]:
+        raise ArgumentError(f"{wrong[0]!r} is no row; {choices(wrong[0], ROWS)}")
+    comm = hocket.init()
+    known = data(options.models, options.shards)
+    if comm.rank == 0:
+        print(f"# {options.models} models, {comm.size} ranks, {options.shards} shards, {options.epochs} epochs")
+        print("| method | accuracy, % | loss in training | bits of a parameter | ratio | s |")
+        print("|---|---|---|---|---|---|")
+    for name in names:
+        made = trained(comm, ROWS[name], known, options.epochs, options.shards)
+        if comm.rank == 0:
+            spread = f"{made.accuracy.mean():.2f} ± {made.accuracy.std():.2f}"
+            cost = f"{made.bits:.2f} | {32 / made.bits:.1f} | {made.seconds:.0f}"
+            print(f"| {name} | {spread} | {made.loss:.4f} | {cost} |", flush=True)
+    comm.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What a Compressor keeps for each key: what it owes, what its method keeps, and what the calls have cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hocket.compression.method import Array, Kept
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the calls with one key have cost and lost."""
+
+    calls: int = 0
+    nbytes: int = 0
+    """Of a vector, as float32 ..."""
+    sent: int = 0
+    """... and on the wire."""
+    seconds: float = 0.0
+    """Of all calls."""
+    error: float = 0.0
+    """Of the last call: the length of what this rank did not send, as a part of that of what it had to."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller a vector is on the wire."""
+        return self.nbytes / self.sent if self.sent else 1.0
+
+
+@dataclass
+class Entry:
+    """What a rank keeps for a key."""
+
+    shape: tuple[int, ...]
+    residual: Array
+    """What this rank still has to send."""
+    lr: float | None = None
+    steps: int = 0
+    kept: Kept = field(default_factory=dict)
+    stats: Stats = Stats()
+    sharded: bool = False
+    """Are the vectors' rows the ranks'?  Then another number of ranks makes them other vectors."""
+
+    def saved(self) -> dict[str, Any]:
+        """Arrays and numbers."""
+        return {
+            "shape": list(self.shape), "residual": self.residual.copy(), "lr": self.lr, "steps": self.steps,
+            "kept": dict(self.kept), "sharded": self.sharded,
+        }  # fmt: skip
+
+
+def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> Entry:
+    """One entry, that owes what all of these owe, times `factor`."""
+    residual = np.asarray(sum(np.asarray(one["residual"], np.float32) for one in saved) * np.float32(factor))
+    first = saved[0]
+    kept, sharded = dict(first["kept"]), first["sharded"]
+    return Entry(tuple(first["shape"]), residual, first["lr"], first["steps"], kept, sharded=sharded)

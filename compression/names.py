@@ -1,0 +1,58 @@
+"""The methods by name: "int8", "topk:0.01", "powersgd:4"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hocket.compression.adasum import AdaSum
+from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
+from hocket.compression.low_rank import PowerSGD
+from hocket.compression.method import Method
+from hocket.compression.sparse import NonZero, RandomK, Threshold, TopK
+from hocket.compression.stateful import DGC, EF21
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import Codec
+
+PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
+"""Methods without a number."""
+WITH_NUMBER: dict[str, Callable[[str], Method]] = {
+    "topk": lambda text: _with_words(TopK, text), "threshold": lambda text: _with_words(Threshold, text),
+    "randomk": lambda text: RandomK(float(text)), "powersgd": lambda text: PowerSGD(int(text)),
+    "doublesqueeze": DoubleSqueeze, "nonzero": lambda text: NonZero(int(text)),
+    "dgc": lambda text: _with_words(DGC, text), "ef21": lambda text: EF21(resolved(text)),
+}  # fmt: skip
+"""What stands before the colon of a method's name."""
+
+
+def _with_words(make: Callable[..., Method], text: str) -> Method:
+    """A number; then, if wished, a whole one, and what values are sent as: "0.01:4096:fp16"."""
+    number, *words = text.split(":")
+    chunk = [int(word) for word in words if word.isdigit()]
+    codec = [word for word in words if not word.isdigit()]
+    if len(chunk) > 1 or len(codec) > 1 or (chunk and make is not TopK):
+        raise ArgumentError(f"{text!r} is too much: NUMBER[:CHUNK][:fp16], the chunk of top-k only")
+    more: dict[str, Any] = {"chunk": chunk[0]} if chunk else {}
+    return make(float(number), codec=codec[0] if codec else None, **more)
+
+
+def resolved(method: str | Codec | Method) -> Method:
+    """The method of this name."""
+    if isinstance(method, Codec):
+        return Coded(method)
+    if not isinstance(method, str):
+        return method
+    if method in BY_NAME:
+        return Coded(method)
+    if method in PLAIN:
+        return PLAIN[method]()
+    kind, colon, rest = method.partition(":")
+    if not colon or kind not in WITH_NUMBER:
+        known = [*BY_NAME, *PLAIN, *(f"{name}:..." for name in WITH_NUMBER)]
+        raise ArgumentError(f"{method!r} is no method; known: {', '.join(known)}")
+    try:
+        return WITH_NUMBER[kind](rest)
+    except ArgumentError:
+        raise
+    except ValueError:
+        raise ArgumentError(f"{method!r}: {rest!r} is no number") from None
