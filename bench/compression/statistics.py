@@ -38,7 +38,8 @@ class Law(NamedTuple):
     """What a paper says of a codec: of a vector, the variance of its encoding and the mean that it has."""
 
     codec: Codec
-    variance: Callable[[Array], float]
+    variance: Callable[[Array], Array]
+    """Of each element."""
     bound: float
     """Of the variance, as a part of the squared length; infinity: it has none."""
     most: float = float(COUNT)
@@ -46,12 +47,12 @@ class Law(NamedTuple):
     mean: Callable[[Array], Array] = lambda x: x
 
 
-def _between(x: Array, below: Array, above: Array) -> float:
+def _between(x: Array, below: Array, above: Array) -> Array:
     """Of elements that become one of two values with x as the mean."""
-    return float(((x - below) * (above - x)).sum())
+    return np.asarray((x - below) * (above - x))
 
 
-def _levels(x: Array, step: float) -> float:
+def _levels(x: Array, step: float) -> Array:
     below = np.floor(np.abs(x) / step) * step
     return _between(np.abs(x), below, below + step)
 
@@ -74,7 +75,7 @@ def _terngrad(clip: float) -> Law:
 
 
 def _natural() -> Law:
-    def variance(x: Array) -> float:
+    def variance(x: Array) -> Array:
         below = np.exp2(np.floor(np.log2(np.abs(x))))
         return _between(np.abs(x), below, 2 * below)
 
@@ -104,12 +105,12 @@ def found(law: Law, draws: int = DRAWS) -> Found:
         reduce.decode_array(y, wire, law.codec)
         off = y - right
         mean, square, filled = mean + off, square + off * off, filled + int(np.count_nonzero(y))
-    error = np.sqrt(np.maximum(square / draws - (mean / draws) ** 2, 1e-30) / draws)
-    length = float(right @ right)
+    exact, length = law.variance(x.astype(float)), float(right @ right)
+    error = np.sqrt(np.maximum(exact, 1e-30) / draws)
     # Where rounding moves nothing, float32 still differs from the exact mean by its own precision.
     bias = np.maximum(np.abs(mean / draws) - 1e-6 * np.abs(right).max(), 0) / error
     return Found(
-        float(bias.max()), float(square.sum()) / draws / length, law.variance(x.astype(float)) / length, law.bound,
+        float(bias.max()), float(square.sum()) / draws / length, float(exact.sum()) / length, law.bound,
         filled / draws, law.most, 8 * wire.size / COUNT,
     )  # fmt: skip
 

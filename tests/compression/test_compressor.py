@@ -247,7 +247,7 @@ def parameters_that_change_little(comm: Communicator) -> None:
             if step == 5:
                 again.load_state_dict(c.state_dict())
         assert off < {"int8": 1e-6, "sign": 0.03}[codec]
-        assert c.stats("w").ratio > 3
+        assert c.stats("w").ratio > 2  # of two blocks, one nearly empty
         for _ in range(2):
             last = again.allgather(weights[comm.rank], "w", np.empty((p, 300), np.float32))
         assert np.array_equal(last, out)
