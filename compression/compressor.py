@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import math
 import reprlib
@@ -15,7 +16,7 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.compression.entries import Entry, Stats, loaded
-from hocket.compression.method import Array, Averaged, Batch, Method
+from hocket.compression.method import Array, Averaged, Batch, Method, chunks
 from hocket.compression.names import resolved
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
@@ -139,28 +140,32 @@ class Compressor:
     ) -> None:
         """Keep what a call leaves; nothing, and a result of NaN, if that is not finite, which all ranks find alike."""
         entry.steps += 1
-        error = entry.stats.error
-        if math.isfinite(_square(result)):
-            error = math.sqrt(_square(left) / (length or 1.0))
-            entry.kept, entry.lr = made.kept, lr
+        finite = math.isfinite(_square(result)) if made.finite is None else made.finite
+        if finite:
+            entry.kept, entry.lr, entry.length = made.kept, lr, length
             if self.feedback:
                 entry.residual[...] = left
+            else:
+                entry.left = _square(left)
         else:
             result[...] = np.nan
         calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
-        entry.stats = Stats(calls, left.nbytes, made.nbytes, seconds, error)
+        entry.stats = Stats(calls, left.nbytes, made.nbytes, seconds, entry.stats.error)
 
     def _owing(self, array: Array, entry: Entry, vector: Array, lr: float | None) -> float:
         """Make `vector` what is to be sent: `array`, and what is owed.  Returns the square of its length."""
-        factor = self.decay * (entry.lr / lr if lr and entry.lr else 1.0)
-        if not self.feedback:
-            vector[...] = array
-        elif factor == 1:
-            np.add(array, entry.residual, out=vector)
-        else:
-            np.multiply(entry.residual, np.float32(factor), out=vector)
-            vector += array
-        square = _square(vector)
+        factor = np.float32(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
+        new, owed, whole = (each.reshape(-1) for each in (array, entry.residual, vector))
+        square = 0.0
+        for one in chunks(whole.size):
+            if not self.feedback:
+                whole[one] = new[one]
+            elif factor == 1:
+                np.add(new[one], owed[one], out=whole[one])
+            else:
+                np.multiply(owed[one], factor, out=whole[one])
+                whole[one] += new[one]
+            square += _square(whole[one])  # while it is near
         if not math.isfinite(square):
             vector[...] = np.nan  # a part might not be sent, and stay
         return square
@@ -176,7 +181,11 @@ class Compressor:
         """Of the calls with this key."""
         if key not in self._entries:
             raise ArgumentError(f"no call had the key {key!r}; {choices(key, self._entries)}")
-        return self._entries[key].stats
+        entry = self._entries[key]
+        if entry.length is None:
+            return entry.stats
+        left = _square(entry.residual) if self.feedback else entry.left
+        return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.length or 1.0)))
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must keep to go on as if nothing had happened: arrays and numbers, for any checkpoint."""

@@ -56,7 +56,8 @@ class PowerSGD(Method):
             # A direction that met nothing stays as it is: multiplied by zero it would never find anything again.
             lost = ~np.abs(q).any(0)
             kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
-            made.append(Averaged(kept, p.nbytes + q.nbytes))
+            finite = bool(np.isfinite(p).all() and np.isfinite(q).all())
+            made.append(Averaged(kept, p.nbytes + q.nbytes, finite))
         return made
 
     def _matrix(self, vector: Array) -> Array:

@@ -22,6 +22,8 @@ class Averaged(NamedTuple):
     kept: Kept
     nbytes: int
     """What a vector is on the wire."""
+    finite: bool | None = None
+    """Is all of the result?  None: who wants to know looks."""
 
 
 class Batch(NamedTuple):

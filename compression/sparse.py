@@ -35,12 +35,14 @@ def largest(x: Array, k: int) -> Array:
     Cost: one pass over x where a sample of it tells what is certainly too small; else a selection of all.
     """
     at = math.ceil(SAMPLE * k / x.size * 1.25 + 3 * math.sqrt(SAMPLE * k / x.size)) + 1
-    some = np.arange(x.size)
+    some = None
     if x.size > 8 * SAMPLE and at < SAMPLE // 4:
         sample = np.abs(x[:: x.size // SAMPLE])
         least = np.partition(sample, len(sample) - at)[len(sample) - at]
         above = not_below(x, least)
-        some = above if len(above) >= k else some
+        some = above if len(above) >= k else None
+    if some is None:
+        return np.sort(np.argpartition(np.abs(x), x.size - k)[x.size - k :])
     return some[np.sort(np.argpartition(np.abs(x[some]), len(some) - k)[len(some) - k :])]
 
 
@@ -84,12 +86,12 @@ class Sparse(Method):
             begin += part.size
         every = np.concatenate(of_each)
         mine = vectors.flat[every]
-        indices, values = comm.allreduce_sparse(every, mine, vectors.flat.size, codec=self.codec)
-        vectors.flat[every] = 0 if self.codec is None else mine - pairs.rounded(mine, self.codec)
-        results.flat[...] = 0
+        indices, values = comm.allreduce_sparse(every, mine, vectors.flat.size, codec=self.codec, out=results.flat)
         results.flat[indices] = values * np.float32(1 / comm.size)
+        vectors.flat[every] = 0 if self.codec is None else mine - pairs.rounded(mine, self.codec)
         each = pairs.itemsize(mine.dtype, self.codec)
-        return [Averaged({}, len(some) * each) for some in of_each]
+        finite = bool(np.isfinite(values).all()) or None  # if not, whose are not?
+        return [Averaged({}, len(some) * each, finite) for some in of_each]
 
 
 class TopK(Sparse):

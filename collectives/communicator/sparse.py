@@ -32,7 +32,7 @@ class Sum(NamedTuple):
 
 def allreduce_sparse(
     comm: Communicator, indices: Any, values: Any, n: int, algorithm: str | None, codec: str | None,
-    timeout: float | None,
+    timeout: float | None, out: Any = None,
 ) -> Sparse:  # fmt: skip
     """What `Communicator.allreduce_sparse` returns."""
     mine = _merged([_checked(indices, values, n)])
@@ -42,6 +42,8 @@ def allreduce_sparse(
         raise ArgumentError(f"codec={codec!r}: allreduce_sparse has {' and '.join(HALVES)}, of float32 values")
     way = WAYS.index(algorithm) if algorithm else -1
     half = HALVES.index(codec) if codec else -1
+    if out is not None and not (out.shape == (n,) and out.dtype == mine[1].dtype and out.flags.writeable):
+        raise ArgumentError(f"out must be a writable vector of {n} {mine[1].dtype}, got {out.dtype}{list(out.shape)}")
     rows = packed(mine, 0, codec)
     told = comm.allgather(np.array([[len(rows), n, mine[1].dtype.num, way, half]]), timeout=timeout)
     if (told[:, 1:] != told[0, 1:]).any():
@@ -50,9 +52,24 @@ def allreduce_sparse(
             + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in enumerate(told))
         )
     call, counts = Sum(comm, n, mine[1].dtype, codec, timeout), told[:, 0].tolist()
-    way_of = {"split": _by_regions, "dense": _by_vector}
     chosen = algorithm or _chosen(call, sum(counts))
-    return _merged(_gathered(call, rows, counts)) if chosen == "allgather" else way_of[chosen](call, mine)
+    if chosen == "allgather":
+        parts = _gathered(call, rows, counts)
+        return _merged(parts) if out is None else _into(out, parts)
+    found = {"split": _by_regions, "dense": _by_vector}[chosen](call, mine)
+    return found if out is None else _into(out, [found])
+
+
+def _into(out: Array, parts: Sequence[Sparse]) -> Sparse:
+    """Their sum as a vector, in which values are found without being sorted."""
+    out[...] = 0
+    for indices, values in parts:  # in each, every index is there once
+        out[indices] += values
+    there = np.zeros(len(out), bool)
+    for indices, _ in parts:
+        there[indices] = True
+    found = np.flatnonzero(there)
+    return found, out[found]
 
 
 def _chosen(call: Sum, total: int) -> str:

@@ -42,6 +42,9 @@ def sums(comm: Communicator) -> None:
             indices, values = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec)
             assert values.dtype == dtype and np.array_equal(indices, np.flatnonzero(there)), (way, n)
             assert np.array_equal(values, right[indices]), (way, n)
+            out = np.full(n, 7, dtype)
+            found = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec, out=out)
+            assert np.array_equal(out, right) and np.array_equal(found[0], indices), (way, n)
 
 
 def same_bits(comm: Communicator) -> None:
@@ -70,6 +73,8 @@ def wrong(comm: Communicator) -> None:
     for codec, values in (("int8", one), ("fp16", np.ones(1))):
         with pytest.raises(ArgumentError, match="has fp16 and bf16, of float32"):
             comm.allreduce_sparse([0], values, 3, codec=codec)
+    with pytest.raises(ArgumentError, match=r"out must be a writable vector of 3 float32, got float64\[3\]"):
+        comm.allreduce_sparse([0], one, 3, out=np.ones(3))
     with pytest.raises(ArgumentError, match="did you mean 'split'"):
         comm.allreduce_sparse([0], one, 3, "splt")
     if comm.size > 1:
