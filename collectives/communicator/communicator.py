@@ -131,11 +131,11 @@ class Communicator(ShortWay):
     def reduce_scatterv(
         self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any",
+        order: str = "any", codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
         what = "reduce_scatter", x, out, op, 0, _given(counts)
-        return self._call(*what, async_op, timeout, algorithm, transport, order)
+        return self._call(*what, async_op, timeout, algorithm, transport, order, codec)
 
     def scan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -178,9 +178,11 @@ class Communicator(ShortWay):
     def allgatherv(
         self, x: Any, counts: Sequence[int], out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """allgather with counts[r] rows from rank r; all ranks give the same counts."""
-        return self._call("allgather", x, out, None, 0, _given(counts), async_op, timeout, algorithm, transport, "any")
+        what = "allgather", x, out, None, 0, _given(counts)
+        return self._call(*what, async_op, timeout, algorithm, transport, "any", codec)
 
     def gather(
         self, x: Any, root: int = 0, out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -227,11 +229,11 @@ class Communicator(ShortWay):
     def alltoallv(
         self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None,
         async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
-        transport: str | None = None,
+        transport: str | None = None, codec: str | Codec | None = None,
     ) -> Any:  # fmt: skip
         """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
         what = "alltoall", x, out, None, 0, (_given(send_counts, "send_counts"), _given(recv_counts, "recv_counts"))
-        return self._call(*what, async_op, timeout, algorithm, transport, "any")
+        return self._call(*what, async_op, timeout, algorithm, transport, "any", codec)
 
     def allreduce_sparse(
         self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None,

@@ -24,6 +24,9 @@ LENGTHS = (0, 1, 7, 4099, 300_007)
 """Nothing, less than ranks, odd and a short last block, and enough for segments."""
 
 
+PARAMETRISED = (Int8(64), Int(3), Sign(64), OneBit(), Natural(rounding="nearest"))
+
+
 def vector(rank: int, n: int) -> Array:
     return np.random.default_rng(100 * rank + n % 97).standard_normal(n).astype(np.float32)
 
@@ -77,6 +80,24 @@ def moved(comm: Communicator) -> None:
             same(part, sent(sum(blocks[1:], blocks[0]), codec) if p > 1 else blocks[0], f"reduce_scatter, {n}")
 
 
+def ragged(comm: Communicator) -> None:
+    """The v-variants: each part begins with a block of its own."""
+    p, me = comm.size, comm.rank
+    counts = [(37 * r * r + 5) % 700 for r in range(p)]
+    ends = np.cumsum([0, *counts])
+    for codec in (*CODECS, *PARAMETRISED):
+        given = [vector(r, int(ends[-1])) for r in range(p)]
+        every = np.concatenate([sent(each[:n], codec) for each, n in zip(given, counts, strict=True)])
+        same(comm.allgatherv(given[me][: counts[me]], counts, codec=codec), every, f"allgatherv, {codec}")
+        mine = slice(ends[me], ends[me + 1])
+        blocks = [sent(each[mine], codec) for each in given]
+        part = comm.reduce_scatterv(given[me], counts, codec=codec, algorithm="direct")
+        right = sent(functools.reduce(np.add, blocks), codec) if p > 1 else blocks[0]
+        same(part, right, f"reduce_scatterv, {codec}")
+        come = comm.alltoallv(given[me], counts, [counts[me]] * p, codec=codec)
+        same(come, np.concatenate(blocks), f"alltoallv, {codec}")
+
+
 def asynchronous(comm: Communicator) -> None:
     p = comm.size
     how: dict[str, Any] = {"codec": "bf16", "async_op": True, "algorithm": "direct"}
@@ -88,7 +109,6 @@ def asynchronous(comm: Communicator) -> None:
     assert (plain == p).all()
 
 
-PARAMETRISED = (Int8(64), Int(3), Sign(64), OneBit(), Natural(rounding="nearest"))
 RANDOM = (
     Int4(rounding="stochastic"), QSGD(4), QSGD(22, norm="l2"), TernGrad(float("inf")), Natural(),
     Int8(64, "stochastic", 5),
@@ -222,6 +242,7 @@ def read_only(comm: Communicator) -> None:
 def wrong(comm: Communicator) -> None:
     """Refused on this rank alone, before anybody is disturbed."""
     x = np.ones(8, np.float32)
+    first, come = [8, *[0] * (comm.size - 1)], [8 * (comm.rank == 0)] * comm.size
     for call, text in (
         (lambda: comm.allreduce(x, codec="bf61"), "'bf61' is no codec; known: fp16, bf16, .* did you mean 'bf16'"),
         (lambda: comm.allreduce(x, codec=16), "codec=16 is neither a name nor made by hocket.compression"),
@@ -229,6 +250,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: comm.allreduce(np.ones(8, int), codec="fp16"), "takes float32, got int64"),
         (lambda: comm.allreduce(x, "max", codec="fp16"), "the ops sum and avg, not with 'max'"),
         (lambda: comm.allreduce(x, np.add, codec="fp16"), "the ops sum and avg"),
+        (lambda: comm.alltoallv(x, first, come, codec="auto"), "name a codec for alltoallv"),
     ):
         with pytest.raises(ArgumentError, match=text):
             call()
@@ -236,8 +258,8 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, moved, parametrised, only_between_hosts, rounded_at_random, chosen, asynchronous, special, bytes_are_fewer,
-    read_only, wrong,
+    sums, moved, parametrised, only_between_hosts, rounded_at_random, chosen, ragged, asynchronous, special,
+    bytes_are_fewer, read_only, wrong,
 )  # fmt: skip
 
 
