@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -142,22 +143,37 @@ class DoubleSqueeze(Method):
         return f"doublesqueeze:{self.codec.name}"
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """Two calls for all.  Row r is what rank r owns: of each vector a part."""
         codec, p = self.codec, comm.size
-        each = self._part(vector.size, p)
-        padded = np.zeros(p * each, np.float32)
-        padded[: vector.size] = vector.reshape(-1)
-        wire = take(padded, codec, seed << 32 | comm.rank)
-        vector[...] = padded[: vector.size].reshape(vector.shape)
+        each = [self._part(vector.size, p) for vector in vectors.parts]
+        ends = np.cumsum([0, *each])
+        rows = np.zeros((p, ends[-1]), np.float32)
+        columns = [rows[:, begin:end] for begin, end in itertools.pairwise(ends)]
+        for part, vector in zip(columns, vectors.parts, strict=True):
+            _spread(part, vector)
+        wire = take(rows.reshape(-1), codec, seeds[0] << 32 | comm.rank)
+        for part, vector in zip(columns, vectors.parts, strict=True):
+            _gather(vector, part)
         came = comm.alltoall(wire).reshape(p, -1)
-        mine = decode(came[0], codec, each)
+        mine = decode(came[0], codec, ends[-1])
         for one in came[1:]:
-            mine += decode(one, codec, each)
+            mine += decode(one, codec, ends[-1])
         mine *= np.float32(1 / p)
-        if "owned" in kept:
-            mine += kept["owned"]
-        code = take(mine, codec, seed << 32 | comm.rank | 1 << 31)
-        result[...] = decode(comm.allgather(code), codec, p * each)[: vector.size].reshape(vector.shape)
-        return Averaged({"owned": mine}, wire.nbytes)
+        owned = np.split(mine, ends[1:-1])
+        for part, kept in zip(owned, kepts, strict=True):
+            if "owned" in kept:
+                part += kept["owned"]
+        code = take(mine, codec, seeds[0] << 32 | comm.rank | 1 << 31)
+        rows[...] = decode(comm.allgather(code), codec, rows.size).reshape(rows.shape)
+        for column, result in zip(columns, results.parts, strict=True):
+            _gather(result, column)
+        of_block = codec.itemsize / codec.block
+        return [Averaged({"owned": part.copy()}, int(p * part.size * of_block)) for part in owned]
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         if not all("owned" in kept for kept in kepts):
@@ -170,3 +186,19 @@ class DoubleSqueeze(Method):
     def _part(self, count: int, size: int) -> int:
         """Elements that each rank owns: whole blocks."""
         return -(-count // (size * self.codec.block)) * self.codec.block
+
+
+def _spread(rows: Array, vector: Array) -> None:
+    """Fill rows with a vector, one after the other; it may be shorter than they."""
+    flat, each = vector.reshape(-1), rows.shape[1]
+    for r in range(len(rows)):
+        part = flat[r * each : (r + 1) * each]
+        rows[r, : part.size] = part
+
+
+def _gather(vector: Array, rows: Array) -> None:
+    """Back again."""
+    flat, each = vector.reshape(-1), rows.shape[1]
+    for r in range(len(rows)):
+        part = flat[r * each : (r + 1) * each]
+        part[...] = rows[r, : part.size]

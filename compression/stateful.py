@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Kept, Method
+from hocket.compression.method import Array, Averaged, Batch, Kept, Method
 from hocket.compression.sparse import TopK, checked
 from hocket.errors import ArgumentError
+
+NOTHING = np.zeros(1, np.float32)
 
 
 class EF21(Method):
@@ -31,18 +33,35 @@ class EF21(Method):
         return f"ef21:{self.method.name}"
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        if "mine" not in kept:
-            comm.allreduce(vector, "avg", result)
-            state, nbytes = {"mine": vector.copy(), "mean": result.copy()}, vector.nbytes
+        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """All together, where all have had a first call, or none."""
+        if len({"mine" in kept for kept in kepts}) > 1:
+            return super().average_all(comm, vectors, results, kepts, seeds)
+        if "mine" not in kepts[0]:
+            comm.allreduce(vectors.flat, "avg", results.flat)
+            changes = Batch.of(np.zeros(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
+            made = [Averaged({}, vector.nbytes) for vector in vectors.parts]
         else:
-            inner = {name.partition(".")[2]: array for name, array in kept.items() if name.startswith("of.")}
-            change = vector - kept["mine"]
-            made = self.method.average(comm, change, result, inner, seed)
-            result += kept["mean"]
-            state, nbytes = {"mine": vector - change, "mean": result.copy()}, made.nbytes
-            state |= {f"of.{name}": array for name, array in made.kept.items()}
-        vector[...] = 0
-        return Averaged(state, nbytes)
+            changes = Batch.of(np.empty(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
+            for change, vector, kept in zip(changes.parts, vectors.parts, kepts, strict=True):
+                np.subtract(vector, kept["mine"], out=change)
+            inner = [
+                {name.partition(".")[2]: array for name, array in kept.items() if name.startswith("of.")}
+                for kept in kepts
+            ]
+            made = self.method.average_all(comm, changes, results, inner, seeds)
+            for result, kept in zip(results.parts, kepts, strict=True):
+                result += kept["mean"]
+        states = []
+        for vector, change, result, one in zip(vectors.parts, changes.parts, results.parts, made, strict=True):
+            state = {"mine": vector - change, "mean": result.copy()}
+            states.append(Averaged(state | {f"of.{name}": array for name, array in one.kept.items()}, one.nbytes))
+        vectors.flat[...] = 0
+        return states
 
 
 class DGC(Method):
@@ -74,23 +93,40 @@ class DGC(Method):
         return f"dgc:{self.density:g}" + (f":{self.codec}" if self.codec else "")
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        step = int(kept["step"][0]) if kept else 0
-        u, v = (kept[name] if kept else np.zeros_like(vector) for name in ("u", "v"))
-        gradient = vector
-        if self.clip is not None:
-            most, length = self.clip / math.sqrt(comm.size), float(np.linalg.norm(vector))
-            gradient = vector * np.float32(most / length) if length > most else vector
-        m = np.float32(self.momentum)
-        u = m * (u + gradient) if self.nesterov else m * u + gradient
-        v = v + (u + gradient if self.nesterov else u)
-        early = step // self.every
-        before = v.copy()
-        density = self.warmup[early] if early < len(self.warmup) else self.density
-        made = TopK(density, codec=self.codec).average(comm, v, result, {}, seed)
+        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """All together, where all have had as many calls."""
+        steps = {int(kept["step"][0]) if kept else 0 for kept in kepts}
+        if len(steps) > 1:
+            return super().average_all(comm, vectors, results, kepts, seeds)
+        step, m = steps.pop(), np.float32(self.momentum)
+        shapes = [one.shape for one in vectors.parts]
+        us, vs = (Batch.of(np.empty(vectors.flat.size, np.float32), shapes) for _ in range(2))
+        for vector, u, v, kept in zip(vectors.parts, us.parts, vs.parts, kepts, strict=True):
+            gradient, before = self._clipped(vector, comm.size), kept or {"u": NOTHING, "v": NOTHING}
+            u[...] = m * (before["u"] + gradient) if self.nesterov else m * before["u"] + gradient
+            v[...] = before["v"] + (u + gradient if self.nesterov else u)
+        density = self.density
+        if step // self.every < len(self.warmup):
+            density = self.warmup[step // self.every]
+        whole = vs.flat.copy()
+        made = TopK(density, codec=self.codec).average_all(comm, vs, results, kepts, seeds)
         if self.masking:
-            u = np.where(before != v, np.float32(0), u)
-        vector[...] = 0
-        return Averaged({"step": np.array([step + 1]), "u": u, "v": v}, made.nbytes)
+            us.flat[whole != vs.flat] = 0
+        vectors.flat[...] = 0
+        return [
+            Averaged({"step": np.array([step + 1]), "u": u.copy(), "v": v.copy()}, one.nbytes)
+            for u, v, one in zip(us.parts, vs.parts, made, strict=True)
+        ]
+
+    def _clipped(self, vector: Array, size: int) -> Array:
+        if self.clip is None:
+            return vector
+        most, length = self.clip / math.sqrt(size), float(np.linalg.norm(vector))
+        return vector * np.float32(most / length) if length > most else vector
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         """What has gathered is shared out as what is owed is; an average divides by another number now."""

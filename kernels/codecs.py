@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-WHOLE, FP8, SIGN, ONEBIT, NATURAL = range(5)
+WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16 = range(7)
 MAX, L2 = range(2)
 
 
@@ -40,3 +40,5 @@ CODECS: tuple[Codec, ...] = (
     Codec("sign", SIGN, 256, 36, 1),
 )
 """Those that have a name of their own."""
+HALVES = {"float16": Codec("fp16", F16, 64, 128, 16), "bfloat16": Codec("bf16", BF16, 64, 128, 16)}
+"""Those dtypes as codecs, for calls that encode only in some of their steps."""

@@ -68,15 +68,17 @@ ROWS = {
     "topk 1% alone": Row(lambda: TopK(0.01), feedback=False),
     "topk 1%": Row(lambda: TopK(0.01)),
     "ef21 topk 1%": Row(lambda: EF21(TopK(0.01))),
+    "ef21 topk 10%": Row(lambda: EF21(TopK(0.1))),
     "dgc 0.1%": Row(lambda: _sparse_dgc((0.25, 0.063, 0.0156, 0.004)), momentum=0.0),
     "dgc 0.1% cold": Row(lambda: _sparse_dgc(()), momentum=0.0),
     "powersgd 1": Row(lambda: PowerSGD(1)),
     "powersgd 4": Row(lambda: PowerSGD(4)),
 }
 
-IID = [name for name in ROWS if name not in ("int4", "sign alone", "topk 1% alone", "dgc 0.1% cold")]
+IID = [name for name in ROWS if name not in ("int4", "sign alone", "topk 1% alone", "ef21 topk 1%")]
 SORTED = [
-    "float32", "sign alone", "doublesqueeze sign", "topk 1% alone", "topk 1%", "ef21 topk 1%", "powersgd 1", "terngrad",
+    "float32", "sign alone", "doublesqueeze sign", "topk 1% alone", "topk 1%", "ef21 topk 10%", "powersgd 1",
+    "terngrad",
 ]  # fmt: skip
 """The rows of each table, unless others are asked for."""
 

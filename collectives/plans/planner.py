@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import zlib
 from typing import Any
@@ -28,7 +29,7 @@ from hocket.collectives.plans.lower import lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import Codec
+from hocket.kernels.codecs import HALVES, Codec
 from hocket.kernels.dtypes import DType
 
 NO_OP = Resolved("", -1)
@@ -58,6 +59,8 @@ class Planner:
             raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
+        if algorithm.far is not None and isinstance(call.encoded, DType):
+            call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, options, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
@@ -225,7 +228,7 @@ def _applied(factor: float | None, taken: DType | None = None, made: DType | Non
 
 
 def _far(algorithm: Algorithm, call: Call, size: int) -> range | None:
-    """The steps that a codec of blocks is for; None: all."""
+    """The steps that the codec is for; None: all."""
     return algorithm.far(size) if isinstance(call.wire, Codec) and algorithm.far is not None else None
 
 

@@ -64,6 +64,8 @@ HK_CODEC(fp8)
 HK_CODEC(sign)
 HK_CODEC(onebit)
 HK_CODEC(natural)
+HK_CODEC(f16)
+HK_CODEC(bf16)
 
 /* Without their parameters. */
 static const hk_codec AT(hk_codecs)[HK_CODE_COUNT] = {
@@ -72,6 +74,8 @@ static const hk_codec AT(hk_codecs)[HK_CODE_COUNT] = {
     [HK_CODE_SIGN] = {AT(encode_sign), AT(decode_sign), AT(fold_sign)},
     [HK_CODE_ONEBIT] = {AT(encode_onebit), AT(decode_onebit), AT(fold_onebit)},
     [HK_CODE_NATURAL] = {AT(encode_natural), AT(decode_natural), AT(fold_natural)},
+    [HK_CODE_F16] = {AT(encode_f16), AT(decode_f16), AT(fold_f16)},
+    [HK_CODE_BF16] = {AT(encode_bf16), AT(decode_bf16), AT(fold_bf16)},
 };
 
 #undef HK_CODEC

@@ -30,7 +30,7 @@ struct hk_codec {
     float clip;         /* whole numbers: at so many times the block's root mean square; 0: nowhere */
 };
 
-enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_COUNT };
+enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_F16, HK_CODE_BF16, HK_CODE_COUNT };
 
 enum hk_norm { HK_NORM_MAX, HK_NORM_L2 };
 

@@ -1,4 +1,4 @@
-/* Floats of 8 bits with a common scale: fp8, and natural compression; once per level, as table.h.
+/* Floats of 8 bits with a common scale: fp8, and natural compression; and halves without one; once per level, as table.h.
  *
  * An element is the scale, a float32, and a byte for each float.  fp8: the scale is the block's largest magnitude / 448, a
  * byte is x / scale as e4m3fn, rounded to nearest, ties to even (kernels/gpu/quantise.cuh has the same law).  natural: the
@@ -6,7 +6,9 @@
  * scale * 2^(e - 127), and for zero if it is 0; it is one of the two powers of two around x, the nearer one or `stochastic`:
  * then x is the mean of what may come.
  *
- * A block of zeros has scale 0 and codes 0.  A block that holds a NaN or an infinity comes back as NaN. */
+ * A block of zeros has scale 0 and codes 0.  A block that holds a NaN or an infinity comes back as NaN.
+ *
+ * f16 and bf16 are those dtypes (convert.h), for calls that encode only in some of their steps. */
 #ifndef HOCKET_KERNELS_CODEC_FLOATS_H
 #define HOCKET_KERNELS_CODEC_FLOATS_H
 
@@ -74,3 +76,15 @@ static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restri
     for (size_t i = 0; i < block; i++)
         x[i] = hk_float((codes[i] & 0x7fu) << 23 | (codes[i] & 0x80u) << 24) * scale;
 }
+
+#define HK_HALF(TYPE)                                                                                               \
+    static void AT(put_##TYPE)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice d) { \
+        (void)n, (void)d;                                                                                           \
+        AT(narrow_##TYPE)(out, x, c->block, 1);                                                                     \
+    }                                                                                                               \
+    static void AT(get_##TYPE)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {                       \
+        AT(widen_##TYPE)(x, in, c->block, 1);                                                                       \
+    }
+HK_HALF(f16)
+HK_HALF(bf16)
+#undef HK_HALF

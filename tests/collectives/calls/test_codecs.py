@@ -138,8 +138,8 @@ GROUPS = {4: (((0, 1), (2, 3)), ((0, 2, 3), (1,)), ((0,), (1,), (2,), (3,))), 3:
 def only_between_hosts(comm: Communicator) -> None:
     """Inside a host nothing is rounded: what the hosts' sums lose is one encoding of each, and one of the result."""
     me, p = comm.rank, comm.size
-    short = itertools.product(GROUPS.get(p, ()), (*BLOCKS, *PARAMETRISED), LENGTHS[1:-1])
-    long = itertools.product(GROUPS.get(p, ()), ("int8", Int(3)), LENGTHS[-1:])  # in segments
+    short = itertools.product(GROUPS.get(p, ()), (*CODECS, *PARAMETRISED), LENGTHS[1:-1])
+    long = itertools.product(GROUPS.get(p, ()), ("bf16", "int8", Int(3)), LENGTHS[-1:])  # in segments
     for groups, codec, n in (*short, *long):
         given = [vector(r, p * n) for r in range(p)]
 
