@@ -1,4 +1,18 @@
-"""Methods with state that send less: error feedback, sparse and low-rank sums, on the hub's public calls."""
+"""Methods with state that send less: error feedback, sparse and low-rank sums, on the hub's public calls.
+
+    method.py        what a method is
+    compressor.py    `Compressor`: vectors by key
+    entries.py       what it keeps for a key
+    names.py         the methods by name
+    codecs.py        codecs with parameters, for `codec=` too
+
+The methods:
+    dense.py         all elements, each with fewer bits
+    sparse.py        a few of the elements
+    low_rank.py      two thin matrices
+    stateful.py      those that keep more than what is owed
+    adasum.py        no fewer bits: gradients that agree are averaged, others added
+"""
 
 from hocket.compression.adasum import AdaSum
 from hocket.compression.codecs import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
