@@ -136,7 +136,9 @@ def forward(parameters: Sequence[Array], x: Array) -> list[Array]:
     layers, depth = [x], len(LAYERS) - 1
     for i in range(depth):
         x = layers[-1] @ parameters[i] + parameters[depth + i]
-        layers.append(np.maximum(x, 0) if i < depth - 1 else x - np.log(np.exp(x).sum(-1, keepdims=True)))
+        layers.append(np.maximum(x, 0))
+    x -= x.max(-1, keepdims=True)
+    layers[-1] = x - np.log(np.exp(x).sum(-1, keepdims=True))
     return layers
 
 
