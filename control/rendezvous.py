@@ -168,7 +168,8 @@ class Meet:
                 try:
                     return self._settle(self.knock(address))
                 except AuthError as why:
-                    last = stranger = str(why)
+                    if not (stranger and isinstance(why, encryption.Ended)):  # what was said tells more than an end
+                        last = stranger = str(why)
                     strangers += 1
                 except TransportError as why:
                     last = str(why)

@@ -11,6 +11,7 @@ import pytest
 from controlled import KEY, exchanged
 
 from hocket.control import hub, rendezvous
+from hocket.control.encryption import Ended
 from hocket.control.handshake import AuthError
 from hocket.control.link import ALIVE
 from hocket.errors import ArgumentError, TransportError
@@ -173,6 +174,20 @@ def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
     monkeypatch.setattr(meet, "knock", knock)
     monkeypatch.setattr(meet, "_settle", lambda session: "met")
     assert meet.find() == "met"
+
+
+def test_what_a_refusing_rank_0_said_outlives_its_end(monkeypatch):
+    """Rank 0 refuses this one, then gives up and only closes what comes: the error keeps its words."""
+    said = [AuthError("unknown ca"), Ended("closed")]
+
+    def knock(address):
+        raise said.pop(0) if len(said) > 1 else said[0]
+
+    meet = rendezvous.Meet(1, 2, [("tcp", "127.0.0.1", 1)], KEY, "job", 10, None)
+    monkeypatch.setattr(meet, "patience", 0.1)
+    monkeypatch.setattr(meet, "knock", knock)
+    with pytest.raises(AuthError, match="unknown ca"):
+        meet.find()
 
 
 def test_strangers_on_the_candidate_ports_do_not_confuse(start, ports):
