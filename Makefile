@@ -15,6 +15,9 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(shell find system kernels transports collectives frameworks -name "*.p[yx][xd]" -o -name "*.h")
 
+# A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare docs clean
 
 run: $(VENV)/run.stamp

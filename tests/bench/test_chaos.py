@@ -16,7 +16,7 @@ from hocket.bench.adversary.chaos_judge import LIMIT, MET, TIMEOUT, VERDICT, See
 from hocket.bench.adversary.chaos_rank import MEETING, PHASES
 from hocket.bench.adversary.trial import EMPTY
 
-SECONDS = 22
+SECONDS = 14
 
 
 def test_deaths(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from hocket.bench.adversary.fuzz_program import program
 from hocket.bench.adversary.fuzz_rounds import Call, Calls, Drop, Make, Messages, Settle
 from hocket.bench.adversary.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
 
-SECONDS = 20
+SECONDS = 12
 
 
 def test_programs(capsys: pytest.CaptureFixture[str]) -> None:

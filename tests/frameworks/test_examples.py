@@ -63,7 +63,7 @@ def quiet(ranks: int, example: str) -> str:
     """What its ranks print, started with the variables that torchrun sets; they must complain about nothing."""
     program = EXAMPLES / f"torch_{example}.py"
     source = f"""
-        import os, runpy, torch, hocket.torch
+        import os, runpy, torch._dynamo, hocket.torch
         os.environ |= {{"RANK": os.environ["HOCKET_RANK"], "LOCAL_RANK": os.environ["HOCKET_RANK"]}}
         runpy.run_path({str(program)!r}, run_name="__main__")
     """

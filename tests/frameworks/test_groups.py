@@ -85,6 +85,7 @@ def test_groups_beside_a_default_group_of_gloo(tmp_path: pathlib.Path) -> None:
 
 
 DETAIL = """
+dist.set_debug_level_from_env()  # as importing torch does; this process may have, before it got its environment
 start()
 assert dist.get_debug_level() == dist.DebugLevel.DETAIL
 group = dist.new_group()

@@ -14,8 +14,11 @@ from worlds import path_to
 
 CASES = {name: cases.CASES[name][0] for name in cases.order()}
 """Each case's number of ranks."""
-ALIKE = [name for name, size in CASES.items() if CASES.get(name.replace(f"-{size}", f"-{size + 1}"))]
-"""Those that run on one rank more too."""
+ALIKE = [
+    name for name, size in CASES.items()
+    if name.replace(f"-{size}", f"-{size - 1 if name.startswith('compile') else size + 1}") in CASES
+]  # fmt: skip
+"""Those that run on another number of ranks, too: on one more, or, where each rank compiles for seconds, on one less."""
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import warm
@@ -30,9 +31,10 @@ class Ended:
 
 AFTER_START = (
     "HOCKET_", "FAKE_CUDA", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK",
-    "LOCAL_RANK", "WORLD_SIZE",
+    "LOCAL_RANK", "WORLD_SIZE", "TORCH_DISTRIBUTED_DEBUG",
 )  # fmt: skip
 """Prefixes of the variables that a process reads after its start."""
+OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "SECRET")]
 
 
 @dataclass
@@ -50,7 +52,9 @@ class Job:
     argv: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     prefix: dict[int, list[str]] = field(default_factory=dict)
-    """Words before the command of a rank: ["ip", "netns", "exec", "a"]."""
+    """Words before the command of a rank."""
+    hosts: Sequence[tuple[str, str]] = ()
+    """Of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of a job."""
 
     def __enter__(self) -> Job:
         self.directory = tempfile.mkdtemp(prefix="hocket-test-")
@@ -62,13 +66,17 @@ class Job:
             "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secrets.token_hex(32),
             "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **self.env,
         }  # fmt: skip
-        self.processes = [
-            self._start(r, script, {**base, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)})
-            for r in range(self.size)
-        ]
+        if self.hosts:
+            base = {name: value for name, value in base.items() if name in self.env or name not in OF_A_JOB}
+        self.processes = [self._start(r, script, {**base, **self._place(r)}) for r in range(self.size)]
         return self
 
+    def _place(self, rank: int) -> dict[str, str]:
+        return {"RANK": str(rank)} if self.hosts else {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
+
     def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm.Warm:
+        if self.hosts:
+            return warm.Warm(script, env, self.source, self.hosts[rank])
         plain = not self.argv and not self.prefix
         # With the stand-ins for CUDA's libraries warm.py does what the loader would.
         later = (*AFTER_START, "LD_LIBRARY_PATH") if "FAKE_CUDA" in self.env else AFTER_START

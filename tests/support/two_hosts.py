@@ -12,10 +12,9 @@ from typing import Any
 
 from faulty import job
 
-from hocket.bench.harness.hosts import V4, on
+from hocket.bench.harness.hosts import V4
 
 SECRET = secrets.token_hex(32)
-UNSET = ["HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"]
 
 
 @contextlib.contextmanager
@@ -29,9 +28,8 @@ def job_on(hosts: list[str], source: str, where: pathlib.Path, *, master: str = 
         places = [pathlib.Path(short, f"host{r // 2}") for r in range(4)]
         for place in places:
             place.mkdir(exist_ok=True)
-        clean = ["env", *(word for name in UNSET for word in ("-u", name)), *(f"{k}={v}" for k, v in own.items())]
-        prefix = {r: [*on(hosts[r // 2], str(places[r])), *clean, f"RANK={r}"] for r in range(4)}
-        with job(4, source, where, {"TMPDIR": str(temporary)}, prefix=prefix) as run:
+        named = [(hosts[r // 2], str(places[r])) for r in range(4)]
+        with job(4, source, where, {"TMPDIR": str(temporary), **own}, hosts=named) as run:
             yield run
         for place in places:
             assert [name for name in os.listdir(place) if not name.startswith("hocket-0")] == []

@@ -1,8 +1,10 @@
 """Ranks that start warm: forked from a process that has imported NumPy, hocket and what else they want of torch.
 
-`python warm.py FD [MODULE ...]` imports the modules, and then forks a process for each order that comes over the
-socket FD: a program, its environment, and where its output goes.  `Warm` is the other end, in the test.  A third of a
-second for each rank, two with torch, seven with DDP is what this saves; the ranks are processes like others.
+`python warm.py FD [MODULE ...]` listens on the socket FD, imports the modules, and then forks a process for each order
+that comes: a program, its environment, its host if it has one of its own, and where its output goes.  `Warm` is the
+other end, in the test; all processes of a test run share one such parent for each list of modules, which ends after
+them.  A third of a second for each rank, two with torch, seven with DDP is what this saves; the ranks are processes like
+others.
 """
 
 from __future__ import annotations
@@ -23,23 +25,25 @@ import tempfile
 import threading
 import time
 import types
+from collections.abc import Sequence
 from typing import Any
 
 MODULES = ["numpy", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
 TORCH = ["torch", "torch.distributed", "hocket.torch"]
-DDP = ["torch._dynamo"]  # five seconds, which the first DDP or FSDP module of a process takes
+DDP = ["torch._dynamo", "torch._inductor.compile_fx"]  # six seconds; the first DDP or FSDP module of a process takes four
 NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo")
 MOST = 1 << 16  # bytes of an order
+NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # CLONE_NEWNS, MS_...
 libraries: list[ctypes.CDLL] = []
 
 
 class Warm:
     """One such rank: what is used of `subprocess.Popen`.  Its output is text."""
 
-    def __init__(self, script: str, env: dict[str, str], source: str) -> None:
+    def __init__(self, script: str, env: dict[str, str], source: str, host: Sequence[str] = ()) -> None:
         out, err = os.pipe(), os.pipe()
         self._end, theirs = socket.socketpair()
-        order = json.dumps({"script": script, "env": env}).encode()
+        order = json.dumps({"script": script, "env": env, "host": host}).encode()
         fds = array.array("i", [out[1], err[1], theirs.fileno()])
         _parent(*_wanted(source)).sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         theirs.close()
@@ -103,31 +107,50 @@ def _wanted(source: str) -> list[str]:
 
 @functools.cache
 def _parent(*modules: str) -> socket.socket:
-    """The process that ranks are forked from.  It ends with this one, as the socket does."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-X", "faulthandler", __file__, str(theirs.fileno()), *modules]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
-    theirs.close()
-    return ours
+    """A connection to the process that ranks are forked from; who comes first starts it."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    address = f"\0hocket-warm-{run}-{'+'.join(modules)}"[:108]
+    while True:
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.suppress(ConnectionRefusedError):
+            ours.connect(address)
+            return ours
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            try:
+                listener.bind(address)
+            except OSError:  # somebody is about to listen
+                ours.close()
+                time.sleep(0.01)
+                continue
+            listener.listen(64)
+            ours.connect(address)
+            command = [sys.executable, "-X", "faulthandler", __file__, str(listener.fileno()), *modules]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+            subprocess.Popen(command, env=env, pass_fds=[listener.fileno()], start_new_session=True)
+            return ours
 
 
-def _serve(orders: socket.socket) -> dict[str, Any] | None:
+def _serve(listener: socket.socket) -> dict[str, Any] | None:
     """Fork for each order; in a child, returns what it is to run.  None: the test run is over."""
+    tests: list[socket.socket] = [listener.accept()[0]]
     ends: dict[int, socket.socket] = {}
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        ready, _, _ = select.select([orders, woken], [], [])
+    while tests:
+        ready, _, _ = select.select([listener, woken, *tests], [], [])
         if woken in ready:
             os.read(woken, 4096)
             _reap(ends)
-        if orders in ready:
-            data, fds, _, _ = socket.recv_fds(orders, MOST, 3)
+        if listener in ready:
+            tests.append(listener.accept()[0])
+        for test in set(tests) & set(ready):
+            data, fds, _, _ = socket.recv_fds(test, MOST, 3)
             if not data:
-                return None
+                tests.remove(test)
+                test.close()
+                continue
             out, err, end = fds
             pid = os.fork()
             if pid == 0:
@@ -136,7 +159,7 @@ def _serve(orders: socket.socket) -> dict[str, Any] | None:
                 os.setsid()
                 os.dup2(out, 1)
                 os.dup2(err, 2)
-                for each in [*fds, woken, wakes, orders.detach(), *(other.detach() for other in ends.values())]:
+                for each in [*fds, woken, wakes, *(other.detach() for other in [listener, *tests, *ends.values()])]:
                     os.close(each)
                 order: dict[str, Any] = json.loads(data)
                 return order
@@ -144,6 +167,7 @@ def _serve(orders: socket.socket) -> dict[str, Any] | None:
             os.close(err)
             ends[pid] = socket.socket(fileno=end)
             ends[pid].send(f"{pid}\n".encode())
+    return None
 
 
 def _reap(ends: dict[int, socket.socket]) -> None:
@@ -153,10 +177,22 @@ def _reap(ends: dict[int, socket.socket]) -> None:
                 end.send(f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
 
 
+def _move(namespace: str, own: str, seen_at: str) -> None:
+    """To that network namespace, where the folder `own` is at `seen_at`: as bench/harness/hosts.py's `on`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as file:
+        steps = [libc.setns(file.fileno(), 0), libc.unshare(NEW_MOUNTS)]
+    steps.append(libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None))
+    steps.append(libc.mount(own.encode(), seen_at.encode(), None, BIND, None))
+    assert not any(steps), os.strerror(ctypes.get_errno())
+
+
 def _become(order: dict[str, Any]) -> dict[str, Any]:
     """Be as a process that was started so; the globals of its program."""
     os.environ.clear()
     os.environ.update(order["env"])
+    if order["host"]:
+        _move(*order["host"], os.environ["TMPDIR"])
     if "FAKE_CUDA" in os.environ:  # the loader reads its path at a process's start, but knows by name what is loaded
         folder = os.environ["LD_LIBRARY_PATH"].partition(os.pathsep)[0]
         libraries.extend(map(ctypes.CDLL, sorted(glob.glob(f"{folder}/lib*.so.*"))))
