@@ -8,23 +8,43 @@
 
 #include "kernels/elements.h"
 
+/* Eight bytes in a word, each with `low` in its low bits. */
+HK_INLINE u64 hk_bytes(unsigned low) { return low * 0x0101010101010101u; }
+
 HK_INLINE u8 *hk_pack_area(u8 *restrict out, const u8 *restrict codes, size_t n, int width, int shift) {
     const size_t stride = n * (size_t)width / 8;
-    for (int j = 0; j < 8 / width; j++)
-        for (size_t i = 0; i < stride; i++) {
-            const unsigned part = (codes[i + (size_t)j * stride] >> shift & ((1u << width) - 1)) << j * width;
-            out[i] = (u8)(j ? out[i] | part : part);
-        }
+    const u64 mask = hk_bytes((1u << width) - 1);
+    size_t i = 0;
+    for (; i + 8 <= stride; i += 8) {
+        u64 word = 0;
+        HK_UNROLL for (int j = 0; j < 8 / width; j++)
+            word |= (get_u64((const any_u64 *)(codes + i + (size_t)j * stride), 0) >> shift & mask) << j * width;
+        put_u64((any_u64 *)(out + i), 0, word);
+    }
+    for (; i < stride; i++) {
+        unsigned byte = 0;
+        for (int j = 0; j < 8 / width; j++)
+            byte |= (codes[i + (size_t)j * stride] >> shift & ((1u << width) - 1)) << j * width;
+        out[i] = (u8)byte;
+    }
     return out + stride;
 }
 
 HK_INLINE const u8 *hk_unpack_area(u8 *restrict codes, const u8 *restrict in, size_t n, int width, int shift) {
     const size_t stride = n * (size_t)width / 8;
-    for (int j = 0; j < 8 / width; j++)
-        for (size_t i = 0; i < stride; i++) {
-            const unsigned code = (in[i] >> j * width & ((1u << width) - 1)) << shift;
-            codes[i + (size_t)j * stride] = (u8)(shift ? codes[i + (size_t)j * stride] | code : code);
+    const u64 mask = hk_bytes((1u << width) - 1);
+    HK_UNROLL for (int j = 0; j < 8 / width; j++) {
+        u8 *to = codes + (size_t)j * stride;
+        size_t i = 0;
+        for (; i + 8 <= stride; i += 8) {
+            const u64 word = (get_u64((const any_u64 *)(in + i), 0) >> j * width & mask) << shift;
+            put_u64((any_u64 *)(to + i), 0, shift ? get_u64((any_u64 *)(to + i), 0) | word : word);
         }
+        for (; i < stride; i++) {
+            const unsigned code = (in[i] >> j * width & ((1u << width) - 1)) << shift;
+            to[i] = (u8)(shift ? to[i] | code : code);
+        }
+    }
     return in + stride;
 }
 

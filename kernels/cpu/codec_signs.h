@@ -3,7 +3,7 @@
  * sign: an element is the mean magnitude of the block, a float32, and a bit for each float: is it below zero?  It comes back
  * as plus or minus that mean.  onebit: the mean of those that are not below zero, the mean of those that are, and the bits;
  * a float comes back as the mean of its kind, so the block keeps its sum.  Only the caller's floats count for a mean.  A
- * block that holds a NaN or an infinity comes back as NaN.  codec_pack.h packs the bits. */
+ * block that holds a NaN or an infinity comes back as NaN.  The bits lie as codec_pack.h says. */
 #ifndef HOCKET_KERNELS_CODEC_SIGNS_H
 #define HOCKET_KERNELS_CODEC_SIGNS_H
 
@@ -12,17 +12,21 @@
 
 #endif
 
+/* As codec_pack.h packs codes of one bit, in one pass. */
 static void AT(put_bits)(u8 *restrict out, const f32 *restrict x, size_t block) {
-    u8 codes[HK_BLOCK_MOST];
-    for (size_t i = 0; i < block; i++) codes[i] = x[i] < 0;
-    AT(pack)(out, codes, block, 1);
+    const size_t stride = block / 8;
+    for (size_t i = 0; i < stride; i++) {
+        unsigned bits = 0;
+        for (unsigned j = 0; j < 8; j++) bits |= (unsigned)(x[i + j * stride] < 0) << j;
+        out[i] = (u8)bits;
+    }
 }
 
 static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below) {
-    u8 codes[HK_BLOCK_MOST];
-    AT(unpack)(codes, in, block, 1);
-    const u32 yes = hk_bits(below), no = hk_bits(above);
-    for (size_t i = 0; i < block; i++) x[i] = hk_float(hk_select(codes[i], yes, no));
+    const size_t stride = block / 8;
+    const u32 no = hk_bits(above), other = hk_bits(below) ^ no;
+    HK_UNROLL for (unsigned j = 0; j < 8; j++, x += stride)
+        for (size_t i = 0; i < stride; i++) x[i] = hk_float(no ^ (other & (0u - (in[i] >> j & 1u))));
 }
 
 static void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {

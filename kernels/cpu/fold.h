@@ -11,10 +11,12 @@
 
 #if defined(__clang__)
 #define HK_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#define HK_UNROLL _Pragma("clang loop unroll(full)")
 /* Some loops (pairs, and all of them without optimisation) stay scalar; that is no mistake. */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #else
 #define HK_IVDEP _Pragma("GCC ivdep")
+#define HK_UNROLL _Pragma("GCC unroll 8")
 #endif
 
 /* Partial results of one block take 8 KiB. */

@@ -18,7 +18,7 @@ ALIKE = [
     name for name, size in CASES.items()
     if name.replace(f"-{size}", f"-{size - 1 if name.startswith('compile') else size + 1}") in CASES
 ]  # fmt: skip
-"""Those that run on another number of ranks, too: on one more, or, where each rank compiles for seconds, on one less."""
+"""Those that run on another number of ranks, too: on one more, or on one less where each compiles for seconds."""
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 `python warm.py FD [MODULE ...]` listens on the socket FD, imports the modules, and then forks a process for each order
 that comes: a program, its environment, its host if it has one of its own, and where its output goes.  `Warm` is the
 other end, in the test; all processes of a test run share one such parent for each list of modules, which ends after
-them.  A third of a second for each rank, two with torch, seven with DDP is what this saves; the ranks are processes like
+them.  A third of a second for each rank, two with torch, six with DDP is what this saves; the ranks are processes like
 others.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 MODULES = ["numpy", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
 TORCH = ["torch", "torch.distributed", "hocket.torch"]
-DDP = ["torch._dynamo", "torch._inductor.compile_fx"]  # six seconds; the first DDP or FSDP module of a process takes four
+DDP = ["torch._dynamo", "torch._inductor.compile_fx"]  # the first DDP or FSDP module of a process imports the first
 NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo")
 MOST = 1 << 16  # bytes of an order
 NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # CLONE_NEWNS, MS_...
