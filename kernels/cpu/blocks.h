@@ -17,10 +17,15 @@
         const size_t block = c->block, nbytes = c->nbytes;                                                           \
         const f32 by = hk_small_factor(factor);                                                                      \
         const any_f32 *in = (const any_f32 *)from;                                                                   \
+        const int plain = by == 1 && (uintptr_t)from % sizeof(f32) == 0;                                             \
         u8 *out = (u8 *)to;                                                                                          \
         f32 x[HK_BLOCK_MOST];                                                                                        \
         for (size_t at = 0; at < count; at += block, out += nbytes, dice.first += (u32)block) {                      \
             const size_t n = count - at < block ? count - at : block;                                                \
+            if (plain && n == block) {                                                                               \
+                AT(put_##NAME)(c, out, (const f32 *)from + at, n, dice);                                             \
+                continue;                                                                                            \
+            }                                                                                                        \
             for (size_t i = 0; i < n; i++) x[i] = get_f32(in, at + i) * by;                                          \
             if (n < block) memset(x + n, 0, (block - n) * sizeof x[0]);                                              \
             AT(put_##NAME)(c, out, x, n, dice);                                                                      \
@@ -31,9 +36,14 @@
         const f32 by = hk_small_factor(factor);                                                                      \
         const u8 *in = (const u8 *)from;                                                                             \
         any_f32 *out = (any_f32 *)to;                                                                                \
+        const int plain = by == 1 && (uintptr_t)to % sizeof(f32) == 0;                                               \
         f32 x[HK_BLOCK_MOST];                                                                                        \
         for (size_t at = 0; at < count; at += block, in += nbytes) {                                                 \
             const size_t n = count - at < block ? count - at : block;                                                \
+            if (plain && n == block) {                                                                               \
+                AT(get_##NAME)(c, (f32 *)to + at, in);                                                               \
+                continue;                                                                                            \
+            }                                                                                                        \
             AT(get_##NAME)(c, x, in);                                                                                \
             for (size_t i = 0; i < n; i++) put_f32(out, at + i, x[i] * by);                                          \
         }                                                                                                            \

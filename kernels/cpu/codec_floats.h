@@ -75,14 +75,17 @@ static void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *rest
     (void)n;
     const f32 top = hk_largest(x, c->block);
     const f32 scale = !hk_is_finite(top) ? hk_nan() : hk_power_not_below(top);
-    const size_t block = c->block;
+    const size_t block = c->block, half = block / 2;
     u8 *restrict codes = out + 4;
     hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
         memset(codes, 0, block);
     else if (c->stochastic)
-        for (size_t i = 0; i < block; i++)
-            codes[i] = hk_power(x[i] / scale, hk_roll(dice.key, dice.first + (u32)i) >> 9);
+        for (size_t i = 0; i < half; i++) {
+            const hk_rolls roll = hk_roll_two(dice.key, dice.first + (u32)i);
+            codes[i] = hk_power(x[i] / scale, roll.first << 7 | 0x40u);
+            codes[i + half] = hk_power(x[i + half] / scale, roll.second << 7 | 0x40u);
+        }
     else
         for (size_t i = 0; i < block; i++) codes[i] = hk_power(x[i] / scale, 0x400000u);
 }

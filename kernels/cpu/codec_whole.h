@@ -28,9 +28,17 @@ HK_INLINE i32 hk_nearest(f32 value, i32 most) {
     return hk_at_most((i32)(hk_bits(value + HK_TO_WHOLE) - hk_bits(HK_TO_WHOLE)), most);
 }
 
-/* The whole number below value + [0, 1): the conversion cuts off, so what it converts must not be negative. */
-HK_INLINE i32 hk_rolled(f32 value, i32 most, u64 key, u32 i) {
-    return hk_at_most((i32)(value + (f32)most + hk_roll_unit(key, i)) - most, most);
+/* Far above the scale a float would fit no integer. */
+HK_INLINE f32 hk_cut(f32 value, f32 most) {
+    const f32 low = value < -most ? -most : value;
+    return low > most ? most : low;
+}
+
+/* The whole number below value + [0, 1), of a value that was cut.  The conversion cuts off, so what it converts must not be
+ * negative; the sum may be rounded up to one more than the most. */
+HK_INLINE i32 hk_rolled(f32 value, i32 most, u32 roll) {
+    const i32 whole = (i32)(value + (f32)most + hk_unit(roll));
+    return (whole > 2 * most ? 2 * most : whole) - most;
 }
 
 #endif
@@ -39,7 +47,10 @@ HK_INLINE i32 hk_rolled(f32 value, i32 most, u64 key, u32 i) {
 static f32 AT(squares)(const f32 *restrict x, size_t n, f32 by) {
     f32 sums[HK_SUMS] = {0};
     for (size_t at = 0; at < n; at += HK_SUMS)
-        for (size_t i = 0; i < HK_SUMS; i++) sums[i] += (x[at + i] * by) * (x[at + i] * by);
+        for (size_t i = 0; i < HK_SUMS; i++) {
+            const f32 part = x[at + i] * by;
+            sums[i] += part * part;
+        }
     return hk_add_sums(sums);
 }
 
@@ -59,7 +70,7 @@ static f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
 
 static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     const f32 scale = AT(norm)(c, x, n) / (f32)c->levels;
-    const size_t block = c->block;
+    const size_t block = c->block, half = block / 2;
     const i32 most = c->levels, zero = c->bits == 8 ? 0 : 1 << (c->bits - 1);
     u8 room[HK_BLOCK_MOST], *restrict codes = c->bits == 8 ? out + 4 : room;
     hk_put_f32(out, scale);
@@ -67,18 +78,14 @@ static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restri
         memset(codes, zero, block);
     else if (!c->stochastic && c->clip == 0)
         for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(x[i] / scale, most) + zero);
-    else {
-        f32 cut[HK_BLOCK_MOST]; /* far above the scale a float would fit no integer */
-        for (size_t i = 0; i < block; i++) {
-            const f32 part = x[i] / scale, low = part < (f32)-most ? (f32)-most : part;
-            cut[i] = low > (f32)most ? (f32)most : low;
+    else if (c->stochastic)
+        for (size_t i = 0; i < half; i++) {
+            const hk_rolls roll = hk_roll_two(dice.key, dice.first + (u32)i);
+            codes[i] = (u8)(hk_rolled(hk_cut(x[i] / scale, (f32)most), most, roll.first) + zero);
+            codes[i + half] = (u8)(hk_rolled(hk_cut(x[i + half] / scale, (f32)most), most, roll.second) + zero);
         }
-        if (c->stochastic)
-            for (size_t i = 0; i < block; i++)
-                codes[i] = (u8)(hk_rolled(cut[i], most, dice.key, dice.first + (u32)i) + zero);
-        else
-            for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(cut[i], most) + zero);
-    }
+    else
+        for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(hk_cut(x[i] / scale, (f32)most), most) + zero);
     if (c->bits != 8)
         AT(pack)(out + 4, codes, block, c->bits);
 }

@@ -23,9 +23,19 @@ HK_INLINE u64 hk_stir(u64 key, u64 with) {
     return z ^ z >> 31;
 }
 
-/* In [0, 1), of the upper 24 bits. */
-HK_INLINE f32 hk_roll_unit(u64 key, u32 i) {
-    return (f32)(i32)(hk_roll(key, i) >> 8) * 0x1p-24f;
+/* A number serves two floats, i and i + n / 2 of a block of n: 16 bits each.  A float's mean is off by no more than 2^-16 of
+ * a step, and one that needs no rounding is not rounded. */
+typedef struct {
+    u32 first, second;
+} hk_rolls;
+
+HK_INLINE hk_rolls hk_roll_two(u64 key, u32 i) {
+    const u32 roll = hk_roll(key, i);
+    hk_rolls two = {roll & 0xffffu, roll >> 16};
+    return two;
 }
+
+/* Between 0 and 1, in the middle of its step but for this: added to 128 or more, the largest must not become 1. */
+HK_INLINE f32 hk_unit(u32 sixteen) { return ((f32)(i32)sixteen + 0.4375f) * 0x1p-16f; }
 
 #endif

@@ -34,6 +34,12 @@ def dice(key: int, count: int) -> Array:
     return h ^ h >> U32(16)
 
 
+def halves(rolled: Array) -> Array:
+    """dice.h: of each block's first half of numbers, the lower 16 bits, then the upper ones."""
+    first = rolled[:, : rolled.shape[1] // 2]
+    return np.concatenate([first & U32(0xFFFF), first >> U32(16)], 1)
+
+
 def in_pairs(rows: Array) -> Array:
     """Sums of rows, in codec_scale.h's order: every sixteenth one after the other, then those in pairs."""
     sums = np.zeros((len(rows), 16), F32)
@@ -75,7 +81,7 @@ class Encoded:
                 WHOLE: self._whole, FP8: self._fp8, SIGN: self._sign, ONEBIT: self._onebit, NATURAL: self._natural
             }[codec.code]  # fmt: skip
             held = lengths(len(x), codec.block)
-            make(rows, held, codec, dice(key, rows.size).reshape(rows.shape))
+            make(rows, held, codec, halves(dice(key, rows.size).reshape(rows.shape)))
 
     @property
     def wire(self) -> Array:
@@ -105,7 +111,7 @@ class Encoded:
         if codec.clip or codec.stochastic:
             scaled = np.clip(scaled, -most, most)
         if codec.stochastic:
-            unit = (rolled >> U32(8)).astype(F32) * F32(2**-24)
+            unit = (rolled.astype(F32) + F32(0.4375)) * F32(2**-16)
             codes = np.trunc(((scaled + most).astype(F32) + unit).astype(F32)) - most
             codes = np.where(np.isfinite(self.header) & (self.header > 0), codes, 0)
         else:
@@ -141,7 +147,7 @@ class Encoded:
         bits = (top.view(U32) + U32(0x7FFFFF)) & U32(0x7F800000)
         scale = np.where(np.isfinite(top), np.minimum(bits, U32(0x7F000000)).view(F32), F32(np.nan))
         scaled = self._scaled(rows, scale).view(U32)
-        carry = rolled >> U32(9) if codec.stochastic else U32(0x400000)
+        carry = rolled << U32(7) | U32(0x40) if codec.stochastic else U32(0x400000)
         power = np.minimum((scaled & U32(0x7FFFFFFF)) + carry >> U32(23), U32(127))
         fine = np.isfinite(self.header) & (self.header > 0)
         power, sign = np.where(fine, power, U32(0)), np.where(fine, scaled & U32(0x80000000), U32(0))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from encoded import Encoded, dice, sent
@@ -111,6 +112,17 @@ def test_a_block_that_is_not_finite_comes_back_as_nan_and_no_other_does(codec: C
     assert np.isnan(out[middle]).all() and np.isfinite(np.delete(out, middle)).all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.3, 1e-44, 7e35])
+def test_every_code_of_fp8(scale: float) -> None:
+    """Also the two of NaN, which no encoding gives."""
+    codes = np.arange(256, dtype=np.uint8)
+    with np.errstate(invalid="ignore"):
+        right = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
+    out = np.empty(256, np.float32)
+    reduce.decode_array(out, np.concatenate([np.float32([scale]).view(np.uint8), codes]), FP8())
+    assert np.array_equal(out, right, equal_nan=True) and np.isnan(out[[0x7F, 0xFF]]).all()
+
+
 def test_what_does_not_fit_is_told() -> None:
     codec = CODECS[0]
     wire, x = np.empty(520, np.uint8), np.ones(300, np.float32)
@@ -120,6 +132,16 @@ def test_what_does_not_fit_is_told() -> None:
     for out, inputs in ((wire[:261], [wire[:261]]), (wire, [])):
         with pytest.raises(ArgumentError, match="of int8"):
             reduce.fold_arrays(out, inputs, codec)
+
+
+@pytest.mark.parametrize("codec", [QSGD(127), QSGD(7), Int8(rounding="stochastic"), Natural()], ids=str)
+def test_what_needs_no_rounding_is_not_rounded(codec: Codec) -> None:
+    """In 300,000 throws of 2^16 numbers, of which the largest comes some five times."""
+    steps = np.float32([127, 126, 64, 2, 1, 0, -1, -64] if codec.levels != 7 else [7, 6, 4, 2, 1, 0, -1, -4])
+    x = np.resize(steps if codec.code == codecs.WHOLE else np.exp2(steps % 7), 300_000 // codec.block * codec.block)
+    out = np.empty_like(x)
+    reduce.decode_array(out, code(x, codec), codec)
+    assert np.array_equal(out, x)
 
 
 def test_the_random_numbers_are_random() -> None:
