@@ -82,6 +82,7 @@ compare: $(VENV)/test.stamp | $(IMPI)
 # The site, with the reference from the docstrings, into build/docs.  Warnings are errors.
 docs: $(VENV)/test.stamp
 	$(BIN)/python docs/floors.py
+	$(BIN)/python docs/pictures.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs . build/docs
 	@echo "the site is build/docs/README.html"
 

@@ -220,3 +220,14 @@ def test_the_picture_has_every_room_of_the_hub() -> None:
     floors = runpy.run_path(str(ROOT / "docs" / "floors.py"))
     rooms = {init.parent.name for init in (ROOT / "collectives").glob("*/__init__.py")}
     assert rooms == {room for row in floors["ROWS"] for room in row}
+
+
+def test_the_pictures_of_compression_are_of_its_tables(tmp_path: pathlib.Path) -> None:
+    """`python docs/pictures.py` draws them anew."""
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    for name, draw in (("compression-time.svg", "times"), ("compression-accuracy.svg", "accuracies")):
+        pictures[draw](tmp_path / name)
+        drawn, kept = ((folder / name).read_text() for folder in (tmp_path, ROOT / "docs"))
+        # What matplotlib writes around them differs from version to version.
+        assert re.findall(r"<text.*?>(.*?)</text>", drawn) == re.findall(r"<text.*?>(.*?)</text>", kept)
+        assert len(re.findall(r"<use ", drawn)) == len(re.findall(r"<use ", kept)) > 15
