@@ -13,6 +13,7 @@ import array
 import contextlib
 import ctypes
 import functools
+import gc
 import glob
 import json
 import os
@@ -209,6 +210,8 @@ def _become(order: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         __import__(module)
+    gc.collect()
+    gc.freeze()  # each rank would look through all of it for garbage, at its end at least: half of a test run's time
     found = _serve(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
         with open(found["script"], encoding="utf-8") as program:
