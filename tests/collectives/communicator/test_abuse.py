@@ -195,10 +195,24 @@ def test_a_relayed_handshake_gets_nobody_in(tmp_path: pathlib.Path) -> None:
 
     Nor does what a rank with the right key said to join let anybody else in, neither to the hub nor to a rank.
     """
+    for turn in range(3):  # on a busy machine the hub may come so late that the rank looks elsewhere, and finds it
+        place = tmp_path / str(turn)
+        place.mkdir()
+        if relayed(place):
+            return
+    raise AssertionError("no rank came by the relay")
+
+
+def relayed(tmp_path: pathlib.Path) -> bool:
+    """False if no rank came by the relay."""
     relay = Relay()
     env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{relay.port}-{relay.to}"}
     with job(2, RELAYED, tmp_path, env) as run:
         all_ready(tmp_path, range(2))
+        if not relay.heard:
+            (tmp_path / "signs" / "replayed").touch()
+            assert all(facts(end)["done"] for end in run.wait(30))
+            return False
         hellos = len(relay.heard) // START
         assert hellos >= 1 and len(relay.heard) == hellos * START, "a rank said more than its hello"
         assert b"welcome" not in relay.answered and len(relay.answered) <= hellos * (NONCE + PROOF)
@@ -212,3 +226,4 @@ def test_a_relayed_handshake_gets_nobody_in(tmp_path: pathlib.Path) -> None:
         for end in run.wait(30):
             assert facts(end)["done"], end
     relay.server.close()
+    return True
