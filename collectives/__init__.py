@@ -5,8 +5,10 @@ from hocket.collectives.arrays.memory import empty, zeros
 from hocket.collectives.arrays.streams import on_stream
 from hocket.collectives.calls.ops import expression, premul_sum
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.grid import Grid, grid_shape
 from hocket.collectives.default import (
     allgather,
+    allgather_object,
     allgatherv,
     allreduce,
     allreduce_sparse,
@@ -14,6 +16,7 @@ from hocket.collectives.default import (
     alltoallv,
     barrier,
     broadcast,
+    broadcast_object,
     close,
     communicator,
     create_group,
@@ -21,18 +24,22 @@ from hocket.collectives.default import (
     explain,
     exscan,
     gather,
+    gather_object,
     gatherv,
     lane,
     rank,
     recv,
+    recv_object,
     reduce,
     reduce_scatter,
     reduce_scatterv,
     register,
     scan,
     scatter,
+    scatter_object,
     scatterv,
     send,
+    send_object,
     sendrecv,
     set_timeout,
     size,
@@ -43,6 +50,7 @@ from hocket.collectives.default import (
 )
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
+from hocket.collectives.waiting.several import test_any, wait_all, wait_any
 from hocket.collectives.waiting.work import Work, group
 from hocket.errors import (
     ArgumentError,
@@ -58,6 +66,7 @@ __all__ = [
     "ArgumentError",
     "Communicator",
     "Error",
+    "Grid",
     "MismatchError",
     "PeerLostError",
     "ScheduleError",
@@ -65,6 +74,7 @@ __all__ = [
     "TransportError",
     "Work",
     "allgather",
+    "allgather_object",
     "allgatherv",
     "allreduce",
     "allreduce_sparse",
@@ -72,6 +82,7 @@ __all__ = [
     "alltoallv",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "close",
     "communicator",
     "create_group",
@@ -82,7 +93,9 @@ __all__ = [
     "exscan",
     "from_mpi",
     "gather",
+    "gather_object",
     "gatherv",
+    "grid_shape",
     "group",
     "init",
     "lane",
@@ -91,14 +104,17 @@ __all__ = [
     "premul_sum",
     "rank",
     "recv",
+    "recv_object",
     "reduce",
     "reduce_scatter",
     "reduce_scatterv",
     "register",
     "scan",
     "scatter",
+    "scatter_object",
     "scatterv",
     "send",
+    "send_object",
     "sendrecv",
     "set_timeout",
     "show",
@@ -106,6 +122,9 @@ __all__ = [
     "split",
     "stats",
     "subgroup",
+    "test_any",
     "tune",
+    "wait_all",
+    "wait_any",
     "zeros",
 ]

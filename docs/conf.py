@@ -14,7 +14,7 @@ import hocket
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["api", "launching", "configuration", "torch", "gpu", "mpi", "verbs", "security", "encryption", "compression",
-         "tuning", "performance", "architecture", "transports", "reference"]  # fmt: skip
+         "migrating", "tuning", "performance", "architecture", "transports", "reference"]  # fmt: skip
 """In the order of the menu."""
 
 project = "hocket"

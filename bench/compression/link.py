@@ -37,7 +37,8 @@ from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce
 
 HOSTS = 2
-TRIALS = 5
+TURNS, SECONDS = (5, 300), 1.0
+"""How often each codec is called: as often as a float32 call goes into so many seconds, but at least and at most ..."""
 PATIENCE = 600.0
 BESIDE = ("float32", "fp16")
 """What every codec is compared with."""
@@ -101,7 +102,7 @@ def rank(names: Sequence[str], sizes: Sequence[int], transport: str | None) -> N
             y = np.empty_like(x)
             rows = {name: _once(comm, name, x, y, exact) for name in names}
             seconds: dict[str, list[float]] = {name: [] for name in names}
-            for _ in range(TRIALS):
+            for _ in range(_turns(comm, x, y)):
                 for name in names:
                     call = partial(comm.allreduce, x, "sum", y, codec=_codec(name))
                     seconds[name].append(_timed(comm, call))
@@ -113,6 +114,13 @@ def rank(names: Sequence[str], sizes: Sequence[int], transport: str | None) -> N
 
 def _codec(name: str) -> str | None:
     return None if name == "float32" else name
+
+
+def _turns(comm: Any, x: Any, y: Any) -> int:
+    """The same on all ranks."""
+    slowest = comm.allreduce(np.array([_timed(comm, partial(comm.allreduce, x, "sum", y))]), "max")[0]
+    least, most = TURNS
+    return max(least, min(most, int(SECONDS / slowest)))
 
 
 def _once(comm: Any, name: str, x: Any, y: Any, exact: Any) -> dict[str, Any]:

@@ -17,6 +17,8 @@ and five of them (their signatures say which)
 arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
 of that length and dtype.  It must work element by element, be associative, and write into neither of its arguments.
 
+A number, Python's or NumPy's, is an array of one element: `loss = comm.allreduce(loss)` gives a new number.
+
 Arrays are contiguous: NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol.  Results are of
 the caller's kind.  Rows are counted on axis 0.  In costs, n is the bytes of the longest array of a rank, and p = size.
 
@@ -39,6 +41,7 @@ from hocket.arguments import texts, whole, wholes
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ops import Op
 from hocket.collectives.calls.options import Options, checked
+from hocket.collectives.communicator import objects
 from hocket.collectives.communicator.ending import NOTHING, Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.members import Groups, Members
@@ -304,6 +307,42 @@ class Communicator(ShortWay):
         options = checked(Options(async_op, timeout, None, transport))
         ends = self.membership.checked(dest, "dest"), out, self.membership.checked(source, "source")
         return self.messenger.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
+
+    # --- Python objects, which are pickled
+
+    def broadcast_object(self, value: Any = None, root: int = 0, timeout: float | None = None) -> Any:
+        """The root's value, on all ranks; the others' is not looked at.
+
+        Objects are pickled, so these calls take tens of microseconds, and who receives one runs what the sender wrote:
+        HOCKET_OBJECTS=0 refuses them.  Raises ArgumentError, on this rank alone, for what cannot be pickled.
+
+        >>> import hocket
+        >>> hocket.local_world(2).run(lambda comm: comm.broadcast_object({"rate": 0.1} if comm.rank == 0 else None))
+        [{'rate': 0.1}, {'rate': 0.1}]
+        """
+        return objects.broadcast(self, value, root, timeout)
+
+    def allgather_object(self, value: Any, timeout: float | None = None) -> list[Any]:
+        """All ranks' values, in rank order."""
+        return objects.allgather(self, value, timeout)
+
+    def gather_object(self, value: Any, root: int = 0, timeout: float | None = None) -> list[Any] | None:
+        """All ranks' values, in rank order, at the root; None elsewhere."""
+        return objects.gather(self, value, root, timeout)
+
+    def scatter_object(
+        self, values: Sequence[Any] | None = None, root: int = 0, timeout: float | None = None
+    ) -> Any:
+        """values[rank] of the root's list, which has one for each rank; the others give none."""
+        return objects.scatter(self, values, root, timeout)
+
+    def send_object(self, value: Any, dest: int, tag: int = 0, timeout: float | None = None) -> None:
+        """Send a value to `dest`, whose `recv_object` takes it (a `recv` with this tag does not), and may be waited for."""
+        objects.send(self, value, dest, whole(tag, "tag"), timeout)
+
+    def recv_object(self, source: int | None, tag: int = 0, timeout: float | None = None) -> Any:
+        """The oldest value that was sent here with `tag` from `source`; None: of any rank."""
+        return objects.recv(self, source, whole(tag, "tag"), timeout)
 
     # --- communicators
 

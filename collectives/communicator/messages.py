@@ -29,7 +29,9 @@ DONE, BUSY = CODES["done"], CODES["busy"]
 ANY = -1
 """As a source: whichever rank's message comes first."""
 PRIVATE = 1 << 31
-"""Tags from here on are the library's own."""
+"""Tags from here on are the library's own ..."""
+OBJECTS = 1 << 30
+"""... those with this bit carry objects."""
 
 
 class Messenger:
@@ -86,7 +88,7 @@ class Messenger:
 
     def share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
         """Exchange JSON values among `ranks`, which alone call it; in their order.  The first of them collects."""
-        tag = PRIVATE | zlib.crc32(name.encode()) >> 1
+        tag = PRIVATE | zlib.crc32(name.encode()) >> 2
         if len(ranks) == 1:
             return [value]
         if self.rank != ranks[0]:
@@ -161,6 +163,13 @@ def user_tag(tag: int) -> int:
     if not 0 <= tag < PRIVATE:
         raise ArgumentError(f"tag={tag} must be between 0 and 2**31 - 1")
     return tag
+
+
+def object_tag(tag: int) -> int:
+    """That of objects sent with `tag`, which no recv of an array takes."""
+    if not 0 <= tag < OBJECTS:
+        raise ArgumentError(f"tag={tag} must be between 0 and 2**30 - 1 for objects")
+    return PRIVATE | OBJECTS | tag
 
 
 def _label(model: Buffer, tag: int) -> int:

@@ -21,6 +21,7 @@ from hocket.collectives.engine.run cimport DONE, Run, may_drive, nanoseconds, st
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
+from hocket.collectives.calls import numbers
 from hocket.collectives.calls.options import Options
 
 np.import_array()
@@ -247,6 +248,9 @@ cdef class ShortWay:
             done = self.shortcut.take(collective, x, out, op, root, algorithm, order, async_op)
             if done is not MISS:
                 return done
+        if isinstance(x, numbers.KINDS):
+            asked = op, root, counts, async_op, timeout, algorithm, transport, order, codec
+            return numbers.carry_out(self, collective, x, out, *asked)
         options = Options(async_op, timeout, algorithm, transport, order, codec)
         return self.shortcut.runner().general(collective, x, out, op, root, counts, options)
 

@@ -139,6 +139,8 @@ VARIABLES = (
     Variable("HOCKET_PORTS", _ports, "a range like 40000-40050", "", "ports that TCP listens on, for firewalls"),
     Variable("HOCKET_RDMA", _rdma, "device, device:port or device:port:GID index", "",
              "RDMA port to use, instead of the first that is active"),
+    Variable("HOCKET_OBJECTS", _switch, "0 or 1", "1",
+             "whether calls on Python objects are allowed: who unpickles runs what the sender wrote"),
     Variable("HOCKET_GPU", _gpu, "auto, on or off", "auto",
              "whether this rank may have arrays on a GPU; if not, other ranks' go through host memory"),
     Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto, words or events", "auto",
@@ -160,6 +162,7 @@ class Config:
     iface: str | None = None  # the address that HOCKET_IFACE stands for
     ports: range | None = None
     rdma: str = ""
+    objects: bool = True
     gpu: str = "auto"
     gpu_sync: str = "auto"
     encrypt: bool = False

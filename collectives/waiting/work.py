@@ -24,6 +24,7 @@ class Work:
 
     def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None], stream: int = 0) -> None:
         self._queued, self._result, self._fail = queued, result, fail
+        self._turn: Callable[[Any], Any] | None = None
         self.stream = stream
         """The address of the CUDA stream that orders a call on GPU arrays, which has ended when it has been issued.
         0: its arrays are on the host, or went through host memory."""
@@ -57,6 +58,11 @@ class Work:
         self._result = result
         return self
 
+    def turned(self, turn: Callable[[Any], Any]) -> Work:
+        """The same call, of which `turn` of its result is the result."""
+        self._turn = turn
+        return self
+
     def __repr__(self) -> str:
         """The call, and how it stands, as far as is known without driving it."""
         status = self._queued.status
@@ -71,7 +77,7 @@ class Work:
     def result(self) -> Any:
         """Wait, and return what the blocking call would have returned."""
         self.wait()
-        return self._result
+        return self._result if self._turn is None else self._turn(self._result)
 
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio  # slow to import, and only those who await need it

@@ -125,7 +125,7 @@ def buffers(comm: Communicator) -> None:
         comm.broadcast(b"xyz", (comm.rank + 1) % comm.size)
     with pytest.raises(ArgumentError, match="C-contiguous"):
         comm.allreduce(memoryview(bytearray(8))[::2])
-    for nothing in ([1, 2], "text", 3.0, None):
+    for nothing in ([1, 2], "text", None):
         with pytest.raises(ArgumentError, match="buffer protocol"):
             comm.allreduce(nothing)
 

@@ -30,6 +30,8 @@ X = np.arange(4.0)
 CLOSED = memoryview(bytearray(8))
 CLOSED.release()
 ARRAYS = (None, 3, 2.5, True, "text", [1.0, 2.0], (), {}, Odd(), Odd, print, CLOSED, np.array([None]), object())
+NOTHING = tuple(each for each in ARRAYS if not isinstance(each, (int, float)))
+"""Where a number would do, too."""
 NUMBERS = ("1", 1.0, 2.5, [1], None, Odd(), np.array([0.5]), math.nan, 1j)
 WHOLES = (3, 1.0, "12", [1.9, 2.1], [1, "1"], [[2, 2]], None, Odd(), np.array([1.0, 3.0]), [-1, 5], [1 << 80, 0], [4])
 RANKS = (*NUMBERS, -1, 2, 1 << 80)
@@ -39,9 +41,12 @@ OPS = ("summ", "", 3, None, ["sum"], Odd(), True, b"sum")
 
 METHODS: dict[str, tuple[Call, tuple[Any, ...], str]] = {
     **{
+        f"{name} of x": (lambda c, junk, name=name: getattr(c, name)(junk), NOTHING, "x")  # type: ignore[misc]
+        for name in ("allreduce", "reduce", "scan", "exscan", "broadcast", "allgather", "gather")
+    },
+    **{
         f"{name} of x": (lambda c, junk, name=name: getattr(c, name)(junk), ARRAYS, "x")  # type: ignore[misc]
-        for name in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast", "allgather", "gather",
-                     "alltoall", "register")
+        for name in ("reduce_scatter", "alltoall", "register")
     },
     **{
         f"{name} into out": (lambda c, junk, name=name: getattr(c, name)(X.copy(), out=junk), ARRAYS[1:], "out")  # type: ignore[misc]
@@ -211,9 +216,10 @@ def test_what_does_not_fit_is_a_memory_error_too() -> None:
 
 
 WORDS = {
-    "a NumPy scalar": (lambda c: c.allreduce(np.float32(3)), r"x .*is a NumPy scalar.*numpy.array\(\[x\], 'float32'\)"),
-    "an int": (lambda c: c.allreduce(3), "x is an int: pass a NumPy array"),
-    "a float": (lambda c: c.broadcast(2.5), "x is a float: pass a NumPy array"),
+    "a NumPy scalar": (lambda c: c.recv(np.float32(3), 1 - c.rank),
+                       r"out .*is a NumPy scalar.*numpy.array\(\[x\], 'float32'\)"),
+    "an int": (lambda c: c.send(3, 1 - c.rank), "x is an int: pass a NumPy array"),
+    "a float": (lambda c: c.register(2.5), "x is a float: pass a NumPy array"),
     "None": (lambda c: c.send(None, 1 - c.rank), "x is None: pass a NumPy array"),
     "counts that are no counts": (lambda c: c.allgatherv(X, None), "counts=None must be row counts"),
     "receive counts left out": (lambda c: c.alltoallv(X, [1, 3], None), "recv_counts=None must be row counts"),

@@ -61,7 +61,7 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     "send counts": (lambda c: c.alltoallv(np.ones(4), [1, 1, 1], [1, 1, 1]), "send_counts.*add up to 3 rows; x has 4"),
     "counts to itself": (lambda c: c.alltoallv(np.ones(3), [1, 1, 1], [2, 2, 2]), "are what this rank sends to itself"),
     "scatter of nothing": (lambda c: c.scatter(None, root=c.rank), "the root passes x"),
-    "a scalar": (lambda c: c.allgather(np.float64(3).reshape(())), r"pass x.reshape\(1\)"),
+    "a scalar": (lambda c: c.allgather(np.array(3.0)), r"pass x.reshape\(1\)"),
     "unknown algorithm": (lambda c: c.allreduce(X, algorithm="fastest"), "fastest.*ring"),
     "algorithm out of order": (lambda c: c.allreduce(X, algorithm="ring", order="rank"), "does not keep rank order"),
     "a subgroup with strangers": (lambda c: c.subgroup([0, 3]), "ranks=3 is not a rank"),

@@ -1,0 +1,53 @@
+"""Numbers instead of arrays: `loss = comm.allreduce(loss)`.
+
+A number, Python's or NumPy's, is an array of one element.  As nothing can be written into it, the result is a new
+number of its type, or, where ranks are put together, a NumPy array.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy
+
+from hocket.errors import ArgumentError
+
+KINDS = (int, float, complex, numpy.number, numpy.bool_)
+DTYPES = {bool: numpy.bool_, int: numpy.int64, float: numpy.float64, complex: numpy.complex128}
+AGAIN = ("allreduce", "reduce", "scan", "exscan", "broadcast")
+"""Collectives whose result is one number."""
+TOGETHER = ("allgather", "gather")
+"""Those that put all ranks' numbers into one array."""
+
+
+def carry_out(comm: Any, collective: str, x: Any, out: Any, *asked: Any) -> Any:
+    """`comm._call` of the number x.  `asked`: op, root, counts, async_op and what follows."""
+    from hocket.collectives.waiting.work import open_group  # which needs the engine's short way, which needs this
+
+    if collective not in AGAIN + TOGETHER:
+        raise ArgumentError(f"{collective} deals out rows, and x={x!r} is one number: pass an array of rows")
+    if out is not None and collective in AGAIN:
+        raise ArgumentError(f"x={x!r} is a number, so the result is a new one: out must be None")
+    if open_group() is not None:
+        raise ArgumentError(f"x={x!r} is a number; inside group() results come later, into arrays: pass one")
+    result = comm._call(collective, array_of(x), out, *asked)
+    if collective not in AGAIN:
+        return result
+    back = partial(number_of, type(x))
+    return result.turned(back) if asked[3] else back(result)
+
+
+def array_of(x: Any) -> numpy.ndarray[Any, Any]:
+    """One element."""
+    try:
+        return numpy.array([x], DTYPES.get(type(x)))
+    except OverflowError:
+        raise ArgumentError(f"x={x} does not fit into 64 bits") from None
+
+
+def number_of(kind: type, result: Any) -> Any:
+    """The element as a number of that type; None is None (reduce, on other ranks than the root)."""
+    if result is None:
+        return None
+    return kind(result[0]) if kind in DTYPES else result[0]

@@ -1,0 +1,144 @@
+"""Calls on Python objects, which are pickled: convenient, and slow.  The rooms below know arrays only.
+
+Who unpickles runs what the sender wrote, so a job of ranks that do not trust each other says HOCKET_OBJECTS=0.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from hocket.collectives.calls.options import Options, checked
+from hocket.collectives.communicator.messages import ANY, object_tag
+from hocket.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+Array = numpy.ndarray[Any, Any]
+HEAD = 512
+"""Bytes of the first piece: the length, and what fits of the object.  Most need no second one."""
+LENGTH = 8
+
+
+def broadcast(comm: Communicator, value: Any, root: int, timeout: float | None) -> Any:
+    _allowed(comm)
+    comm.membership.checked(root, "root")
+    mine = comm.rank == root
+    data = _pickled(comm, value) if mine else None
+    head = _head(data) if data is not None else numpy.empty(HEAD, numpy.uint8)
+    comm.broadcast(head, root, timeout=timeout)
+    rest = _rest(data) if data is not None else _room(head)
+    if len(rest):
+        comm.broadcast(rest, root, timeout=timeout)
+    return value if mine else _joined(head, rest)
+
+
+def allgather(comm: Communicator, value: Any, timeout: float | None) -> list[Any]:
+    data = _pickled(comm, value)
+    lengths = [int(n) for n in comm.allgather(numpy.array([len(data)]), timeout=timeout)]
+    every = comm.allgatherv(data, lengths, timeout=timeout)
+    return [value if r == comm.rank else pickle.loads(part.data) for r, part in enumerate(_parts(every, lengths))]
+
+
+def gather(comm: Communicator, value: Any, root: int, timeout: float | None) -> list[Any] | None:
+    comm.membership.checked(root, "root")
+    data = _pickled(comm, value)
+    lengths = [int(n) for n in comm.allgather(numpy.array([len(data)]), timeout=timeout)]
+    every = comm.gatherv(data, lengths, root, timeout=timeout)
+    if every is None:
+        return None
+    return [value if r == root else pickle.loads(part.data) for r, part in enumerate(_parts(every, lengths))]
+
+
+def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -> Any:
+    comm.membership.checked(root, "root")
+    if comm.rank != root:
+        _allowed(comm)
+        lengths = numpy.empty(comm.size, numpy.int64)
+        comm.broadcast(lengths, root, timeout=timeout)
+        room = numpy.empty(int(lengths[comm.rank]), numpy.uint8)
+        comm.scatterv(None, [*map(int, lengths)], root, room, timeout=timeout)
+        return pickle.loads(room.data)
+    try:
+        given = list(values)
+    except TypeError:
+        raise ArgumentError(f"values must be a list of {comm.size} objects, one per rank, at the root") from None
+    if len(given) != comm.size:
+        raise ArgumentError(f"values has {len(given)} objects; it must have one for each of {comm.size} ranks")
+    pieces = [_pickled(comm, each) for each in given]
+    lengths = numpy.array([len(piece) for piece in pieces])
+    comm.broadcast(lengths, root, timeout=timeout)
+    comm.scatterv(numpy.concatenate(pieces), [*map(int, lengths)], root, timeout=timeout)
+    return given[root]
+
+
+def send(comm: Communicator, value: Any, dest: int, tag: int, timeout: float | None) -> None:
+    to, label, options = comm.membership.checked(dest, "dest"), object_tag(tag), checked(Options(timeout=timeout))
+    data = _pickled(comm, value)
+    comm.messenger.exchange(_head(data), to, None, None, label, options)
+    if len(rest := _rest(data)):
+        comm.messenger.exchange(rest, to, None, None, label, options)
+
+
+def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None) -> Any:
+    _allowed(comm)
+    place = ANY if source is None else comm.membership.checked(source, "source")
+    label, head = object_tag(tag), numpy.empty(HEAD, numpy.uint8)
+    work = comm.messenger.exchange(None, None, head, place, label, checked(Options(True, timeout)))
+    work.wait()
+    rest = _room(head)
+    if len(rest):
+        place = place if work.source is None else work.source
+        comm.messenger.exchange(None, None, rest, place, label, checked(Options(timeout=timeout)))
+    return _joined(head, rest)
+
+
+# --- bytes
+
+
+def _allowed(comm: Communicator) -> None:
+    if not comm.world.config.objects:
+        raise ArgumentError(
+            "this job refuses objects (HOCKET_OBJECTS=0), as who unpickles runs what the sender wrote: send arrays"
+        )
+
+
+def _pickled(comm: Communicator, value: Any) -> Array:
+    """The object's bytes; nothing has been sent yet.  Raises ArgumentError if it cannot be pickled."""
+    _allowed(comm)
+    try:
+        return numpy.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), numpy.uint8)
+    except Exception as why:
+        raise ArgumentError(f"a {type(value).__name__} cannot be pickled, so it cannot be sent: {why}") from why
+
+
+def _head(data: Array) -> Array:
+    head = numpy.zeros(HEAD, numpy.uint8)
+    head[:LENGTH] = numpy.array([len(data)]).view(numpy.uint8)
+    first = data[: HEAD - LENGTH]
+    head[LENGTH : LENGTH + len(first)] = first
+    return head
+
+
+def _rest(data: Array) -> Array:
+    return data[HEAD - LENGTH :]
+
+
+def _length(head: Array) -> int:
+    return int(head[:LENGTH].view(numpy.int64)[0])
+
+
+def _room(head: Array) -> Array:
+    """For what comes after `head`."""
+    return numpy.empty(max(0, _length(head) - (HEAD - LENGTH)), numpy.uint8)
+
+
+def _joined(head: Array, rest: Array) -> Any:
+    return pickle.loads(numpy.concatenate([head[LENGTH : LENGTH + _length(head)], rest]).data)
+
+
+def _parts(data: Array, lengths: list[int]) -> list[Array]:
+    return numpy.split(data, numpy.cumsum(lengths)[:-1])

@@ -1,0 +1,95 @@
+"""Waiting for several works: MPI's Waitall, Waitany and Testany."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.collectives.waiting.pool import pool
+from hocket.collectives.waiting.work import Work
+from hocket.errors import ArgumentError
+
+TRIES = 50
+"""Looks at all works before a thread sleeps: what ends soon is told at once."""
+
+
+def wait_all(works: Sequence[Work], timeout: float | None = None) -> bool:
+    """Wait until all have ended.  Raises the first error among them, in their order.
+
+    Returns False if some have not ended after `timeout` seconds; they go on.
+    """
+    works = _checked(works)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    return all(work.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for work in works)
+
+
+def wait_any(works: Sequence[Work], timeout: float | None = None) -> int | None:
+    """Wait until one has ended, and return its place; of several the first.  Raises its error.
+
+    None: after `timeout` seconds none had ended.
+
+    >>> import hocket, numpy as np
+    >>> def first(comm):
+    ...     works = [comm.allreduce(np.ones(n), async_op=True) for n in (4, 8)]
+    ...     place = hocket.wait_any(works)
+    ...     return works[place].done() and hocket.wait_all(works)
+    >>> hocket.local_world(2).run(first)
+    [True, True]
+    """
+    works = _checked(works)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for turn in range(TRIES):
+        place = test_any(works)
+        if place is not None:
+            return place
+        if turn:
+            time.sleep(0)
+    if any(work._queued.needs_callers for work in works):  # perhaps only this thread's looks drive them
+        while deadline is None or time.monotonic() < deadline:
+            if (place := test_any(works)) is not None:
+                return place
+            time.sleep(0.0002)
+        return None
+    ended = threading.Event()
+    for work in works:
+        pool.add(_Told(work._queued, ended))
+    ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    ended.set()  # nobody waits any more
+    return test_any(works)
+
+
+def test_any(works: Sequence[Work]) -> int | None:
+    """The place of the first that has ended, or None.  Never blocks.  Raises that one's error."""
+    for place, work in enumerate(_checked(works)):
+        if work.done():
+            work.wait()
+            return place
+    return None
+
+
+def _checked(works: Sequence[Work]) -> list[Work]:
+    found = list(works)
+    for work in found:
+        if not isinstance(work, Work):
+            raise ArgumentError(f"a {type(work).__name__} is no Work: calls with async_op=True return them")
+    if not found:
+        raise ArgumentError("there is no work to wait for")
+    return found
+
+
+class _Told:
+    """One of the works that a thread waits for: its end, or that of the waiting, is told to the pool."""
+
+    def __init__(self, queued: Any, ended: threading.Event) -> None:
+        self._queued, self._ended = queued, ended
+
+    def over(self) -> bool:
+        return self._queued.status != 0 or self._ended.is_set()
+
+    def complete(self) -> None:
+        self._ended.set()
+
+    def look(self, seconds: float) -> None:
+        self._queued.look(seconds)

@@ -1,0 +1,90 @@
+"""wait_all, wait_any, test_any."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import WORLDS, Program, spread
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError
+
+
+def all_of_them(comm: Communicator) -> None:
+    works = [comm.allreduce(np.full(1000, float(n)), async_op=True) for n in range(20)]
+    assert hocket.wait_all(works) and all(work.done() for work in works)
+    assert [work.result()[0] for work in works] == [float(n * comm.size) for n in range(20)]
+
+
+def any_of_them(comm: Communicator) -> None:
+    """Messages end in the order in which they are sent, not in that of their recvs."""
+    if comm.size == 1:
+        return
+    if comm.rank:
+        order = np.zeros(5, int)
+        comm.broadcast(order)
+        if comm.rank == 1:
+            for tag in order:
+                time.sleep(0.002)
+                comm.send(np.full(3, float(tag)), 0, int(tag))
+    else:
+        places = [np.zeros(3) for _ in range(5)]
+        works = {tag: comm.recv(places[tag], 1, tag, async_op=True) for tag in range(5)}
+        assert hocket.test_any([*works.values()]) is None
+        begin = time.monotonic()
+        assert hocket.wait_any([*works.values()], timeout=0.02) is None and time.monotonic() - begin < 1
+        order = np.array([3, 0, 4, 1, 2])
+        comm.broadcast(order)
+        came = []
+        while works:
+            tags = [*works]
+            place = hocket.wait_any([*works.values()])
+            assert place is not None
+            came.append(tags[place])
+            assert works.pop(tags[place]).result()[0] == tags[place]
+        assert came == order.tolist()
+    comm.barrier()
+
+
+def time_is_up(comm: Communicator) -> None:
+    if comm.size > 1 and comm.rank == 0:
+        work = comm.recv(np.zeros(1), 1, 77, async_op=True)
+        done = comm.allgather(1, async_op=True)
+        assert not hocket.wait_all([done, work], timeout=0.02)
+        comm.send(np.zeros(1), 1, 78)
+        assert hocket.wait_all([done, work], timeout=20)
+    elif comm.size > 1:
+        comm.allgather(1)
+        if comm.rank == 1:
+            comm.recv(np.zeros(1), 0, 78)
+            comm.send(np.zeros(1), 0, 77)
+    comm.barrier()
+
+
+CHECKS: tuple[Program, ...] = all_of_them, any_of_them, time_is_up
+
+
+@pytest.mark.parametrize(("size", "transport"), WORLDS)
+def test_between_ranks(size: int, transport: str) -> None:
+    spread(CHECKS, size, transport)
+
+
+def test_an_error_is_raised_by_the_wait() -> None:
+    def run(comm: Communicator) -> None:
+        work = comm.recv(np.zeros(1), 1 - comm.rank, async_op=True, timeout=0.05)
+        with pytest.raises(hocket.TimeoutError):
+            hocket.wait_any([work])
+
+    hocket.local_world(2).run(run)
+
+
+def test_what_is_no_work_is_told() -> None:
+    wrong: Any
+    for wrong, why in (([], "no work"), ([np.zeros(1)], "a ndarray is no Work"), ([None], "a NoneType is no Work")):
+        for call in (hocket.wait_all, hocket.wait_any, hocket.test_any):
+            with pytest.raises(ArgumentError, match=why):
+                call(wrong)
