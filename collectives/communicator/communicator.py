@@ -337,7 +337,7 @@ class Communicator(ShortWay):
         return objects.scatter(self, values, root, timeout)
 
     def send_object(self, value: Any, dest: int, tag: int = 0, timeout: float | None = None) -> None:
-        """Send a value to `dest`, whose `recv_object` takes it (a `recv` with this tag does not), and may be waited for."""
+        """Send a value to `dest`, whose `recv_object` takes it; a `recv` with this tag does not.  A long one waits."""
         objects.send(self, value, dest, whole(tag, "tag"), timeout)
 
     def recv_object(self, source: int | None, tag: int = 0, timeout: float | None = None) -> Any:
