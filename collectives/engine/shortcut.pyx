@@ -32,6 +32,7 @@ cdef enum:
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
+AUTO = "auto"
 cdef int _groups_open = 0
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
 cdef const DLPackExchangeAPI* _tensors = NULL
@@ -244,6 +245,8 @@ cdef class ShortWay:
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
               codec=None):
         """Carry out one call: the short way if it was made before, else the general way."""
+        if codec is not None and codec == AUTO and self.shortcut.runner().worth.plain(collective, x, op, algorithm, transport):
+            codec = None
         if counts is None and timeout is None and transport is None and codec is None:
             done = self.shortcut.take(collective, x, out, op, root, algorithm, order, async_op)
             if done is not MISS:

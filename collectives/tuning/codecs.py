@@ -6,6 +6,7 @@ tells the time of others.  A codec is chosen where its line is a tenth below flo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,10 @@ SIZES = (64 << 10, 1 << 20)
 MOVES = ("allgather", "broadcast", "alltoall")
 """They take no op."""
 GAIN = 0.9
-TURNS = 3
+TURNS, MORE, SHORT = 3, 12, 0.02
+"""How often each is called; MORE often if none takes SHORT seconds, as the noise of a few such may be a tenth."""
+KNOWN = 1000
+"""Kinds of calls that are remembered to be float32's."""
 WITHIN = "choosing a codec"
 
 
@@ -56,13 +60,28 @@ class Worth:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._lines: dict[Kind, list[Line]] = {}
+        self._plain: set[Any] = set()
+
+    def plain(self, collective: str, x: Any, op: Any, algorithm: Any, transport: Any) -> bool:
+        """Is it known that "auto" is float32 for such a call, which may then go the short way?"""
+        try:
+            return (collective, x.dtype, x.nbytes, op, algorithm, transport) in self._plain
+        except (AttributeError, TypeError):
+            return False
+
+    def is_plain(self, collective: str, x: Any, op: Any, options: Options) -> None:
+        """From now on."""
+        if len(self._plain) >= KNOWN:
+            self._plain.clear()
+        with contextlib.suppress(AttributeError, TypeError):
+            self._plain.add((collective, x.dtype, x.nbytes, op, options.algorithm, options.transport))
 
     def codec(self, collective: str, nbytes: int, options: Options) -> str | None:
         """The codec for so many bytes of float32, the same on all ranks.  Collective where it must measure.
 
         Inside `group()` nothing is measured: float32, unless it has been before.
         """
-        if nbytes < SIZES[0] or self._runner.size == 1:
+        if self._never(nbytes, options.transport):
             return None
         kind: Kind = collective, options.transport, options.algorithm
         if kind not in self._lines:
@@ -74,8 +93,8 @@ class Worth:
     def words(self, collective: str, nbytes: int) -> str:
         """Which codec "auto" takes for such a call, and why; not collective."""
         begin = f"{collective} {human(nbytes)}, codec='auto'"
-        if nbytes < SIZES[0] or self._runner.size == 1:
-            return f"{begin}: float32, as no codec is worth its time below {human(SIZES[0])} or on one rank"
+        if why := self._never(nbytes, None):
+            return f"{begin}: float32, as no codec is worth its time {why}"
         lines = self._lines.get((collective, None, None))
         if lines is None:
             return f"{begin}: not measured yet; the first {collective} with codec='auto' does it"
@@ -84,15 +103,30 @@ class Worth:
         why = "the fastest by a tenth" if best.codec else "no codec is faster by a tenth"
         return f"{begin}: {best.name}, {why} (predicted: {times})"
 
+    def _never(self, nbytes: int, transport: str | None) -> str:
+        """Where nobody need measure, or "".  Ranks that share memory read it faster than they encode."""
+        if self._runner.size == 1:
+            return "on one rank"
+        if nbytes < SIZES[0]:
+            return f"below {human(SIZES[0])}"
+        return "in shared memory" if transport in (None, "shm") and len(self._runner.members.groups) == 1 else ""
+
     def _measured(self, kind: Kind, timeout: float | None) -> list[Line]:
+        seconds = numpy.full((len(SIZES), len(CANDIDATES)), numpy.inf)
+        self._time(kind, timeout, TURNS, seconds)
+        if seconds.max() < SHORT:
+            self._time(kind, timeout, MORE, seconds)
+        return [Line(codec, *map(float, seconds[:, j])) for j, codec in enumerate(CANDIDATES)]
+
+    def _time(self, kind: Kind, timeout: float | None, turns: int, seconds: Any) -> None:
+        """Lower the seconds by so many turns; the same on all ranks, those of the slowest."""
         collective, transport, algorithm = kind
         normal = numpy.random.default_rng(1).standard_normal(SIZES[-1] // 4).astype(numpy.float32)
         plain = Options(timeout=timeout, within=WITHIN)
-        seconds = numpy.full((len(SIZES), len(CANDIDATES)), numpy.inf)
         for i, nbytes in enumerate(SIZES):
             share = nbytes // 4 // self._runner.size
             x = normal[: share if collective == "allgather" else share * self._runner.size].copy()
-            for turn in range(1 + TURNS):
+            for turn in range(1 + turns):
                 for j, codec in enumerate(CANDIDATES):
                     options = Options(False, timeout, algorithm, transport, "any", codec, WITHIN)
                     numpy.copyto(x, normal[: len(x)])
@@ -102,7 +136,6 @@ class Worth:
                     if turn:  # the first makes the plan
                         seconds[i, j] = min(seconds[i, j], time.perf_counter() - begin)
         self._together("allreduce", seconds, "max", plain)
-        return [Line(codec, *map(float, seconds[:, j])) for j, codec in enumerate(CANDIDATES)]
 
     def _together(self, collective: str, x: Any, op: str | None, options: Options) -> None:
         self._runner.general(collective, x, None, op, 0, None, options)
