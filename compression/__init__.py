@@ -8,6 +8,8 @@
 
 The methods:
     dense.py         all elements, each with fewer bits
+    elias.py         codes of different lengths
+    shared_scale.py  whole numbers times a scale that all ranks share
     sparse.py        a few of the elements
     low_rank.py      two thin matrices
     stateful.py      those that keep more than what is owed
@@ -18,15 +20,17 @@ from hocket.compression.adasum import AdaSum
 from hocket.compression.codecs import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.compressor import Compressor
 from hocket.compression.dense import Coded, DoubleSqueeze
+from hocket.compression.elias import Elias
 from hocket.compression.entries import Stats
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Averaged, Batch, Method
 from hocket.compression.names import resolved
+from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse import NonZero, RandomK, Sparse, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
 
 __all__ = [
-    "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Batch", "Coded", "Compressor", "DoubleSqueeze", "Int", "Int4",
-    "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "Sign", "Sparse", "Stats", "TernGrad",
-    "Threshold", "TopK", "resolved",
+    "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Batch", "Coded", "Compressor", "DoubleSqueeze", "Elias", "Int",
+    "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign", "Sparse",
+    "Stats", "TernGrad", "Threshold", "TopK", "resolved",
 ]  # fmt: skip

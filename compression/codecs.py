@@ -71,7 +71,7 @@ def QSGD(levels: int, bucket: int = 512, norm: str = "max", seed: int = 0) -> Co
     """Whole numbers from -levels to levels, rounded at random, of ceil(log2(2 levels + 1)) bits; unbiased.
 
     `norm`: what `levels` stands for, the bucket's largest magnitude or its Euclidean length ("l2").  All codes have
-    one length: the paper's Elias codes, which are shorter for large buckets of "l2", are not made.
+    one length here; a Compressor's `Elias` has the paper's, which are shorter for "l2".
 
     Source: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017.
     """
@@ -90,7 +90,7 @@ def TernGrad(clip: float = 2.5, block: int = 256, seed: int = 0) -> Codec:
     block's root mean square.  2 bits for each float.
 
     Source: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS
-    2017, with a scale for each block of each rank instead of one that all share.
+    2017, with a scale for each block of each rank; a Compressor's `SharedScale` has one that all ranks share.
     """
     _check(block)
     if not clip > 0:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.compression.adasum import AdaSum
+from hocket.compression.codecs import QSGD
 from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
+from hocket.compression.elias import Elias
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Method
+from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse import NonZero, RandomK, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
@@ -20,9 +23,15 @@ WITH_NUMBER: dict[str, Callable[[str], Method]] = {
     "topk": lambda text: _with_words(TopK, text), "threshold": lambda text: _with_words(Threshold, text),
     "randomk": lambda text: RandomK(float(text)), "powersgd": lambda text: PowerSGD(int(text)),
     "doublesqueeze": DoubleSqueeze, "nonzero": lambda text: NonZero(int(text)),
+    "elias": lambda text: Elias(QSGD(int(text), norm="l2")), "shared": lambda text: _scaled(*text.split(":", 1)),
     "dgc": lambda text: _with_words(DGC, text), "ef21": lambda text: EF21(resolved(text)),
 }  # fmt: skip
 """What stands before the colon of a method's name."""
+
+
+def _scaled(levels: str, clip: str = "2.5") -> Method:
+    """A whole number; then, if wished, where elements are cut off."""
+    return SharedScale(int(levels), float(clip))
 
 
 def _with_words(make: Callable[..., Method], text: str) -> Method:

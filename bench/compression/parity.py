@@ -62,6 +62,8 @@ ROWS = {
     "qsgd 1": Row(lambda: resolved(QSGD(1))),
     "qsgd 22 l2": Row(lambda: resolved(QSGD(22, norm="l2"))),
     "terngrad": Row(lambda: resolved(TernGrad())),
+    "terngrad shared": Row(lambda: resolved("shared:1")),
+    "elias qsgd 4 l2": Row(lambda: resolved("elias:4")),
     "sign alone": Row(lambda: resolved("sign"), feedback=False),
     "doublesqueeze sign": Row(lambda: resolved("doublesqueeze:sign")),
     "doublesqueeze onebit": Row(lambda: DoubleSqueeze(OneBit())),

@@ -2,7 +2,9 @@
 
 512 normal numbers, encoded 10,000 times.  "bias": the largest z-score of any element's mean, that chance takes to 4 and
 seldom to 5.  "variance": of the encoding, as a part of the vector's squared length; beside it what the codec's
-definition says, and the bound of its paper.  "not zero": of the 512, in the mean, and the paper's bound.
+definition says, and the bound of its paper.  "not zero": of the 512, in the mean, and the paper's bound.  "bits": of an
+element; beside it with Elias' codes, in the mean, and QSGD's bound for these (theorem 3.2, without its o(1), and
+corollary 3.3).
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.compression import QSGD, Int, Natural, TernGrad
-from hocket.kernels.codecs import Codec
-from hocket.kernels.cpu import reduce
+from hocket.kernels.codecs import WHOLE, Codec
+from hocket.kernels.cpu import elias, reduce
 
 Array = np.ndarray[Any, Any]
 COUNT, DRAWS = 512, 10_000
@@ -32,6 +34,10 @@ class Found(NamedTuple):
     filled: float
     most: float
     bits: float
+    elias: float
+    """Bits, with codes of different lengths; infinity: there are none."""
+    shortest: float
+    """What the paper says that these are at most."""
 
 
 class Law(NamedTuple):
@@ -45,6 +51,8 @@ class Law(NamedTuple):
     most: float = float(COUNT)
     """Elements that are not zero."""
     mean: Callable[[Array], Array] = lambda x: x
+    elias: float = math.inf
+    """Bits of an element, by Elias' codes."""
 
 
 def _between(x: Array, below: Array, above: Array) -> Array:
@@ -63,7 +71,11 @@ def _qsgd(levels: int, norm: str) -> Law:
 
     bound = min(COUNT / levels**2, math.sqrt(COUNT) / levels) if norm == "l2" else math.inf
     most = levels * (levels + math.sqrt(COUNT)) if norm == "l2" else COUNT
-    return Law(QSGD(levels, COUNT, norm), lambda x: _levels(x, scale(x) / levels), bound, min(most, COUNT))
+    bits = min((3 + 1.5 * math.log2(2 * (levels**2 + COUNT) / most)) * most, 2.8 * COUNT) + 32
+    return Law(
+        QSGD(levels, COUNT, norm), lambda x: _levels(x, scale(x) / levels), bound, min(most, COUNT),
+        elias=bits / COUNT if norm == "l2" and levels**2 < COUNT else math.inf,
+    )  # fmt: skip
 
 
 def _terngrad(clip: float) -> Law:
@@ -97,7 +109,7 @@ LAWS = {
 def found(law: Law, draws: int = DRAWS) -> Found:
     """Measure."""
     x = np.random.default_rng(2).standard_normal(COUNT).astype(np.float32)
-    mean, square, filled = np.zeros(COUNT), np.zeros(COUNT), 0
+    mean, square, filled, short = np.zeros(COUNT), np.zeros(COUNT), 0, 0
     wire = np.empty(-(-COUNT // law.codec.block) * law.codec.itemsize, np.uint8)
     right, y = law.mean(x.astype(float)), np.empty(COUNT, np.float32)
     for draw in range(draws):
@@ -105,26 +117,29 @@ def found(law: Law, draws: int = DRAWS) -> Found:
         reduce.decode_array(y, wire, law.codec)
         off = y - right
         mean, square, filled = mean + off, square + off * off, filled + int(np.count_nonzero(y))
+        short += elias.shorten(wire, law.codec).size if law.codec.code == WHOLE else 0
     exact, length = law.variance(x.astype(float)), float(right @ right)
     error = np.sqrt(np.maximum(exact, 1e-30) / draws)
     # Where rounding moves nothing, float32 still differs from the exact mean by its own precision.
     bias = np.maximum(np.abs(mean / draws) - 1e-6 * np.abs(right).max(), 0) / error
     return Found(
         float(bias.max()), float(square.sum()) / draws / length, float(exact.sum()) / length, law.bound,
-        filled / draws, law.most, 8 * wire.size / COUNT,
+        filled / draws, law.most, 8 * wire.size / COUNT, 8 * short / draws / COUNT or math.inf, law.elias,
     )  # fmt: skip
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    print("| codec | bias | variance | by definition | bound | not zero | bound | bits |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| codec | bias | variance | by definition | bound | not zero | bound | bits | by Elias | bound |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name, law in LAWS.items():
         row = found(law)
-        bound = f"{row.bound:.3f}" if math.isfinite(row.bound) else ""
+        bound, short, shortest = (
+            f"{value:.4g}" if math.isfinite(value) else "" for value in (row.bound, row.elias, row.shortest)
+        )
         print(
             f"| {name} | {row.bias:.1f} | {row.variance:.4g} | {row.exact:.4g} | {bound} |"
-            f" {row.filled:.0f} | {row.most:.0f} | {row.bits:.2f} |"
+            f" {row.filled:.0f} | {row.most:.0f} | {row.bits:.2f} | {short} | {shortest} |"
         )
 
 

@@ -7,6 +7,7 @@
 #define HOCKET_KERNELS_CODEC_PACK_H
 
 #include "kernels/elements.h"
+#include "fold.h"
 
 /* Eight bytes in a word, each with `low` in its low bits. */
 HK_INLINE u64 hk_bytes(unsigned low) { return low * 0x0101010101010101u; }

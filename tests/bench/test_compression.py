@@ -29,7 +29,7 @@ def test_what_is_rounded_at_random(name: str) -> None:
     law = statistics.LAWS[name]
     row = statistics.found(law, 3000)
     assert row.bias < 5 and row.variance == pytest.approx(row.exact, rel=0.05)
-    assert row.exact < law.bound and row.filled <= law.most
+    assert row.exact < law.bound and row.filled <= law.most and row.elias <= law.elias
 
 
 def test_training_with_fewer_bits() -> None:

@@ -24,7 +24,9 @@ EXACT = (
 )  # fmt: skip
 """Methods that lose nothing but what they owe."""
 HELPED = (*EXACT, "int8", "fp8", "int4")
-METHODS = (*HELPED, "ef21:topk:0.1", "dgc:0.1", "dgc:0.1:fp16", "adasum", "nonzero:64")
+METHODS = (
+    *HELPED, "ef21:topk:0.1", "dgc:0.1", "dgc:0.1:fp16", "adasum", "nonzero:64", "shared:1", "shared:7:inf", "elias:4",
+)  # fmt: skip
 SHAPES = ((40, 30), (1000,), (1,), (0,))
 STEPS = 12
 
@@ -175,7 +177,7 @@ def several_at_once(comm: Communicator) -> None:
             for y, key in zip(ys, keys, strict=True):
                 one.allreduce(y, key, lr=0.1)
             for x, y, key in zip(xs, ys, keys, strict=True):
-                if method not in ("int8", "fp8", "int4"):  # whose blocks reach over two
+                if method not in ("int8", "fp8", "int4", "elias:4"):  # whose blocks reach over two
                     np.testing.assert_allclose(x, y, atol=1e-5, err_msg=f"{method} {key}")
                     assert abs(all_of.stats(key).error - one.stats(key).error) < 1e-4
 

@@ -1,0 +1,63 @@
+"""Codes of different lengths: what is often zero costs little more than a bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.compression.dense import decode, take
+from hocket.compression.method import Array, Averaged, Batch, Kept, Method
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import WHOLE, Codec
+from hocket.kernels.cpu import elias, reduce
+
+
+class Elias(Method):
+    """A codec of whole numbers (QSGD, TernGrad, Int), with Elias' omega codes for them and for the gaps between them.
+
+    Every rank gets all ranks' codes, as their lengths differ, and adds them up: n(p-1) bytes per rank, where n are
+    those of the codes.  It pays where most numbers are zero, as those of QSGD with few levels and norm "l2" are.  What
+    the codec rounds to nearest is owed; what it rounds at random is not.
+
+    Source: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        if not isinstance(codec, Codec) or codec.code != WHOLE:
+            raise ArgumentError(f"Elias wants a codec of whole numbers: QSGD, TernGrad or Int; got {codec}")
+        self.codec = codec
+
+    @property
+    def name(self) -> str:
+        return f"elias:{self.codec.name}"
+
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        flat = vector.reshape(-1)
+        return self.average_all(comm, Batch(flat, [flat]), Batch(result.reshape(-1), [result]), [kept], [seed])[0]
+
+    def average_all(
+        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """Two calls for all: the lengths, and the codes."""
+        codec, flat, p = self.codec, vectors.flat, comm.size
+        count = -(-flat.size // codec.block)
+        mine = elias.shorten(self._taken(flat, seeds[0] << 32 | comm.rank), codec)
+        lengths = comm.allgather(np.array([mine.size])).tolist()
+        every = np.split(comm.allgatherv(mine, lengths), np.cumsum(lengths)[:-1])
+        total = results.flat
+        total[...] = 0
+        for one in every:
+            total += decode(elias.restore(one, codec, count), codec, flat.size)
+        total *= np.float32(1 / p)
+        return [Averaged({}, mine.size * part.size // max(flat.size, 1)) for part in vectors.parts]
+
+    def _taken(self, x: Array, key: int) -> Array:
+        """The elements of x, of which stays what is owed."""
+        if not self.codec.stochastic:
+            return take(x, self.codec)
+        wire = np.empty(-(-x.size // self.codec.block) * self.codec.itemsize, np.uint8)
+        reduce.encode_array(wire, x, self.codec, key)
+        x[...] = 0
+        return wire

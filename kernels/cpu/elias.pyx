@@ -1,0 +1,52 @@
+"""Elements of whole numbers with codes of different lengths (kernels/cpu/elias.h), and back, on NumPy arrays."""
+
+from libc.stdint cimport uint8_t
+
+import numpy as np
+
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import WHOLE
+from hocket.kernels.cpu.reduce cimport find_codec, hk_codec
+
+cdef extern from "kernels/cpu/elias.h" nogil:
+    size_t hk_elias_most(const hk_codec *c, size_t count)
+    size_t hk_elias_put(const hk_codec *c, uint8_t *out, const uint8_t *elements, size_t count)
+    int hk_elias_get(const hk_codec *c, uint8_t *elements, size_t count, const uint8_t *bytes, size_t nbytes)
+
+
+def shorten(elements, codec):
+    """The bytes of a uint8 array of elements of `codec`, a uint8 array; their number depends on what the elements are."""
+    cdef hk_codec c = _whole(codec)
+    cdef const uint8_t[::1] given = elements
+    if given.shape[0] % c.nbytes:
+        raise ArgumentError(f"{given.shape[0]} bytes are no elements of {codec.name}, of {codec.itemsize} bytes each")
+    cdef size_t count = <size_t>given.shape[0] // c.nbytes, n
+    out = np.empty(hk_elias_most(&c, count), np.uint8)
+    cdef uint8_t[::1] made = out
+    if count == 0:
+        return out[:0]
+    with nogil:
+        n = hk_elias_put(&c, &made[0], &given[0], count)
+    return out[:n]
+
+
+def restore(shortened, codec, size_t count):
+    """`count` elements of `codec`, of which `shortened` has the bytes.  Raises ArgumentError if it has not."""
+    cdef hk_codec c = _whole(codec)
+    cdef const uint8_t[::1] given = shortened
+    elements = np.empty(count * c.nbytes, np.uint8)
+    cdef uint8_t[::1] made = elements
+    cdef size_t nbytes = <size_t>given.shape[0]
+    cdef int rc = 0
+    if count and nbytes:
+        with nogil:
+            rc = hk_elias_get(&c, &made[0], count, &given[0], nbytes)
+    if rc < 0 or (count == 0) != (nbytes == 0):
+        raise ArgumentError(f"{nbytes} bytes are not the Elias codes of {count} elements of {codec.name}")
+    return elements
+
+
+cdef hk_codec _whole(codec):
+    if codec.code != WHOLE:
+        raise ArgumentError(f"{codec.name} has no whole numbers to make Elias codes of; QSGD, TernGrad and Int have")
+    return find_codec(codec)
