@@ -12,6 +12,9 @@ import pytest
 # A shell that starts its jobs in the background hands SIGINT on as ignored, and ranks would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Before NumPy is imported: here many ranks are threads or processes of one machine, and each would take all its cores.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 # What somebody has measured on this machine must not decide what a test runs.
 os.environ["HOCKET_TUNING"] = "off"
 
