@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -15,7 +17,8 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
     """Let a module average its gradients by a method of `hocket.compression`.  Returns the `Compressor`.
 
     `module`: a DistributedDataParallel, or one that `fully_shard` was called on, whose group is hocket's; float32 on
-    the CPU.  A bucket's gradients are averaged together, in the thread of the backward pass, which so waits for them.
+    the CPU.  A bucket of DDP's is averaged as one, in a thread and by a communicator of the Compressor's own, while the
+    backward pass goes on.  FSDP2's wait.  All ranks call this together.
 
     The keys are the names of DDP's parameters, or of FSDP2's modules.  `state_dict()` is of this rank, and belongs into
     its checkpoint; `hocket.torch.sharded.Checkpointed` puts it into one of torch.distributed.checkpoint.
@@ -35,7 +38,7 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
             use(module, compressor, gather)
     else:
         comm = _comm(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
-        compressor = Compressor(comm, method, feedback, decay) if comm else None
+        compressor = Compressor(comm.dup(), method, feedback, decay) if comm else None
         if compressor and gather:
             raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
         if compressor:
@@ -48,18 +51,29 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
 
 def _hook(module: Any, compressor: Any) -> None:
     names = {id(parameter): name for name, parameter in module.module.named_parameters()}
+    worker = ThreadPoolExecutor(1, "hocket-compress")  # one: buckets are averaged in the order that all ranks have
 
     def compressed(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
         begin, whole, parts = 0, bucket.buffer(), []
         for parameter in bucket.parameters():  # as they lie in the bucket
             parts.append(whole[begin : begin + parameter.numel()].view(parameter.shape))
             begin += parameter.numel()
-        compressor.allreduce_all(parts, [names[id(parameter)] for parameter in bucket.parameters()])
+        keys = [names[id(parameter)] for parameter in bucket.parameters()]
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(whole)
+        worker.submit(_finish, done, whole, lambda: compressor.allreduce_all(parts, keys))
         return done
 
     module.register_comm_hook(None, compressed)
+
+
+def _finish(done: torch.futures.Future[torch.Tensor], result: torch.Tensor, work: Callable[[], object]) -> None:
+    """Do it, and say so to who waits for the result."""
+    try:
+        work()
+    except BaseException as error:
+        done.set_exception(error)  # type: ignore[arg-type]
+    else:
+        done.set_result(result)
 
 
 def _comm(group: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -116,6 +117,55 @@ def ddp_compressed() -> None:
         dist.all_reduce(owed)
         close([total + owed / size()], [right], rtol=1e-4, atol=1e-6)
     alike(each.grad for each in model.parameters())
+
+
+@case(2)
+def ddp_compressed_beside_other_calls() -> None:
+    """The backward pass goes on meanwhile, and what it asks of the group is in no bucket's way."""
+    import hocket.torch
+
+    class Sums(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):  # type: ignore[no-untyped-def]
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):  # type: ignore[no-untyped-def]
+            dist.all_reduce(gradient)
+            time.sleep(0.01 * dist.get_rank())
+            return gradient / size()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(6)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = Sums.apply(layer(x))
+            return x
+
+    wrapped = DDP(Model(), bucket_cap_mb=0.001)
+    compressor = hocket.torch.compress(wrapped, "int8")
+    for _ in range(3):
+        wrapped.zero_grad()
+        wrapped(torch.randn(8, 64)).square().mean().backward()
+        alike(each.grad for each in wrapped.parameters())
+    assert compressor.stats("layers.0.weight").calls == 3
+
+
+@case(2)
+def ddp_compressed_wrongly() -> None:
+    """What goes wrong in the thread comes out of the backward pass."""
+    import hocket.torch
+
+    wrapped = DDP(network(), bucket_cap_mb=0.001)
+    compressor = hocket.torch.compress(wrapped, "topk:0.1")
+    name = next(name for name, _ in wrapped.module.named_parameters())
+    compressor.allreduce(torch.zeros(3), name)
+    x, y = batch()
+    with pytest.raises(Exception, match=f"key '{name}' stands for shape"):
+        nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
 
 
 @case(2, 3)
