@@ -15,6 +15,8 @@ from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
 
+PIECE = 1 << 19
+"""Floats that go between hosts together."""
 BY_NAME = {codec.name: codec for codec in CODECS}
 
 
@@ -75,18 +77,29 @@ class Coded(Method):
         return Averaged({}, self._lose(flat))
 
     def between(self, here: Any, across: Any, vector: Array, result: Array) -> Averaged:
-        """`average` over hosts; what the encoding of this rank's part of its host's sum loses is owed by this rank."""
-        each = -(-vector.size // (here.size * self.codec.block)) * self.codec.block
-        counts = [max(0, min(each, vector.size - r * each)) for r in range(here.size)]
-        mine = slice(here.rank * each, here.rank * each + counts[here.rank])
-        part = here.reduce_scatterv(vector, counts)
-        result[mine] = across.allreduce(part.copy(), codec=self.codec, algorithm="direct")
-        result[mine] *= np.float32(1 / (here.size * across.size))
-        here.allgatherv(result[mine], counts, result)
-        nbytes = self._lose(part)
-        vector[...] = 0
-        vector[mine] = part
+        """`average` over hosts; what the encoding of this rank's part of its host's sum loses is owed by this rank.
+
+        In pieces: while one is between the hosts, the next is added up inside, and encoded.
+        """
+        begun, nbytes = [], 0
+        for one in chunks(vector.size, PIECE):
+            piece, counts = vector[one], self._dealt(one.stop - one.start, here.size)
+            mine = slice(sum(counts[: here.rank]), sum(counts[: here.rank + 1]))
+            part = here.reduce_scatterv(piece, counts)
+            work = across.allreduce(part.copy(), codec=self.codec, algorithm="direct", async_op=True)
+            begun.append((result[one], counts, mine, work))
+            nbytes += self._lose(part)
+            piece[...] = 0
+            piece[mine] = part
+        for into, counts, mine, work in begun:
+            np.multiply(work.result(), np.float32(1 / (here.size * across.size)), out=into[mine])
+            here.allgatherv(into[mine], counts, into)
         return Averaged({}, nbytes)
+
+    def _dealt(self, count: int, size: int) -> list[int]:
+        """Elements of each of so many ranks: whole blocks, but for the last ones."""
+        each = -(-count // (size * self.codec.block)) * self.codec.block
+        return [max(0, min(each, count - r * each)) for r in range(size)]
 
     def _lose(self, x: Array) -> int:
         """Leave of x what its encoding loses, which this rank owes.  Returns the bytes of the encoding."""
