@@ -5,6 +5,7 @@ The values are such that any other order of the additions gives other bits.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
@@ -23,6 +24,11 @@ REPEATS = 5
 
 
 def values(rank: int, count: int, dtype: str) -> np.ndarray[Any, Any]:
+    return _values(rank, count, dtype).copy()
+
+
+@functools.cache
+def _values(rank: int, count: int, dtype: str) -> np.ndarray[Any, Any]:
     source = np.random.default_rng((rank, count))
     return (source.standard_normal(count) * 10.0 ** source.integers(-3, 4, count)).astype(dtype)
 

@@ -6,6 +6,7 @@ output must be untouched.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,8 +37,12 @@ GROUPINGS: dict[int, tuple[dict[str, Any], ...]] = {
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
+@functools.cache
 def data(rank: int, count: int, salt: int = 0) -> Array:
-    return (np.arange(count, dtype=np.int64) * 31 + rank * 1_000_003 + salt * 17) % 100_003
+    """Not to be written to: made once, as all algorithms take the same."""
+    made = (np.arange(count, dtype=np.int64) * 31 + rank * 1_000_003 + salt * 17) % 100_003
+    made.flags.writeable = False
+    return made
 
 
 def guarded(count: int) -> tuple[Array, Array]:
