@@ -28,6 +28,7 @@ EXTENSIONS = [
     "collectives.engine.instructions",
     "collectives.engine.matching",
     "collectives.engine.placed",
+    "collectives.engine.prepared",
     "collectives.engine.shortcut",
     "collectives.gpu.stream_ops",
     "collectives.gpu.meeting",
