@@ -1,7 +1,7 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
-# make compare: beside Gloo and the MPIs, with targets.  make docs: the site.  All in .venv, made when first needed.
+# make compare: beside Gloo and the MPIs, with targets.  make wheel, docs: a wheel, the site.  All in .venv, made when first needed.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -18,7 +18,7 @@ SOURCES := setup.py pyproject.toml $(shell find system kernels transports collec
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare docs clean
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -78,6 +78,15 @@ fuzz: $(VENV)/test.stamp
 compare: $(VENV)/test.stamp | $(IMPI)
 	$(BIN)/python -m hocket.bench.compare --json bench/results --plot docs/compare.svg --page docs/performance.md \
 		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi
+
+# build/dist: the source, and a wheel made of it; build/wheels: the wheel with the tag of the oldest Linux that can use it,
+# which auditwheel finds, tried in an environment of its own.  For an older Linux: cibuildwheel (pyproject.toml).
+wheel: $(VENV)/test.stamp
+	$(INSTALL) --editable '.[wheel]'
+	rm -rf build/dist build/wheels
+	$(BIN)/python -m build --outdir build/dist
+	$(BIN)/python -m auditwheel repair --wheel-dir build/wheels build/dist/*.whl
+	$(BIN)/python -m pytest -m wheel tests/tools/test_wheel.py
 
 # The site, with the reference from the docstrings, into build/docs.  Warnings are errors.
 docs: $(VENV)/test.stamp

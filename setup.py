@@ -64,7 +64,11 @@ EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
 # Names that nobody links against are three quarters of a library's size; a debugger, a sanitizer and perf want them.
 DEBUG = any(flag.startswith(("-g", "-fsanitize")) for flag in EXTRA)
 STRIP = [] if DEBUG else ["-g0"], [] if DEBUG else ["-Wl,-s"]
-HEADERS = [path for folder in ("system", "kernels", "transports") for path in glob(f"{folder}/**/*.h", recursive=True)]
+HEADERS = [
+    path
+    for folder in ("system", "kernels", "transports")
+    for path in glob(f"src/hocket/{folder}/**/*.h", recursive=True)
+]
 CORES = len(os.sched_getaffinity(0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,6 +12,9 @@ import harness
 import numpy as np
 
 import hocket
+from hocket.compression import FP8, QSGD, Compressor, Int, Int8, Natural, OneBit, Sign, TernGrad
+from hocket.errors import ArgumentError
+from hocket.kernels.cpu import elias
 
 COUNTS = (0, 1, 7, 1000, 70001)
 
@@ -70,6 +74,23 @@ def on_lanes(comm: Any) -> None:
         assert all((w.result() == p).all() for w in reversed(works))
 
 
+def with_fewer_bits(comm: Any) -> None:
+    """Every kind of codec, at lengths that end within a block; a call that is prepared; what Elias' codes are not."""
+    for codec in (Int8(), FP8(), Int(5, 64), Sign(), OneBit(64), QSGD(4, 64), TernGrad(), Natural(), "fp16", "bf16"):
+        for n in (1, 255, 70_001):
+            comm.allreduce(np.linspace(-1, 1, n, dtype=np.float32), codec=codec)
+    for method in ("shared:1", "elias:4", "topk:0.1", "doublesqueeze:sign"):
+        Compressor(comm, method).allreduce(np.linspace(-1, 1, 5000, dtype=np.float32), "w")
+    call = comm.prepare("allreduce", np.ones(100))
+    for _ in range(3):
+        call()
+        call.start().wait()
+    rng = np.random.default_rng(comm.rank)
+    for _ in range(2000):
+        with contextlib.suppress(ArgumentError):
+            elias.restore(rng.integers(0, 256, rng.integers(0, 100), dtype=np.uint8), QSGD(4, 64, "l2"), 3)
+
+
 def hocket_copy(comm: Any, x: Any) -> Any:
     made = hocket.empty(x.shape, x.dtype, comm=comm)
     made[...] = x
@@ -87,6 +108,7 @@ def in_threads() -> None:
         with hocket.local_world(size) as world:
             world.run(everything)
             world.run(on_lanes)
+            world.run(with_fewer_bits)
     for _ in range(40):
         with hocket.local_world(2) as world:
             world.run(leave_at_once)
@@ -100,6 +122,7 @@ def in_processes() -> None:
             with hocket.init() as comm:
                 sanitized_job.everything(comm)
                 sanitized_job.on_lanes(comm)
+                sanitized_job.with_fewer_bits(comm)
         """
         harness.run(2, textwrap.dedent(source), seconds=240, HOCKET_TRANSPORT=transport)
 
