@@ -29,7 +29,8 @@ if rank == 1:
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(60)
 """, "--timeout-grace", "0.1")
-    assert code == 1 and 2 < time.monotonic() - began < 6 and not any(map(alive, pids(out)))
+    assert code == 1 and 2 < time.monotonic() - began < 20, "SIGKILL comes after 2 s"
+    assert not any(map(alive, pids(out)))
 
 
 @pytest.mark.parametrize(
