@@ -26,7 +26,7 @@ cdef object BYTES = dtypes.by_name("bytes")
 
 
 cdef class Buffer:
-    """A contiguous array of the caller's: address, shape, dtype."""
+    """An array of the caller's: address, shape, dtype.  Of one that is not contiguous, those of a copy that is."""
 
     cdef readonly uintptr_t address
     cdef readonly size_t nbytes, count
@@ -36,7 +36,7 @@ cdef class Buffer:
     cdef readonly bint writable
     cdef public bint fresh          # made by us for the result
     cdef object export              # of a buffer, or by DLPack: what keeps its memory where it is
-    cdef readonly object host       # of a GPU array that is staged: its copy in host memory
+    cdef readonly object host       # the copy of an array that is strided, or on a GPU and staged
     cdef tuple there                # ... and its GPU and address
     cdef readonly int device        # the GPU that `address` is in; -1: it is in host memory
     cdef readonly bint foreign      # is the array in a GPU's memory, wherever `address` is?
@@ -60,10 +60,12 @@ cdef class Buffer:
         self.device, self.host, self.address = -1, copy.array, copy.address
 
     def restore(self):
-        """Write the result back to where the caller wants it, if that is in GPU memory."""
+        """Write the result back to where the caller wants it, if calls work on a copy."""
         if self.host is None:
             return
-        if staging.copies_itself(self.array):
+        if not self.foreign:
+            (self.array if self.export is None else self.export)[...] = self.host
+        elif staging.copies_itself(self.array):
             staging.restore(self.array, self.host)
         else:
             gpu, address = self.there
@@ -99,7 +101,7 @@ def describe(array, str what="x"):
     if isinstance(array, np.ndarray):
         a = <np.ndarray>array
         if not np.PyArray_IS_C_CONTIGUOUS(a):
-            raise ArgumentError(f"{what} is not C-contiguous (strides {array.strides}); pass numpy.ascontiguousarray({what})")
+            return packed(describe(numpy.ascontiguousarray(array), what), array, np.PyArray_ISWRITEABLE(a))
         b = Buffer.__new__(Buffer)
         b.address = <uintptr_t>np.PyArray_DATA(a)
         b.nbytes = np.PyArray_NBYTES(a)
@@ -128,6 +130,12 @@ def describe(array, str what="x"):
     if isinstance(array, numpy.generic):
         b.writable = False              # `view` is a copy
     return b
+
+
+cdef Buffer packed(Buffer copy, object array, bint writable):
+    """`copy` of a strided array, which gets the result in the end."""
+    copy.host, copy.array, copy.writable = copy.array, array, writable
+    return copy
 
 
 cdef Buffer describe_device(object array, str what):
@@ -177,22 +185,24 @@ cdef Buffer describe_torch(object tensor, str what):
         raise ArgumentError(f"{what} is {kind(tensor)}, which has no memory of its own: pass a plain torch tensor")
     if tensor.layout.__str__() != "torch.strided":
         raise ArgumentError(f"{what} is a sparse tensor; pass {what}.to_dense() or its values")
-    if not tensor.is_contiguous():
-        raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
     if not (tensor.is_cpu or tensor.is_cuda):
         raise ArgumentError(f"{what} is on {tensor.device}, whose memory cannot be read; pass {what}.cpu()")
     cdef Buffer b = Buffer.__new__(Buffer)
     dtype = torch_dtype(tensor)
     if tensor.is_neg() or tensor.is_conj():     # lazy: the memory holds other values than the tensor
         raise ArgumentError(f"{what} is a conjugated or negated view; pass {what}.resolve_conj().resolve_neg()")
+    # What autograd records must not change behind its back.
+    b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()
+    if not tensor.is_contiguous():
+        if tensor.is_cuda:
+            raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
+        return packed(describe_torch(tensor.detach().contiguous(), what), tensor, b.writable)
     b.address = tensor.data_ptr()
     b.count = tensor.numel()
     b.nbytes = b.count * dtype.itemsize
     if b.nbytes and (b.address == 0 or tensor.untyped_storage().nbytes() < b.nbytes):
         raise ArgumentError(f"{what} has no memory: its storage was freed, or it stands for zeros; pass {what}.clone()")
     b.shape = tuple(tensor.shape)
-    # What autograd records must not change behind its back.
-    b.writable = not tensor.requires_grad or not sys.modules["torch"].is_grad_enabled()
     b.dtype, b.array = dtype, tensor
     return placed(b, tensor.get_device()) if tensor.is_cuda else b
 

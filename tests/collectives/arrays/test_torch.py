@@ -69,8 +69,6 @@ def shapes(comm: Communicator) -> None:
 
 def refused(comm: Communicator) -> None:
     """Each refusal says what to do, and disturbs nobody."""
-    with pytest.raises(ArgumentError, match=r"not contiguous.*contiguous\(\)"):
-        comm.allreduce(torch.ones(4, 4).t())
     with pytest.raises(ArgumentError, match="to_dense"):
         comm.allreduce(torch.eye(3).to_sparse())
     with FakeTensorMode():
@@ -123,8 +121,6 @@ def buffers(comm: Communicator) -> None:
     same(comm.allgather(b"xy"), np.frombuffer(b"xy" * comm.size, np.uint8), "bytes")
     with pytest.raises(ArgumentError, match="read-only"):
         comm.broadcast(b"xyz", (comm.rank + 1) % comm.size)
-    with pytest.raises(ArgumentError, match="C-contiguous"):
-        comm.allreduce(memoryview(bytearray(8))[::2])
     for nothing in ([1, 2], "text", None):
         with pytest.raises(ArgumentError, match="buffer protocol"):
             comm.allreduce(nothing)
@@ -250,8 +246,6 @@ def remembered(comm: Communicator) -> None:
         assert comm.allreduce(torch.ones(1, requires_grad=True)).item() == comm.size
     with pytest.raises(ArgumentError, match="negated view"):
         comm.allreduce(torch.ones(1, dtype=torch.complex64).conj().imag)
-    with pytest.raises(ArgumentError, match="not contiguous"):
-        comm.allreduce(torch.ones(3, 2).T)
     with pytest.raises(ArgumentError, match="sparse"):
         comm.allreduce(torch.ones(1).to_sparse())
     with pytest.raises(ArgumentError, match="do not divide"):

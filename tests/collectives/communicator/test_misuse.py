@@ -25,9 +25,7 @@ def read_only() -> Any:
 X = np.zeros(600)
 # fmt: off
 WRONG: dict[str, tuple[Wrong, str]] = {
-    "strided": (lambda c: c.allreduce(np.ones((4, 4))[:, 1]), "x is not C-contiguous.*numpy.ascontiguousarray"),
-    "strided out": (lambda c: c.allreduce(np.ones(4), out=np.ones((4, 4))[:, 1]), "out is not C-contiguous"),
-    "transposed": (lambda c: c.broadcast(np.ones((3, 4)).T), "not C-contiguous"),
+    "strided out of another shape": (lambda c: c.allreduce(np.ones(4), out=np.ones((3, 4))[:, 1]), r"shape \(3,\)"),
     "read-only": (lambda c: c.allreduce(read_only()), "read-only; pass out= or a writable copy"),
     "read-only out": (lambda c: c.allreduce(np.ones(4), out=read_only()), "out is read-only"),
     "read-only, to receive": (lambda c: c.recv(read_only(), (c.rank + 1) % 3), "out is read-only"),
