@@ -20,7 +20,8 @@ of that length and dtype.  It must work element by element, be associative, and 
 A number, Python's or NumPy's, is an array of one element: `loss = comm.allreduce(loss)` gives a new number.
 
 Arrays are NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol.  Those that are not
-contiguous are packed into a copy, and unpacked; on a GPU they are refused.  Results are of the caller's kind.  Rows are counted on axis 0.  In costs, n is the bytes of the longest array of a rank, and p = size.
+contiguous are packed into a copy, and unpacked; on a GPU they are refused.  Results are of the caller's kind.  Rows are
+counted on axis 0.  In costs, n is the bytes of the longest array of a rank, and p = size.
 
 Every call may raise ArgumentError (this rank's arrays or arguments are wrong) or MemoryError (there is no room for its
 result).  It may raise MismatchError, PeerLostError, TimeoutError or TransportError on all ranks; after one of these the
