@@ -3,17 +3,9 @@
 #ifndef HOCKET_KERNELS_CODEC_H
 #define HOCKET_KERNELS_CODEC_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/codes.h"
 
 typedef struct hk_codec hk_codec;
-
-/* Where random numbers come from, if a codec rounds by them: a number is a function of `key` and of its place, counted from
- * `first`, and of nothing else. */
-typedef struct {
-    uint64_t key;
-    uint32_t first;
-} hk_dice;
 
 /* A kind's functions and one codec's parameters. */
 struct hk_codec {
@@ -31,8 +23,6 @@ struct hk_codec {
 };
 
 enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_F16, HK_CODE_BF16, HK_CODE_COUNT };
-
-enum hk_norm { HK_NORM_MAX, HK_NORM_L2 };
 
 enum { HK_BLOCK_MOST = 1024 }; /* floats; an element must be no more than 4096 bytes (transports/channel.h) */
 

@@ -1,10 +1,10 @@
 /* Floats of 8 bits with a common scale: fp8, and natural compression; and halves without one; once per level, as table.h.
  *
- * An element is the scale, a float32, and a byte for each float.  fp8: the scale is the block's largest magnitude / 448, a
- * byte is x / scale as e4m3fn, rounded to nearest, ties to even (kernels/gpu/quantise.cuh has the same law).  natural: the
- * scale is the power of two that is not below the largest magnitude; a byte is a sign and an exponent e, which stands for
- * scale * 2^(e - 127), and for zero if it is 0; it is one of the two powers of two around x, the nearer one or `stochastic`:
- * then x is the mean of what may come.
+ * An element is the scale, a float32, and a byte for each float.  fp8: the scale is the block's largest magnitude / 448,
+ * a byte is x / scale as e4m3fn, rounded to nearest, ties to even.  natural: the scale is the power of two that is not
+ * below the largest magnitude; a byte is a sign and an exponent e, which stands for scale * 2^(e - 127), and for zero if
+ * it is 0; it is one of the two powers of two around x, the nearer one or `stochastic`: then x is the mean of what may
+ * come.
  *
  * A block of zeros has scale 0 and codes 0.  A block that holds a NaN or an infinity comes back as NaN.
  *
@@ -14,27 +14,6 @@
 
 #include "codec.h"
 #include "codec_scale.h"
-
-/* Of a magnitude from 2^e up, or below 2^-6, a code counts steps of 2^(e - 3); adding 2^(e + 20) rounds to them. */
-HK_INLINE u8 hk_e4m3fn_at_most_448(f32 value) {
-    const u32 bits = hk_bits(value), magnitude = bits & 0x7fffffffu;
-    const u32 own = bits & 0x7f800000u, least = 121u << 23, power = own > least ? own : least;
-    const u32 magic = power + (20u << 23), steps = hk_bits(hk_float(magnitude) + hk_float(magic)) - magic;
-    const u32 small = steps + ((power - least) >> 20);
-    return (u8)((small > 0x7eu ? 0x7eu : small) | (bits >> 24 & 0x80u));
-}
-
-/* Above 2^127 there is none that is finite: what is larger than that comes back as it. */
-HK_INLINE f32 hk_power_not_below(f32 value) {
-    const u32 bits = (hk_bits(value) + 0x7fffffu) & 0x7f800000u;
-    return hk_float(bits > 0x7f000000u ? 0x7f000000u : bits);
-}
-
-/* `carry`: added to the 23 bits behind the exponent; where they overflow, the next power of two is taken. */
-HK_INLINE u8 hk_power(f32 value, u32 carry) {
-    const u32 bits = hk_bits(value), power = ((bits & 0x7fffffffu) + carry) >> 23;
-    return (u8)((power > 127 ? 127 : power) | (bits >> 24 & 0x80u));
-}
 
 #endif
 
@@ -73,8 +52,7 @@ static void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict i
 
 static void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     (void)n;
-    const f32 top = hk_largest(x, c->block);
-    const f32 scale = !hk_is_finite(top) ? hk_nan() : hk_power_not_below(top);
+    const f32 scale = hk_power_not_below(hk_largest(x, c->block));
     const size_t block = c->block, half = block / 2;
     u8 *restrict codes = out + 4;
     hk_put_f32(out, scale);
@@ -82,20 +60,19 @@ static void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *rest
         memset(codes, 0, block);
     else if (c->stochastic)
         for (size_t i = 0; i < half; i++) {
-            const hk_rolls roll = hk_roll_two(dice.key, dice.first + (u32)i);
-            codes[i] = hk_power(x[i] / scale, roll.first << 7 | 0x40u);
-            codes[i + half] = hk_power(x[i + half] / scale, roll.second << 7 | 0x40u);
+            const hk_rolls roll = hk_roll_two(dice, (u32)i);
+            codes[i] = hk_power_rolled(x[i] / scale, roll.first);
+            codes[i + half] = hk_power_rolled(x[i + half] / scale, roll.second);
         }
     else
-        for (size_t i = 0; i < block; i++) codes[i] = hk_power(x[i] / scale, 0x400000u);
+        for (size_t i = 0; i < block; i++) codes[i] = hk_power_nearest(x[i] / scale);
 }
 
 static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
     const f32 scale = hk_get_f32(in);
     const size_t block = c->block;
     const u8 *restrict codes = in + 4;
-    for (size_t i = 0; i < block; i++)
-        x[i] = hk_float((codes[i] & 0x7fu) << 23 | (codes[i] & 0x80u) << 24) * scale;
+    for (size_t i = 0; i < block; i++) x[i] = hk_from_power(codes[i]) * scale;
 }
 
 #define HK_HALF(TYPE)                                                                                               \

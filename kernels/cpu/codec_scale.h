@@ -2,8 +2,7 @@
 #ifndef HOCKET_KERNELS_CODEC_SCALE_H
 #define HOCKET_KERNELS_CODEC_SCALE_H
 
-#include "kernels/elements.h"
-#include "dice.h"
+#include "kernels/codes.h"
 
 HK_INLINE void hk_put_f32(u8 *out, f32 value) { memcpy(out, &value, 4); }
 
@@ -13,25 +12,15 @@ HK_INLINE f32 hk_get_f32(const u8 *in) {
     return value;
 }
 
-/* The largest magnitude.  As integers, magnitudes are ordered as they are, and NaN is above infinity. */
+/* The largest magnitude. */
 HK_INLINE f32 hk_largest(const f32 *x, size_t n) {
     u32 top = 0;
     for (size_t i = 0; i < n; i++) {
-        u32 magnitude = hk_bits(x[i]) & 0x7fffffffu;
+        const u32 magnitude = hk_magnitude(x[i]);
         top = magnitude > top ? magnitude : top;
     }
     return hk_float(top);
 }
-
-HK_INLINE int hk_is_finite(f32 value) { return (hk_bits(value) & 0x7fffffffu) < 0x7f800000u; }
-
-/* Are all codes to be zero? */
-HK_INLINE int hk_odd_scale(f32 scale) { return !(scale > 0 && hk_is_finite(scale)); }
-
-HK_INLINE f32 hk_nan(void) { return hk_float(0x7fc00000u); }
-
-/* Sixteen sums of every sixteenth element, added in pairs: an order that any width of vectors can keep. */
-enum { HK_SUMS = 16 };
 
 HK_INLINE void hk_fold_sums(f32 *sums, int half) {
     for (int i = 0; i < half; i++) sums[i] += sums[i + half];

@@ -3,7 +3,7 @@
  * sign: an element is the mean magnitude of the block, a float32, and a bit for each float: is it below zero?  It comes back
  * as plus or minus that mean.  onebit: the mean of those that are not below zero, the mean of those that are, and the bits;
  * a float comes back as the mean of its kind, so the block keeps its sum.  Only the caller's floats count for a mean.  A
- * block that holds a NaN or an infinity comes back as NaN.  The bits lie as codec_pack.h says. */
+ * block that holds a NaN or an infinity comes back as NaN.  The bits lie as kernels/pack.h says. */
 #ifndef HOCKET_KERNELS_CODEC_SIGNS_H
 #define HOCKET_KERNELS_CODEC_SIGNS_H
 
@@ -12,14 +12,9 @@
 
 #endif
 
-/* As codec_pack.h packs codes of one bit, in one pass. */
 static void AT(put_bits)(u8 *restrict out, const f32 *restrict x, size_t block) {
     const size_t stride = block / 8;
-    for (size_t i = 0; i < stride; i++) {
-        unsigned bits = 0;
-        for (unsigned j = 0; j < 8; j++) bits |= (unsigned)(x[i + j * stride] < 0) << j;
-        out[i] = (u8)bits;
-    }
+    for (size_t i = 0; i < stride; i++) out[i] = hk_below_zero(x, i, stride);
 }
 
 static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below) {
@@ -35,7 +30,7 @@ static void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *restric
     const size_t block = c->block;
     const f32 each = 1 / (f32)n; /* each part is divided, so that no sum overflows */
     for (size_t at = 0; at < block; at += HK_SUMS)
-        for (size_t i = 0; i < HK_SUMS; i++) sums[i] += hk_float(hk_bits(x[at + i]) & 0x7fffffffu) * each;
+        for (size_t i = 0; i < HK_SUMS; i++) sums[i] += hk_float(hk_magnitude(x[at + i])) * each;
     const f32 mean = hk_add_sums(sums);
     hk_put_f32(out, hk_is_finite(mean) ? mean : hk_nan());
     AT(put_bits)(out + 4, x, block);
@@ -60,7 +55,7 @@ static void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restr
             minus[i] += (f32)is;
         }
     const f32 under = hk_add_sums(minus), over = (f32)n - under;
-    f32 high = over > 0 ? hk_add_sums(above) * ((f32)n / over) : 0, low = under > 0 ? hk_add_sums(below) * ((f32)n / under) : 0;
+    f32 high = hk_mean_of(hk_add_sums(above), (f32)n, over), low = hk_mean_of(hk_add_sums(below), (f32)n, under);
     if (!hk_is_finite(high) || !hk_is_finite(low))
         high = low = hk_nan();
     hk_put_f32(out, high);

@@ -3,43 +3,17 @@
  * An element is the scale, a float32, and a code for each float: a whole number of at most `levels`, either sign.  The
  * scale is the block's norm / levels.  The norm is its largest magnitude, or its Euclidean length; with `clip` no more than
  * so many times its root mean square, and what is above it is cut off.  (Of subnormal floats it is the largest magnitude.)
- * A code is x / scale, rounded to nearest, ties to even, or `stochastic`: x / scale is the mean of what may come.  All in
- * float32: with the largest magnitude, rounded to nearest, the law of kernels/gpu/quantise.cuh.
+ * A code is x / scale, rounded to nearest, ties to even, or `stochastic`: x / scale is the mean of what may come.
+ * All in float32.
  *
  * A block of zeros, or one whose scale underflows, has scale 0 and codes 0.  A block that holds a NaN or an infinity has a
  * scale that is neither zero nor finite, and comes back as NaN.  Codes of 8 bits are bytes with a sign; shorter ones have
- * half of their range added, and codec_pack.h packs them. */
+ * half of their range added, and kernels/pack.h says where they lie. */
 #ifndef HOCKET_KERNELS_CODEC_WHOLE_H
 #define HOCKET_KERNELS_CODEC_WHOLE_H
 
 #include "codec.h"
 #include "codec_scale.h"
-
-/* 1.5 * 2^23: a float of less than 2^22 that is added to it is rounded to a whole number, in its lowest bits. */
-#define HK_TO_WHOLE 12582912.0f
-
-/* Only where the scale is subnormal, and coarse, or less than the largest magnitude's, is a code above the largest. */
-HK_INLINE i32 hk_at_most(i32 whole, i32 most) {
-    whole = whole > most ? most : whole;
-    return whole < -most ? -most : whole;
-}
-
-HK_INLINE i32 hk_nearest(f32 value, i32 most) {
-    return hk_at_most((i32)(hk_bits(value + HK_TO_WHOLE) - hk_bits(HK_TO_WHOLE)), most);
-}
-
-/* Far above the scale a float would fit no integer. */
-HK_INLINE f32 hk_cut(f32 value, f32 most) {
-    const f32 low = value < -most ? -most : value;
-    return low > most ? most : low;
-}
-
-/* The whole number below value + [0, 1), of a value that was cut.  The conversion cuts off, so what it converts must not be
- * negative; the sum may be rounded up to one more than the most. */
-HK_INLINE i32 hk_rolled(f32 value, i32 most, u32 roll) {
-    const i32 whole = (i32)(value + (f32)most + hk_unit(roll));
-    return (whole > 2 * most ? 2 * most : whole) - most;
-}
 
 #endif
 
@@ -57,15 +31,9 @@ static f32 AT(squares)(const f32 *restrict x, size_t n, f32 by) {
 /* What the block's codes are parts of; n of its floats are the caller's. */
 static f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
     const f32 top = hk_largest(x, c->block);
-    if (!(top >= 0x1p-126f && hk_is_finite(top)) || (c->norm == HK_NORM_MAX && c->clip == 0))
-        return top; /* 1 / a subnormal might be infinite */
-    const f32 squares = AT(squares)(x, c->block, 1 / top);
-    if (c->norm == HK_NORM_L2) {
-        const f32 length = top * __builtin_sqrtf(squares);
-        return hk_is_finite(length) ? length : hk_float(0x7f7fffffu); /* the largest, which is no less than any float */
-    }
-    const f32 most = top * (c->clip * __builtin_sqrtf(squares / (f32)n));
-    return most < top ? most : top;
+    if (hk_norm_is(top, c->norm, c->clip))
+        return top;
+    return hk_norm_of(top, AT(squares)(x, c->block, 1 / top), (f32)n, c->norm, c->clip);
 }
 
 static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
@@ -80,7 +48,7 @@ static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restri
         for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(x[i] / scale, most) + zero);
     else if (c->stochastic)
         for (size_t i = 0; i < half; i++) {
-            const hk_rolls roll = hk_roll_two(dice.key, dice.first + (u32)i);
+            const hk_rolls roll = hk_roll_two(dice, (u32)i);
             codes[i] = (u8)(hk_rolled(hk_cut(x[i] / scale, (f32)most), most, roll.first) + zero);
             codes[i + half] = (u8)(hk_rolled(hk_cut(x[i + half] / scale, (f32)most), most, roll.second) + zero);
         }

@@ -12,10 +12,13 @@ it is the same.  Integers round toward zero and saturate; a factor of 1.0 / n di
 
 from libc.stdint cimport uint32_t, uint64_t
 
-cdef extern from "kernels/cpu/codec.h" nogil:
+cdef extern from "kernels/dice.h" nogil:
     ctypedef struct hk_dice:
         uint64_t key
         uint32_t first
+    uint64_t hk_stir(uint64_t key, uint64_t other)
+
+cdef extern from "kernels/cpu/codec.h" nogil:
     ctypedef struct hk_codec:
         void (*encode)(const hk_codec *, void *, const void *, size_t, double, hk_dice) noexcept nogil
         void (*decode)(const hk_codec *, void *, const void *, size_t, double) noexcept nogil
@@ -24,9 +27,6 @@ cdef extern from "kernels/cpu/codec.h" nogil:
         uint64_t seed
         int bits, levels, norm, stochastic
         float clip
-
-cdef extern from "kernels/cpu/dice.h" nogil:
-    uint64_t hk_stir(uint64_t key, uint64_t other)
 
 ctypedef void (*reduce_fn)(void *, const void *const *, int, size_t) noexcept nogil
 ctypedef void (*apply_fn)(void *, const void *, size_t, double) noexcept nogil

@@ -18,6 +18,15 @@ UNIT |= {"int8": 0.51 / 127, "fp8": 1.02 / 16, "int4": 0.51 / 7, "sign": 1.0}
 """The largest error of one encoding, as a part of the element's magnitude, or of its block's largest."""
 
 
+def vectors(n: int) -> list[Array]:
+    """What codecs should be tried on."""
+    dice = np.random.default_rng(n)
+    normal = dice.standard_normal(n).astype(F32)
+    wide = normal * np.exp(dice.uniform(-80, 80, n)).astype(F32)
+    tiny = (normal * 1e-44).astype(F32)  # scales that are subnormal, or zero
+    return [normal, wide, tiny, np.zeros(n, F32), -np.abs(normal), np.full(n, 3e38, F32)]
+
+
 def blocks_of(x: Array, block: int) -> Array:
     """In rows, the last of which is filled up with zeros."""
     rows = np.zeros((-(-len(x) // block), block), F32)
@@ -41,7 +50,7 @@ def halves(rolled: Array) -> Array:
 
 
 def in_pairs(rows: Array) -> Array:
-    """Sums of rows, in codec_scale.h's order: every sixteenth one after the other, then those in pairs."""
+    """Sums of rows, in the order of HK_SUMS in codes.h: every sixteenth one after the other, then those in pairs."""
     sums = np.zeros((len(rows), 16), F32)
     for at in range(0, rows.shape[1], 16):
         sums = sums + rows[:, at : at + 16]
@@ -60,7 +69,7 @@ def lengths(count: int, block: int) -> Array:
 
 
 def packed(codes: Array, bits: int) -> Array:
-    """codec_pack.h: codes in rows of bytes."""
+    """pack.h: codes in rows of bytes."""
     areas, shift = [], 0
     for width in (4, 2, 1):
         if bits & width:

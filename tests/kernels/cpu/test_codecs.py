@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from encoded import Encoded, dice, sent
+from encoded import Encoded, dice, sent, vectors
 
 from hocket.compression import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError
@@ -49,18 +49,11 @@ def code(x: Array, codec: Codec, key: int = KEY) -> Array:
     return out
 
 
-def vectors(n: int) -> list[Array]:
-    dice = np.random.default_rng(n)
-    normal = dice.standard_normal(n).astype(np.float32)
-    wide = normal * np.exp(dice.uniform(-80, 80, n)).astype(np.float32)
-    tiny = (normal * 1e-44).astype(np.float32)  # scales that are subnormal, or zero
-    return [normal, wide, tiny, np.zeros(n, np.float32), -np.abs(normal), np.full(n, 3e38, np.float32)]
-
-
 def test_the_codes_are_those_of_the_c_enums() -> None:
-    text = (Path(reduce.__file__).parents[2] / "kernels/cpu/codec.h").read_text()
+    kernels = Path(reduce.__file__).parents[2] / "kernels"
+    text = (kernels / "cpu/codec.h").read_text() + (kernels / "codes.h").read_text()
     for prefix in ("CODE", "NORM"):
-        names = [name for name in re.findall(rf"HK_{prefix}_(\w+)", text) if name != "COUNT"]
+        names = [name for name in dict.fromkeys(re.findall(rf"HK_{prefix}_(\w+)", text)) if name != "COUNT"]
         assert [getattr(codecs, name) for name in names] == list(range(len(names)))
 
 

@@ -7,6 +7,13 @@
 
 #include "kernels/elements.h"
 
+/* Where random numbers come from, if a codec rounds by them: a number is a function of `key` and of its place, counted
+ * from `first`, and of nothing else. */
+typedef struct {
+    u64 key;
+    u32 first;
+} hk_dice;
+
 HK_INLINE u32 hk_roll(u64 key, u32 i) {
     u32 h = i * 0x9e3779b9u + (u32)key;
     h = (h ^ h >> 16) * 0x85ebca6bu;
@@ -23,14 +30,14 @@ HK_INLINE u64 hk_stir(u64 key, u64 with) {
     return z ^ z >> 31;
 }
 
-/* A number serves two floats, i and i + n / 2 of a block of n: 16 bits each.  A float's mean is off by no more than 2^-16 of
+/* Number i serves two floats, i and i + n / 2 of a block of n: 16 bits each.  A float's mean is off by no more than 2^-16 of
  * a step, and one that needs no rounding is not rounded. */
 typedef struct {
     u32 first, second;
 } hk_rolls;
 
-HK_INLINE hk_rolls hk_roll_two(u64 key, u32 i) {
-    const u32 roll = hk_roll(key, i);
+HK_INLINE hk_rolls hk_roll_two(hk_dice dice, u32 i) {
+    const u32 roll = hk_roll(dice.key, dice.first + i);
     hk_rolls two = {roll & 0xffffu, roll >> 16};
     return two;
 }
