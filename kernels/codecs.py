@@ -1,6 +1,6 @@
 """The codec table: what a block of float32 may be on the wire, where that is no dtype.
 
-The kinds are those of kernels/cpu/codec.h; kernels/cpu/codec_*.h have their laws.
+The kinds are those of kernels/cpu/codec.h; kernels/cpu/codec_*.h have their laws, gpu/codec.cuh runs them on a GPU.
 """
 
 from __future__ import annotations

@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from hocket.bench.gpu.arena import Arena
 from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.laws import SMALL, Array, checksum, dtype_of, quantised, samples
+from hocket.bench.gpu.laws import SMALL, Array, checksum, dtype_of, samples
 from hocket.bench.gpu.rows import Options, Row
+from hocket.compression import QSGD, Int, Natural, OneBit, TernGrad
 from hocket.kernels import ops
+from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES, DType, by_name
 from hocket.kernels.gpu import catalogue, launch
@@ -35,8 +36,13 @@ MEETINGS = ("hk_barrier", "hk_allgather", "hk_one_shot_", "hk_two_shot_", "hk_re
 """Checked with several streams, in flags.py."""
 QUICK = re.compile(
     r"hk_(copy|checksum|reduce_(sum|max)_(float32|bfloat16|int32)|scale_float32|"
-    r"cast_(float32_bfloat16|bfloat16_float32)|(de)?quantise_float32_int8)"
+    r"cast_(float32_bfloat16|bfloat16_float32)|(encode|decode|fold)_(whole_256_260_8|sign)_\w+)"
 )
+FLOATS = (1, 63, 255, 256, 257, 4099, 65_539)
+"""Lengths of vectors that are encoded."""
+CODED = (*CODECS, *HALVES.values(), Int(3), OneBit(), Natural(), QSGD(22, norm="l2"), TernGrad())
+KEY = 0xFEDCBA9876543210
+"""Of random numbers."""
 PATIENCE = 100.0
 """Seconds for all to be compiled."""
 
@@ -104,39 +110,57 @@ def check_cast(source: str, target: str, arena: Arena, rng: np.random.Generator)
             yield f"{count} elements, scale {scale}: {wrong}" if wrong else ""
 
 
-def _to_quantise(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> Array:
-    x = rng.standard_normal(count) * 10.0 ** np.repeat(rng.integers(-6, 4, count // 256 + 1), 256)[:count]
+def _uneven(count: int, rng: np.random.Generator) -> Array:
+    """Normal numbers, of another size in each block of 64."""
+    x = rng.standard_normal(count) * 10.0 ** np.repeat(rng.integers(-6, 4, count // 64 + 1), 64)[:count]
     x[: min(count, 20)] = 0
-    return x.astype(np.float32).astype(dtype)
+    return x.astype(np.float32)
 
 
-def check_quantise(wide: str, code: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
-    row = by_name(wide)
-    for count in (1, 8, 255, 256, 257, 1029, 4096):
-        for offset in (0, 1):
-            x = _to_quantise(dtype_of(row), count, rng)
-            codes, scales = quantised(x, code)
-            arena.clear()
-            given = arena.put(x, offset * row.itemsize)
-            out, factors = arena.room(codes.nbytes, offset), arena.room(scales.nbytes)
-            arena.run(catalogue.quantise(wide, code), 2, out.address, factors.address, given.address, count)
-            wrong = arena.wrong((out, by_name(code), codes), (factors, by_name("float32"), scales))
-            yield f"{count} elements, offset {offset}: {wrong}" if wrong else ""
+def _encoded(codec: Codec, x: Array) -> Array:
+    out = np.empty(-(-len(x) // codec.block) * codec.itemsize, np.uint8)
+    reduce.encode_array(out, x, codec, KEY)
+    return out
 
 
-def check_dequantise(wide: str, code: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
-    row = by_name(wide)
-    for k, count in enumerate((1, 8, 255, 256, 257, 1029, 4096), 1):
-        made = [quantised(_to_quantise(dtype_of(row), count, rng), code) for _ in range(k)]
-        total = np.zeros(0, np.float32)
-        for i, (codes, scales) in enumerate(made):
-            value = codes.astype(np.float32) * np.repeat(scales, launch.GROUP)[:count]
-            total = total + value if i else value
+def check_encode(codec: Codec, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    for turn, count in enumerate(FLOATS):
+        x = _uneven(count, rng)
+        want = _encoded(codec, x)
         arena.clear()
-        places = [[arena.put(pair[0], k % 2).address for pair in made], [arena.put(pair[1]).address for pair in made]]
-        out = arena.room(count * row.itemsize, row.itemsize * (k % 2))
-        arena.run(catalogue.dequantise(wide, code), 2, out.address, *map(launch.pointers, places), count, k)
-        wrong = arena.wrong((out, row, total.astype(dtype_of(row))))
+        given, out = arena.put(x, 4 * (turn % 3)), arena.room(want.nbytes, 4 * (turn % 2))
+        values = out.address, given.address, count, 1.0, KEY, 0
+        arena.run(catalogue.coders(codec).encode, _grids(arena, x.nbytes)[turn % 2], *values)
+        wrong = arena.wrong((out, by_name("uint8"), want))
+        yield f"{count} elements: {wrong}" if wrong else ""
+
+
+def check_decode(codec: Codec, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    for turn, count in enumerate(FLOATS):
+        x = _uneven(count, rng)
+        x[count // 2] = np.inf if turn % 2 else np.nan
+        wire, want = _encoded(codec, x), np.empty_like(x)
+        reduce.decode_array(want, wire, codec)
+        arena.clear()
+        given, out = arena.put(wire, 4 * (turn % 3)), arena.room(want.nbytes, 4 * (turn % 2))
+        values = out.address, given.address, count, 1.0
+        arena.run(catalogue.coders(codec).decode, _grids(arena, x.nbytes)[turn % 2], *values)
+        wrong = arena.wrong((out, by_name("float32"), want))
+        yield f"{count} elements: {wrong}" if wrong else ""
+
+
+def check_fold(codec: Codec, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+    for turn, count in enumerate(FLOATS):
+        k = (2, 3, 4, 8, 9, 16, 33)[turn]
+        wires = [_encoded(codec, _uneven(count, rng)) for _ in range(k)]
+        want = np.empty_like(wires[0])
+        reduce.fold_arrays(want, wires, codec, count, KEY)
+        arena.clear()
+        spots = [arena.put(wire, 4 * (j % 3)) for j, wire in enumerate(wires)]
+        out = spots[turn % k] if turn % 2 else arena.room(want.nbytes)
+        values = launch.ways([spot.address for spot in spots]), out.address, count, k, KEY, 0
+        arena.run(catalogue.coders(codec).fold, _grids(arena, 4 * count)[turn % 2], *values)
+        wrong = arena.wrong((out, by_name("uint8"), want))
         yield f"{count} elements, k={k}: {wrong}" if wrong else ""
 
 
@@ -179,10 +203,9 @@ def checks() -> Iterator[tuple[str, Kernel, Check]]:
     for small in SMALL:
         for ends in (("float32", small), (small, "float32")):
             yield "cast", catalogue.cast(*ends), partial(check_cast, *ends)
-    for wide in ("float32", "float16", "bfloat16"):
-        for code in ("int8", "float8_e4m3fn"):
-            yield "quantise", catalogue.quantise(wide, code), partial(check_quantise, wide, code)
-            yield "dequantise", catalogue.dequantise(wide, code), partial(check_dequantise, wide, code)
+    for codec in CODED:
+        for kernel, test in zip(catalogue.coders(codec), (check_encode, check_decode, check_fold), strict=True):
+            yield "codecs", kernel, partial(test, codec)
     yield "copy", catalogue.COPY, check_copy
     yield "checksum", catalogue.CHECKSUM, check_checksum
 

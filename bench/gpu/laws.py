@@ -9,7 +9,6 @@ import numpy as np
 from hocket.bench.kernels import numpy_dtype
 from hocket.errors import Error
 from hocket.kernels.dtypes import DTYPES, DType, by_name
-from hocket.kernels.gpu import launch
 
 Array = np.ndarray[Any, Any]
 SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -60,20 +59,6 @@ def samples(row: DType, count: int, rng: np.random.Generator) -> Array:
         return bits
     with np.errstate(all="ignore"):
         return np.where(rng.random(count) < 0.5, rng.standard_normal(count).astype(dtype), bits)
-
-
-def quantised(x: Array, code: str) -> tuple[Array, Array]:
-    """The law of quantise.cuh: codes and scales."""
-    largest = {"int8": 127, "float8_e4m3fn": 448}[code]
-    groups = -(-len(x) // launch.GROUP)
-    padded = np.zeros((groups, launch.GROUP), np.float32)
-    padded.reshape(-1)[: len(x)] = x.astype(np.float32)
-    with np.errstate(all="ignore"):
-        scales = (np.abs(padded).max(axis=1) / np.float32(largest)).astype(np.float32)
-        ratio = np.where(scales[:, None] == 0, 0, padded / scales[:, None]).astype(np.float32)
-        whole = np.nan_to_num(np.rint(ratio)) if code == "int8" else ratio
-        codes = np.clip(whole, -largest, largest).astype(dtype_of(by_name(code)))
-    return codes.reshape(-1)[: len(x)], scales
 
 
 def checksum(data: bytes) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hocket.bench.gpu.driver import Gpu
 from hocket.bench.gpu.rows import Options, Row, at_least, size_text
+from hocket.kernels.codecs import CODECS
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 
@@ -48,12 +49,12 @@ def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[Work]:
     narrow, widen = catalogue.cast("float32", "bfloat16"), catalogue.cast("bfloat16", "float32")
     yield Work("cast float32 to bfloat16", narrow, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
     yield Work("cast bfloat16 to float32", widen, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
-    scales = gpu.alloc(n // 4 // launch.GROUP * 4 + 256, np.ones(64, np.float32))
-    moved = n * (1 + 1 / 4 + 1 / launch.GROUP)
-    yield Work("quantise float32 to int8", catalogue.quantise("float32", "int8"), moved,
-               lambda i: (out, scales, given[i], n // 4))  # fmt: skip
-    yield Work("dequantise int8 to float32, k=1", catalogue.dequantise("float32", "int8"), moved,
-               lambda i: (out, launch.pointers([given[i]]), launch.pointers([scales]), n // 4, 1))  # fmt: skip
+    for codec in CODECS:
+        kernels, part = catalogue.coders(codec), n * codec.itemsize / (4 * codec.block)
+        yield Work(f"encode {codec}", kernels.encode, n + part, lambda i: (out, given[i], n // 4, 1.0, 1, 0))
+        yield Work(f"decode {codec}", kernels.decode, n + part, lambda i: (out, given[i], n // 4, 1.0))
+        yield Work(f"sum of {codec}, k=2", kernels.fold, 3 * part,
+                   lambda i: (launch.ways([given[i], given[(i + 1) % INPUTS]]), out, n // 4, 2, 1, 0))  # fmt: skip
     packs = []
     for source in given:
         starts = range(0, n - SEGMENT, SEGMENT + 48)

@@ -1,8 +1,10 @@
-/* Module: out = in * scale from one float dtype to another, computed in fp32 and rounded once.
+/* Module: out = in * factor from one float dtype to another, computed in fp32 and rounded once.
  *
  * HK_FROM and HK_TO are words of elements.h, HK_FROM_DTYPE and HK_TO_DTYPE the names of the dtypes.  What is too large
  * becomes what small_floats.h says: infinity, or NaN in float8_e4m3fn.  May be included once for each pair. */
 #include "tiles.cuh"
+
+#include "kernels/factor.h"
 
 #ifndef HOCKET_KERNELS_CAST_CUH
 #define HOCKET_KERNELS_CAST_CUH
@@ -47,8 +49,8 @@ struct HK_CAST {
     HK_INLINE void put(target *p, u64 i, f32 value) { HK_PASTE(put_, HK_TO)(p, i, value); }
 };
 
-HK_KERNEL(HK_JOIN3(hk_cast, HK_FROM_DTYPE, HK_TO_DTYPE), void *out, const void *in, u64 count, f32 scale) {
-    hk_cast<HK_CAST>(out, in, count, scale);
+HK_KERNEL(HK_JOIN3(hk_cast, HK_FROM_DTYPE, HK_TO_DTYPE), void *out, const void *in, u64 count, f64 factor) {
+    hk_cast<HK_CAST>(out, in, count, hk_small_factor(factor));
 }
 
 #undef HK_CAST

@@ -14,8 +14,11 @@ import functools
 import zlib
 from typing import NamedTuple
 
+import numpy as np
+
 from hocket.errors import ArgumentError
 from hocket.kernels import dtypes, ops
+from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.dtypes import DType
 
 
@@ -59,10 +62,11 @@ _WORDS = {
     "int64_int64": "i64_i64",
 } | {f"{kind}{8 * size}": f"{kind[0]}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8)}
 _CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_CODES = {"int8": ("i8", "127.0f"), "float8_e4m3fn": ("e4m3fn", "448.0f")}
-
-
+_KINDS = ("whole", "fp8", "sign", "onebit", "natural", "half_f16", "half_bf16")
+"""The words of codec.cuh for those of codecs.py."""
 _REDUCE = (("in", "hk_pointers"), ("out", "pointer"), ("count", "u64"), ("k", "i32"))
+_CONVERT = (("out", "pointer"), ("in", "pointer"), ("count", "u64"), ("factor", "f64"))
+_DICE = (("key", "u64"), ("first", "u64"))
 
 
 def reduce(dtype: str, op: str) -> Kernel:
@@ -127,12 +131,11 @@ def scale(dtype: str) -> Kernel:
         how, name = "int", dtype.upper()
         limits = (("HK_LOW", f"{name}_MIN" if row.kind == "int" else "0"), ("HK_HIGH", f"{name}_MAX"))
     defines = (("HK_DTYPE", dtype), ("HK_STORAGE", word), ("HK_PARTS", _parts(row)), ("HK_SCALE", how), *limits)
-    params = (("out", "pointer"), ("in", "pointer"), ("count", "u64"), ("factor", "f64"))
-    return Kernel(f"hk_scale_{dtype}", Module("scale.cuh", defines), params)
+    return Kernel(f"hk_scale_{dtype}", Module("scale.cuh", defines), _CONVERT)
 
 
 def cast(source: str, target: str) -> Kernel:
-    """out = in * scale, `count` elements, between float32 and float16, bfloat16 or an fp8; no saturation."""
+    """out = in * factor, `count` elements, between float32 and float16, bfloat16 or an fp8; no saturation."""
     if {source, target} not in [{"float32", small} for small in _CASTS]:
         raise ArgumentError(f"a cast is between float32 and one of {', '.join(_CASTS)}; got {source} to {target}")
     defines = (
@@ -141,34 +144,45 @@ def cast(source: str, target: str) -> Kernel:
         ("HK_FROM_DTYPE", source),
         ("HK_TO_DTYPE", target),
     )
-    params = (("out", "pointer"), ("in", "pointer"), ("count", "u64"), ("scale", "f32"))
-    return Kernel(f"hk_cast_{source}_{target}", Module("cast.cuh", defines), params)
+    return Kernel(f"hk_cast_{source}_{target}", Module("cast.cuh", defines), _CONVERT)
 
 
-def quantise(dtype: str, code: str) -> Kernel:
-    """`count` elements to as many bytes and ceil(count / 256) float32 scales; quantise.cuh has the law."""
-    params = (("codes", "pointer"), ("scales", "pointer"), ("in", "pointer"), ("count", "u64"))
-    return Kernel(f"hk_quantise_{dtype}_{code}", _quantised(dtype, code), params)
+class Coders(NamedTuple):
+    """What a codec's elements are made by, with the bits of kernels/cpu; they lie at multiples of four bytes."""
+
+    encode: Kernel
+    """`count` floats, each times factor, into elements; random numbers from `key`, counted from `first`."""
+    decode: Kernel
+    """The floats of elements, each times factor."""
+    fold: Kernel
+    """out = in[0] + ... + in[k-1], in float32, encoded once; 2 <= k <= 256; `out` may be exactly one of the inputs."""
 
 
-def dequantise(dtype: str, code: str) -> Kernel:
-    """out = codes[0] * scales[0] + ... + codes[k-1] * scales[k-1], in float32, left to right, rounded once."""
-    params = (
-        ("out", "pointer"),
-        ("codes", "hk_pointers"),
-        ("scales", "hk_pointers"),
-        ("count", "u64"),
-        ("k", "i32"),
+@functools.cache
+def coders(codec: Codec) -> Coders:
+    """The kernels of a codec; its seed is the caller's affair."""
+    clip = int(np.float32(codec.clip).view(np.uint32))
+    told = {
+        "BLOCK": codec.block, "BYTES": codec.itemsize, "WIDTH": codec.bits, "LEVELS": codec.levels, "NORM": codec.norm,
+        "CLIP": f"{clip}u", "STOCHASTIC": int(codec.stochastic),
+    }  # fmt: skip
+    kind = _KINDS[codec.code]
+    name = "_".join(map(str, (kind, *told.values())))
+    defines = {"CODEC": name, "KIND": kind, **told}
+    module = Module("codec.cuh", tuple((f"HK_{word}", str(value)) for word, value in defines.items()))
+    ways = ("in", "hk_ways"), *_REDUCE[1:], *_DICE
+    return Coders(
+        Kernel(f"hk_encode_{name}", module, (*_CONVERT, *_DICE)),
+        Kernel(f"hk_decode_{name}", module, _CONVERT),
+        Kernel(f"hk_fold_{name}", module, ways),
     )
-    return Kernel(f"hk_dequantise_{dtype}_{code}", _quantised(dtype, code), params)
 
 
 @functools.cache
 def catalogue() -> tuple[Kernel, ...]:
-    """Every kernel there is."""
+    """Every kernel there is; of codecs, those of the ones that have names."""
     pairs = [(row.name, op.name) for row in dtypes.DTYPES for op in ops.OPS if row.kind in op.kinds]
     numbers = [row.name for row in dtypes.DTYPES if row.kind in ("int", "uint", "float", "complex")]
-    wides = [(dtype, code) for dtype in ("float32", "float16", "bfloat16") for code in _CODES]
     return (
         COPY,
         CHECKSUM,
@@ -178,7 +192,7 @@ def catalogue() -> tuple[Kernel, ...]:
         *(kernel for pair in pairs for kernel in shots(*pair)),
         *(scale(dtype) for dtype in numbers),
         *(cast(*ends) for small in _CASTS for ends in (("float32", small), (small, "float32"))),
-        *(make(*wide) for make in (quantise, dequantise) for wide in wides),
+        *(kernel for codec in (*CODECS, *HALVES.values()) for kernel in coders(codec)),
     )
 
 
@@ -246,19 +260,3 @@ def _fold(dtype: str, op: str, file: str) -> Module:
         ("HK_PARTS", parts),
     )
     return Module(file, defines)
-
-
-def _quantised(dtype: str, code: str) -> Module:
-    if dtype not in ("float32", "float16", "bfloat16") or code not in _CODES:
-        raise ArgumentError(
-            f"float32, float16 and bfloat16 are quantised, to {' or '.join(_CODES)}; got {dtype}, {code}"
-        )
-    word, largest = _CODES[code]
-    defines = (
-        ("HK_WIDE", _WORDS[dtype]),
-        ("HK_CODE", word),
-        ("HK_WIDE_DTYPE", dtype),
-        ("HK_CODE_DTYPE", code),
-        ("HK_LARGEST", largest),
-    )
-    return Module("quantise.cuh", defines)

@@ -42,6 +42,8 @@ typedef unsigned long long uint64_t;
 /* A structure that stays where the launch put it: indexing a copy at run time would send it to local memory. */
 #define HK_PARAM(T) const __grid_constant__ T
 #define HK_UNROLL _Pragma("unroll")
+/* What all threads of a block have in common, uninitialised; one of a kernel. */
+#define HK_SHARED(T, name) __shared__ T name
 
 /* Loads and stores are of the element's own size, and the hardware wants them aligned to it. */
 #define HK_ANY
@@ -90,6 +92,10 @@ HK_DEVICE void hk_pause() {}
 /* Up to eight buffers, one per rank, passed by value. */
 enum { HK_RANKS = 8 };
 struct hk_pointers { void *at[HK_RANKS]; };
+
+/* The operands of one reduction, however many: half of what a launch can be given by value. */
+enum { HK_WAYS = 256 };
+struct hk_ways { void *at[HK_WAYS]; };
 
 #define HK_JOIN3_(a, b, c) a##_##b##_##c
 #define HK_JOIN3(a, b, c) HK_JOIN3_(a, b, c)

@@ -12,11 +12,11 @@ from hocket.errors import ArgumentError
 from hocket.kernels.gpu.catalogue import Kernel
 
 RANKS = 8  # the most buffers of one call, and ranks of one meeting (cuda.cuh, flags.cuh)
+WAYS = 256  # the most operands of a codec's sum
 FLAG_BLOCKS = 64
 PHASES = 2
 FLAG_BYTES = PHASES * FLAG_BLOCKS * RANKS * 4  # what a rank sets aside for its flags, zeroed once
 PIECE = 16384  # bytes of a segment that one block copies (copy.cuh)
-GROUP = 256  # elements that share one scale (quantise.cuh)
 BLOCK = 256  # threads of a block, for every kernel
 TIMED_OUT, ABORTED = 1, 2
 
@@ -25,6 +25,12 @@ class Pointers(ctypes.Structure):
     """`hk_pointers`: up to eight addresses, one per rank."""
 
     _fields_ = [("at", ctypes.c_uint64 * RANKS)]
+
+
+class Ways(ctypes.Structure):
+    """`hk_ways`: the addresses of as many operands as there are."""
+
+    _fields_ = [("at", ctypes.c_uint64 * WAYS)]
 
 
 class Peers(ctypes.Structure):
@@ -45,9 +51,9 @@ CTYPES: dict[str, Any] = {
     "pointer": ctypes.c_uint64,
     "u64": ctypes.c_uint64,
     "i32": ctypes.c_int32,
-    "f32": ctypes.c_float,
     "f64": ctypes.c_double,
     "hk_pointers": Pointers,
+    "hk_ways": Ways,
     "hk_peers": Peers,
 }
 
@@ -80,6 +86,11 @@ def pointers(addresses: Sequence[int]) -> Pointers:
     if len(addresses) > RANKS:
         raise ArgumentError(f"one kernel takes at most {RANKS} buffers, got {len(addresses)}")
     return Pointers((ctypes.c_uint64 * RANKS)(*addresses))
+
+
+def ways(addresses: Sequence[int]) -> Ways:
+    """`addresses`, one per operand of a codec's sum."""
+    return Ways((ctypes.c_uint64 * WAYS)(*addresses))
 
 
 def segment_table(segments: Sequence[tuple[int, int, int]]) -> tuple[np.ndarray[Any, Any], int]:

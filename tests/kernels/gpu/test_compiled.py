@@ -13,12 +13,15 @@ import nvrtc
 import pytest
 from emulation import modules_of
 
+from hocket.compression import QSGD, Natural, OneBit, TernGrad
+from hocket.kernels.codecs import CODECS, HALVES
 from hocket.kernels.gpu import catalogue
 from hocket.kernels.gpu.catalogue import Kernel, Module
 from hocket.kernels.gpu.source import module_source
 
 pytestmark = pytest.mark.gpu
 
+CODED = (*CODECS, OneBit(1024), Natural(), QSGD(22, norm="l2"), TernGrad(block=192), HALVES["bfloat16"])
 HANDFUL = (
     catalogue.COPY,
     catalogue.reduce("float32", "sum"),
@@ -29,19 +32,21 @@ HANDFUL = (
     *(catalogue.shots(dtype, "sum").two_shot for dtype in ("float32", "bfloat16", "complex64")),
     catalogue.scale("int64"),
     catalogue.cast("float32", "bfloat16"),
-    catalogue.quantise("bfloat16", "float8_e4m3fn"),
+    *(catalogue.coders(codec).fold for codec in CODED),
 )
 EVERYWHERE = (
     catalogue.COPY,
     catalogue.reduce("bfloat16", "sum"),
     catalogue.shots("float16", "max").one_shot,
     catalogue.cast("float32", "bfloat16"),
+    catalogue.coders(CODECS[1]).fold,
 )
 MEETS = re.compile(r"hk_(barrier|allgather|(one_shot|two_shot|reduce_scatter)_\w+)")
 
 
 def kernels_of(module: Module) -> list[Kernel]:
-    return [kernel for kernel in catalogue.catalogue() if kernel.module == module]
+    kernels = {*catalogue.catalogue(), *(kernel for codec in CODED for kernel in catalogue.coders(codec))}
+    return [kernel for kernel in kernels if kernel.module == module]
 
 
 def compiled(module: Module, arch: int) -> bytes:

@@ -1,10 +1,9 @@
-"""The CUDA kernels that change one buffer into another, emulated: scale, cast, quantise, copy, checksum."""
+"""The CUDA kernels that change one buffer into another, emulated: scale, cast, copy, checksum."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -21,8 +20,6 @@ Array = np.ndarray[Any, Any]
 NUMBERS = [row for row in oracle.ROWS if row.kind in ("int", "uint", "float", "complex")]
 FACTORS = [1 / 3, 1 / 7, 0.5, 1.7, -2.5, -0.0, 1e300, 2.0**70, np.inf, np.nan]
 SMALL = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
-WIDE = ["float32", "float16", "bfloat16"]
-CODES = {"int8": (np.dtype(np.int8), 127), "float8_e4m3fn": (np.dtype(ml_dtypes.float8_e4m3fn), 448)}
 LENGTHS = (0, 1, 7, 8, 9, 255, 4099)
 
 
@@ -78,71 +75,6 @@ def test_a_gpus_own_nan_stays_one(emulator: Emulator) -> None:
         assert np.isnan(out.as_array(oracle.numpy_dtype(by_name(small))).astype("f4")).all()
 
 
-def quantised(x: Array, code: str) -> tuple[Array, Array]:
-    """The law of quantise.cuh, in NumPy."""
-    dtype, largest = CODES[code]
-    groups = -(-len(x) // launch.GROUP)
-    padded = np.zeros((groups, launch.GROUP), np.float32)
-    padded.reshape(-1)[: len(x)] = x.astype(np.float32)
-    with np.errstate(all="ignore"):
-        scales = np.abs(padded).max(axis=1) / np.float32(largest)
-        ratio = np.where(scales[:, None] == 0, 0, padded / scales[:, None]).astype(np.float32)
-        if code == "int8":
-            codes = np.nan_to_num(np.clip(np.rint(ratio), -127, 127)).astype(dtype)
-        else:
-            codes = np.clip(ratio, -448, 448).astype(dtype)
-    return codes.reshape(-1)[: len(x)], scales.astype(np.float32)
-
-
-def to_quantise(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> Array:
-    x = rng.standard_normal(count) * 10.0 ** np.repeat(rng.integers(-6, 4, count // 256 + 1), 256)[:count]
-    x[: min(count, 20)] = 0
-    return x.astype(np.float32).astype(dtype)
-
-
-@pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("wide", WIDE)
-def test_quantises_by_blocks_and_sums_them(emulator: Emulator, wide: str, code: str) -> None:
-    row = by_name(wide)
-    rng, dtype = np.random.default_rng(0), oracle.numpy_dtype(row)
-    for count in (1, 8, 255, 256, 257, 1029, 4096):
-        for offset in (0, 1):
-            made: list[tuple[Buffer, Buffer]] = []
-            total = None
-            for k in range(1, 9):
-                x = to_quantise(dtype, count, rng)
-                codes, scales = quantised(x, code)
-                got = Buffer(count, offset), Buffer(scales.nbytes)
-                given = Buffer.of(x, offset * row.itemsize)
-                values = got[0].address, got[1].address, given.address, count
-                assert emulator.launch(catalogue.quantise(wide, code), 2, 64, *values, seed=k) == OK
-                assert got[0].bytes.tobytes() == codes.tobytes() and got[1].bytes.tobytes() == scales.tobytes()
-                assert got[0].is_intact() and got[1].is_intact()
-                made.append(got)
-                value = codes.astype(np.float32) * np.repeat(scales, launch.GROUP)[:count]
-                total = value if total is None else total + value
-                want, out = total.astype(dtype), Buffer(count * row.itemsize, offset * row.itemsize)
-                addresses = [launch.pointers([pair[i].address for pair in made]) for i in (0, 1)]
-                assert emulator.loops(catalogue.dequantise(wide, code), 2, 64, out.address, *addresses, count, k) == OK
-                assert oracle.same(row, out.as_array(dtype), want).all() and out.is_intact()
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_what_no_scale_fits(emulator: Emulator, code: str) -> None:
-    """A block with a NaN or an infinity comes back as NaN, one of zeros or of next to nothing as zeros."""
-    x = np.ones((5, launch.GROUP), np.float32)
-    x[0, 17], x[1, 200], x[2], x[3] = np.nan, -np.inf, 0, 1e-44
-    codes, scales, out = Buffer(x.size), Buffer(20), Buffer(x.nbytes)
-    given = Buffer.of(x.reshape(-1))
-    places = (b.address for b in (codes, scales, given))
-    assert emulator.launch(catalogue.quantise("float32", code), 1, 32, *places, x.size) == OK
-    both = launch.pointers([codes.address]), launch.pointers([scales.address])
-    assert emulator.loops(catalogue.dequantise("float32", code), 1, 32, out.address, *both, x.size, 1) == OK
-    got = out.as_array(np.float32).reshape(x.shape)
-    assert np.isnan(got[:2]).all() and (got[2:4] == 0).all()
-    np.testing.assert_allclose(got[4], 1, rtol=1e-6)
-
-
 def test_copies_many_segments_of_any_alignment(emulator: Emulator) -> None:
     rng = np.random.default_rng(0)
     sizes = [0, 1, 15, 16, 17, 4096, 3 * launch.PIECE + 5, 0, launch.PIECE, 33, 0, 100_001, 2]
@@ -183,5 +115,3 @@ def test_what_has_no_kernel_is_refused() -> None:
         catalogue.scale("bool")
     with pytest.raises(ArgumentError, match="between float32 and one of float16.*got float16 to bfloat16"):
         catalogue.cast("float16", "bfloat16")
-    with pytest.raises(ArgumentError, match="are quantised, to int8 or float8_e4m3fn; got float64, int8"):
-        catalogue.quantise("float64", "int8")

@@ -19,6 +19,7 @@
     static void name(__VA_ARGS__)
 #define HK_PARAM(T) const T
 #define HK_UNROLL
+#define HK_SHARED(T, name) T &name = *static_cast<T *>(emulator::shared(sizeof(T)))
 
 /* Aligned to its parts, so that UBSan sees an address that a GPU would refuse. */
 #define HK_ANY
@@ -48,6 +49,10 @@ static inline void __syncthreads() {
 
 static inline int __syncthreads_or(int condition) {
     return emulator::meet_block(condition != 0);
+}
+
+static inline void __syncwarp() {
+    emulator::meet_warp();
 }
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, int distance) {

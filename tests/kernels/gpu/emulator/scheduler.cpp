@@ -2,6 +2,7 @@
 #include "scheduler.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@ namespace emulator {
 namespace {
 
 constexpr unsigned WARP = 32;
+constexpr size_t SHARED = 48 << 10; /* bytes of a block, as every GPU gives it */
 
 struct Thread;
 struct Launch;
@@ -33,6 +35,7 @@ struct Block {
     Barrier all;
     std::vector<Barrier> warps;
     std::vector<uint64_t> exchanged;
+    std::vector<char> shared;
     Launch *launch = nullptr;
 };
 
@@ -152,6 +155,7 @@ std::unique_ptr<Block> new_block(Launch &launch) {
         block->warps.back().waiting.reserve(WARP);
     }
     block->exchanged.resize(block->warps.size() * WARP);
+    block->shared.assign(SHARED, (char)0xA5);
     return block;
 }
 
@@ -199,6 +203,20 @@ Place *place = &outside;
 
 bool meet_block(bool condition) {
     return wait_at(looping ? *std::make_unique<Barrier>() : running->block->all, condition);
+}
+
+void meet_warp() {
+    if (looping)
+        throw Met{};
+    wait_at(warp_of(*running), false);
+}
+
+void *shared(size_t bytes) {
+    if (looping)
+        throw Met{};
+    if (bytes > SHARED)
+        abort();
+    return running->block->shared.data();
 }
 
 uint64_t exchange(uint64_t value, int distance) {

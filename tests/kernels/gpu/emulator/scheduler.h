@@ -1,6 +1,7 @@
 /* What a running CUDA thread may ask of the scheduler.  Kernels see this through dialect.h. */
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -22,6 +23,12 @@ struct Met {};
 
 /* __syncthreads_or; with its own share of the condition. */
 bool meet_block(bool condition);
+
+/* __syncwarp. */
+void meet_warp();
+
+/* The memory of this block, of so many bytes. */
+void *shared(size_t bytes);
 
 /* __shfl_xor_sync of all the threads of this warp. */
 uint64_t exchange(uint64_t value, int distance);

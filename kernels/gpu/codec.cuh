@@ -1,0 +1,240 @@
+/* Module: one codec's kernels, with the bits of kernels/cpu/codec_*.h, which have its law (a NaN may be another one).
+ *
+ * HK_CODEC is its name here, HK_KIND one of the kinds below; HK_BLOCK, HK_BYTES, HK_WIDTH (of a code, in bits),
+ * HK_LEVELS, HK_NORM, HK_CLIP (the bits of a float) and HK_STOCHASTIC are its parameters, known to the compiler, so that
+ * places in a block cost little.  May be included once for each codec.
+ *
+ * A warp takes a block of floats at a time, in shared memory, where each lane reaches all of it: what is added is added
+ * in the order of the CPU.  Elements lie at multiples of four bytes.  Whole warps only, at most eight to a CUDA block. */
+#include "cuda.cuh"
+
+#include "kernels/codes.h"
+#include "kernels/factor.h"
+#include "kernels/pack.h"
+
+#ifndef HOCKET_KERNELS_CODEC_CUH
+#define HOCKET_KERNELS_CODEC_CUH
+
+enum { HK_WARP = 32, HK_WARPS = 8 };
+
+/* A warp's block: the floats, those behind the caller's 0; and the codes, before they are packed. */
+template <class C> struct hk_room {
+    alignas(8) u8 codes[C::block];
+    f32 x[C::block];
+};
+
+template <class C> struct hk_rooms {
+    hk_room<C> of[HK_WARPS];
+};
+
+/* Warp w of the grid takes the blocks w, w + warps, ... */
+struct hk_warp {
+    u64 block, stride;
+    u32 lane;
+    HK_DEVICE hk_warp()
+        : block(((u64)blockIdx.x * blockDim.x + threadIdx.x) / HK_WARP), stride((u64)gridDim.x * blockDim.x / HK_WARP),
+          lane(threadIdx.x % HK_WARP) {}
+};
+
+HK_DEVICE f32 hk_largest(const f32 *x, int n, u32 lane) {
+    u32 top = 0;
+    for (int i = (int)lane; i < n; i += HK_WARP) {
+        const u32 magnitude = hk_magnitude(x[i]);
+        top = magnitude > top ? magnitude : top;
+    }
+    for (int distance = HK_WARP / 2; distance; distance /= 2) {
+        const u32 other = __shfl_xor_sync(0xffffffffu, top, distance);
+        top = other > top ? other : top;
+    }
+    return hk_float(top);
+}
+
+/* The sum of `part` of each float, in the order that HK_SUMS tells; the halves of the warp do the same. */
+template <class P> HK_DEVICE f32 hk_added(const f32 *x, int n, u32 lane, const P &part) {
+    f32 sum = 0;
+    for (int i = (int)lane % HK_SUMS; i < n; i += HK_SUMS)
+        sum += part(x[i]);
+    for (int distance = HK_SUMS / 2; distance; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    return sum;
+}
+
+HK_DEVICE void hk_put_scale(u8 *out, f32 scale, u32 lane) {
+    if (lane == 0)
+        *(f32 *)out = scale;
+}
+
+HK_DEVICE f32 hk_get_scale(const u8 *in) {
+    return *(const f32 *)in;
+}
+
+/* ---- kinds: `put` makes an element of a warp's block, of which n floats are the caller's; `get` gives one of them. */
+
+/* A scale, and a code for each float. */
+template <class C, class K> struct hk_scaled {
+    static HK_DEVICE void put(u8 *out, hk_room<C> &room, int n, hk_dice dice, u32 lane) {
+        const int half = C::block / 2;
+        const f32 scale = K::scale(room.x, n, lane);
+        const bool odd = hk_odd_scale(scale);
+        hk_put_scale(out, scale, lane);
+        for (int i = (int)lane; i < half; i += HK_WARP) {
+            const hk_rolls roll = hk_roll_two(dice, (u32)i);
+            room.codes[i] = odd ? K::code(0, 0) : K::code(room.x[i] / scale, roll.first);
+            room.codes[i + half] = odd ? K::code(0, 0) : K::code(room.x[i + half] / scale, roll.second);
+        }
+        __syncwarp();
+        if constexpr (C::bits == 8) {
+            for (int i = 4 * (int)lane; i < C::block; i += 4 * HK_WARP)
+                *(u32 *)(out + 4 + i) = *(const u32 *)(room.codes + i);
+        } else {
+            hk_pack_codes(out + 4, room.codes, C::block, C::bits, lane, HK_WARP);
+        }
+    }
+    static HK_DEVICE f32 get(const u8 *in, int i) {
+        const unsigned code = C::bits == 8 ? in[4 + i] : hk_unpacked(in + 4, C::block, C::bits, (size_t)i);
+        return K::value((u8)code) * hk_get_scale(in);
+    }
+};
+
+template <class C> struct hk_whole : hk_scaled<C, hk_whole<C>> {
+    static const int zero = C::bits == 8 ? 0 : 1 << (C::bits - 1);
+    static HK_DEVICE f32 scale(const f32 *x, int n, u32 lane) {
+        f32 norm = hk_largest(x, C::block, lane);
+        if (!hk_norm_is(norm, C::norm, C::clip())) {
+            const f32 by = 1 / norm;
+            const auto square = [by](f32 value) { return (value * by) * (value * by); };
+            norm = hk_norm_of(norm, hk_added(x, C::block, lane, square), (f32)n, C::norm, C::clip());
+        }
+        return norm / (f32)C::levels;
+    }
+    static HK_DEVICE u8 code(f32 part, u32 roll) {
+        const f32 most = (f32)C::levels, cut = C::stochastic || C::clip() != 0 ? hk_cut(part, most) : part;
+        return (u8)((C::stochastic ? hk_rolled(cut, C::levels, roll) : hk_nearest(cut, C::levels)) + zero);
+    }
+    static HK_DEVICE f32 value(u8 code) { return C::bits == 8 ? (f32)(i8)code : (f32)((int)code - zero); }
+};
+
+template <class C> struct hk_fp8 : hk_scaled<C, hk_fp8<C>> {
+    static HK_DEVICE f32 scale(const f32 *x, int, u32 lane) { return hk_largest(x, C::block, lane) / 448; }
+    static HK_DEVICE u8 code(f32 part, u32) { return hk_e4m3fn_at_most_448(part); }
+    static HK_DEVICE f32 value(u8 code) { return hk_from_e4m3fn(code); }
+};
+
+template <class C> struct hk_natural : hk_scaled<C, hk_natural<C>> {
+    static HK_DEVICE f32 scale(const f32 *x, int, u32 lane) {
+        return hk_power_not_below(hk_largest(x, C::block, lane));
+    }
+    static HK_DEVICE u8 code(f32 part, u32 roll) {
+        return C::stochastic ? hk_power_rolled(part, roll) : hk_power_nearest(part);
+    }
+    static HK_DEVICE f32 value(u8 code) { return hk_from_power(code); }
+};
+
+template <class C> HK_DEVICE void hk_put_signs(u8 *out, const f32 *x, u32 lane) {
+    for (u32 i = lane; i < C::block / 8; i += HK_WARP)
+        out[i] = hk_below_zero(x, i, C::block / 8);
+}
+
+template <class C> struct hk_sign {
+    static HK_DEVICE void put(u8 *out, hk_room<C> &room, int n, hk_dice, u32 lane) {
+        const f32 each = 1 / (f32)n;
+        const auto part = [each](f32 value) { return hk_float(hk_magnitude(value)) * each; };
+        const f32 mean = hk_added(room.x, C::block, lane, part);
+        hk_put_scale(out, hk_is_finite(mean) ? mean : hk_nan(), lane);
+        hk_put_signs<C>(out + 4, room.x, lane);
+    }
+    static HK_DEVICE f32 get(const u8 *in, int i) {
+        const f32 mean = hk_get_scale(in);
+        return hk_unpacked(in + 4, C::block, 1, (size_t)i) ? -mean : mean;
+    }
+};
+
+template <class C> struct hk_onebit {
+    static HK_DEVICE void put(u8 *out, hk_room<C> &room, int n, hk_dice, u32 lane) {
+        const f32 all = (f32)n, each = 1 / all;
+        const f32 above = hk_added(room.x, C::block, lane, [each](f32 value) { return value < 0 ? 0 : value * each; });
+        const f32 below = hk_added(room.x, C::block, lane, [each](f32 value) { return value < 0 ? value * each : 0; });
+        const f32 under = hk_added(room.x, C::block, lane, [](f32 value) { return (f32)(value < 0); });
+        const f32 high = hk_mean_of(above, all, all - under), low = hk_mean_of(below, all, under);
+        const bool odd = !hk_is_finite(high) || !hk_is_finite(low);
+        hk_put_scale(out, odd ? hk_nan() : high, lane);
+        hk_put_scale(out + 4, odd ? hk_nan() : low, lane);
+        hk_put_signs<C>(out + 8, room.x, lane);
+    }
+    static HK_DEVICE f32 get(const u8 *in, int i) {
+        return hk_get_scale(hk_unpacked(in + 8, C::block, 1, (size_t)i) ? in + 4 : in);
+    }
+};
+
+#define HK_HALF(S)                                                                                \
+    template <class C> struct hk_half_##S {                                                       \
+        static HK_DEVICE void put(u8 *out, hk_room<C> &room, int, hk_dice, u32 lane) {            \
+            for (u32 i = lane; i < C::block; i += HK_WARP)                                        \
+                put_##S((any_##S *)out, i, room.x[i]);                                            \
+        }                                                                                         \
+        static HK_DEVICE f32 get(const u8 *in, int i) { return get_##S((const any_##S *)in, (size_t)i); } \
+    };
+HK_HALF(f16)
+HK_HALF(bf16)
+
+/* ---- what the kernels do */
+
+/* Encodes what load(i) gives for i < count.  A lane has loaded all that it loads of a block before any lane stores. */
+template <class C, class K, class L>
+HK_DEVICE void hk_encode_blocks(hk_rooms<C> &rooms, u8 *out, u64 count, hk_dice dice, const L &load) {
+    const hk_warp warp;
+    hk_room<C> &room = rooms.of[threadIdx.x / HK_WARP];
+    for (u64 block = warp.block; block * C::block < count; block += warp.stride) {
+        const u64 at = block * C::block;
+        const int n = count - at < C::block ? (int)(count - at) : (int)C::block;
+        for (int i = (int)warp.lane; i < C::block; i += HK_WARP)
+            room.x[i] = i < n ? load(block, i) : 0;
+        __syncwarp();
+        K::put(out + block * C::bytes, room, n, hk_dice{dice.key, dice.first + (u32)at}, warp.lane);
+        __syncwarp(); /* the room is used again */
+    }
+}
+
+#endif
+
+#define HK_CODED HK_PASTE(hk_coded_, HK_CODEC)
+
+struct HK_CODED {
+    enum { block = HK_BLOCK, bytes = HK_BYTES, bits = HK_WIDTH, levels = HK_LEVELS, norm = HK_NORM };
+    static const bool stochastic = HK_STOCHASTIC;
+    static HK_DEVICE f32 clip() { return hk_float(HK_CLIP); }
+    typedef HK_PASTE(hk_, HK_KIND)<HK_CODED> kind;
+};
+
+/* `count` floats, each times factor, into elements; random numbers from `key`, counted from `first`. */
+HK_KERNEL(HK_PASTE(hk_encode_, HK_CODEC), void *out, const void *in, u64 count, f64 factor, u64 key, u64 first) {
+    typedef HK_CODED C;
+    HK_SHARED(hk_rooms<C>, rooms);
+    const f32 by = hk_small_factor(factor);
+    hk_encode_blocks<C, C::kind>(rooms, (u8 *)out, count, hk_dice{key, (u32)first},
+                                 [=](u64 block, int i) { return ((const f32 *)in)[block * C::block + i] * by; });
+}
+
+/* The floats of elements, each times factor. */
+HK_KERNEL(HK_PASTE(hk_decode_, HK_CODEC), void *out, const void *in, u64 count, f64 factor) {
+    typedef HK_CODED C;
+    const f32 by = hk_small_factor(factor);
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x)
+        ((f32 *)out)[i] = C::kind::get((const u8 *)in + i / C::block * C::bytes, (int)(i % C::block)) * by;
+}
+
+/* out = in[0] + ... + in[k-1], left to right in float32, encoded once: the elements of `count` floats; 2 <= k <= 256.
+ * `out` may be exactly one of the inputs. */
+HK_KERNEL(HK_PASTE(hk_fold_, HK_CODEC), HK_PARAM(hk_ways) in, void *out, u64 count, i32 k, u64 key, u64 first) {
+    typedef HK_CODED C;
+    HK_SHARED(hk_rooms<C>, rooms);
+    hk_encode_blocks<C, C::kind>(rooms, (u8 *)out, count, hk_dice{key, (u32)first}, [&](u64 block, int i) {
+        const u64 at = block * C::bytes;
+        f32 sum = C::kind::get((const u8 *)in.at[0] + at, i);
+        for (int j = 1; j < k; j++)
+            sum += C::kind::get((const u8 *)in.at[j] + at, i);
+        return sum;
+    });
+}
+
+#undef HK_CODED
