@@ -105,8 +105,7 @@ class Runner:
 
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
         """The queue of this call.  Calls that the members' GPUs cannot carry out are staged in host memory."""
-        # Codecs are kernels of the host's.
-        gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES and options.codec is None
+        gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
         queue = self.members.gpus.queue(self, gpu, options.timeout) if gpu >= 0 and ours else None
         # A function needs mapped memory: its library may refuse pinned host memory as an array of the GPU.
         if queue is not None and (self.members.gpus.all_mapped or how.function is None):

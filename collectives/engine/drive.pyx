@@ -36,7 +36,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.itemsize, r.call.traffic = plan.itemsize, plan.traffic
+    r.call.traffic = plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0

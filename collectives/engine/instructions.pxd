@@ -3,6 +3,9 @@
 from hocket.collectives.plans.plan cimport Instr
 from hocket.collectives.engine.run cimport Core, Run, State
 
+cdef enum:
+    MAX_WAYS = 256              # operands of one k-way reduction: those of 255 peers (plans/lower.py) and our own
+
 # BLOCKED: not now; MOVED: a part; DONE: all of it; or an error.
 cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil

@@ -7,11 +7,11 @@ from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
                                      piece_length, step_on)
 from hocket.errors import TransportError
+from hocket.kernels.cpu.reduce cimport hk_dice
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
 
 cdef enum:
-    MAX_WAYS = 256              # operands of one k-way reduction: those of 255 peers (plans/lower.py) and our own
     CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
     BIG_BYTES = 65536           # after moving so much, let the other messages of the step have a turn
 
@@ -134,11 +134,12 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if r.user != NULL:
                 if call_user(e, r, piece_at(r, x, &x.dst[s.piece], s), ways, k, n) < 0:
                     return RAISED
-            elif r.device != NULL:
-                if r.device.reduce(r.device, r, piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize) < 0:
-                    return device_failed(e, r)
             elif x.codec != NULL:
-                fold(e, r, x, s, ways, k, n)
+                if fold(e, r, x, s, ways, k, n) < 0:
+                    return RAISED
+            elif r.device != NULL:
+                if r.device.reduce(r.device, r, x, piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize) < 0:
+                    return device_failed(e, r)
             else:
                 r.reduce(piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize)
         for i in range(x.npeers):
@@ -153,11 +154,16 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
 
 
-cdef inline void fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int k, size_t n) noexcept nogil:
-    """The sum of n bytes of a codec's elements."""
+cdef inline int fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int k, size_t n) noexcept nogil:
+    """The sum of n bytes of a codec's elements.  0, or RAISED."""
     cdef size_t first = (<size_t>s.segment * x.segment + s.at) // x.itemsize * x.codec.block
     cdef size_t floats = min(n // x.itemsize * x.codec.block, x.held[s.piece] - first)
-    x.codec.fold(x.codec, piece_at(r, x, &x.dst[s.piece], s), ways, k, floats, dice(e, r, x, s.piece, first))
+    cdef void* out = piece_at(r, x, &x.dst[s.piece], s)
+    cdef hk_dice rolls = dice(e, r, x, s.piece, first)
+    if r.device != NULL:
+        return device_failed(e, r) if r.device.fold(r.device, r, out, ways, k, floats, rolls) < 0 else 0
+    x.codec.fold(x.codec, out, ways, k, floats, rolls)
+    return 0
 
 
 cdef inline size_t whole_elements(Run* r, Instr* x) noexcept nogil:
@@ -238,6 +244,7 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef int i
     cdef size_t n, skip = <size_t>s.segment * (x.segment // x.itemsize)     # elements on the wire
     cdef size_t skip_floats
+    cdef hk_dice rolls = hk_dice(0, 0)
     cdef char* to
     cdef char* source
     for i in range(x.npieces):
@@ -246,16 +253,17 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             continue
         to = r.base[x.dst[i].space] + x.dst[i].offset + skip * x.dst_itemsize
         source = r.base[x.src[i].space] + x.src[i].offset + skip * x.src_itemsize
+        if x.codec != NULL:
+            skip_floats = skip * x.codec.block
+            n = min(n * x.codec.block, x.held[i] - skip_floats)
+            rolls = dice(e, r, x, i, skip_floats)
         if r.device != NULL:
-            if r.device.scale(r.device, r, to, source, n, x.factor) < 0:
+            if r.device.apply(r.device, r, x, to, source, n, rolls) < 0:
                 return device_failed(e, r)
         elif x.codec == NULL:
             x.apply(to, source, n, x.factor)
+        elif x.decodes:
+            x.codec.decode(x.codec, to, source, n, x.factor)
         else:
-            skip_floats = skip * x.codec.block
-            n = min(n * x.codec.block, x.held[i] - skip_floats)
-            if x.decodes:
-                x.codec.decode(x.codec, to, source, n, x.factor)
-            else:
-                x.codec.encode(x.codec, to, source, n, x.factor, dice(e, r, x, i, skip_floats))
+            x.codec.encode(x.codec, to, source, n, x.factor, rolls)
     return 0

@@ -1,3 +1,2 @@
 class Placed:
     stream: int
-    kernel: int

@@ -5,7 +5,7 @@ from hocket.collectives.engine.run cimport Run
 
 
 cdef class Placed:
-    """One call's: the device, the stream that it is ordered in, the kernels that reduce, multiply and meet."""
+    """One call's: the device, the stream that it is ordered in, and the kernels that it launches."""
 
     cdef char* memory(self, size_t nbytes) except NULL:
         """Scratch of at least so many bytes."""
@@ -13,6 +13,6 @@ cdef class Placed:
 
     cdef int place(self, Run* r, size_t scratch) except -1:
         r.device, r.call.stream, r.meeting = self.device, <void*>self.stream, self.meeting
-        r.kernel, r.scaler = <void*>self.kernel, <void*>self.scaler
+        r.kernels = self.kernels
         r.base[SCRATCH] = self.memory(scratch) if scratch else NULL
         return 0

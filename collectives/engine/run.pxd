@@ -74,8 +74,9 @@ cdef struct Run
 
 cdef struct DeviceOps:      # what computes on GPU arrays, in the order of a stream; see gpu/stream_ops.pyx
     int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # all: 0, or -1
-    int (*reduce)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t count) noexcept nogil
-    int (*scale)(DeviceOps*, Run*, void* out, const void* source, size_t count, double factor) noexcept nogil
+    int (*reduce)(DeviceOps*, Run*, Instr*, void* out, const void** ways, int k, size_t count) noexcept nogil
+    int (*fold)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t floats, hk_dice) noexcept nogil
+    int (*apply)(DeviceOps*, Run*, Instr*, void* out, const void* source, size_t count, hk_dice) noexcept nogil
     int (*call)(DeviceOps*, Run*, void* source, void* out) noexcept nogil     # the kernel that meets those of other ranks
     int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
     int (*end)(DeviceOps*, Run*) noexcept nogil       # ... all of it has
@@ -83,20 +84,26 @@ cdef struct DeviceOps:      # what computes on GPU arrays, in the order of a str
     size_t piece            # bytes that its channels take at once
 
 
+cdef struct Kernels:        # of a device, that the instructions of a call launch; NULL: it has no such instruction
+    void* reduce
+    void* scale
+    void* encode
+    void* decode
+    void* fold              # a codec's reduction
+
+
 cdef struct Run:            # one execution of a plan
     Step* steps
     Instr* instrs
     int nsteps, nsegments, capacity
-    size_t itemsize         # bytes of an element of its arrays' dtype
     char* base[3]           # IN, OUT, SCRATCH
     hk_call call            # what channels are told: the tag; the stream of arrays in a device's memory; a hint
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
     hk_library* library     # for CALL
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
-    void* kernel            # ... which reduces
-    void* scaler            # ... which multiplies
-    void* meeting           # ... which meets those of the other ranks; or NULL
+    Kernels kernels         # ... that run there
+    void* meeting           # ... and the one which meets those of the other ranks; or NULL
     bint waits              # the caller waits for it in this thread, so a library may block
     bint matched            # send/recv: messages are matched by tag, others are set aside
     int t                   # the merged step: segment k is in step t - k

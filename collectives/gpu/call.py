@@ -10,6 +10,7 @@ from hocket.collectives.gpu.fold import GpuFold
 from hocket.collectives.gpu.meeting import KERNELS
 from hocket.collectives.gpu.stream_ops import OnStream
 from hocket.collectives.plans.plan import Plan
+from hocket.kernels.dtypes import DTYPES
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.ops import OPS
 
@@ -25,18 +26,27 @@ class OnGpu:
         self.apart, self.stream = apart, self.at.own_stream() if apart else here
         if apart:
             self.device.follow(self.stream, here)
-        scaler = self.at.scaler(call.model.dtype) if how.before is not None or how.after is not None else 0
-        self.placed = OnStream(self.at, self.stream, 0 if plan.meets else self._kernel(how), scaler)
+        self.placed = OnStream(self.at, self.stream, **self._kernels(how, plan))
         if plan.meets:
             self._meet(call, plan.algorithm, how)
         self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
 
-    def _kernel(self, how: Resolved) -> int:
-        """The kernel that reduces, piece by piece; 0: none."""
-        dtype = self.call.model.dtype
-        if how.expression is not None:
-            return self.at.kernel_by(dtype, how.expression.text)
-        return self.at.kernel(dtype, OPS[how.code].name) if how.code >= 0 else 0
+    def _kernels(self, how: Resolved, plan: Plan) -> dict[str, int]:
+        """The functions that the plan's instructions launch, by what they do."""
+        own, wire = self.call.model.dtype.name, DTYPES[plan.dtype].name
+        wanted: dict[str, kernels.Kernel] = {}
+        if plan.coded is not None:
+            wanted = kernels.coders(plan.coded)._asdict()
+        elif self.call.codec:
+            wanted = {"encode": kernels.cast(own, wire), "decode": kernels.cast(wire, own)}
+        elif how.before is not None or how.after is not None:
+            wanted = {"scale": kernels.scale(own)}
+        found = {name: self.at.function(kernel) for name, kernel in wanted.items()}
+        if how.expression is not None and not plan.meets:
+            kernel = kernels.reduce_by(own, how.expression.text)
+            return found | {"reduce": self.at.function(kernel, how.expression.text)}
+        reduces = how.code >= 0 and not plan.meets and (plan.coded is None or plan.mixed)
+        return found | ({"reduce": self.at.function(kernels.reduce(wire, OPS[how.code].name))} if reduces else {})
 
     def _meet(self, call: Call, algorithm: str, how: Resolved) -> None:
         """Let one kernel of each rank carry out the call, as the context `carries` it."""

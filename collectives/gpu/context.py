@@ -89,7 +89,7 @@ class GpuContext:
 
     def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
         """Does one kernel of each rank (meeting.pyx) carry out such calls?  The same on all members."""
-        if self.meeting is None or call.src is None or how.function is not None:
+        if self.meeting is None or call.src is None or how.function is not None or call.codec:
             return False
         ours = (call.collective, algorithm.name) in KERNELS and algorithm is get(call.collective, algorithm.name)
         even = call.counts is None or len(set(call.counts)) == 1

@@ -4,13 +4,15 @@ The engine walks a plan as it does for host memory, and its channels say when a 
 memcpy or a loop is put into the stream here.  So a run is done when all of it has been issued.
 """
 
-from libc.stdint cimport int32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
 from hocket.collectives.gpu.meeting cimport Meeting, gave_up, hk_pointers, next_call
 from hocket.collectives.engine.placed cimport Placed
-from hocket.collectives.plans.plan cimport SCRATCH
-from hocket.collectives.engine.run cimport DeviceOps, Run
+from hocket.collectives.plans.plan cimport SCRATCH, Instr
+from hocket.collectives.engine.instructions cimport MAX_WAYS
+from hocket.collectives.engine.run cimport DeviceOps, Kernels, Run
+from hocket.kernels.cpu.reduce cimport hk_dice
 from hocket.system.cuda.driver cimport (CUevent, CUfunction, CUresult, CUstream, Device, hk_device, hk_device_await,
                                      hk_device_copy, hk_device_enter, hk_device_leave, hk_device_record,
                                      hk_device_refused)
@@ -27,6 +29,9 @@ cdef enum:
     WAYS = 8                # operands of one launch (kernels/gpu/cuda.cuh)
     THREAD_BYTES = 16       # bytes of each operand that a thread takes at a time
 
+cdef struct hk_ways:        # kernels/gpu/cuda.cuh
+    uint64_t at[MAX_WAYS]
+
 
 cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n) noexcept nogil:
     cdef hk_device* d = (<Gpu*>a).device
@@ -36,13 +41,16 @@ cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n
     return rc
 
 
-cdef int reduce(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_t count) noexcept nogil:
+cdef int reduce(DeviceOps* a, Run* r, Instr* x, void* out, const void** ways, int k, size_t count) noexcept nogil:
     """More than eight operands take several launches: 16- and 8-bit floats are then rounded after each."""
     cdef Gpu* gpu = <Gpu*>a
     cdef hk_pointers given
-    cdef int entered = hk_device_enter(gpu.device), i, first = 0, n, rc = 0
+    cdef uint64_t to = <uintptr_t>out, total = count
+    cdef int entered = hk_device_enter(gpu.device), first = 0, n, rc = 0
+    cdef void* parameters[4]
     if entered < 0:
         return -1
+    parameters[:] = [&given, &to, &total, &n]
     while first < k and rc == 0:
         memset(&given, 0, sizeof(given))
         n = 0
@@ -53,34 +61,46 @@ cdef int reduce(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_
             given.at[n] = <uintptr_t>ways[first]
             n += 1
             first += 1
-        rc = launch(gpu, r, out, &given, n, count)
+        rc = spread(gpu, r, r.kernels.reduce, count * x.itemsize, parameters)
     hk_device_leave(gpu.device, entered)
     return rc
 
 
-cdef int launch(Gpu* gpu, Run* r, void* out, hk_pointers* given, int32_t n, uint64_t count) noexcept nogil:
-    cdef uint64_t to = <uintptr_t>out
-    cdef void* parameters[4]
-    parameters[0], parameters[1], parameters[2], parameters[3] = given, &to, &count, &n
-    return spread(gpu, r, r.kernel, count, parameters)
-
-
-cdef int scale(DeviceOps* a, Run* r, void* out, const void* source, size_t count, double factor) noexcept nogil:
+cdef int fold(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_t floats, hk_dice dice) noexcept nogil:
     cdef Gpu* gpu = <Gpu*>a
-    cdef uint64_t to = <uintptr_t>out, x = <uintptr_t>source, n = count
-    cdef void* parameters[4]
-    cdef int entered = hk_device_enter(gpu.device), rc = -1
-    parameters[0], parameters[1], parameters[2], parameters[3] = &to, &x, &n, &factor
-    if entered >= 0:
-        rc = spread(gpu, r, r.scaler, count, parameters)
+    cdef hk_ways given
+    cdef uint64_t to = <uintptr_t>out, count = floats, first = dice.first
+    cdef void* parameters[6]
+    cdef int i
+    memset(&given, 0, sizeof(given))
+    for i in range(k):
+        given.at[i] = <uintptr_t>ways[i]
+    parameters[:] = [&given, &to, &count, &k, &dice.key, &first]
+    return enter_and_spread(gpu, r, r.kernels.fold, floats * sizeof(float), parameters)
+
+
+cdef int apply(DeviceOps* a, Run* r, Instr* x, void* out, const void* source, size_t count,
+               hk_dice dice) noexcept nogil:
+    """Dice are for what encodes by them; the other kernels have the first four parameters."""
+    cdef uint64_t to = <uintptr_t>out, given = <uintptr_t>source, n = count, first = dice.first
+    cdef void* kernel = r.kernels.encode if x.encodes else r.kernels.decode if x.decodes else r.kernels.scale
+    cdef size_t itemsize = sizeof(float) if x.encodes or x.decodes else x.itemsize
+    cdef void* parameters[6]
+    parameters[:] = [&to, &given, &n, &x.factor, &dice.key, &first]
+    return enter_and_spread(<Gpu*>a, r, kernel, count * itemsize, parameters)
+
+
+cdef int enter_and_spread(Gpu* gpu, Run* r, void* kernel, uint64_t nbytes, void** parameters) noexcept nogil:
+    cdef int entered = hk_device_enter(gpu.device)
+    cdef int rc = -1 if entered < 0 else spread(gpu, r, kernel, nbytes, parameters)
     hk_device_leave(gpu.device, entered)
     return rc
 
 
-cdef int spread(Gpu* gpu, Run* r, void* kernel, uint64_t count, void** parameters) noexcept nogil:
-    """Launch a kernel over so many elements."""
+cdef int spread(Gpu* gpu, Run* r, void* kernel, uint64_t nbytes, void** parameters) noexcept nogil:
+    """Launch a kernel over so many bytes of each operand, within the device's context."""
     cdef uint64_t each = <uint64_t>THREAD_BYTES * gpu.block
-    cdef uint64_t blocks = (count * r.itemsize + each - 1) // each
+    cdef uint64_t blocks = (nbytes + each - 1) // each
     if blocks > <uint64_t>gpu.most:
         blocks = gpu.most
     return issue(gpu.device, r.call.stream, <CUfunction>kernel, <unsigned int>blocks, gpu.block, parameters)
@@ -137,7 +157,8 @@ cdef class StreamOps:
 
     def __cinit__(self, Device device):
         self.device = device
-        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.scale, self.gpu.base.call = copy, reduce, scale, meet
+        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.fold = copy, reduce, fold
+        self.gpu.base.apply, self.gpu.base.call = apply, meet
         self.gpu.base.begin, self.gpu.base.end = begin, end
         self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
         self.gpu.device = &device.d
@@ -145,24 +166,15 @@ cdef class StreamOps:
         self.side, self.blocks = 0, []
         self.gpu.through = <CUevent><uintptr_t>device.event()
 
-    def kernel(self, dtype, str op) -> int:
-        """The kernel that reduces this dtype by this op, compiled for this GPU if it is the first time."""
-        return self._function(kernels.reduce(dtype.name, op))
-
-    def kernel_by(self, dtype, str expression) -> int:
-        """... by this expression of the user's."""
-        return self._function(kernels.reduce_by(dtype.name, expression), expression)
-
     def join(self, Meeting meeting) -> None:
         """Let kernels of this queue meet those of the other ranks in `meeting`."""
         self.meeting, self.gpu.meet = meeting, &meeting.meet
 
-    def scaler(self, dtype) -> int:
-        """The kernel that multiplies this dtype."""
-        return self._function(kernels.scale(dtype.name))
+    def function(self, kernel, expression=None) -> int:
+        """The kernel, compiled for this GPU if it is the first time.
 
-    def _function(self, kernel, expression=None):
-        """`expression`: the user's text that the kernel is made of, for errors."""
+        `expression`: the user's text that it is made of, for errors.
+        """
         try:
             return function(self.device, kernel)
         except Error as why:
@@ -209,16 +221,18 @@ cdef class StreamOps:
 
 
 cdef class OnStream(Placed):
-    """Arrays on this GPU: the stream that orders their call, and the kernels that reduce and scale them."""
+    """Arrays on this GPU: the stream that orders their call, and the functions that its instructions launch."""
 
-    def __init__(self, StreamOps at, uintptr_t stream, uintptr_t kernel=0, uintptr_t scaler=0):
+    def __init__(self, StreamOps at, uintptr_t stream, *, uintptr_t reduce=0, uintptr_t scale=0, uintptr_t encode=0,
+                 uintptr_t decode=0, uintptr_t fold=0):
         self.at, self.device = at, &at.gpu.base
-        self.stream, self.kernel, self.scaler, self.kept = stream, kernel, scaler, None
+        self.stream, self.kept = stream, None
+        self.kernels = Kernels(<void*>reduce, <void*>scale, <void*>encode, <void*>decode, <void*>fold)
 
     def meet(self, kernel, size_t nbytes, size_t count, expression=None) -> None:
         """Let this kernel carry out the call, of so many bytes, when the hosts have met."""
         cdef Meeting meeting = self.at.meeting
-        cdef uintptr_t found = self.at._function(kernel, expression), parameters
+        cdef uintptr_t found = self.at.function(kernel, expression), parameters
         self.launch.function, self.launch.meet = <CUfunction>found, &meeting.meet
         self.launch.blocks, self.launch.threads = meeting_geometry(nbytes, meeting.multiprocessors)
         there = [meeting.peers, meeting.windows]

@@ -36,7 +36,7 @@ cdef struct Instr:
     size_t src_itemsize, dst_itemsize   # ... bytes of what it takes, and makes, for one element on the wire
     size_t segment, itemsize        # of its pieces: bytes of a segment, 0: they are whole; bytes of an element
     const hk_codec* codec           # what its elements on the wire are, if they are of no dtype; or NULL
-    bint decodes                    # APPLY by the codec: its src is encoded, not its dst ...
+    bint encodes, decodes           # APPLY: its dst is encoded, not its src; the other way round ...
     size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
 
 cdef struct Step:
@@ -67,7 +67,9 @@ cdef class Plan:
     cdef hk_library* called
     cdef Step* steps
     cdef Instr* instrs
-    cdef hk_codec codec             # of the instructions that have one
+    cdef readonly object coded      # the codec of its encoded instructions (kernels/codecs.py), or None ...
+    cdef readonly bint mixed        # ... and it has others
+    cdef hk_codec codec             # ... the same, as these have it
     cdef int* peer_pool
     cdef size_t* held_pool
     cdef Piece* piece_pool

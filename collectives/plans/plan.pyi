@@ -1,6 +1,7 @@
 from typing import Any
 
 from hocket.collectives.plans.instr import Instr
+from hocket.kernels.codecs import Codec
 
 class Counts:
     calls: int
@@ -27,10 +28,12 @@ class Plan:
     source: int | None
     meets: bool
     nbytes: int
+    coded: Codec | None
+    mixed: bool
     counts: Counts
     def __init__(
         self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
         fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
-        meets: bool = False, site: str = "", nbytes: int = 0,
+        meets: bool = False, site: str = "", nbytes: int = 0, codec: Codec | None = None,
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

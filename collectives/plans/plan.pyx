@@ -48,6 +48,7 @@ cdef class Plan:
             for kind, to, own, after, src, dst, applied, floats, encoded in step:
                 n += 1
                 each = self._plain(segment, codec, itemsize, encoded)
+                self.mixed |= not encoded
                 held += len(floats or ())
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
@@ -61,6 +62,7 @@ cdef class Plan:
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
         self.library, self.meets, self.site = library, meets, site
         self.nbytes, self.counts = nbytes, Counts.__new__(Counts)
+        self.coded = codec
         if codec is not None:
             self.codec = find_codec(codec)
         if library is not None:
@@ -112,7 +114,7 @@ cdef class Plan:
             block = 1 if x.codec == NULL else x.codec.block
             x.src_itemsize = x.itemsize if taken is None else block * taken.itemsize
             x.dst_itemsize = x.itemsize if made is None else block * made.itemsize
-            x.factor, x.decodes = applied.factor, made is not None
+            x.factor, x.encodes, x.decodes = applied.factor, taken is not None, made is not None
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
             if x.apply == NULL and taken is not made and x.codec == NULL:
                 raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")

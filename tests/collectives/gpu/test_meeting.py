@@ -6,12 +6,7 @@ from pathlib import Path
 
 import gpu_ranks
 import pytest
-from gpu_cases import DELAY, KILLED, MORE, REPEATED, killed_in
-
-APART = """
-os.environ["FAKE_CUDA"] = f"first_device={os.environ['HOCKET_RANK']}," + os.environ["FAKE_CUDA"]
-"""
-"""Each rank sees one GPU, which no other rank sees."""
+from gpu_cases import APART, DELAY, KILLED, MORE, REPEATED, killed_in
 
 ORACLE = """
 import gpu_oracle

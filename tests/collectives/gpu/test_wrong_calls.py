@@ -13,6 +13,8 @@ MISMATCHES = {
     "dtype": ("comm.allreduce(x)", "comm.allreduce(put(np.ones(1000, np.int32)))"),
     "op": ("comm.allreduce(x)", "comm.allreduce(x, 'max')"),
     "expression": ("comm.allreduce(x)", "comm.allreduce(x, hocket.expression('a + a - b'))"),
+    "codec": ("comm.allreduce(x, codec='int8')", "comm.allreduce(x, codec='fp8')"),
+    "no codec": ("comm.allreduce(x, codec='fp16')", "comm.allreduce(x)"),
     "collective": ("comm.allreduce(x)", "comm.broadcast(x)"),
     "asynchronous": ("comm.allreduce(x, async_op=True).wait()", "comm.allreduce(x, 'min', async_op=True).wait()"),
     "the first": ("comm.allreduce(x)", "comm.allreduce(x.get())"),

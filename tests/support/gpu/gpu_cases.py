@@ -14,6 +14,10 @@ DELAY = 60
 """Microseconds at most by which a stream carries out each thing late."""
 BY_EVENTS = "os.environ['HOCKET_GPU_SYNC'] = 'events'\n"
 """Before a rank's program: streams wait for events, not for words in memory."""
+APART = """
+os.environ["FAKE_CUDA"] = f"first_device={os.environ['HOCKET_RANK']}," + os.environ["FAKE_CUDA"]
+"""
+"""Each rank sees one GPU, which no other rank sees."""
 MORE = pytest.param(4, marks=pytest.mark.gpu)
 """Four ranks: in the plain run of the tests two are as good."""
 

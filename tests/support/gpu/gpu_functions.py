@@ -82,7 +82,7 @@ class Launched:
     def launch(self, kernel: kernels.Kernel, stream: int, count: int, *values: Any) -> None:
         grid, block = launch.geometry(4 * count, 1)
         given, kept = launch.arguments(kernel, *values)
-        function = ctypes.c_void_p(self.at._function(kernel))
+        function = ctypes.c_void_p(self.at.function(kernel))
         place = grid, 1, 1, block, 1, 1, 0, ctypes.c_void_p(stream)
         assert gpu_ranks.driver().cuLaunchKernel(function, *place, given, None) == 0
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import emulation
 import faulty
+import gpu_codecs
 import gpu_oracle
 import stand_in_cuda
 from faulty import say
 from harness import Job
 
 import hocket
+from hocket.kernels.codecs import HALVES
 from hocket.kernels.gpu import catalogue
 from hocket.system.cuda import driver as transport
 
@@ -80,6 +82,8 @@ def build(folder: Path) -> Path:
     kernels += [catalogue.reduce_by(*each) for each in gpu_oracle.EXPRESSIONS.items()]
     kernels += [kernel for each in gpu_oracle.MEETING for kernel in catalogue.shots(*each)]
     kernels += [*catalogue.shots_by("float32", gpu_oracle.EXPRESSIONS["float32"]), catalogue.BARRIER]
+    kernels += [kernel for codec in gpu_codecs.BLOCKS for kernel in catalogue.coders(codec)]
+    kernels += [catalogue.cast(*ends) for half in HALVES for ends in (("float32", half), (half, "float32"))]
     emulation.build(folder, emulation.modules_of(kernels), ("-O1",))
     return folder
 

@@ -1,0 +1,56 @@
+"""`codec=` on GPU arrays: encoded, summed and decoded by kernels, with the bits of the host's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpu_ranks
+import pytest
+from gpu_cases import APART, DELAY, MORE
+from two_hosts import job_on
+
+from hocket.bench.harness import hosts as namespaces
+from hocket.transports.cuda_ipc import lane
+from hocket.transports.pinned import channels
+
+WHY_NOT = namespaces.refusal()
+
+CODED = """
+{before}
+import gpu_codecs
+with alone() as comm:
+    gpu_codecs.{what}
+"""
+
+
+@pytest.mark.parametrize("size", [2, MORE])
+def test_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
+    source = CODED.format(before="", what="everything(comm)")
+    for said in gpu_ranks.run(built, size, source, tmp_path, seconds=90, delay=DELAY):
+        assert said["done"]
+
+
+@pytest.mark.parametrize(("ipc", "slot"), [(1, lane.SLOT), (0, channels.SLOT)], ids=["mapped", "pinned"])
+def test_messages_of_several_slots(ipc: int, slot: int, built: Path, tmp_path: Path) -> None:
+    source = CODED.format(before="", what=f"in_slots_of(comm, {slot})")
+    for said in gpu_ranks.run(built, 2, source, tmp_path, seconds=90, ipc=ipc):
+        assert said["done"]
+
+
+def test_where_kernels_of_all_ranks_meet(built: Path, tmp_path: Path) -> None:
+    """These carry elements as they are, so they leave such calls to the others."""
+    source = CODED.format(before=APART, what="beside_kernels_that_meet(comm)")
+    for said in gpu_ranks.run(built, 2, source, tmp_path, delay=DELAY):
+        assert said["done"]
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_between_hosts(built: Path, tmp_path: Path) -> None:
+    source = CODED.format(before="", what="between_hosts(comm, comm.groups)")
+    with (
+        namespaces.hosts() as names, gpu_ranks.machine(built, delay=DELAY) as env,
+        job_on(names, gpu_ranks.HEAD + source, tmp_path, **env) as run,
+    ):  # fmt: skip
+        ends = run.wait(60)
+    for rank, end in enumerate(ends):
+        assert end.code == 0 and "fake cuda:" not in end.err, (rank, end.err[-3000:])
