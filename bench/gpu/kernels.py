@@ -35,7 +35,7 @@ FACTORS = (1 / 3, 0.5, -2.5, -0.0, 1e300, np.inf, np.nan)
 MEETINGS = ("hk_barrier", "hk_allgather", "hk_one_shot_", "hk_two_shot_", "hk_reduce_scatter_")
 """Checked with several streams, in flags.py."""
 QUICK = re.compile(
-    r"hk_(copy|checksum|reduce_(sum|max)_(float32|bfloat16|int32)|scale_float32|"
+    r"hk_(copy|checksum|(reduce|many)_(sum|max)_(float32|bfloat16|int32)|scale_float32|"
     r"cast_(float32_bfloat16|bfloat16_float32)|(encode|decode|fold)_(whole_256_260_8|sign)_\w+)"
 )
 FLOATS = (1, 63, 255, 256, 257, 4099, 65_539)
@@ -56,12 +56,14 @@ def _grids(arena: Arena, nbytes: int) -> tuple[int, int]:
     return launch.geometry(nbytes, arena.gpu.multiprocessors)[0], 2
 
 
-def check_reduce(row: DType, op: str, arena: Arena, rng: np.random.Generator) -> Iterator[str]:
+def check_reduce(row: DType, op: str, arena: Arena, rng: np.random.Generator, most: int = 8) -> Iterator[str]:
+    """`most`: operands; of more than 8 the kernel is another one."""
     part = row.itemsize // (2 if row.kind in ("complex", "pair") else 1)
-    kernel = catalogue.reduce(row.name, op)
+    few, kernel = most <= launch.RANKS, catalogue.reduce(row.name, op)
+    kernel, given = (kernel, launch.pointers) if few else (catalogue.many(kernel), launch.ways)
     for turn, count in enumerate((*LENGTHS, 4099, 30011)):
         for offset in (0, part):
-            k = (1, 2, 3, 4, 5, 8, 6, 2)[turn]
+            k = (1, 2, 3, 4, 5, 8, 6, 2)[turn] if few else most - turn
             xs = [samples(row, count, rng) for _ in range(k)]
             want = xs[0].copy()
             if k > 1:
@@ -70,7 +72,7 @@ def check_reduce(row: DType, op: str, arena: Arena, rng: np.random.Generator) ->
             spots = [arena.put(x, offset) for x in xs]
             out = spots[turn % k] if turn % 2 and offset else arena.room(want.nbytes, offset * (turn % 3 > 0))
             grid = _grids(arena, want.nbytes)[turn % 2]
-            arena.run(kernel, grid, launch.pointers([s.address for s in spots]), out.address, count, k)
+            arena.run(kernel, grid, given([s.address for s in spots]), out.address, count, k)
             wrong = arena.wrong((out, row, want))
             yield f"{count} elements, k={k}, offset {offset}: {wrong}" if wrong else ""
 
@@ -197,7 +199,9 @@ def checks() -> Iterator[tuple[str, Kernel, Check]]:
     for row in DTYPES:
         for op in ops.OPS:
             if row.kind in op.kinds:
-                yield "reduce", catalogue.reduce(row.name, op.name), partial(check_reduce, row, op.name)
+                kernel = catalogue.reduce(row.name, op.name)
+                yield "reduce", kernel, partial(check_reduce, row, op.name)
+                yield "reduce", catalogue.many(kernel), partial(check_reduce, row, op.name, most=33)
         if row.kind in ("int", "uint", "float", "complex"):
             yield "scale", catalogue.scale(row.name), partial(check_scale, row)
     for small in SMALL:

@@ -138,7 +138,8 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 if fold(e, r, x, s, ways, k, n) < 0:
                     return RAISED
             elif r.device != NULL:
-                if r.device.reduce(r.device, r, x, piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize) < 0:
+                if r.device.reduce(r.device, r, x, piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize,
+                                   hk_dice(0, 0)) < 0:
                     return device_failed(e, r)
             else:
                 r.reduce(piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize)
@@ -161,7 +162,7 @@ cdef inline int fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int
     cdef void* out = piece_at(r, x, &x.dst[s.piece], s)
     cdef hk_dice rolls = dice(e, r, x, s.piece, first)
     if r.device != NULL:
-        return device_failed(e, r) if r.device.fold(r.device, r, out, ways, k, floats, rolls) < 0 else 0
+        return device_failed(e, r) if r.device.reduce(r.device, r, x, out, ways, k, floats, rolls) < 0 else 0
     x.codec.fold(x.codec, out, ways, k, floats, rolls)
     return 0
 

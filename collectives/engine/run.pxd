@@ -74,8 +74,7 @@ cdef struct Run
 
 cdef struct DeviceOps:      # what computes on GPU arrays, in the order of a stream; see gpu/stream_ops.pyx
     int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # all: 0, or -1
-    int (*reduce)(DeviceOps*, Run*, Instr*, void* out, const void** ways, int k, size_t count) noexcept nogil
-    int (*fold)(DeviceOps*, Run*, void* out, const void** ways, int k, size_t floats, hk_dice) noexcept nogil
+    int (*reduce)(DeviceOps*, Run*, Instr*, void* out, const void** ways, int k, size_t count, hk_dice) noexcept nogil
     int (*apply)(DeviceOps*, Run*, Instr*, void* out, const void* source, size_t count, hk_dice) noexcept nogil
     int (*call)(DeviceOps*, Run*, void* source, void* out) noexcept nogil     # the kernel that meets those of other ranks
     int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
@@ -86,6 +85,7 @@ cdef struct DeviceOps:      # what computes on GPU arrays, in the order of a str
 
 cdef struct Kernels:        # of a device, that the instructions of a call launch; NULL: it has no such instruction
     void* reduce
+    void* many              # the same, of more operands
     void* scale
     void* encode
     void* decode

@@ -41,12 +41,15 @@ class OnGpu:
             wanted = {"encode": kernels.cast(own, wire), "decode": kernels.cast(wire, own)}
         elif how.before is not None or how.after is not None:
             wanted = {"scale": kernels.scale(own)}
-        found = {name: self.at.function(kernel) for name, kernel in wanted.items()}
-        if how.expression is not None and not plan.meets:
-            kernel = kernels.reduce_by(own, how.expression.text)
-            return found | {"reduce": self.at.function(kernel, how.expression.text)}
-        reduces = how.code >= 0 and not plan.meets and (plan.coded is None or plan.mixed)
-        return found | ({"reduce": self.at.function(kernels.reduce(wire, OPS[how.code].name))} if reduces else {})
+        reduce, text = None, None
+        if how.expression is not None:
+            text = how.expression.text
+            reduce = kernels.reduce_by(own, text)
+        elif how.code >= 0 and (plan.coded is None or plan.mixed):
+            reduce = kernels.reduce(wire, OPS[how.code].name)
+        if reduce is not None and not plan.meets:
+            wanted |= {"reduce": reduce, "many": kernels.many(reduce)}
+        return {name: self.at.function(kernel, text) for name, kernel in wanted.items()}
 
     def _meet(self, call: Call, algorithm: str, how: Resolved) -> None:
         """Let one kernel of each rank carry out the call, as the context `carries` it."""

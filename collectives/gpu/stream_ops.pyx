@@ -26,7 +26,7 @@ from hocket.kernels.gpu.launch import arguments, geometry, meeting_geometry
 from hocket.transports.cuda_ipc.lane import SLOT
 
 cdef enum:
-    WAYS = 8                # operands of one launch (kernels/gpu/cuda.cuh)
+    WAYS = 8                # operands that the usual kernels take (kernels/gpu/cuda.cuh)
     THREAD_BYTES = 16       # bytes of each operand that a thread takes at a time
 
 cdef struct hk_ways:        # kernels/gpu/cuda.cuh
@@ -41,69 +41,44 @@ cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n
     return rc
 
 
-cdef int reduce(DeviceOps* a, Run* r, Instr* x, void* out, const void** ways, int k, size_t count) noexcept nogil:
-    """More than eight operands take several launches: 16- and 8-bit floats are then rounded after each."""
-    cdef Gpu* gpu = <Gpu*>a
-    cdef hk_pointers given
-    cdef uint64_t to = <uintptr_t>out, total = count
-    cdef int entered = hk_device_enter(gpu.device), first = 0, n, rc = 0
-    cdef void* parameters[4]
-    if entered < 0:
-        return -1
-    parameters[:] = [&given, &to, &total, &n]
-    while first < k and rc == 0:
-        memset(&given, 0, sizeof(given))
-        n = 0
-        if first > 0:
-            given.at[0] = <uintptr_t>out
-            n = 1
-        while n < WAYS and first < k:
-            given.at[n] = <uintptr_t>ways[first]
-            n += 1
-            first += 1
-        rc = spread(gpu, r, r.kernels.reduce, count * x.itemsize, parameters)
-    hk_device_leave(gpu.device, entered)
-    return rc
-
-
-cdef int fold(DeviceOps* a, Run* r, void* out, const void** ways, int k, size_t floats, hk_dice dice) noexcept nogil:
-    cdef Gpu* gpu = <Gpu*>a
+cdef int reduce(DeviceOps* a, Run* r, Instr* x, void* out, const void** ways, int k, size_t count,
+                hk_dice dice) noexcept nogil:
+    """`count`: of elements, of a codec's of floats.  Dice are for what encodes; other kernels have four parameters."""
+    cdef bint few = k <= WAYS and x.codec == NULL
+    cdef void* kernel = r.kernels.reduce if few else r.kernels.many if x.codec == NULL else r.kernels.fold
     cdef hk_ways given
-    cdef uint64_t to = <uintptr_t>out, count = floats, first = dice.first
+    cdef uint64_t to = <uintptr_t>out, n = count, first = dice.first
     cdef void* parameters[6]
     cdef int i
-    memset(&given, 0, sizeof(given))
+    memset(&given, 0, sizeof(hk_pointers) if few else sizeof(hk_ways))
     for i in range(k):
         given.at[i] = <uintptr_t>ways[i]
-    parameters[:] = [&given, &to, &count, &k, &dice.key, &first]
-    return enter_and_spread(gpu, r, r.kernels.fold, floats * sizeof(float), parameters)
+    parameters[:] = [&given, &to, &n, &k, &dice.key, &first]
+    return spread(<Gpu*>a, r, kernel, count * (x.itemsize if x.codec == NULL else sizeof(float)), parameters)
 
 
 cdef int apply(DeviceOps* a, Run* r, Instr* x, void* out, const void* source, size_t count,
                hk_dice dice) noexcept nogil:
-    """Dice are for what encodes by them; the other kernels have the first four parameters."""
+    """Dice are for what encodes; other kernels have four parameters."""
     cdef uint64_t to = <uintptr_t>out, given = <uintptr_t>source, n = count, first = dice.first
     cdef void* kernel = r.kernels.encode if x.encodes else r.kernels.decode if x.decodes else r.kernels.scale
     cdef size_t itemsize = sizeof(float) if x.encodes or x.decodes else x.itemsize
     cdef void* parameters[6]
     parameters[:] = [&to, &given, &n, &x.factor, &dice.key, &first]
-    return enter_and_spread(<Gpu*>a, r, kernel, count * itemsize, parameters)
-
-
-cdef int enter_and_spread(Gpu* gpu, Run* r, void* kernel, uint64_t nbytes, void** parameters) noexcept nogil:
-    cdef int entered = hk_device_enter(gpu.device)
-    cdef int rc = -1 if entered < 0 else spread(gpu, r, kernel, nbytes, parameters)
-    hk_device_leave(gpu.device, entered)
-    return rc
+    return spread(<Gpu*>a, r, kernel, count * itemsize, parameters)
 
 
 cdef int spread(Gpu* gpu, Run* r, void* kernel, uint64_t nbytes, void** parameters) noexcept nogil:
-    """Launch a kernel over so many bytes of each operand, within the device's context."""
+    """Launch a kernel over so many bytes of each operand."""
     cdef uint64_t each = <uint64_t>THREAD_BYTES * gpu.block
     cdef uint64_t blocks = (nbytes + each - 1) // each
+    cdef int entered = hk_device_enter(gpu.device), rc = -1
     if blocks > <uint64_t>gpu.most:
         blocks = gpu.most
-    return issue(gpu.device, r.call.stream, <CUfunction>kernel, <unsigned int>blocks, gpu.block, parameters)
+    if entered >= 0:
+        rc = issue(gpu.device, r.call.stream, <CUfunction>kernel, <unsigned int>blocks, gpu.block, parameters)
+    hk_device_leave(gpu.device, entered)
+    return rc
 
 
 cdef int issue(hk_device* d, void* stream, CUfunction kernel, unsigned int blocks, unsigned int threads,
@@ -157,8 +132,7 @@ cdef class StreamOps:
 
     def __cinit__(self, Device device):
         self.device = device
-        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.fold = copy, reduce, fold
-        self.gpu.base.apply, self.gpu.base.call = apply, meet
+        self.gpu.base.copy, self.gpu.base.reduce, self.gpu.base.apply, self.gpu.base.call = copy, reduce, apply, meet
         self.gpu.base.begin, self.gpu.base.end = begin, end
         self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
         self.gpu.device = &device.d
@@ -223,11 +197,11 @@ cdef class StreamOps:
 cdef class OnStream(Placed):
     """Arrays on this GPU: the stream that orders their call, and the functions that its instructions launch."""
 
-    def __init__(self, StreamOps at, uintptr_t stream, *, uintptr_t reduce=0, uintptr_t scale=0, uintptr_t encode=0,
-                 uintptr_t decode=0, uintptr_t fold=0):
+    def __init__(self, StreamOps at, uintptr_t stream, *, uintptr_t reduce=0, uintptr_t many=0, uintptr_t scale=0,
+                 uintptr_t encode=0, uintptr_t decode=0, uintptr_t fold=0):
         self.at, self.device = at, &at.gpu.base
         self.stream, self.kept = stream, None
-        self.kernels = Kernels(<void*>reduce, <void*>scale, <void*>encode, <void*>decode, <void*>fold)
+        self.kernels = Kernels(<void*>reduce, <void*>many, <void*>scale, <void*>encode, <void*>decode, <void*>fold)
 
     def meet(self, kernel, size_t nbytes, size_t count, expression=None) -> None:
         """Let this kernel carry out the call, of so many bytes, when the hosts have met."""

@@ -65,6 +65,7 @@ _CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _KINDS = ("whole", "fp8", "sign", "onebit", "natural", "half_f16", "half_bf16")
 """The words of codec.cuh for those of codecs.py."""
 _REDUCE = (("in", "hk_pointers"), ("out", "pointer"), ("count", "u64"), ("k", "i32"))
+_MANY = (("in", "hk_ways"), *_REDUCE[1:])
 _CONVERT = (("out", "pointer"), ("in", "pointer"), ("count", "u64"), ("factor", "f64"))
 _DICE = (("key", "u64"), ("first", "u64"))
 
@@ -78,6 +79,11 @@ def reduce_by(dtype: str, expression: str) -> Kernel:
     """`reduce` by an expression of `a` and `b`, of the dtype's own type; 16- and 8-bit floats are float32 there."""
     name, module = _by(dtype, expression, "reduce.cuh")
     return Kernel(f"hk_reduce_{name}", module, _REDUCE)
+
+
+def many(kernel: Kernel) -> Kernel:
+    """What `reduce` or `reduce_by` gave, for 2 <= k <= 256."""
+    return Kernel(kernel.name.replace("hk_reduce_", "hk_many_"), kernel.module, _MANY)
 
 
 class Shots(NamedTuple):
@@ -170,11 +176,10 @@ def coders(codec: Codec) -> Coders:
     name = "_".join(map(str, (kind, *told.values())))
     defines = {"CODEC": name, "KIND": kind, **told}
     module = Module("codec.cuh", tuple((f"HK_{word}", str(value)) for word, value in defines.items()))
-    ways = ("in", "hk_ways"), *_REDUCE[1:], *_DICE
     return Coders(
         Kernel(f"hk_encode_{name}", module, (*_CONVERT, *_DICE)),
         Kernel(f"hk_decode_{name}", module, _CONVERT),
-        Kernel(f"hk_fold_{name}", module, ways),
+        Kernel(f"hk_fold_{name}", module, (*_MANY, *_DICE)),
     )
 
 
@@ -188,7 +193,7 @@ def catalogue() -> tuple[Kernel, ...]:
         CHECKSUM,
         BARRIER,
         ALLGATHER,
-        *(reduce(*pair) for pair in pairs),
+        *(kernel for pair in pairs for kernel in (reduce(*pair), many(reduce(*pair)))),
         *(kernel for pair in pairs for kernel in shots(*pair)),
         *(scale(dtype) for dtype in numbers),
         *(cast(*ends) for small in _CASTS for ends in (("float32", small), (small, "float32"))),

@@ -93,7 +93,7 @@ HK_DEVICE void hk_pause() {}
 enum { HK_RANKS = 8 };
 struct hk_pointers { void *at[HK_RANKS]; };
 
-/* The operands of one reduction, however many: half of what a launch can be given by value. */
+/* The operands of a reduction, if they may be more: half of what a launch can be given by value. */
 enum { HK_WAYS = 256 };
 struct hk_ways { void *at[HK_WAYS]; };
 

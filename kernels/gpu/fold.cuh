@@ -74,4 +74,15 @@ template <class F> HK_DEVICE void hk_fold(const hk_pointers &in, u64 first, void
     }
 }
 
+/* out[i] = in[0][i] op ... op in[k-1][i], by the whole grid, for more operands than registers are kept for. */
+template <class F> HK_DEVICE void hk_fold_many(const hk_ways &in, void *out, u64 count, int k) {
+    typedef typename F::element element;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
+        typename F::number value = F::get((const element *)in.at[0], i);
+        for (int r = 1; r < k; r++)
+            value = F::combine(value, F::get((const element *)in.at[r], i));
+        F::put((element *)out, i, value);
+    }
+}
+
 #endif

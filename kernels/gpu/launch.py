@@ -12,7 +12,7 @@ from hocket.errors import ArgumentError
 from hocket.kernels.gpu.catalogue import Kernel
 
 RANKS = 8  # the most buffers of one call, and ranks of one meeting (cuda.cuh, flags.cuh)
-WAYS = 256  # the most operands of a codec's sum
+WAYS = 256  # the most operands of a reduction
 FLAG_BLOCKS = 64
 PHASES = 2
 FLAG_BYTES = PHASES * FLAG_BLOCKS * RANKS * 4  # what a rank sets aside for its flags, zeroed once
@@ -89,7 +89,7 @@ def pointers(addresses: Sequence[int]) -> Pointers:
 
 
 def ways(addresses: Sequence[int]) -> Ways:
-    """`addresses`, one per operand of a codec's sum."""
+    """`addresses`, one per operand."""
     return Ways((ctypes.c_uint64 * WAYS)(*addresses))
 
 

@@ -93,6 +93,17 @@ def test_threads_make_the_first_calls_at_once(built: Path, tmp_path: Path) -> No
     gpu_ranks.run(built, 2, THREADS, tmp_path)
 
 
+MANY = """
+with alone() as comm:
+    gpu_oracle.of_many_ranks(comm)
+"""
+
+
+def test_more_ranks_than_a_usual_kernel_has_operands(built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, 10, MANY, tmp_path, seconds=90):
+        assert said["done"]
+
+
 MARKS = """
 {before}
 with alone() as comm:

@@ -194,6 +194,16 @@ def staged(comm: Any, function: Any) -> None:
     same(out, np.tile(want, comm.size), "allgather")
 
 
+def of_many_ranks(comm: Any) -> None:
+    """More operands than the usual kernels take, one of which is overwritten."""
+    for name in ("one_shot", "direct"):
+        for count in (5, 4099):
+            for dtype in ("float32", "bfloat16"):
+                check(comm, "allreduce", of(comm, "allreduce", count, dtype), algorithm=name)
+            for codec in ("fp16", "int8"):
+                check(comm, "allreduce", of(comm, "allreduce", count), algorithm=name, codec=codec)
+
+
 def between_hosts(comm: Any) -> None:
     """By algorithms that take each kind of step, in lengths from nothing to several slots of both kinds."""
     for count in (0, 5, 70_003, BIG):
