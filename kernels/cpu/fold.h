@@ -16,7 +16,11 @@
 #pragma clang diagnostic ignored "-Wpass-failed"
 #else
 #define HK_IVDEP _Pragma("GCC ivdep")
+#ifdef __OPTIMIZE__ /* else it warns that it does not */
 #define HK_UNROLL _Pragma("GCC unroll 8")
+#else
+#define HK_UNROLL
+#endif
 #endif
 
 /* Partial results of one block take 8 KiB. */
