@@ -287,8 +287,8 @@ class Communicator(ShortWay):
         """A call to be made again and again with these arrays: `call()` makes it, `call.start()` asynchronously.
 
         `collective`: "allreduce", "reduce", "reduce_scatter", "allgather", "broadcast", "gather", "scatter",
-        "alltoall", "scan" or "exscan"; the rest as in that call.  Nothing is looked up again, so a short call costs
-        less; results go into `out`, or x, or a new array each time.  Not collective: some ranks may prepare what
+        "alltoall", "scan" or "exscan"; the rest as in that call.  Names are bound to values once, so a short call
+        costs less; results go into `out`, or x, or a new array each time.  Not collective: some ranks may prepare what
         others call by name.  What is wrong with the arguments is told by the first call.  MPI's persistent collectives.
 
         >>> import hocket, numpy as np

@@ -12,18 +12,6 @@ cdef object MISS            # what `take` returns for a call that wants the gene
 cdef enum: MAX_DIMS = 8
 
 
-cdef struct Seen:               # one argument, as far as the table asks
-    char* data
-    size_t count, nbytes
-    int ndim
-    const int64_t* dims
-    uintptr_t dtype             # NumPy: the descriptor's address; others: what DLPack says of it, odd
-    bint writable
-
-
-cdef bint see(object x, Seen* s) except -1
-
-
 cdef class Entry:               # what the general way resolved for one kind of call
     cdef Plan plan
     cdef str collective
@@ -47,8 +35,6 @@ cdef class Shortcut:
 
     cdef object take(self, str collective, object x, object out, object op, object root, object algorithm, object order,
                      bint async_op)
-    cdef object known(self, str collective, Seen* a, object out, object op, object root, object algorithm, object order)
-    cdef object go(self, Entry e, Seen* a, object x, object out, bint async_op)
     cdef object queue(self, Entry e, char* src, char* dst, object x, object result)
     cdef object _fresh(self, Entry e, object x)
 

@@ -44,6 +44,15 @@ def group_opened(int change):
     _groups_open += change
 
 
+cdef struct Seen:                       # one argument, as far as the table asks
+    char* data
+    size_t count, nbytes
+    int ndim
+    const int64_t* dims
+    uintptr_t dtype                     # NumPy: the descriptor's address; others: what DLPack says of it, odd
+    bint writable
+
+
 cdef bint see(object x, Seen* s) except -1:
     """Look at an argument; False if it wants the general way."""
     if np.PyArray_CheckExact(x):
@@ -124,38 +133,26 @@ cdef class Shortcut:
     cdef object take(self, str collective, object x, object out, object op, object root, object algorithm, object order,
                      bint async_op):
         """The result (or the work), or MISS."""
-        cdef Seen a
-        if not see(x, &a):
-            return MISS
-        e = self.known(collective, &a, out, op, root, algorithm, order)
-        return MISS if e is None else self.go(<Entry>e, &a, x, out, async_op)
-
-    cdef object known(self, str collective, Seen* a, object out, object op, object root, object algorithm, object order):
-        """What is remembered of such a call, or None."""
+        cdef Seen a, b
         cdef Entry e
-        cdef int i
-        entry = self.entries[slot(collective, a, algorithm, out is not None)]
-        if entry is None:
-            return None
-        e = <Entry>entry
-        if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
-                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype):
-            return None
-        for i in range(e.ndim):
-            if a.dims[i] != e.dims[i]:
-                return None
-        return e
-
-    cdef object go(self, Entry e, Seen* a, object x, object out, bint async_op):
-        """Carry out a call that is known.  The result (or the work), or MISS."""
-        cdef Seen b
         cdef Engine engine = self.engine
         cdef Run* r
-        cdef int rc
-        cdef char* dst = a.data
-        result = None
-        if _groups_open:
+        cdef int rc, i
+        cdef char* dst
+        if not see(x, &a):
             return MISS
+        entry = self.entries[slot(collective, &a, algorithm, out is not None)]
+        if entry is None:
+            return MISS
+        e = <Entry>entry
+        if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
+                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
+            return MISS
+        for i in range(e.ndim):
+            if a.dims[i] != e.dims[i]:
+                return MISS
+        dst = a.data
+        result = None
         if e.in_place:
             if (out is not None and out is not x) or not a.writable:
                 return MISS
