@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -23,12 +25,18 @@ Loader = Callable[[], Any]
 
 def known() -> dict[str, Loader]:
     """Name -> how to load its class; built in first, then what other packages declare."""
-    from importlib import metadata  # slow to import, and only `init` needs it
-
     found: dict[str, Loader] = {name: partial(_load, path) for name, path in BUILT_IN.items()}
-    for entry in metadata.entry_points(group="hocket.transports"):
+    for entry in _declared(tuple(sys.path)):
         found.setdefault(entry.name, entry.load)
     return found
+
+
+@functools.cache
+def _declared(path: tuple[str, ...]) -> tuple[Any, ...]:
+    """The entry points of the packages there.  All are looked at, which takes as long as the rest of `init`."""
+    from importlib import metadata  # slow to import, and only `init` needs it
+
+    return tuple(metadata.entry_points(group="hocket.transports"))
 
 
 def load(names: list[str] | None = None) -> tuple[dict[str, Any], dict[str, str]]:

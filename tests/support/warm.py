@@ -29,7 +29,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-MODULES = ["numpy", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
+MODULES = ["numpy", "importlib.metadata", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
 TORCH = ["torch", "torch.distributed", "hocket.torch"]
 DDP = ["torch._dynamo", "torch._inductor.compile_fx"]  # the first DDP or FSDP module of a process imports the first
 NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo")

@@ -42,6 +42,16 @@ def test_it_is_found(pipes: ModuleType) -> None:
     assert list(registry.known())[: len(registry.BUILT_IN)] == list(registry.BUILT_IN)
 
 
+def test_packages_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each path that modules are found by: `init` asks four times."""
+    asked: list[str] = []
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: asked.append(group) or [])
+    for path in (["/nowhere"], ["/nowhere", "/else"]):
+        monkeypatch.setattr(sys, "path", path)
+        assert list(registry.known()) == list(registry.known()) == list(registry.BUILT_IN)
+    assert asked == ["hocket.transports"] * 2
+
+
 def conformance(*arguments: str, path: list[Path]) -> tuple[int, list[tuple[str, str]], str]:
     """The command's exit code, (what, law) of each line, and all it said."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
