@@ -85,7 +85,7 @@ wheel: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[wheel]'
 	rm -rf build/dist build/wheels
 	$(BIN)/python -m build --outdir build/dist
-	$(BIN)/python -m auditwheel repair --wheel-dir build/wheels build/dist/*.whl
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir build/wheels build/dist/*.whl
 	$(BIN)/python -m pytest -m wheel tests/tools/test_wheel.py
 
 # The site, with the reference from the docstrings, into build/docs.  Warnings are errors.
