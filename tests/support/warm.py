@@ -10,6 +10,7 @@ others.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -26,6 +27,7 @@ import tempfile
 import threading
 import time
 import types
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,7 +112,7 @@ def _wanted(source: str) -> list[str]:
 def _parent(*modules: str) -> socket.socket:
     """A connection to the process that ranks are forked from; who comes first starts it."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    address = f"\0hocket-warm-{run}-{'+'.join(modules)}"[:108]
+    address = f"\0hocket-warm-{run}-{len(modules)}"  # a list begins with the shorter one, so its length names it
     while True:
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(ConnectionRefusedError):
@@ -215,13 +217,31 @@ def _become(order: dict[str, Any]) -> dict[str, Any]:
     return vars(main)
 
 
+def _end(program: dict[str, Any]) -> None:
+    """End well, as Python does, but leave the modules that the parent imported whole: 30 ms, with torch 80.
+
+    A program that raises ends as ever.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    program.clear()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.PyDLL(None).exit(0)  # with the GIL: no other thread's Python runs any more
+
+
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         __import__(module)
+    for each in weakref.finalize._registry:  # type: ignore[attr-defined]
+        each.atexit = False  # torch takes each of its operators back: 40 ms
     gc.collect()
     gc.freeze()  # each rank would look through all of it for garbage, at its end at least: half of a test run's time
     found = _serve(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
         with open(found["script"], encoding="utf-8") as program:
             text = program.read()
-        exec(compile(text, found["script"], "exec"), _become(found))
+        main = _become(found)
+        exec(compile(text, found["script"], "exec"), main)
+        _end(main)

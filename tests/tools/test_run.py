@@ -39,12 +39,12 @@ def test_a_program_of_torch_alone(run):
     pytest.importorskip("torch")
     code, out, err = run(2, """
 import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
 for backend in ("gloo", "hocket"):
-    dist.init_process_group(backend)
     x = torch.ones(3) + dist.get_rank()
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=dist.new_group(backend=backend))
     print(backend, dist.get_world_size(), int(os.environ["LOCAL_RANK"]), x[0].item())
-    dist.destroy_process_group()
+dist.destroy_process_group()
 """, env={**run.env, "GLOO_SOCKET_IFNAME": "lo"})
     assert code == 0, err
     assert sorted(out.splitlines()) == [f"[{rank}] {b} 2 {rank} 3.0" for rank in range(2) for b in ("gloo", "hocket")]

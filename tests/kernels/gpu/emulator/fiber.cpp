@@ -19,7 +19,7 @@ namespace {
 constexpr size_t STACK = 64 << 10;
 
 /* Stacks are used again: to map one costs more than to run most CUDA threads. */
-std::vector<void *> spare;
+std::vector<void *> &spare = *new std::vector<void *>; /* never taken down, as the scheduler's */
 Fiber *entering;
 
 void *take_stack() {

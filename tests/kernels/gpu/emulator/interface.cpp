@@ -7,7 +7,7 @@
 namespace emulator {
 
 std::map<std::string, Entry> &registry() {
-    static std::map<std::string, Entry> kernels;
+    static auto &kernels = *new std::map<std::string, Entry>; /* never taken down, as the scheduler's */
     return kernels;
 }
 

@@ -61,10 +61,11 @@ struct Stream {
 
 Fiber host;
 Place outside;
-std::map<int, Stream> streams;
-std::vector<std::unique_ptr<Launch>> done;
+/* Never taken down: a process may end while a stream's thread is at work, as with a real GPU. */
+std::map<int, Stream> &streams = *new std::map<int, Stream>;
+std::vector<std::unique_ptr<Launch>> &done = *new std::vector<std::unique_ptr<Launch>>;
 /* Fibers add to it one by one, within what begin() reserved: ThreadSanitizer sees a memmove, and takes it for theirs. */
-std::vector<Thread *> ready;
+std::vector<Thread *> &ready = *new std::vector<Thread *>;
 Thread *running; /* or none: the host */
 std::mt19937 chance;
 uint64_t idle, turns, threads_alive;
