@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method
+from hocket.compression.method import Array, Averaged, Batch, Kept, Together
 
 
-class AdaSum(Method):
+class AdaSum(Together):
     """Of two vectors (1 - ab/2aa) a + (1 - ab/2bb) b: their mean if they are parallel, their sum if they are at right
     angles.  Of more ranks, by pairs of neighbours, then pairs of pairs; an odd one out waits for the next round.
 
@@ -33,10 +33,6 @@ class AdaSum(Method):
     """
 
     name = "adasum"
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        flat = vector.reshape(-1)
-        return self.average_all(comm, Batch(flat, [flat]), Batch(result.reshape(-1), [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

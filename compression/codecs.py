@@ -15,6 +15,7 @@ from hocket.kernels.codecs import FP8 as FP8_KIND
 from hocket.kernels.codecs import L2, MAX, NATURAL, ONEBIT, SIGN, WHOLE, Codec
 
 BLOCK_STEP, BLOCK_MOST = 64, 1024
+LEVELS_MOST = 127
 NORMS = {"max": MAX, "l2": L2}
 ROUNDINGS = ("nearest", "stochastic")
 
@@ -75,13 +76,12 @@ def QSGD(levels: int, bucket: int = 512, norm: str = "max", seed: int = 0) -> Co
 
     Source: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017.
     """
-    _check(bucket)
-    if not 1 <= whole(levels, "levels") <= 127:
-        raise ArgumentError(f"levels={levels} must be 1 to 127")
+    _check(bucket, seed)
+    checked_levels(levels)
     if norm not in NORMS:
         raise ArgumentError(f"norm={norm!r} is none; {choices(norm, NORMS)}")
     bits = (2 * levels).bit_length()
-    name = _name("qsgd", levels=(levels, None), bucket=(bucket, 512), norm=(norm, "max"), seed=(_seed(seed), 0))
+    name = _name("qsgd", levels=(levels, None), bucket=(bucket, 512), norm=(norm, "max"), seed=(seed, 0))
     return Codec(name, WHOLE, bucket, 4 + bucket * bits // 8, bits, levels, NORMS[norm], 0.0, True, seed)
 
 
@@ -92,10 +92,8 @@ def TernGrad(clip: float = 2.5, block: int = 256, seed: int = 0) -> Codec:
     Source: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS
     2017, with a scale for each block of each rank; a Compressor's `SharedScale` has one that all ranks share.
     """
-    _check(block)
-    if not clip > 0:
-        raise ArgumentError(f"clip={clip!r} must be above 0; infinity cuts nothing off")
-    name = _name("terngrad", clip=(float(clip), 2.5), block=(block, 256), seed=(_seed(seed), 0))
+    _check(block, seed)
+    name = _name("terngrad", clip=(checked_clip(clip), 2.5), block=(block, 256), seed=(seed, 0))
     cut = 0.0 if clip == float("inf") else float(clip)
     return Codec(name, WHOLE, block, 4 + block // 4, 2, 1, MAX, cut, True, seed)
 
@@ -105,14 +103,14 @@ def Natural(block: int = 256, rounding: str = "stochastic", seed: int = 0) -> Co
 
     Source: Horvath et al., "Natural Compression for Distributed Deep Learning", 2019, with blocks of one range.
     """
-    _check(block)
-    name = _name("natural", block=(block, 256), rounding=(_rounding(rounding), "stochastic"), seed=(_seed(seed), 0))
+    _check(block, seed)
+    name = _name("natural", block=(block, 256), rounding=(_rounding(rounding), "stochastic"), seed=(seed, 0))
     return Codec(name, NATURAL, block, 4 + block, stochastic=rounding == "stochastic", seed=seed)
 
 
 def _whole(kind: str, bits: int, usual: int, block: int, rounding: str, seed: int) -> Codec:
-    _check(block)
-    name = _name(kind, block=(block, usual), rounding=(_rounding(rounding), "nearest"), seed=(_seed(seed), 0))
+    _check(block, seed)
+    name = _name(kind, block=(block, usual), rounding=(_rounding(rounding), "nearest"), seed=(seed, 0))
     levels = (1 << (bits - 1)) - 1
     return Codec(name, WHOLE, block, 4 + block * bits // 8, bits, levels, MAX, 0.0, rounding == "stochastic", seed)
 
@@ -123,7 +121,8 @@ def _name(kind: str, **parameters: tuple[object, object]) -> str:
     return f"{kind}({', '.join(told)})" if told else kind
 
 
-def _check(block: int) -> None:
+def _check(block: int, seed: int = 0) -> None:
+    checked_seed(seed)
     if not 0 < whole(block, "block") <= BLOCK_MOST or block % BLOCK_STEP:
         raise ArgumentError(f"a block of {block} floats: it must be a multiple of {BLOCK_STEP}, at most {BLOCK_MOST}")
 
@@ -134,7 +133,19 @@ def _rounding(rounding: str) -> str:
     return rounding
 
 
-def _seed(seed: int) -> int:
+def checked_levels(levels: int) -> int:
+    if not 1 <= whole(levels, "levels") <= LEVELS_MOST:
+        raise ArgumentError(f"levels={levels} must be 1 to {LEVELS_MOST}")
+    return levels
+
+
+def checked_clip(clip: float) -> float:
+    if not clip > 0:
+        raise ArgumentError(f"clip={clip!r} must be above 0; infinity cuts nothing off")
+    return float(clip)
+
+
+def checked_seed(seed: int) -> int:
     if not 0 <= whole(seed, "seed") < 1 << 64:
         raise ArgumentError(f"seed={seed} must be 0 to 2^64 - 1")
     return seed

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, chunks
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
@@ -139,7 +139,7 @@ class Coded(Method):
         return [Averaged({}, made.nbytes * x.size // max(vectors.flat.size, 1)) for x in vectors.parts]
 
 
-class DoubleSqueeze(Method):
+class DoubleSqueeze(Together):
     """A codec with error feedback on both sides: the owner of each part of the sum keeps what its encoding loses, too.
 
     2n(p-1)/p bytes per rank, where n are those of the codec.
@@ -154,9 +154,6 @@ class DoubleSqueeze(Method):
     @property
     def name(self) -> str:
         return f"doublesqueeze:{self.codec.name}"
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

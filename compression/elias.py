@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.dense import decode, take
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method
+from hocket.compression.method import Array, Averaged, Batch, Kept, Together
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import WHOLE, Codec
 from hocket.kernels.cpu import elias, reduce
 
 
-class Elias(Method):
+class Elias(Together):
     """A codec of whole numbers (QSGD, TernGrad, Int), with Elias' omega codes for them and for the gaps between them.
 
     Every rank gets all ranks' codes, as their lengths differ, and adds them up: n(p-1) bytes per rank, where n are
@@ -32,10 +32,6 @@ class Elias(Method):
     @property
     def name(self) -> str:
         return f"elias:{self.codec.name}"
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        flat = vector.reshape(-1)
-        return self.average_all(comm, Batch(flat, [flat]), Batch(result.reshape(-1), [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, chunks
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Together, chunks
 from hocket.errors import ArgumentError
 
 
-class PowerSGD(Method):
+class PowerSGD(Together):
     """One step of a power iteration, from where the last call ended: 8r(a + b)(p-1)/p bytes per rank for a x b.
 
     Exact where the average has no more than this rank.  Arrays of one dimension, and those that two thin matrices would
@@ -30,9 +30,6 @@ class PowerSGD(Method):
     @property
     def name(self) -> str:
         return f"powersgd:{self.rank}"
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

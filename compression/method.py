@@ -82,6 +82,14 @@ class Method(Protocol):
         return {}
 
 
+class Together(Method):
+    """A method whose one way of averaging is `average_all`; a single vector is a batch of one."""
+
+    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        vectors, results = (Batch(each.reshape(-1), [each]) for each in (vector, result))
+        return self.average_all(comm, vectors, results, [kept], [seed])[0]
+
+
 def chunks(count: int, step: int = CHUNK) -> Iterator[slice]:
     """Of `count` elements, `step` at a time."""
     return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import whole
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method, chunks
-from hocket.errors import ArgumentError
+from hocket.compression.codecs import checked_clip, checked_levels, checked_seed
+from hocket.compression.method import Array, Averaged, Batch, Kept, Together, chunks
 
 WORD = 64
-LEVELS_MOST = 127
 
 
-class SharedScale(Method):
+class SharedScale(Together):
     """Whole numbers from -levels to levels times a scale that the ranks agree on first, rounded at random; unbiased.
 
     The scale is the largest magnitude of a key on any rank, or where that is less the largest of `clip` times the root
@@ -30,21 +28,11 @@ class SharedScale(Method):
     """
 
     def __init__(self, levels: int = 1, clip: float = 2.5, seed: int = 0) -> None:
-        if not 1 <= whole(levels, "levels") <= LEVELS_MOST:
-            raise ArgumentError(f"levels={levels} must be 1 to {LEVELS_MOST}")
-        if not clip > 0:
-            raise ArgumentError(f"clip={clip!r} must be above 0; infinity cuts nothing off")
-        if not 0 <= whole(seed, "seed") < 1 << 64:
-            raise ArgumentError(f"seed={seed} must be 0 to 2^64 - 1")
-        self.levels, self.clip, self.seed = levels, float(clip), seed
+        self.levels, self.clip, self.seed = checked_levels(levels), checked_clip(clip), checked_seed(seed)
 
     @property
     def name(self) -> str:
         return f"shared:{self.levels}" + (f":{self.clip:g}" if self.clip != 2.5 else "")
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        flat = vector.reshape(-1)
-        return self.average_all(comm, Batch(flat, [flat]), Batch(result.reshape(-1), [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.arguments import choices, whole
 from hocket.collectives.communicator import pairs
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, chunks
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks
 from hocket.errors import ArgumentError
 
 SAMPLE = 4096
@@ -56,7 +56,7 @@ def _said(codec: str | None) -> list[str]:
     return [codec] if codec else []
 
 
-class Sparse(Method):
+class Sparse(Together):
     """Some of each rank's elements, with their indices, added by `Communicator.allreduce_sparse`.
 
     6k(p-1) bytes per rank for 2 to 4 ranks; for more 12k(p-1)/p if all choose the same, 6k(p-1)(1 + 1/p) if none do.
@@ -71,10 +71,6 @@ class Sparse(Method):
     def chosen(self, x: Array) -> Array:
         """Which are sent of a vector of one dimension: their indices, ascending."""
         raise NotImplementedError
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        flat = vector.reshape(-1)
-        return self.average_all(comm, Batch(flat, [flat]), Batch(result.reshape(-1), [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

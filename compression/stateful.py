@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method
+from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together
 from hocket.compression.sparse import TopK, checked
 from hocket.errors import ArgumentError
 
 NOTHING = np.zeros(1, np.float32)
 
 
-class EF21(Method):
+class EF21(Together):
     """What each rank sends is its gradient's difference to what the others believe it to be; nothing is owed.
 
     The first call sends the whole vector, 2n(p-1)/p bytes per rank; the others cost what `method` costs.  What comes is
@@ -31,9 +31,6 @@ class EF21(Method):
     @property
     def name(self) -> str:
         return f"ef21:{self.method.name}"
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
@@ -64,7 +61,7 @@ class EF21(Method):
         return states
 
 
-class DGC(Method):
+class DGC(Together):
     """Deep Gradient Compression: what is not sent gathers momentum where it waits, as it would have after it came.
 
     `density`: of the elements that are sent, 6 bytes each to every other rank; `codec`: as TopK's.  `momentum`: the
@@ -91,9 +88,6 @@ class DGC(Method):
     @property
     def name(self) -> str:
         return f"dgc:{self.density:g}" + (f":{self.codec}" if self.codec else "")
-
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        return self.average_all(comm, Batch(vector, [vector]), Batch(result, [result]), [kept], [seed])[0]
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 HUB = "collectives"
 FLOORS = [
-    ["frameworks/torch", "compression", "bench", "tools", "conformance"], [HUB],
+    ["frameworks/horovod", "frameworks/torch", "compression", "bench", "tools", "conformance"], [HUB],
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
@@ -25,7 +25,7 @@ ROWS = [
 ]  # fmt: skip
 """The rooms of the hub."""
 SUFFIXES = (".py", ".pyx", ".pxd", ".h", ".cuh")
-WIDTH, MARGIN, BOX, GAP = 960, 20, 46, 44
+WIDTH, MARGIN, BOX, GAP = 1060, 20, 46, 44
 Edges = set[tuple[str, str]]
 Spot = tuple[float, float, float, float]
 """x, y, width and height."""
@@ -60,8 +60,8 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 def place(path: str) -> str:
     """The box of a file or module: its folder, or its room of the hub."""
     parts = path.split("/")
-    if parts[0] == "torch":
-        return "frameworks/torch"
+    if parts[0] in ("horovod", "torch"):
+        return f"frameworks/{parts[0]}"
     depth = 2 if parts[0] == "frameworks" or (parts[0] == HUB and len(parts) > 2) else 1
     return "/".join(parts[:depth])
 

@@ -1,1 +1,1 @@
-"""What reductions do to elements: tables of dtypes and ops, and the code that all processors share."""
+"""What is done to elements: tables of dtypes, ops and codecs, and the code that all processors share."""

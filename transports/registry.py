@@ -33,7 +33,9 @@ def known() -> dict[str, Loader]:
 
 @functools.cache
 def _declared(path: tuple[str, ...]) -> tuple[Any, ...]:
-    """The entry points of the packages there.  All are looked at, which takes as long as the rest of `init`."""
+    """The entry points of the packages that are installed.  Once for each sys.path (`path`): all packages are
+    looked at, which takes as long as the rest of `init`.
+    """
     from importlib import metadata  # slow to import, and only `init` needs it
 
     return tuple(metadata.entry_points(group="hocket.transports"))

@@ -64,6 +64,8 @@ cdef class Buffer:
         if self.host is None:
             return
         if not self.foreign:
+            if not self.writable:
+                return      # the root of a broadcast: it was only read
             (self.array if self.export is None else self.export)[...] = self.host
         elif staging.copies_itself(self.array):
             staging.restore(self.array, self.host)

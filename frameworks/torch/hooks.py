@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,9 +37,9 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
             use(module, compressor, gather)
     else:
         comm = _comm(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
-        compressor = Compressor(comm.dup(), method, feedback, decay) if comm else None
-        if compressor and gather:
+        if comm and gather:
             raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
+        compressor = Compressor(comm.dup(), method, feedback, decay) if comm else None
         if compressor:
             _hook(module, compressor)
     if compressor is None:
@@ -60,20 +59,20 @@ def _hook(module: Any, compressor: Any) -> None:
             begin += parameter.numel()
         keys = [names[id(parameter)] for parameter in bucket.parameters()]
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        worker.submit(_finish, done, whole, lambda: compressor.allreduce_all(parts, keys))
+        worker.submit(_average, compressor, parts, keys, whole, done)
         return done
 
     module.register_comm_hook(None, compressed)
 
 
-def _finish(done: torch.futures.Future[torch.Tensor], result: torch.Tensor, work: Callable[[], object]) -> None:
-    """Do it, and say so to who waits for the result."""
+def _average(compressor: Any, parts: list[Any], keys: list[str], whole: Any, done: Any) -> None:
+    """Average a bucket, and say so to DDP, which waits for `done`."""
     try:
-        work()
+        compressor.allreduce_all(parts, keys)
     except BaseException as error:
-        done.set_exception(error)  # type: ignore[arg-type]
+        done.set_exception(error)
     else:
-        done.set_result(result)
+        done.set_result(whole)
 
 
 def _comm(group: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Reductions in C, with SIMD."""
+"""Reductions, codecs and Elias' codes in C, with SIMD."""

@@ -1,1 +1,1 @@
-"""Reductions in CUDA, as source that is compiled when it is first used."""
+"""Reductions and codecs in CUDA, as source that is compiled when it is first used."""

@@ -91,6 +91,12 @@ def other_kinds(comm: Communicator) -> None:
     numbers = np.arange(8, dtype=np.uint8)
     comm.allreduce(memoryview(numbers)[1::2])
     assert numbers.tolist() == [i * (comm.size if i % 2 else 1) for i in range(8)]
+    read_only = np.full((4, 3), comm.rank + 1.0)
+    read_only.flags.writeable = comm.rank != 0
+    learned = torch.full((4, 3), comm.rank + 1.0, requires_grad=comm.rank == 0)
+    same(comm.broadcast(read_only[:, 1], 0).copy(), np.ones(4), "a root that may only be read")
+    same(comm.broadcast(learned[:, 1], 0).detach().numpy().copy(), np.ones(4, np.float32), "a root that has a gradient")
+    same(comm.allgather(read_only[:, 2]), np.repeat(np.arange(1.0, comm.size + 1), 4), "an operand that is only read")
     x = np.ones((4, 4))
     x.flags.writeable = False
     with pytest.raises(ArgumentError, match="read-only"):
