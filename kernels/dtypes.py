@@ -72,6 +72,11 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES if dtype.numpy}
 _BY_TORCH = {dtype.torch: dtype for dtype in DTYPES if dtype.torch}
 
 
+def by_code(code: int) -> DType:
+    """The row with this code."""
+    return DTYPES[code]
+
+
 def by_name(name: str) -> DType:
     """The row called `name`."""
     try:

@@ -48,7 +48,7 @@ from hocket.collectives.communicator import objects
 from hocket.collectives.communicator.ending import NOTHING, Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.members import Groups, Members
-from hocket.collectives.communicator.messages import ANY, Messenger, user_tag
+from hocket.collectives.communicator.messages import ANY, Message, Messenger, user_tag
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.sparse import allreduce_sparse
 from hocket.collectives.communicator.stats import Stat, stats
@@ -287,9 +287,10 @@ class Communicator(ShortWay):
         """A call to be made again and again with these arrays: `call()` makes it, `call.start()` asynchronously.
 
         `collective`: "allreduce", "reduce", "reduce_scatter", "allgather", "broadcast", "gather", "scatter",
-        "alltoall", "scan" or "exscan"; the rest as in that call.  Names are bound to values once, so a short call
-        costs less; results go into `out`, or x, or a new array each time.  Not collective: some ranks may prepare what
-        others call by name.  What is wrong with the arguments is told by the first call.  MPI's persistent collectives.
+        "alltoall", "scan" or "exscan"; the rest as in that call, whose `codec`, `timeout` and `transport` it does not
+        take.  Names are bound to values once, so a short call costs less; results go into `out`, or x, or a new array
+        each time.  Not collective: some ranks may prepare what others call by name.  What is wrong with the arguments
+        is told by the first call.  MPI's persistent collectives.
 
         >>> import hocket, numpy as np
         >>> def twice(comm):
@@ -306,7 +307,7 @@ class Communicator(ShortWay):
             raise ArgumentError("prepare: x is a number, which no call changes; give an array of one element")
         if op is None and reduces(collective):
             op = "sum"
-        order = "rank" if collective in ("scan", "exscan") else order
+        order = "rank" if CONTRACTS[collective].ordered else order
         return Prepared(self, collective, x, out, op, whole(root, "root"), algorithm, order)
 
     # --- between two ranks
@@ -315,7 +316,10 @@ class Communicator(ShortWay):
         self, x: Any, dest: int, tag: int = 0, async_op: bool = False, timeout: float | None = None,
         transport: str | None = None,
     ) -> Any:  # fmt: skip
-        """Send x to `dest`.  Returns when x may be changed, perhaps before `dest` has received it."""
+        """Send x to `dest`.  Returns when x may be changed, perhaps before `dest` has received it.
+
+        A rank may send to itself: what it sends is copied, and kept until it receives it.
+        """
         options = checked(Options(async_op, timeout, None, transport))
         to = self.membership.checked(dest, "dest")
         return self.messenger.exchange(x, to, None, None, user_tag(whole(tag, "tag")), options)
@@ -326,7 +330,8 @@ class Communicator(ShortWay):
     ) -> Any:  # fmt: skip
         """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
 
-        source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was.
+        source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was, and `probe`
+        says so before.
         """
         options = checked(Options(async_op, timeout, None, transport))
         place = ANY if source is None else self.membership.checked(source, "source")
@@ -340,6 +345,26 @@ class Communicator(ShortWay):
         options = checked(Options(async_op, timeout, None, transport))
         ends = self.membership.checked(dest, "dest"), out, self.membership.checked(source, "source")
         return self.messenger.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
+
+    def probe(self, source: int | None = None, tag: int = 0, timeout: float | None = None) -> Message | None:
+        """What the next message with `tag` from `source` (None: any rank) is, once it is there; `recv` then takes it.
+
+        For messages whose sender, size or dtype are not known before.  None: there was none for `timeout` seconds; 0
+        looks once.  A message that an asynchronous `recv` waits for is that one's.  Cost: it looks every 0.5 ms.
+        Returns a `Message` (source, tag, dtype, nbytes, count).  MPI's Probe and Iprobe.
+
+        >>> import hocket, numpy as np
+        >>> def any_length(comm):
+        ...     if comm.rank:
+        ...         return comm.send(np.arange(5), 0)
+        ...     message = comm.probe()
+        ...     return comm.recv(np.empty(message.count, message.dtype), message.source).tolist()
+        >>> hocket.local_world(2).run(any_length)[0]
+        [0, 1, 2, 3, 4]
+        """
+        place = ANY if source is None else self.membership.checked(source, "source")
+        limit = checked(Options(timeout=timeout)).timeout if timeout != 0 else 0.0
+        return self.messenger.probe(place, user_tag(whole(tag, "tag")), limit)
 
     # --- Python objects, which are pickled
 

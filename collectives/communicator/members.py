@@ -41,6 +41,8 @@ class Members:
         """(collective, algorithm) that is used instead of the choice, while it is measured."""
         self.timeout = world.config.timeout
         """Seconds that calls may wait for other ranks, if they do not say so."""
+        self.idles = False
+        """Do calls here wait for news that may not come for hours?"""
         self.rank, self.size = self.world_ranks.index(world.rank), len(self.world_ranks)
         self.queues: dict[tuple[str, str | None], Queue] = {}
         """By kind of call ("collectives", "messages", "gpu") and the transport that was asked for."""
@@ -56,6 +58,12 @@ class Members:
     def main(self) -> Queue:
         """The queue of collectives over whichever transports reach the members."""
         return self.queues["collectives", None]
+
+    def idle(self) -> None:
+        """From now on calls here wait for news that may not come for hours: they sleep, and nobody is told of it."""
+        self.idles = True
+        for queue in self.queues.values():
+            queue.engine.sleep_soon()
 
     def limit(self, timeout: float | None) -> float:
         """Seconds that a call with this `timeout` may wait."""

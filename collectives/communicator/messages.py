@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +26,7 @@ from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.work import open_group
 from hocket.errors import ArgumentError
+from hocket.kernels.dtypes import by_code, by_name
 
 DONE, BUSY = CODES["done"], CODES["busy"]
 ANY = -1
@@ -32,6 +35,24 @@ PRIVATE = 1 << 31
 """Tags from here on are the library's own ..."""
 OBJECTS = 1 << 30
 """... those with this bit carry objects."""
+LOOK = 0.0005
+"""Seconds between two looks of a probe that has waited for a while."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """What is known of a message before it is received."""
+
+    source: int
+    tag: int
+    dtype: str
+    """Of the sender's array: "float32"."""
+    nbytes: int
+
+    @property
+    def count(self) -> int:
+        """Elements of its dtype."""
+        return self.nbytes // by_name(self.dtype).itemsize
 
 
 class Messenger:
@@ -54,8 +75,6 @@ class Messenger:
                 buffer.stage()
         if src is not None and dst is not None and src.dtype != dst.dtype:
             raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
-        if dest == self.rank or source == self.rank:
-            return self._to_self(x, dest, out, source, src, dst, options)
         queue = self.runner.queue("messages", options.transport)
         queue.check_thread()
         if source == ANY:
@@ -111,31 +130,40 @@ class Messenger:
         self.exchange(None, None, data, source, tag, options)
         return json.loads(data.tobytes())
 
+    def probe(self, source: int, tag: int, timeout: float | None) -> Message | None:
+        """The next message from `source`, or ANY, with this tag; None: `timeout` seconds were over before it came."""
+        if self.reporter.broken is not None:
+            self.reporter.refuse()
+        refuse_inside()
+        queue, said = self.runner.queue("messages", None), numpy.empty(3, numpy.int64)
+        queue.check_thread()
+        model = describe(said)
+        peers = range(self.size) if source == ANY else (source,)
+        plan = _plan_of("probe", f"probe(tag={tag})", [Instr("probe", peers, dst=[(OUT, 0, said.nbytes)])], model)
+        self.planner.connect(queue, plan, self.members.timeout, tag)
+        call, options, pause = Call("message", None, model, 0, result=said), Options(True), 0.0
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            said[0] = -1
+            self.runner.start(queue, plan, 0, model.address, -1, options, call, InHost(queue, call, NO_OP), tag).wait()
+            if said[0] >= 0:
+                return Message(int(said[0]), tag, by_code(int(said[1]) >> 32).name, int(said[2]))
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            time.sleep(pause)
+            pause = min(LOOK, pause + 1e-5)
+
     def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
         """A recv from any rank.  Its plan is used once, as the engine writes the source into it."""
         assert dst is not None
-        others = tuple(r for r in range(self.size) if r != self.rank)
-        if not others:
-            raise ArgumentError("recv: there is no other rank here to receive from")
         text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
-        plan = queue.counted(_plan_of("recv", text, [Instr("recv", others, dst=[(OUT, 0, dst.nbytes)])], dst))
+        step = [Instr("recv", range(self.size), dst=[(OUT, 0, dst.nbytes)])]
+        plan = queue.counted(_plan_of("recv", text, step, dst))
         label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
         self.planner.connect(queue, plan, self.members.limit(options.timeout), label)
         there = InHost(queue, call, NO_OP)
         work = self.runner.start(queue, plan, 0, dst.address, -1, options, call, there, label)
         return work if options.async_op or open_group() is not None else work.result()
-
-    def _to_self(
-        self, x: Any, dest: int | None, out: Any, source: int | None, src: Buffer | None, dst: Buffer | None,
-        options: Options,
-    ) -> Any:  # fmt: skip
-        if dest != source or src is None or dst is None or src.nbytes != dst.nbytes:
-            raise ArgumentError(f"rank {self.rank} cannot send to or receive from itself; use sendrecv, or copy")
-        queue, call = self.runner.queue("messages", options.transport), Call("message", src, dst, 0, result=out)
-        there = InHost(queue, call, NO_OP)
-        plan = queue.counted(_self_plan(src))
-        work = self.runner.start(queue, plan, src.address, dst.address, -1, options, call, there, 0)
-        return work if options.async_op else out if open_group() is not None else work.result()
 
 
 def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
@@ -175,11 +203,3 @@ def object_tag(tag: int) -> int:
 def _label(model: Buffer, tag: int) -> int:
     """A message's label: its dtype, which is checked, and its tag, which is matched."""
     return int(model.dtype.code) << 32 | tag
-
-
-def _self_plan(src: Buffer) -> Plan:
-    copy = Instr("copy", src=[(IN, 0, src.nbytes)], dst=[(OUT, 0, src.nbytes)])
-    return Plan(
-        [[copy]], itemsize=1, dtype=src.dtype.code, scratch=0, segment=0, fingerprint=0, collective="sendrecv",
-        algorithm="copy", text="sendrecv to itself", nbytes=src.nbytes,
-    )  # fmt: skip

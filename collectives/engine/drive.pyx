@@ -16,9 +16,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from hocket.collectives.engine.count cimport count_blocked, count_moved
-from hocket.collectives.engine.matching cimport matched_recv
+from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
-from hocket.collectives.plans.plan cimport APPLY, CALL, COPY, RECV, REDUCE, SEND, Instr, Piece, Plan
+from hocket.collectives.plans.plan cimport APPLY, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.transports.channel cimport hk_channel, hk_view
@@ -114,7 +114,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
             continue
         mark = e.tx_mark if x.kind == SEND else e.rx_mark
         held = x.after_sends and r.sends_left > 0
-        by_tag = r.matched and x.kind == RECV           # not held up by other tags: matched_recv keeps the order
+        by_tag = r.matched and x.kind != SEND           # not held up by other tags: matched_recv keeps the order
         if not by_tag:
             for j in range(x.npeers):
                 held |= mark[x.peers[j]] == now
@@ -126,6 +126,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 rc = reduce(e, r, x, s)
             elif x.kind == CALL:
                 rc = call(e, r, x, s)
+            elif x.kind == PROBE:
+                rc = probe(e, r, x, s)
             elif by_tag:
                 rc = matched_recv(e, r, x, s)
             else:

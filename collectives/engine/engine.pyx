@@ -25,6 +25,10 @@ cdef enum: RECENT = 16  # calls that are remembered for when ranks disagree; ran
 CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": ABORTED, "timeout": TIMED_OUT,
          "raised": RAISED, "done": DONE, "busy": BUSY}
 
+cdef enum:
+    IDLE_SPINS = 20             # of a wait for news that may not come for hours
+    IDLE_YIELD_NS = 300000
+
 
 cdef class Engine:
     """One ordered queue of plans, over the channels to each member.
@@ -57,6 +61,14 @@ cdef class Engine:
         self.keep = []
         self.recent = [None] * RECENT
         self.plans = {}
+
+    def sleep_soon(self):
+        """From now on its waits neither spin nor yield for long, but sleep: they are long, and others need the core.
+
+        A reply of another process that is not asleep comes before that.
+        """
+        self.core.ladder.spins = self.core.ladder.spins_now = IDLE_SPINS
+        self.core.ladder.yield_ns = IDLE_YIELD_NS
 
     def connect(self, int peer, send, recv, owner):
         """Use these channels to and from `peer`; `owner` is kept alive as long as they may be used."""

@@ -95,6 +95,52 @@ cdef void unpack(Run* r, Instr* x, State* s, const char* data) noexcept nogil:
         step_on(x, x.dst, s, n)
 
 
+cdef int probe(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """Look once: is the message there that a recv posted now would take?  Its peer and label, and its bytes, go to where
+    recvs put theirs, as two uint64 and one; else nothing does.  Never waits, and takes nothing but what it sets aside.
+    """
+    cdef uint64_t* said = <uint64_t*>piece_at(r, x, x.dst, s)
+    cdef int i, rc
+    for i in range(x.npeers):
+        rc = probe_one(e, r, x.peers[i], &said[1])
+        if rc == DONE:
+            said[0] = x.peers[i]
+            return DONE
+        if rc == HK_LOST:
+            continue                        # recv_from says so to whom it concerns
+        if rc < 0:
+            return rc
+    return DONE
+
+
+cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
+    """DONE: it is there; BLOCKED: it is not, or an earlier recv of any tag goes first."""
+    cdef hk_channel* ch = e.rx[peer]
+    cdef Stash* m
+    cdef hk_view v
+    cdef int rc
+    while True:
+        m = oldest(e.aside[peer], r.call.tag)
+        if m != NULL:
+            said[0], said[1] = m.tag, m.length
+            return DONE
+        if e.rx_mark[peer] == e.pass_number or e.rx_owner[peer] != NULL:
+            return BLOCKED
+        rc = take_in(e, r, peer, ch)
+        if rc != DONE:
+            return rc if rc < 0 else BLOCKED
+        rc = ch.ops.peek(ch, &r.call, &v, 0)
+        if rc < 0:
+            r.culprit = peer
+            return BLOCKED if rc == HK_AGAIN else rc
+        if (v.tag & TAG_MASK) == (r.call.tag & TAG_MASK):
+            said[0], said[1] = v.tag, v.length
+            return DONE
+        rc = set_aside(e, r, peer, &v)
+        if rc < 0:
+            return rc
+
+
 # ------------------------------------------------------------------------------------------ what is set aside
 
 cdef inline Stash* oldest(Aside* a, uint64_t tag) noexcept nogil:

@@ -24,6 +24,7 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
 from hocket.errors import ArgumentError
 from hocket.transports.base import Lane, Traits
+from hocket.transports.loopback import Loopback
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
 """Polls before the first yield: with a core for each local rank; over sockets, where each poll is a system call; and
@@ -175,7 +176,10 @@ class Queue:
     def _open(self, peer: int, look: Callable[[int], object]) -> None:
         if not self.engine.connected(peer):
             transport = self.transports[peer]
-            assert transport is not None
+            if transport is None:  # this rank itself
+                own = Loopback()
+                self.engine.connect(peer, own.capsule, own.capsule, own)
+                return
             lane = self.lanes[transport]
             if hasattr(lane, "look"):
                 lane.look = functools.partial(look, peer)

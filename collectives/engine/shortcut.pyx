@@ -22,6 +22,7 @@ from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
 from hocket.collectives.calls import numbers
+from hocket.collectives.calls.codecs import AUTO
 from hocket.collectives.calls.options import Options
 
 np.import_array()
@@ -32,7 +33,6 @@ cdef enum:
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
-AUTO = "auto"
 cdef int _groups_open = 0
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
 cdef const DLPackExchangeAPI* _tensors = NULL

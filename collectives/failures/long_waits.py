@@ -51,6 +51,8 @@ class LongWaits:
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
             waiting = self._waits[engine] = Waiting(seq)
         waiting.seconds = seconds
+        if self.members.idles:
+            return waiting
         if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
             waiting.stuck = True
             self.world.session.stuck({

@@ -35,7 +35,7 @@ class Instr(NamedTuple):
     """What a plan is made of; plan.pxd says more."""
 
     kind: str
-    """send, recv, reduce, copy, apply or call"""
+    """send, recv, reduce, copy, apply, call or probe"""
     peers: Sequence[int] = ()
     own: int = -1
     """The place of our operand among the peers'; -1: we bring none."""

@@ -12,6 +12,7 @@ cdef enum:
     COPY = 3       # within this rank
     APPLY = 4      # a kernel on this rank's own pieces
     CALL = 5       # another library, or a kernel that meets those of the other ranks, does the rest
+    PROBE = 6      # is a message from one of the peers there?
 
 cdef enum:
     IN = 0         # the caller's input

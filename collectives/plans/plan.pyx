@@ -9,7 +9,7 @@ from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
 TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
-KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL}
+KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL, "probe": PROBE}
 
 
 cdef class Counts:

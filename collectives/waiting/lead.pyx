@@ -41,6 +41,8 @@ cdef extern from "sys/prctl.h" nogil:
 cdef enum:
     NAP_NS = 50000              # when it has nothing to do but may soon have
     LONG_NAP_NS = 1000000       # while others drive; they may end at any time
+    QUIET_NS = 1000000000       # nothing has ended for so long: somebody waits for what may take hours
+    QUIET_NAP_NS = 20000000     # ... while others drive
     SLACK_NS = 1000             # by how much a nap may be longer
     LINGER_NS = 20000000        # how long it naps before it sleeps
     LOOK_MS = 500               # how long it leads, while somebody is to be told, before a look at what does not end
@@ -70,8 +72,8 @@ cdef void drive_queued() noexcept nogil:
     """The leader: asleep while nothing is queued for long, and never in the way of those who compute or wait."""
     cdef hk_wait w
     cdef hk_ladder ladder
-    cdef uint32_t ends
-    cdef uint64_t since = hk_now(), idle_since = 0, napped = NAP_NS
+    cdef uint32_t ends, seen = 0
+    cdef uint64_t since = hk_now(), idle_since = 0, napped = NAP_NS, quiet_since = since, most
     memset(&w, 0, sizeof(w))
     memset(&ladder, 0, sizeof(ladder))
     ladder.spins = ladder.spins_now = 100
@@ -81,6 +83,8 @@ cdef void drive_queued() noexcept nogil:
         ends = hk_load32(&progress.ends)
         if may_tell(ends, since):
             return
+        if ends != seen:
+            seen, quiet_since = ends, hk_now()
         if hk_load32(&progress.nqueued) == 0:
             hk_wait_reset(&w, &ladder, NULL)
             if idle_since == 0:
@@ -96,7 +100,8 @@ cdef void drive_queued() noexcept nogil:
                 sleep.sleep_until_told(ends, False, &leaves, <int>(LONG_NAP_NS / 1000000))
             else:
                 nap(napped)
-                napped = min(2 * napped, <uint64_t>LONG_NAP_NS)
+                most = LONG_NAP_NS if hk_now() - quiet_since < QUIET_NS else QUIET_NAP_NS
+                napped = min(2 * napped, most)
             continue
         napped = NAP_NS
         if progress.try_progress(False):
