@@ -22,7 +22,7 @@ COST = {"n": 1 << 14, "r": 8, "p": 1, "dklen": 32}  # 16 MiB
 SALT = b"hocket: the secret of a job, version 1"  # all ranks know it before they have met
 
 
-def read_text(text: str) -> bytes:
+def read_text(text: str | bytes) -> bytes:
     """The key of a secret given as it is.  ValueError: why it is refused."""
     return key(os.fsencode(text))
 

@@ -32,7 +32,11 @@ NO_KEY = "rank 0 has a secret (HOCKET_SECRET) and this rank has none: set the sa
 
 
 class Store(Protocol):
-    """What is asked of a store."""
+    """What is asked of a store.
+
+    A store with `trusted = True` says that whoever reaches it can run code in the job's processes anyway, so rank 0
+    does not warn of it.
+    """
 
     def set(self, key: str, value: str) -> object:
         """Keep a value, instead of an older one."""

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
-from hocket.arguments import choices
+from hocket.arguments import choices, kind
 from hocket.control import secret
 from hocket.errors import ArgumentError
 
@@ -190,6 +190,24 @@ class Config:
         return cls(secret=given or from_file, **settings)
 
 
+def given(settings: Config, phrase: str | bytes | None, iface: str | None, encrypt: bool | None) -> Config:
+    """The settings of one `init`: what it was given (the job's secret is `phrase`) comes before the environment's."""
+    changes: dict[str, Any] = {} if encrypt is None else {"encrypt": bool(encrypt)}
+    if phrase is not None:
+        if not isinstance(phrase, (str, bytes)):
+            raise ArgumentError(f"init(secret=): {kind(phrase)} is no secret; accepted: a text or bytes")
+        try:
+            changes["secret"] = secret.read_text(phrase)
+        except ValueError as why:
+            raise ArgumentError(f"init(secret=): it {why}") from None
+    if iface is not None:
+        try:
+            changes["iface"] = interface_address(iface)
+        except ValueError as why:
+            raise ArgumentError(f"init(iface={iface!r}): {why}; accepted: an interface's name or address") from None
+    return dataclasses.replace(settings, **changes) if changes else settings
+
+
 def _agree_on_certificates(settings: dict[str, Any]) -> None:
     """All three files or none; they turn encryption on."""
     names = ("tls_cert", "tls_key", "tls_ca")
@@ -206,10 +224,12 @@ def _agree_on_certificates(settings: dict[str, Any]) -> None:
 PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
          "HOCKET_LAST_WORDS")  # fmt: skip
 """What `hocket run` leaves for its ranks; read by launchers.py, the last by last_words.py."""
+ELSEWHERE = ("HOCKET_FUSION_THRESHOLD",)
+"""What is read on top of the hub: frameworks/horovod/settings.py."""
 
 
 def _warn_of_unknown(environ: Iterable[str]) -> None:
-    known = [*(each.name for each in VARIABLES), *PLACE]
+    known = [*(each.name for each in VARIABLES), *PLACE, *ELSEWHERE]
     for name in sorted(environ):
         if name.startswith("HOCKET_") and name not in known:
             log.warning("%s in the environment means nothing to hocket; %s", name, choices(name, known))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ from hocket.collectives import default
 from hocket.collectives.calls import asked
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import last_words
-from hocket.collectives.job.config import Config
+from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.local_world import lone_session
 from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
@@ -59,7 +58,7 @@ def config() -> Config:
 def init(
     rank: int | None = None, size: int | None = None, address: str | None = None, *, store: Store | None = None,
     auth: str = "secret", transport: str | None = None, timeout: float | None = None, make_default: bool = True,
-    encrypt: bool | None = None,
+    encrypt: bool | None = None, secret: str | bytes | None = None, iface: str | None = None,
 ) -> Communicator:  # fmt: skip
     """Join the other ranks of this job and return the communicator of all of them.
 
@@ -69,13 +68,17 @@ def init(
 
     - `rank`, `size` and `address` ("unix:/path", "tcp:host:port") come before the launcher.
     - `store`, with rank and size, replaces an address: any object with set(key, text) and get(key) that all ranks
-      share.  A process that reads it may join, unless HOCKET_SECRET is set.
+      share.  A process that reads it may join, unless there is a secret.
     - `auth="none"`: over several hosts without a secret.  Then everybody on the network may join.
     - `transport`: names to use, best first ("shm,tcp"); default all that this machine has.
     - `timeout`: seconds for all ranks to come (60).
     - `make_default`: whether the functions of the module use this communicator.
     - `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every rank.  It needs the job's
       secret and OpenSSL 3.
+    - `secret`: of this job, at least 16 bytes, the same on every rank (HOCKET_SECRET).
+    - `iface`: the interface, or its address, that TCP listens on (HOCKET_IFACE).
+
+    A process may be a rank of several jobs at once, also in several threads: pass make_default=False.
 
     Raises ArgumentError (launchers that disagree, no secret), TimeoutError (names the ranks that did not come).
 
@@ -84,7 +87,7 @@ def init(
     ...     comm.rank, comm.size
     (0, 1)
     """
-    settings = config() if encrypt is None else dataclasses.replace(config(), encrypt=bool(encrypt))
+    settings = given(config(), secret, optional(iface, "iface"), encrypt)
     asked.check(settings.algorithm)
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     address, transport = optional(address, "address"), optional(transport, "transport")
@@ -146,8 +149,9 @@ def _communicator(
             log.info("rank %d to rank %d: %s", start.rank, peer, world.transport(peer))
     if start.open_store and start.rank == 0 and len(world.hosts) > 1:
         warn_of_open_store()
-    _worlds[:] = [each for each in _worlds if not each.reporter.closed]  # closed ones may go, with their memory
-    _worlds.append(comm)
+    with _lock:  # jobs may start in several threads
+        open_ones = [each for each in _worlds if not each.reporter.closed]  # closed ones may go, with their memory
+        _worlds[:] = [*open_ones, comm]
     if make_default:
         default.set_default(comm)
     return comm

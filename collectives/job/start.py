@@ -40,7 +40,7 @@ class Start(NamedTuple):
     mpi: Any = None
     """The MPI job (transports.mpi.job.MpiJob) that the ranks are."""
     open_store: bool = False
-    """Do they meet through a store, without a secret?"""
+    """Do they meet through a store that strangers may reach, without a secret?"""
 
 
 def at_address(place: Place, wait: float, encrypt: bool) -> Start:
@@ -66,7 +66,8 @@ def at_store(
 
     why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
     meet = _meet_at(store, rank, size, settings, wait)
-    return Start(rank, size, why, meet, open_store=settings.secret is None)
+    unguarded = settings.secret is None and not getattr(store, "trusted", False)
+    return Start(rank, size, why, meet, open_store=unguarded)
 
 
 @functools.cache
