@@ -156,9 +156,20 @@ class Job:
         if rank.code == 0 or self.exit_code:
             return
         self.failed.append(rank)
+        if self.options.elastic:
+            self._goes_on(rank)
+            return
         if self.failed_at is None:
             self.failed_at, report = now, self.options.timeout_grace
             self.plan = [(now + report, signal.SIGTERM), (now + report + TERM, signal.SIGKILL)]
+
+    def _goes_on(self, rank: Rank) -> None:
+        """A rank has failed, and the others go on; the last one to fail ends a job in which none ends well."""
+        assert rank.code is not None
+        how = f"was killed by {_name(-rank.code)}" if rank.code < 0 else f"ended with exit code {rank.code}"
+        self._say(f"rank {rank.number} (pid {rank.process.pid}) {how}; the others go on (--elastic)")
+        if len(self.failed) == len(self.ranks):
+            self.exit_code = rank.code if rank.code > 0 else 128 - rank.code
 
     def _judge(self, since: float, now: float) -> None:
         """Name the rank that began; its exit code counts.

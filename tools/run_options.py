@@ -11,7 +11,7 @@ MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def asked(argv: list[str]) -> argparse.Namespace:
-    """n, no_prefix, grace, timeout_grace (seconds) and command.  SystemExit: the command line is wrong."""
+    """n, no_prefix, grace, timeout_grace (seconds), elastic and command.  SystemExit: the command line is wrong."""
     what = "Start n ranks of a program on this machine."
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
@@ -20,6 +20,8 @@ def asked(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
     report = f"seconds for the others after a rank failed (default: {REPORT:g})"
     parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
+    elastic = "a rank that fails does not end the job; its exit code is 0 if any rank ends well"
+    parser.add_argument("--elastic", action="store_true", help=elastic)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")
     options = parser.parse_args(argv)
     if options.command[:1] == ["--"]:

@@ -1,0 +1,42 @@
+"""What rank 0 tells all ranks to carry out next: the same list on every rank."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hocket.horovod.agreeing.request import Request, from_plain
+
+RUN, FAIL, JOINED, BYE = "run", "fail", "joined", "bye"
+
+
+class Order(NamedTuple):
+    """One collective, of the tensors of one or more requests; or news."""
+
+    what: str
+    names: tuple[str, ...] = ()
+    """Of the requests, which are carried out as one if there are several."""
+    counts: tuple[Any, ...] = ()
+    """allgather: for each tensor the ranks' rows.  alltoall: the ranks' splits.  `joined`: the last rank."""
+    like: tuple[Request, ...] = ()
+    """The requests, where ranks have joined: those need to know of what to bring zeros."""
+    error: str = ""
+    kind: str = ""
+    """Of an error: "mismatch", "shutdown" or "stall"."""
+    calls: tuple[tuple[int, str], ...] = ()
+    """What which rank called, for the error."""
+
+    def plain(self, refs: list[Any]) -> list[Any]:
+        """As JSON takes it.  `refs`: its names, or their numbers."""
+        if self.what == RUN and not self.counts and not self.like:
+            return refs
+        told = [self.what, refs, self.counts, [each.plain() for each in self.like], self.error, self.kind, self.calls]
+        return ["!", *told]
+
+
+def from_plain_order(told: list[Any], names: Any) -> Order:
+    """What `plain` made.  `names`: makes names of `refs`."""
+    if told[0] != "!":
+        return Order(RUN, names(told))
+    _, what, refs, counts, like, error, kind, calls = told
+    made = tuple(from_plain(each) for each in like)
+    return Order(what, names(refs), tuple(counts), made, error, kind, tuple((r, text) for r, text in calls))

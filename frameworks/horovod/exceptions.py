@@ -1,0 +1,58 @@
+"""hocket's errors, of classes that Horovod's users catch: `except hvd.HorovodInternalError`, `except RuntimeError`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hocket
+
+
+class HorovodInternalError(hocket.Error, RuntimeError):
+    """A collective failed: the ranks disagree, a rank has gone, or the job was shut down."""
+
+
+class MismatchError(hocket.MismatchError, HorovodInternalError):
+    """The ranks submitted different things under one name.  Raised on all of them, for this name alone."""
+
+
+class LostError(hocket.PeerLostError, HorovodInternalError):
+    """Processes of the job have gone.  `ranks` names them.  hvd.elastic goes on without them."""
+
+
+class ShutDownError(HorovodInternalError):
+    """This rank, or one that is needed, has called hvd.shutdown()."""
+
+
+class StallError(HorovodInternalError):
+    """Some ranks did not submit a tensor in HOROVOD_STALL_SHUTDOWN_TIME_SECONDS."""
+
+
+class NotInitializedError(hocket.ArgumentError):
+    """hvd.init() was not called."""
+
+    def __init__(self) -> None:
+        super().__init__("Horovod has not been initialized; use hvd.init().")
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts were added or removed, and training begins again without an error.  hocket itself never raises it."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the job's hosts have changed")
+        self.skip_sync = skip_sync
+
+
+def as_horovod(error: BaseException, ranks: Sequence[int] = ()) -> BaseException:
+    """The same error as one that Horovod's users catch; any other, and one that is so already, as it is."""
+    if isinstance(error, (HorovodInternalError, hocket.ArgumentError)):
+        return error
+    made: HorovodInternalError
+    if isinstance(error, hocket.PeerLostError):
+        made = LostError(str(error), error.ranks or ranks)
+    elif isinstance(error, hocket.MismatchError):
+        made = MismatchError(str(error), error.calls)
+    elif isinstance(error, (hocket.Error, RuntimeError)):
+        made = HorovodInternalError(str(error))
+    else:
+        return error
+    return made.with_traceback(error.__traceback__)

@@ -1,0 +1,173 @@
+"""init and shutdown; who this rank is, and where."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job.place import own_address
+from hocket.errors import ArgumentError
+from hocket.horovod import settings
+from hocket.horovod.exceptions import NotInitializedError
+from hocket.horovod.member import Member, Perform
+from hocket.horovod.settings import Settings
+from hocket.horovod.stall import StallInspector
+from hocket.horovod.timeline import Timeline
+
+LEAVING = 5.0
+"""Seconds that a rank which shuts down waits for the others to do so, too."""
+
+
+class Job:
+    """What exists from hvd.init() to hvd.shutdown()."""
+
+    def __init__(self, world: Communicator, perform: Perform) -> None:
+        self.settings: Settings = settings.read()
+        self.world, self.perform = world, perform
+        self.timeline = Timeline()
+        self.inspector = StallInspector(self.settings)
+        self.members: dict[int, Member] = {}
+        """By the number of their process set: those that this rank belongs to."""
+        self.ranks: dict[int, list[int]] = {}
+        """By the number of a process set: all its ranks."""
+        self.registered: list[Any] = []
+        """The objects that name process sets, which name none when the job is over."""
+        self.next_set = 0
+        places = world.allgather_object((world.host, world.local_rank, world.local_size))
+        self.host: int
+        self.local_rank: int
+        self.local_size: int
+        self.host, self.local_rank, self.local_size = places[world.rank]
+        across: list[int] = [host for host, local_rank, _ in places if local_rank == self.local_rank]
+        self.cross_rank, self.cross_size = across.index(self.host), len(across)
+        self.homogeneous = len({local_size for _, _, local_size in places}) == 1
+        self.control = world.dup()
+        """For what all ranks do together, without names: process sets."""
+        self.elastic = _places(world)
+        """What survivors of a loss must know to meet again: each rank's host and address, and a name of this job."""
+        if self.settings.timeline not in ("", "DYNAMIC") and world.rank == 0:
+            self.timeline.start(self.settings.timeline, self.settings.timeline_cycles)
+
+    def admit(self, number: int, ranks: Sequence[int]) -> None:
+        """Make process set `number`.  All ranks of the job call it."""
+        color = 0 if self.world.rank in ranks else None
+        made = self.control.split(color, self.world.rank)
+        self.ranks[number] = list(ranks)
+        self.next_set = number + 1
+        if made is None:
+            return
+        member = self.members[number] = Member(made, self.settings, self.perform, self.timeline)
+        if member.coordinator is not None:
+            of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
+            self.inspector.watch(member.coordinator, of)
+
+    def dismiss(self, number: int, seconds: float) -> None:
+        """End this process set."""
+        self.ranks.pop(number, None)
+        member = self.members.pop(number, None)
+        if member is not None:
+            if member.coordinator is not None:
+                self.inspector.forget(member.coordinator)
+            member.stop(seconds)
+
+    def close(self, polite: bool) -> None:
+        """End all of it."""
+        self.inspector.stop()
+        for each in self.registered:
+            each.process_set_id = None
+        for number in sorted(self.members, reverse=True):
+            member = self.members[number]
+            self.dismiss(number, LEAVING if polite and member.error is None else 0.0)
+        self.timeline.stop()
+        with contextlib.suppress(hocket.Error):
+            self.world.close()
+
+
+def _places(world: Communicator) -> tuple[list[tuple[int, str]], str]:
+    rows = world.allgather_object((world.host, own_address(os.environ), secrets.token_hex(8)))
+    return [(host, address) for host, address, _ in rows], rows[0][2]
+
+
+_job: Job | None = None
+
+
+def current() -> Job:
+    """The job; raises NotInitializedError, a ValueError, before init and after shutdown."""
+    if _job is None:
+        raise NotInitializedError
+    return _job
+
+
+def begun() -> bool:
+    """hvd.is_initialized()"""
+    return _job is not None
+
+
+def begin(comm: Any, perform: Perform) -> bool:
+    """Join the job, if this has not been done: all its ranks call it.  Was it done now?
+
+    `comm`: None, by what the launcher said; a list of ranks of that job; an mpi4py communicator; or hocket's.
+    """
+    if _job is not None:
+        return False
+    resume(_world(comm), perform)
+    return True
+
+
+def resume(world: Communicator, perform: Perform) -> None:
+    """A job of these ranks."""
+    global _job
+    made = Job(world, perform)
+    made.admit(0, range(world.size))
+    _job = made
+    atexit.register(end)
+
+
+def abandon() -> None:
+    """The end of a job that has failed: nobody is waited for."""
+    global _job
+    job, _job = _job, None
+    if job is not None:
+        atexit.unregister(end)
+        job.close(polite=False)
+
+
+def end() -> None:
+    """hvd.shutdown(), and the end of the process."""
+    global _job
+    job, _job = _job, None
+    if job is None:
+        return
+    atexit.unregister(end)
+    error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    dying = isinstance(error, BaseException) and not hasattr(sys, "ps1")  # a console goes on after it
+    if dying:
+        for member in job.members.values():
+            member.give_up(error)
+        job.world.reporter.give_up(error)
+    job.close(polite=not dying)
+
+
+def _world(comm: Any) -> Communicator:
+    """The communicator of all ranks."""
+    if comm is None or (isinstance(comm, (list, tuple)) and not comm):
+        return hocket.init(make_default=False)
+    if isinstance(comm, Communicator):
+        return comm.dup()
+    if isinstance(comm, Iterable) and not hasattr(comm, "Get_rank"):
+        ranks = list(comm)
+        world = hocket.init(make_default=False)
+        part = world.subgroup(ranks)
+        if part is None:
+            raise ArgumentError(f"hvd.init(comm={ranks}): this is rank {world.rank}, which is none of these")
+        return part
+    if hasattr(comm, "Get_rank"):
+        return hocket.from_mpi(comm)
+    raise ArgumentError("hvd.init: comm must be None, a list of ranks, or an mpi4py communicator")

@@ -1,0 +1,300 @@
+"""One rank's part in a process set: what it submits, in which order it is told to carry it out, and its threads.
+
+    submit        in the caller's thread: the tensor is noted, and its handle returned
+    flush         rank 0 is told of all that was noted since the last time: by the thread that waits for a tensor, or,
+                  while nobody waits, by the announcer, HOROVOD_CYCLE_TIME after the first of them
+    follow        the thread that gets rank 0's orders and carries them out; on rank 0 also whoever waits for a tensor,
+                  or has heard the last rank that was missing, carries out what it can, as waking a thread takes longer
+
+All of them sleep while there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import collections
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError
+from hocket.horovod import messages
+from hocket.horovod.agreeing.numbers import Numbers
+from hocket.horovod.agreeing.order import BYE, FAIL, JOINED, RUN, Order, from_plain_order
+from hocket.horovod.agreeing.request import AUTO, Request
+from hocket.horovod.coordinator import JOIN, LEAVE, Coordinator
+from hocket.horovod.exceptions import HorovodInternalError, MismatchError, ShutDownError, StallError, as_horovod
+from hocket.horovod.pending import Pending
+from hocket.horovod.settings import Settings
+from hocket.horovod.timeline import Timeline
+
+EVER = 1e9
+"""Seconds that control messages may wait: for as long as a rank computes."""
+SMALL = 1 << 16
+"""Bytes of tensors that the thread which hears other ranks carries out itself."""
+Perform = Callable[[Communicator, Order, "list[Pending | None]"], "list[Any]"]
+"""Carries out an order on this rank: the communicator, the order, and its tensors here (None: this rank has joined).
+Returns their results."""
+KINDS: dict[str, type[HorovodInternalError]] = {"shutdown": ShutDownError, "stall": StallError}
+
+
+class Member:
+    """This rank in a process set.  All its ranks make it together; `comm` becomes its own."""
+
+    def __init__(self, comm: Communicator, settings: Settings, perform: Perform, timeline: Timeline) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.timeline = timeline
+        self.pending: dict[str, Pending] = {}
+        self.error: BaseException | None = None
+        """Why nothing works any more."""
+        self._perform, self._cycle = perform, settings.cycle_time / 1000
+        self._outbox: list[Any] = []
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._noted, self._over = threading.Event(), threading.Event()
+        self._named: collections.Counter[str] = collections.Counter()
+        self._joins = 0
+        self._join: Pending | None = None
+        self._numbers, self._last = Numbers(), dict[str, Request]()
+        self._orders: collections.deque[Order] = collections.deque()
+        """On rank 0: what is still to be carried out."""
+        self._performing = threading.Lock()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._up = _control(comm) if self.size > 1 else None
+        self._down = _control(comm) if self.size > 1 else None
+        self.coordinator: Coordinator | None = None
+        if self.rank == 0:
+            self.coordinator = Coordinator(
+                self.size, self._up, self._down, settings.fusion_threshold, self._orders.extend, self._help, self.fail)
+        self._threads = [
+            threading.Thread(target=work, name=f"hocket.horovod {work.__name__[1:]}", daemon=True)
+            for work in (self._follow, self._announce)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- what the framework calls
+
+    def submit(self, request: Request, payload: Any, waits: bool = False) -> Pending:
+        """Note a collective.  `waits`: the caller waits for it at once.
+
+        Raises ArgumentError if the name is under way, HorovodInternalError after a failure.
+        """
+        made = Pending(request, payload, self.flush)
+        with self._lock:
+            self._usable()
+            if request.name in self.pending:
+                raise ArgumentError(
+                    f"{request.name!r} was submitted before and is still under way: wait for its handle first, or give "
+                    "each tensor a name of its own")
+            self.pending[request.name] = made
+            self._outbox.append(request)
+        if self.timeline.on:
+            self.timeline.begin(request.name, f"NEGOTIATE_{request.kind.upper()}")
+        if not waits and not self._noted.is_set():
+            self._noted.set()
+        return made
+
+    def name(self, kind: str) -> str:
+        """For a tensor without one: they are counted, so all ranks submit these in one order.  After hvd.join(), before
+        which ranks have submitted more or fewer, the count begins again."""
+        self._named[kind] += 1
+        return f"{kind}{AUTO}{self._joins}.{self._named[kind]}"
+
+    def join(self) -> Pending:
+        """This rank has no more tensors: the handle of the end of all ranks' tensors, the rank that joined last."""
+        with self._lock:
+            self._usable()
+            if self._join is not None:
+                raise ArgumentError("hvd.join() was called before and is still under way")
+            made = self._join = Pending(Request("join", "join"), None, self.flush)
+            self._outbox.append(JOIN)
+        return made
+
+    def flush(self, waits: Pending | None = None) -> None:
+        """Tell rank 0 of what was noted.  `waits`: what the caller waits for."""
+        with self._sending:
+            with self._lock:
+                items, self._outbox = self._outbox, []
+            if not items:
+                return
+            if self.timeline.cycles:
+                self.timeline.cycle()
+            try:
+                if self.coordinator is not None:
+                    self.coordinator.take(0, items)
+                else:
+                    assert self._up is not None
+                    messages.send(self._up, [self._short(item) for item in items], [0])
+            except BaseException as error:
+                self.fail(error)
+        if waits is not None:
+            self._carry_out_all(waits)
+        elif self._orders:
+            self._wake.put(None)
+
+    def stop(self, seconds: float) -> None:
+        """Leave the set; wait, so long at most, until all its ranks leave it.  Tensors under way fail.
+
+        0: without a word, as after a failure.
+        """
+        with self._lock:
+            if self.error is None and seconds:
+                self._outbox.append(LEAVE)
+        self.flush()
+        left = self._over.wait(seconds)
+        self.fail(ShutDownError("Horovod has been shut down by hvd.shutdown(), or its process set removed"))
+        deadline = time.monotonic() + 1.0
+        if not left:  # threads sleep in calls that will not end
+            for comm in (self._up, self._down, self.comm):
+                if comm is not None:
+                    comm.reporter.halt()
+        for thread in [*self._threads, *([self.coordinator.thread] if self.coordinator else [])]:
+            if thread is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        for comm in (self._up, self._down):
+            if comm is not None and left:
+                comm.close()
+
+    def give_up(self, error: BaseException) -> None:
+        """This rank ends with `error`: the others must not wait for it."""
+        for comm in (self._up, self._down, self.comm):
+            if comm is not None:
+                comm.reporter.give_up(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing works any more: everything under way ends with `error`."""
+        with self._lock:
+            if self.error is None:
+                self.error = error
+            failed = list(self.pending.values()) + ([self._join] if self._join else [])
+            self.pending.clear()
+            self._join = None
+        for each in failed:
+            each.finish(None, self.error)
+        self._over.set()
+        self._noted.set()
+        self._wake.put(None)
+
+    # --- its threads
+
+    def _announce(self) -> None:
+        """While nobody waits for a tensor: tell rank 0 of several together."""
+        while not self._over.is_set():
+            self._noted.wait()
+            if self._cycle:
+                time.sleep(self._cycle)
+            self._noted.clear()
+            self.flush()
+
+    def _follow(self) -> None:
+        receiver = messages.Receiver(self._down) if self._down is not None and self.rank else None
+        while not self._over.is_set():
+            if receiver is None:
+                self._wake.get()
+            else:
+                try:
+                    self._orders.extend(from_plain_order(told, self._numbers.read) for told in receiver.next(0)[1])
+                except BaseException as error:
+                    self.fail(error)
+            self._carry_out_all()
+
+    def _help(self) -> None:
+        """Another rank was heard: carry out what is small at once, and leave the rest to the thread."""
+        if not self._orders:
+            return
+        names = [name for order in list(self._orders) for name in order.names]
+        there = [self.pending.get(name) for name in names]
+        if sum(each.request.nbytes for each in there if each is not None) <= SMALL:
+            self._carry_out_all()
+        else:
+            self._wake.put(None)
+
+    def _carry_out_all(self, until: Pending | None = None) -> None:
+        """Carry out the orders that are there, or those `until` something is done; not if another thread is at it."""
+        while self._orders and self._performing.acquire(blocking=False):
+            try:
+                while self._orders and not (until is not None and until.done()):
+                    self._carry_out(self._orders.popleft())
+            except BaseException as error:
+                self.fail(error)
+                if not isinstance(error, hocket.Error) or isinstance(error, ArgumentError):
+                    self.give_up(error)
+            finally:
+                self._performing.release()
+            if until is not None and until.done():
+                if self._orders:
+                    self._wake.put(None)
+                return
+
+    def _carry_out(self, order: Order) -> None:
+        if order.what == BYE:
+            self._over.set()
+            self._noted.set()
+            self._wake.put(None)
+            return
+        if self.error is not None:
+            return
+        if order.what == JOINED:
+            done, self._join = self._join, None
+            self._joins += 1
+            self._named.clear()
+            if done is not None:
+                done.finish(order.counts[0])
+            return
+        mine = [self.pending.get(name) for name in order.names]
+        if order.what == FAIL:
+            error = _error(order)
+            for each in mine:
+                self._finish(each, None, error)
+            return
+        assert order.what == RUN
+        for each in mine:
+            if each is not None and each.request.name in self._numbers.of:
+                self._last[each.request.name] = each.request
+        if self.timeline.on:
+            self.timeline.performing(order.names)
+        results = self._perform(self.comm, order, mine)
+        for each, result in zip(mine, results, strict=True):
+            self._finish(each, result)
+
+    def _finish(self, each: Pending | None, result: Any, error: BaseException | None = None) -> None:
+        if each is None:
+            return
+        if self.timeline.on:
+            self.timeline.end(each.request.name)
+        with self._lock:
+            there = self.pending.pop(each.request.name, None)
+        if there is not None:  # else fail() has ended it
+            each.finish(result, error)
+
+    # --- its parts
+
+    def _short(self, item: Any) -> Any:
+        """What rank 0 is told: a number, if it knows the rest."""
+        if not isinstance(item, Request):
+            return item
+        number = self._numbers.of.get(item.name)
+        if number is not None and self._last.get(item.name) == item:
+            return number
+        return item.plain()
+
+    def _usable(self) -> None:
+        if self.error is not None:
+            raise as_horovod(self.error) from None
+
+
+def _control(comm: Communicator) -> Communicator:
+    """A communicator for messages that come when they come."""
+    made = comm.dup()
+    made.set_timeout(EVER)
+    made.membership.idle()
+    return made
+
+
+def _error(order: Order) -> HorovodInternalError:
+    if order.kind == "mismatch":
+        return MismatchError(order.error, dict(order.calls))
+    return KINDS[order.kind](order.error)

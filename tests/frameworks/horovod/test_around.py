@@ -1,0 +1,220 @@
+"""The stall inspector, the timeline, settings, elastic training and the example."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import harness
+import pytest
+from launched import RUN
+
+ROOT = pathlib.Path(__file__).parents[3]
+START = """
+import os, sys, time
+import torch
+import hocket.horovod.torch as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+"""
+
+
+def test_the_stall_inspector_names_tensors_and_ranks() -> None:
+    source = START + """
+if rank == 1:
+    time.sleep(1.5)
+    hvd.allreduce(torch.ones(1), name="common")
+else:
+    handle = hvd.allreduce_async(torch.ones(1), name="mine.0")
+    other = hvd.allreduce_async(torch.ones(1), name="mine.1")
+    hvd.allreduce(torch.ones(1), name="common")
+hvd.barrier()
+if rank == 1:
+    handle = hvd.allreduce_async(torch.ones(1), name="mine.0")
+    other = hvd.allreduce_async(torch.ones(1), name="mine.1")
+hvd.synchronize(handle), hvd.synchronize(other)
+"""
+    with harness.Job(3, source, env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5"}) as job:
+        ends = job.wait(40)
+    assert [end.code for end in ends] == [0, 0, 0], ends
+    told = [line for line in ends[0].err.splitlines() if "submitted" in line]
+    names = "allreduce.mine.0, allreduce.mine.1, allreduce.common"
+    assert any(f"rank 1 submitted not: {names}" in line for line in told), told
+    assert sum("mine.0" in line for line in told) == 1, "once is enough"
+    assert "submitted" not in ends[1].err + ends[2].err
+
+
+def test_what_stalls_too_long_fails() -> None:
+    source = START + """
+if rank == 0:
+    try:
+        hvd.allreduce(torch.ones(1), name="alone")
+    except hvd.HorovodInternalError as error:
+        assert "rank 1 did not submit it within 0.5 s" in str(error), error
+    else:
+        raise AssertionError("no error")
+assert hvd.allreduce(torch.ones(1), name="both", op=hvd.Sum).item() == 2 if rank == 0 else True
+if rank == 1:
+    time.sleep(1)
+    hvd.allreduce(torch.ones(1), name="both", op=hvd.Sum)
+"""
+    harness.run(2, source.replace("assert hvd.allreduce", "time.sleep(0.3)\nassert hvd.allreduce"), 40,
+                HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="0.5", HOROVOD_STALL_CHECK_DISABLE="1")  # fmt: skip
+
+
+def test_the_timeline(tmp_path: pathlib.Path) -> None:
+    source = START + """
+for turn in range(2):
+    hvd.start_timeline(os.environ["PLACE"] + str(turn), mark_cycles=turn == 0)
+    hvd.allreduce(torch.ones(3), name="weights")
+    hvd.allgather(torch.ones(rank + 1), name="rows")
+    time.sleep(0.05)
+hvd.stop_timeline()
+hvd.allreduce(torch.ones(3), name="later")
+"""
+    harness.run(2, source, 40, PLACE=str(tmp_path / "trace"), HOROVOD_TIMELINE="DYNAMIC")
+    for turn in range(2):
+        events = json.loads((tmp_path / f"trace{turn}").read_text())
+        assert "start_time_since_epoch_in_micros" in events[0]["args"]
+        rows = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+        assert set(rows) == {"allreduce.weights", "allgather.rows"}
+        phases = [(e["name"], e["ph"]) for e in events if e["pid"] == rows["allreduce.weights"] and "ts" in e]
+        assert phases == [(name, end) for name in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE") for end in "BE"]
+        times = [event["ts"] for event in events if "ts" in event]
+        assert times == sorted(times)
+        assert any(event["name"] == "CYCLE_START" for event in events) == (turn == 0)
+
+
+def test_a_timeline_from_the_beginning(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "trace"
+    harness.run(2, START + 'hvd.allreduce(torch.ones(3), name="weights")', 40, HOROVOD_TIMELINE=str(path))
+    assert any(event["name"] == "ALLREDUCE" for event in json.loads(path.read_text()))
+
+
+def test_settings_are_checked_and_ours_count_first() -> None:
+    source = """
+import os
+from hocket.horovod import settings
+import hocket
+assert settings.read() == settings.Settings()
+os.environ["HOROVOD_FUSION_THRESHOLD"] = "1000"
+assert settings.read().fusion_threshold == 1000
+os.environ["HOCKET_FUSION_THRESHOLD"] = "2000"
+os.environ["HOROVOD_CYCLE_TIME"] = "0.5"
+found = settings.read()
+assert (found.fusion_threshold, found.cycle_time) == (2000, 0.5)
+os.environ["HOROVOD_CYCLE_TIME"] = "soon"
+try:
+    settings.read()
+except hocket.ArgumentError as error:
+    assert "HOROVOD_CYCLE_TIME is 'soon'" in str(error)
+else:
+    raise AssertionError("not refused")
+"""
+    harness.run(1, source, 20)
+
+
+ELASTIC = """
+import os, signal, sys, time
+import torch
+import hocket.horovod.torch as hvd
+hvd.init()
+first = hvd.rank()
+dies = [int(r) for r in os.environ["PLACE"].split(",")]
+model = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model.named_parameters())
+sampler = hvd.elastic.ElasticSampler(range(24), shuffle=False)
+state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, step=0)
+resets, steps = [], []
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 8:
+        if state.step == 5 and first in dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        model(torch.ones(4, 2) * (state.step + 1)).sum().backward()
+        optimizer.step()
+        steps.append(state.step)
+        state.step += 1
+        if state.step % 2 == 0:
+            state.commit()
+    return "done"
+
+assert train(state) == "done"
+left = 4 - len(dies)
+assert steps == [0, 1, 2, 3, 4, 4, 5, 6, 7], steps      # step 4 again, from the last commit
+assert resets == [left] and hvd.size() == left, (resets, hvd.size())
+assert hvd.rank() == [r for r in range(4) if r not in dies].index(first)
+assert len(sampler) == 24 // left
+weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+assert all(torch.equal(weights, each) for each in hvd.allgather(weights).view(left, -1))
+assert hvd.allreduce(torch.tensor([first]), op=hvd.Sum).item() == 6 - sum(dies)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("dies", ["0", *(pytest.param(dies, marks=pytest.mark.more) for dies in ("3", "1,2"))])
+def test_the_survivors_of_a_loss_go_on(dies: str) -> None:
+    with harness.Job(4, ELASTIC, env={"PLACE": dies}) as job:
+        ends = job.wait(90)
+    for r, end in enumerate(ends):
+        if str(r) not in dies.split(","):
+            assert end.code == 0 and "went on" in end.out, (r, end)
+
+
+def test_hocket_run_lets_survivors_go_on(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ELASTIC)
+    env = {**os.environ, "PLACE": "1", "PYTHONPATH": harness.SOURCES}
+    run = [*RUN, "--elastic", "-n", "4", "--", sys.executable, str(script)]
+    ended = subprocess.run(run, env=env, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    assert ended.returncode == 0, ended
+    assert ended.stdout.count("went on") == 3 and "rank 1" in ended.stderr and "--elastic" in ended.stderr
+
+
+def test_an_error_that_is_no_loss_is_raised() -> None:
+    source = START + """
+calls = []
+@hvd.elastic.run
+def train(state):
+    calls.append(1)
+    hvd.allreduce(torch.ones(1 + rank), name="differs")
+try:
+    train(hvd.elastic.TorchState(step=0))
+except hvd.HorovodInternalError as error:
+    assert "shapes" in str(error) and calls == [1]
+else:
+    raise AssertionError("no error")
+"""
+    harness.run(2, source, 40)
+
+
+def test_a_sampler_deals_out_what_is_left() -> None:
+    source = START + """
+sampler = hvd.elastic.ElasticSampler(range(10), seed=3)
+seen = hvd.allgather_object(list(sampler))
+assert sorted(seen[0] + seen[1]) == list(range(10)) and len(sampler) == 5
+sampler.record_batch(0, 2)
+before = {i for part in seen for i in part[:2]}
+other = hvd.elastic.ElasticSampler(range(10), seed=3)
+other.load_state_dict(sampler.state_dict())
+rest = hvd.allgather_object(list(other))
+assert sorted(rest[0] + rest[1]) == sorted(set(range(10)) - before)
+sampler.set_epoch(1)
+assert list(sampler) != seen[rank] and len(sampler) == 5
+assert len(list(hvd.elastic.ElasticSampler(range(3)))) == 2
+"""
+    harness.run(2, source, 40)
+
+
+def test_the_example_learns() -> None:
+    run = [*RUN, "-n", "2", "--", sys.executable, str(ROOT / "examples" / "horovod_digits.py")]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
+                           env={**os.environ, "PYTHONPATH": harness.SOURCES})  # fmt: skip
+    assert ended.returncode == 0, ended
+    assert "test accuracy: 9" in ended.stdout, ended.stdout

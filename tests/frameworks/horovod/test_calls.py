@@ -1,0 +1,195 @@
+"""The collectives of hvd on 1 to 3 ranks: results, gradients, process sets, join."""
+
+from __future__ import annotations
+
+import harness
+import pytest
+
+START = """
+import os, sys, time
+import torch
+import hocket.horovod.torch as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+ranks = range(size)
+def refused(kind, call, *args, **more):
+    try:
+        call(*args, **more)
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"nobody refused {call} {args}")
+"""
+
+REDUCTIONS = START + """
+x = torch.tensor([rank + 1.0, -rank, 3.0])
+every = torch.stack([torch.tensor([r + 1.0, -r, 3.0]) for r in ranks])
+for op, want in ((hvd.Sum, every.sum(0)), (hvd.Average, every.mean(0)), (hvd.Min, every.amin(0)),
+                 (hvd.Max, every.amax(0)), (hvd.Product, every.prod(0))):
+    assert torch.allclose(hvd.allreduce(x, op=op), want), op
+assert torch.allclose(hvd.allreduce(x), every.mean(0)) and torch.equal(hvd.allreduce(x, average=False), every.sum(0))
+assert x.tolist() == [rank + 1.0, -rank, 3.0]
+assert torch.equal(hvd.allreduce(torch.tensor([3, -3]), op=hvd.Sum, prescale_factor=0.5), torch.tensor([1, -1]) * size)
+half = hvd.allreduce(torch.ones(3, dtype=torch.float16) * (rank + 1), op=hvd.Sum, postscale_factor=0.5)
+assert half.dtype == torch.float16 and half.tolist() == [sum(r + 1 for r in ranks) / 2] * 3
+made = hvd.grouped_allreduce([x, torch.tensor([rank]), x.double()], op=hvd.Sum)
+assert [each.dtype for each in made] == [torch.float32, torch.int64, torch.float64]
+assert torch.equal(made[0], every.sum(0)) and torch.equal(made[2], every.sum(0).double())
+assert made[1].item() == sum(ranks)
+strided = torch.arange(12.0).reshape(3, 4).t()
+assert torch.equal(hvd.allreduce_(strided.clone().t().contiguous().t(), op=hvd.Sum), strided * size)
+refused(ValueError, hvd.allreduce, x, average=True, op=hvd.Sum)
+refused(ValueError, hvd.allreduce, [1.0])
+assert "sparse_allreduce_async" in refused(ValueError, hvd.allreduce, x.to_sparse())
+assert hvd.allreduce(torch.empty(0)).numel() == 0
+big = torch.full((1 << 20,), float(rank))
+small = [torch.full((5,), float(rank + i)) for i in range(50)]
+handles = [hvd.allreduce_async(each, op=hvd.Sum) for each in [big, *small]]
+assert hvd.synchronize(handles[0])[-1] == sum(ranks)
+assert all(hvd.synchronize(h).tolist() == [sum(ranks) + i * size] * 5 for i, h in enumerate(handles[1:]))
+adasum = hvd.allreduce(torch.tensor([1.0, 0.0]) if rank % 2 else torch.tensor([0.0, 2.0]), op=hvd.Adasum)
+assert size == 3 or torch.allclose(adasum, torch.tensor([1.0 if size > 1 else 0.0, 2.0])), adasum
+
+x = torch.ones(2, requires_grad=True)
+hvd.allreduce(x * (rank + 1), op=hvd.Sum).sum().backward()
+assert x.grad.tolist() == [size * (rank + 1)] * 2
+"""
+
+MOVES = START + """
+rows = hvd.allgather(torch.full((rank, 2), rank))
+assert rows.tolist() == [[r, r] for r in ranks for _ in range(r)]
+for dtype in (torch.bool, torch.bfloat16, torch.uint8, torch.complex64):
+    assert torch.equal(hvd.allgather(torch.ones(1, 3, dtype=dtype)), torch.ones(size, 3, dtype=dtype))
+one, other = hvd.grouped_allgather([torch.tensor([rank]), torch.ones(2, 2)])
+assert one.tolist() == list(ranks) and other.shape == (2 * size, 2)
+refused(ValueError, hvd.allgather, torch.tensor(1))
+x = torch.full((2, 3), float(rank))
+last = size - 1
+assert hvd.broadcast(x, last).tolist() == [[last] * 3] * 2 and x[0, 0] == rank
+assert hvd.broadcast_(x, 0) is x and x.sum() == 0
+assert "none of the ranks" in refused(ValueError, hvd.broadcast, x, size)
+send = torch.arange(size * 2).reshape(size, 2) + 100 * rank
+assert torch.equal(hvd.alltoall(send), torch.stack([torch.arange(2) + 2 * rank + 100 * r for r in ranks]))
+splits = [r + 1 for r in ranks]
+got, came = hvd.alltoall(torch.full((sum(splits),), rank), splits)
+assert came.tolist() == [rank + 1] * size and got.tolist() == [r for r in ranks for _ in range(rank + 1)]
+refused(ValueError, hvd.alltoall, torch.ones(1), [1] * (size + 1))
+scattered = hvd.reducescatter(torch.ones(size + 1, 2) * (rank + 1), op=hvd.Sum)
+assert scattered.tolist() == [[sum(r + 1 for r in ranks)] * 2] * (2 if rank == 0 else 1)
+mean, = hvd.grouped_reducescatter([torch.ones(size)])
+assert mean.tolist() == [1.0]
+indices = torch.tensor([[0, rank + 1]])
+sparse = torch.sparse_coo_tensor(indices, torch.ones(2, 3), (size + 1, 3), check_invariants=True)
+assert hvd.sparse_allreduce_async(sparse, "s", hvd.Sum)().to_dense()[:, 0].tolist() == [size, *[1.0] * size]
+assert hvd.broadcast_object({"of": rank}, root_rank=last) == {"of": last}
+assert hvd.allgather_object(("r", rank)) == [("r", r) for r in ranks]
+assert (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (rank, size, 0, 1)
+assert hvd.is_homogeneous() and not hvd.nccl_built() and not hvd.gloo_built() and not hvd.mpi_enabled()
+
+x = torch.full((2,), 1.0, requires_grad=True)
+hvd.broadcast(x, 0).sum().backward()
+assert x.grad.tolist() == ([1, 1] if rank == 0 else [0, 0])
+x = torch.ones(rank + 1, requires_grad=True)
+(hvd.allgather(x) * (rank + 1)).sum().backward()
+assert torch.allclose(x.grad, torch.full((rank + 1,), sum(r + 1 for r in ranks) / size))
+"""
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.more), 2, 3])
+def test_reductions(size: int) -> None:
+    harness.run(size, REDUCTIONS, 60)
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.more), 2, 3])
+def test_moves(size: int) -> None:
+    harness.run(size, MOVES, 60)
+
+
+def test_process_sets() -> None:
+    source = START + """
+low, all_but_0 = hvd.ProcessSet([1, 0]), hvd.ProcessSet([1, 2])
+hvd.shutdown()
+hvd.init(process_sets=[low])
+assert low.ranks == [0, 1] and low.process_set_id == 1 and low.size() == 2 and low.included() == (rank < 2)
+assert hvd.add_process_set(all_but_0) is all_but_0 and all_but_0.process_set_id == 2
+for each in (low, all_but_0):
+    if each.included():
+        assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum, process_set=each).item() == sum(each.ranks)
+        assert hvd.broadcast(torch.tensor([rank]), each.ranks[1], process_set=each).item() == each.ranks[1]
+        assert hvd.allgather(torch.tensor([rank]), process_set=each).tolist() == each.ranks
+        assert each.rank() == each.ranks.index(rank)
+        hvd.barrier(each)
+    else:
+        assert "not part of" in refused(ValueError, hvd.allreduce, torch.ones(1), process_set=each)
+        refused(ValueError, each.rank)
+assert "already" in refused(ValueError, hvd.add_process_set, [0, 1])
+assert "job of 3 ranks" in refused(ValueError, hvd.add_process_set, [3])
+assert "rank 1 adds [1, 2]" in refused(ValueError, hvd.add_process_set, [0, rank]) if rank == 0 else (
+    refused(ValueError, hvd.add_process_set, [1, 2]))
+assert hvd.remove_process_set(low) and low.process_set_id is None and not hvd.remove_process_set(low)
+assert not hvd.remove_process_set(hvd.global_process_set)
+assert "not registered" in refused(ValueError, hvd.allreduce, torch.ones(1), process_set=low)
+assert hvd.add_process_set([0, 1]).process_set_id == 3
+assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum).item() == 3
+hvd.shutdown()
+assert all_but_0.process_set_id is None
+"""
+    harness.run(3, source, 60)
+
+
+def test_join() -> None:
+    source = START + """
+for turn in range(3):
+    for batch in range(rank + 1):
+        handles = [hvd.allreduce_async(torch.ones(3), name=name, op=hvd.Sum) for name in "ab"]
+        for handle in handles:
+            assert hvd.synchronize(handle).tolist() == [size - batch] * 3
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [size - batch] * 2
+    assert hvd.join() == size - 1
+    assert hvd.allgather(torch.tensor([rank])).tolist() == list(ranks)
+"""
+    harness.run(3, source, 60)
+
+
+def test_many_threads_submit_at_once() -> None:
+    source = START + """
+import threading
+def work(thread):
+    for i in range(30):
+        got = hvd.allreduce(torch.full((3,), float(i)), name=f"{thread}", op=hvd.Sum)
+        assert got.tolist() == [i * size] * 3
+threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
+for each in threads: each.start()
+for each in threads: each.join()
+"""
+    harness.run(2, source, 60)
+
+
+MORE = [pytest.param(name, marks=pytest.mark.more) for name in ("none", "bf16", "fp8", "int4", "sign")]
+
+
+@pytest.mark.parametrize("codec", ["fp16", "int8", *MORE])
+def test_fewer_bits(codec: str) -> None:
+    source = START + f"compression = hvd.Compression.{codec}\n" + """
+torch.manual_seed(rank)
+x = torch.randn(1000)
+got = hvd.allreduce(x, op=hvd.Average, compression=compression)
+want = hvd.allreduce(x)
+assert got.dtype == torch.float32
+off = float((got - want).norm() / want.norm())
+assert off < {"none": 1e-6, "fp16": 2e-3, "bf16": 1e-2, "int8": 0.05, "fp8": 0.1, "int4": 0.3, "sign": 1.5}[CODEC], off
+assert (off > 0) == (CODEC != "none")
+whole = hvd.allreduce(torch.tensor([rank]), op=hvd.Sum, compression=compression)
+assert whole.dtype == torch.int64 and whole.item() == 1
+""".replace("CODEC", repr(codec))
+    harness.run(2, source, 60)
+
+
+def test_a_method_with_error_feedback() -> None:
+    source = START + """
+method = hvd.Compression.method("topk:0.5")
+x = torch.tensor([3.0, 1.0])
+assert [hvd.allreduce(x, name="w", compression=method).tolist() for _ in range(2)] == [[3.0, 0.0], [3.0, 0.0]]
+refused(ValueError, hvd.Compression.method, "no such method")
+refused(ValueError, hvd.allreduce, x, op=hvd.Max, compression=method)
+"""
+    harness.run(2, source, 60)

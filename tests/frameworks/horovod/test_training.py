@@ -1,0 +1,229 @@
+"""DistributedOptimizer, and what brings a model to all ranks: two ranks learn what one process learns of all data."""
+
+from __future__ import annotations
+
+import harness
+import pytest
+
+START = """
+import os, sys, time, warnings
+import torch
+import hocket.horovod.torch as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+F = torch.nn.functional
+
+def new_model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3), torch.nn.Linear(3, 2))
+
+data = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+labels = data[:, :2] * 2
+
+def train(model, optimizer, x, y, steps=4, passes=1, clip=False):
+    for step in range(steps):
+        optimizer.zero_grad()
+        for some, wanted in zip(x.chunk(passes), y.chunk(passes)):
+            F.mse_loss(model(some), wanted).div(passes).backward()
+        if clip and hasattr(optimizer, "synchronize"):
+            optimizer.synchronize()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        if clip and hasattr(optimizer, "synchronize"):
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+def alone(make=lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), **more):
+    model = new_model()
+    return train(model, make(model.parameters()), data, labels, **more)
+
+def together(make=lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), passes=1, clip=False, **how):
+    model = new_model()
+    kind = make(model.parameters())
+    made = hvd.DistributedOptimizer(
+        kind, named_parameters=model.named_parameters(), backward_passes_per_step=passes, **how)
+    assert isinstance(made, type(kind))
+    got = train(model, made, data[rank::size], labels[rank::size], passes=passes, clip=clip)
+    assert all(torch.equal(got, each) for each in hvd.allgather(got).view(size, -1))
+    return got
+"""
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.more), 2])
+def test_two_ranks_learn_what_one_learns(size: int) -> None:
+    source = START + """
+want = alone()
+assert torch.allclose(together(), want, atol=1e-6)
+assert torch.allclose(together(passes=2), want, atol=1e-6)
+assert torch.allclose(together(gradient_predivide_factor=2.0), want, atol=1e-6)
+assert torch.allclose(together(groups=2), want, atol=1e-6)
+assert torch.allclose(together(clip=True), alone(clip=True), atol=1e-6)
+assert torch.allclose(together(op=hvd.Sum), alone(lambda p: torch.optim.SGD(p, 0.1 * size, momentum=0.9)), atol=1e-5)
+adam = lambda p: torch.optim.AdamW(p, 0.01)
+assert torch.allclose(together(adam), alone(adam), atol=1e-5)
+assert torch.allclose(together(compression=hvd.Compression.fp16), want, atol=1e-2)
+assert torch.allclose(together(compression=hvd.Compression.bf16), want, atol=3e-2)
+model = new_model()
+lists = [list(model[0].parameters()), [model[2].weight]]
+made = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model.named_parameters(), groups=lists)
+assert torch.allclose(train(model, made, data[rank::size], labels[rank::size]), want, atol=1e-6)
+"""
+    harness.run(size, source, 60)
+
+
+def test_closures_and_schedulers() -> None:
+    source = START + """
+def by_closure(optimizer, model, x, y):
+    def loss():
+        optimizer.zero_grad()
+        found = F.mse_loss(model(x), y)
+        found.backward()
+        return found
+    for _ in range(3):
+        optimizer.step(loss)
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+for make in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3)):
+    one, all_ranks = new_model(), new_model()
+    want = by_closure(make(one.parameters()), one, data, labels)
+    optimizer = hvd.DistributedOptimizer(make(all_ranks.parameters()), all_ranks.named_parameters())
+    assert torch.allclose(by_closure(optimizer, all_ranks, data[rank::size], labels[rank::size]), want, atol=1e-5)
+
+model = new_model()
+optimizer = torch.optim.SGD(model.parameters(), 1.0)
+torch.optim.lr_scheduler.StepLR(optimizer, 1)            # wraps the step of the first one
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+model(data).sum().backward()
+optimizer.step()
+scheduler.step()
+assert optimizer.param_groups[0]["lr"] == 0.5
+"""
+    harness.run(2, source, 60)
+
+
+def test_what_is_told_of_wrong_use() -> None:
+    source = START + """
+def refused(kind, call):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError("not refused")
+
+model = new_model()
+make = lambda: torch.optim.SGD(model.parameters(), 0.1)
+named = list(model.named_parameters())
+assert "more than once" in refused(ValueError, lambda: hvd.DistributedOptimizer(make(), [*named, named[0]]))
+assert "lacks 1" in refused(ValueError, lambda: hvd.DistributedOptimizer(make(), named[1:]))
+refused(ValueError, lambda: hvd.DistributedOptimizer(make(), model.parameters()))
+refused(ValueError, lambda: hvd.DistributedOptimizer(make(), backward_passes_per_step=0))
+refused(ValueError, lambda: hvd.DistributedOptimizer(make(), op=hvd.Sum, gradient_predivide_factor=2.0))
+refused(ValueError, lambda: hvd.DistributedOptimizer(make(), groups=[["0.weight"]]))
+optimizer = hvd.DistributedOptimizer(make(), named)
+model(data).sum().backward()
+refused(AssertionError, optimizer.zero_grad)
+assert "backward_passes_per_step" in refused(AssertionError, lambda: model(data).sum().backward())
+optimizer.synchronize()
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    optimizer.step()
+assert len(told) == 1 and "skip_synchronize" in str(told[0].message)
+"""
+    harness.run(2, source, 60)
+
+
+def test_gradients_that_only_some_ranks_have() -> None:
+    source = START + """
+model = new_model()
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+(model[0](data) if rank else model(data)).sum().backward()
+optimizer.step()
+got = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+assert all(torch.equal(got, each) for each in hvd.allgather(got).view(size, -1))
+
+embedding = torch.nn.Embedding(6, 2, sparse=True)
+hvd.broadcast_parameters(embedding.state_dict(), 0)
+for as_dense in (False, True):
+    before = embedding.weight.detach().clone()
+    plain = torch.optim.SGD(embedding.parameters(), 1.0)
+    named = embedding.named_parameters()
+    optimizer = hvd.DistributedOptimizer(plain, named, sparse_as_dense=as_dense, op=hvd.Sum)
+    embedding(torch.tensor([0, rank + 1])).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert torch.allclose(before - embedding.weight, torch.tensor([[2.0], [1], [1], [0], [0], [0]]).expand(6, 2))
+"""
+    harness.run(2, source, 60)
+
+
+def test_adasum() -> None:
+    source = START + """
+w = torch.nn.Parameter(torch.zeros(2))
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], 1.0), [("w", w)], op=hvd.Adasum)
+(w * torch.tensor([1.0, 0.0] if rank else [0.0, 2.0])).sum().backward()
+optimizer.step()
+assert w.tolist() == [-1.0, -2.0], w       # at right angles: both steps are taken
+optimizer.zero_grad()
+(w * torch.tensor([3.0, 1.0])).sum().backward()
+optimizer.step()
+assert torch.allclose(w, torch.tensor([-4.0, -3.0])), w      # the same on both: taken once
+"""
+    harness.run(2, source, 60)
+
+
+def test_all_ranks_begin_with_the_roots_model_and_state() -> None:
+    source = START + """
+torch.manual_seed(rank)
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+optimizer = torch.optim.Adam(model.parameters(), 0.1 * (rank + 1), betas=(0.5, 0.6 + rank / 10))
+if rank == 1:                                  # only the root has a state
+    model(torch.randn(4, 2)).sum().backward()
+    optimizer.step()
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=1)
+hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+assert optimizer.param_groups[0]["lr"] == 0.2 and optimizer.param_groups[0]["betas"] == (0.5, 0.7)
+state = optimizer.state_dict()["state"]
+assert len(state) == 4 and all(float(each["step"]) == 1 for each in state.values())
+flat = torch.cat([v.reshape(-1).double() for each in [*state.values(), model.state_dict()] for v in each.values()])
+assert flat.abs().sum() > 0 and all(torch.equal(flat, each) for each in hvd.allgather(flat).view(size, -1))
+model(torch.randn(4, 2)).sum().backward()
+optimizer.step()
+try:
+    hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+except ValueError as error:
+    assert "LBFGS" in str(error)
+"""
+    harness.run(2, source, 60)
+
+
+@pytest.mark.parametrize("dims", [0, pytest.param(2, marks=pytest.mark.more)])
+def test_batch_normalization_over_all_ranks(dims: int) -> None:
+    source = START + f"dims = {dims}\n" + """
+x = torch.randn(7, 3, *[4] * dims, generator=torch.Generator().manual_seed(3)) * 5 + 100
+mine = x[:3] if rank == 0 else x[3:]            # of different lengths
+kind = torch.nn.BatchNorm2d if dims else torch.nn.BatchNorm1d
+whole, norm = kind(3, momentum=None), hvd.SyncBatchNorm(3, momentum=None)
+for each in (whole, norm):
+    with torch.no_grad():
+        each.weight.copy_(torch.tensor([1.0, 2, 3])), each.bias.copy_(torch.tensor([3.0, 2, 1]))
+weigh = torch.randn(x.shape, generator=torch.Generator().manual_seed(4))
+x.requires_grad_()
+mine = mine.detach().requires_grad_()
+for _ in range(2):
+    (whole(x) * weigh).sum().backward()
+    (norm(mine) * (weigh[:3] if rank == 0 else weigh[3:])).sum().backward()
+assert torch.allclose(norm(mine), (whole(x)[:3] if rank == 0 else whole(x)[3:]), atol=1e-4)
+assert torch.allclose(mine.grad, x.grad[:3] if rank == 0 else x.grad[3:], atol=1e-4)
+assert torch.allclose(hvd.allreduce(norm.weight.grad, op=hvd.Sum), whole.weight.grad, atol=1e-3)
+assert torch.allclose(norm.running_mean, whole.running_mean, atol=1e-4)
+assert torch.allclose(norm.running_var, whole.running_var, atol=1e-3)
+norm.eval(), whole.eval()
+assert torch.allclose(norm(mine), (whole(x)[:3] if rank == 0 else whole(x)[3:]), atol=1e-4)
+"""
+    harness.run(2, source, 60)
