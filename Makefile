@@ -1,7 +1,8 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
-# make compare: beside Gloo and the MPIs, with targets.  make wheel, docs: a wheel, the site.  All in .venv, made when first needed.
+# make compare: beside Gloo and the MPIs, with targets.  make wheel, docs: a wheel, the site.
+# All in .venv, made when first needed.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -18,7 +19,7 @@ SOURCES := setup.py pyproject.toml $(shell find system kernels transports collec
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint test-more test-torch-suite test-frameworks test-verbs test-gpu sanitize fuzz compare wheel docs clean
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-verbs test-gpu sanitize fuzz compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -42,10 +43,23 @@ test-torch-suite: $(VENV)/test.stamp
 	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(BIN)/python -m pytest \
 		tests/frameworks/test_torch_suite.py tests/frameworks/test_restarts.py
 
-# Lightning, accelerate and DeepSpeed on hocket; they are large, so `make test` does without.
+# Lightning, accelerate, DeepSpeed, Ray, Dask and Spark (which needs Java) on hocket; they are large, so `make test` does
+# without.
 test-frameworks: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[frameworks]'
 	$(BIN)/python -m pytest tests/frameworks/others
+
+# Horovod's own tests for torch at 2 and 3 ranks: HOROVOD_TESTS is its test/parallel/test_torch.py, which is not here.
+test-horovod-suite: $(VENV)/test.stamp
+	$(BIN)/python tests/frameworks/horovod/suite.py $(HOROVOD_TESTS) -n 2 --again
+	$(BIN)/python tests/frameworks/horovod/suite.py $(HOROVOD_TESTS) -n 3 -k "not prescale"
+
+# Ray's own tests of its collective groups, with hocket's name in place of Gloo's.  They are no part of this repository:
+# RAY_SUITE is the path of python/ray/util/collective/tests in a checkout of ray-project/ray.
+test-ray-suite: $(VENV)/test.stamp
+	$(INSTALL) --editable '.[ray]'
+	$(BIN)/python tests/frameworks/others/ray_suite/driver.py $(RAY_SUITE) --nodes 1
+	$(BIN)/python tests/frameworks/others/ray_suite/driver.py $(RAY_SUITE) --nodes 2
 
 # RDMA verbs, and TCP through a bad network, in a virtual machine that has Soft-RoCE devices: ten minutes where it is
 # emulated.  Debian on x86-64; what the machine lacks (QEMU, the kernel, perftest) is fetched into a cache, never installed.

@@ -8,8 +8,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDERS = [
-    "algorithms", "bench", "collectives", "compression", "conformance", "control", "kernels", "system", "tools",
-    "torch", "transports",
+    "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "horovod", "kernels", "ray",
+    "spark", "system", "tools", "torch", "transports",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(
@@ -47,6 +47,7 @@ EXTENSIONS = [
     "torch.quick",
     "transports.adapter",
     "transports.cuda_ipc.lane",
+    "transports.loopback",
     "transports.mpi.call",
     "transports.mpi.channel",
     "transports.mpi.library",

@@ -13,8 +13,8 @@ from typing import Any
 import hocket
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["api", "launching", "configuration", "torch", "gpu", "mpi", "verbs", "security", "encryption", "compression",
-         "migrating", "tuning", "performance", "architecture", "transports", "reference"]  # fmt: skip
+PAGES = ["api", "launching", "configuration", "torch", "frameworks", "gpu", "mpi", "verbs", "security", "encryption",
+         "compression", "migrating", "tuning", "performance", "architecture", "transports", "reference"]  # fmt: skip
 """In the order of the menu."""
 
 project = "hocket"

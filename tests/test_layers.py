@@ -32,11 +32,17 @@ MAY: dict[str, set[str]] = {
     "conformance": {*HUB, "conformance"},
     "bench": {*HUB, "tools", "bench", "compression"},
     "frameworks/torch": {*HUB, "torch", "compression"},
+    "frameworks/horovod": {*HUB, "horovod", "compression"},
+    "frameworks/ray": {*HUB, "ray"},
+    "frameworks/dask": {*HUB, "dask"},
+    "frameworks/spark": {*HUB, "spark"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {
     "bench/torch_backend.py": "torch",  # the benchmarks of it
     "bench/compression/ddp.py": "torch",
+    "bench/rivals/horovod.py": "horovod",
+    "bench/frameworks/ray_groups.py": "ray",  # the benchmark of it
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte

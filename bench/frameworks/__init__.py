@@ -1,0 +1,1 @@
+"""hocket beside what it replaces in frameworks."""

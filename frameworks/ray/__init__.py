@@ -1,0 +1,30 @@
+"""hocket inside Ray: groups of ray.util.collective, Ray Train, and a function on n actors.
+
+    register.py  the backend's name, in each process
+    group.py     `init_collective_group(..., backend="hocket")`
+    failing.py   hocket's errors, which are RuntimeErrors too, as those of Ray's own groups are
+    tensors.py   NumPy, torch and CuPy arrays in one call
+    train.py     Ray Train: `HocketConfig` for functions that call hocket themselves
+    launch.py    `run(function, n)`: n actors, one rank each
+    store.py     the ranks meet through Ray's key-value store
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hocket.ray.launch import run
+from hocket.ray.register import register
+
+if TYPE_CHECKING:
+    from hocket.ray.group import HocketGroup
+    from hocket.ray.train import HocketConfig
+
+__all__ = ["HocketConfig", "HocketGroup", "register", "run"]
+_LATER = {"HocketConfig": "train", "HocketGroup": "group"}
+"""What is loaded when it is asked for, as Ray loads torch, or the packages of Ray Train, with it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f"hocket.ray.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'hocket.ray' has no attribute {name!r}")
