@@ -223,10 +223,13 @@ class Reporter:
             self.long_waits.look_who_left(engine, waiting, self._stranded)
 
     def give_up(self, error: BaseException) -> None:
-        """This rank fails with `error`: tell the others now, so that none of them waits for it."""
+        """This rank fails with `error`: tell the others now, so that none of them waits for it.
+
+        Collectives that it has finished, they may finish, too.
+        """
         self.raised = True
         if self.broken is None:
-            self._report("error", f"{type(error).__name__}: {error}", self.account())
+            self._report("error", f"{type(error).__name__}: {error}", self.account(), first=self.finished() + 1)
             self.abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
 
 

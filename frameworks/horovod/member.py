@@ -60,6 +60,8 @@ class Member:
         self._numbers, self._last = Numbers(), dict[str, Request]()
         self._orders: collections.deque[Order] = collections.deque()
         """On rank 0: what is still to be carried out."""
+        self._under_way: set[str] = set()
+        """The tensors that a thread is carrying out: it ends them, well or not."""
         self._performing = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._up = _control(comm) if self.size > 1 else None
@@ -165,12 +167,15 @@ class Member:
                 comm.reporter.give_up(error)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing works any more: everything under way ends with `error`."""
+        """Nothing works any more: what waits ends with `error`.
+
+        What is being carried out may still end well: another rank may have finished it before it failed.
+        """
         with self._lock:
             if self.error is None:
                 self.error = error
-            failed = list(self.pending.values()) + ([self._join] if self._join else [])
-            self.pending.clear()
+            ended = [name for name in self.pending if name not in self._under_way]
+            failed = [self.pending.pop(name) for name in ended] + ([self._join] if self._join else [])
             self._join = None
         for each in failed:
             each.finish(None, self.error)
@@ -219,6 +224,7 @@ class Member:
                 while self._orders and not (until is not None and until.done()):
                     self._carry_out(self._orders.popleft())
             except BaseException as error:
+                self._under_way = set()
                 self.fail(error)
                 if not isinstance(error, hocket.Error) or isinstance(error, ArgumentError):
                     self.give_up(error)
@@ -235,22 +241,27 @@ class Member:
             self._noted.set()
             self._wake.put(None)
             return
-        if self.error is not None:
-            return
+        with self._lock:
+            if self.error is not None:
+                return
+            self._under_way = set(order.names)
         if order.what == JOINED:
-            done, self._join = self._join, None
+            with self._lock:
+                done, self._join = self._join, None
             self._joins += 1
             self._named.clear()
             if done is not None:
                 done.finish(order.counts[0])
-            return
-        mine = [self.pending.get(name) for name in order.names]
-        if order.what == FAIL:
-            error = _error(order)
-            for each in mine:
-                self._finish(each, None, error)
-            return
+        elif order.what == FAIL:
+            for name in order.names:
+                self._finish(self.pending.get(name), None, _error(order))
+        else:
+            self._run(order)
+        self._under_way = set()
+
+    def _run(self, order: Order) -> None:
         assert order.what == RUN
+        mine = [self.pending.get(name) for name in order.names]
         for each in mine:
             if each is not None and each.request.name in self._numbers.of:
                 self._last[each.request.name] = each.request

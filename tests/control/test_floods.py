@@ -78,7 +78,7 @@ def test_lanes_open_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
         (tmp_path / "signs" / "over").touch()
         told = [facts(end) for end in run.wait(60)]
     for rank in told:
-        assert rank["opened"] < 1.0, rank
+        assert rank["opened"] < 3.0, rank
         fds, rss = rank["fds"], rank["rss"]
         assert fds[1] < fds[0] + 300 and fds[2] <= fds[0], rank
         assert rss[2] < rss[0] + (16 << 20), rank
@@ -106,4 +106,4 @@ def test_a_rank_joins_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
             time.sleep(0.5)
             (tmp_path / "signs" / "go").touch()
             told = facts(run.wait(60)[1])
-    assert told["joined"] < 1.0
+    assert told["joined"] < 3.0

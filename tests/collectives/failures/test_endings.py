@@ -194,3 +194,25 @@ assert comm.allreduce(np.ones(3))[0] == 2
     with Job(2, source) as job:
         ends = job.wait(30)
     assert [end.code for end in ends] == [0, 0], ends
+
+
+
+FINISHED = START + """
+if rank == 0:
+    comm.broadcast(7 * x)
+    raise ValueError("a bug of rank 0")
+while comm.reporter.verdict is None:
+    time.sleep(0.01)
+assert comm.broadcast(x)[0] == 7
+try:
+    comm.barrier()
+except hocket.PeerLostError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_call_that_the_failed_rank_has_finished_ends_well(transport: str) -> None:
+    with Job(2, FINISHED, env={"HOCKET_TRANSPORT": transport}) as job:
+        ends = job.wait(30)
+    assert "ValueError: a bug of rank 0" in ends[1].out and ends[1].code == 0, ends

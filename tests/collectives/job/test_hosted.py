@@ -52,7 +52,7 @@ def test_jobs_at_once_in_threads_of_a_process(transport: str) -> None:
         jobs = pool.map(lambda store: ranks(3, total, store, transport=transport), stores)
         assert list(jobs) == [[6.0, 6.0, 6.0]] * 4
     left = [thread.name for thread in threading.enumerate() if "hocket" in thread.name and thread.is_alive()]
-    assert left == []
+    assert set(left) <= {"hocket-pool"}  # these wait a while for other work of this process
 
 
 def test_a_secret_that_is_given_is_not_written_down() -> None:

@@ -125,7 +125,7 @@ except hvd.HorovodInternalError as error:
 """
     with harness.Job(3, source) as job:
         ends = job.wait(40)
-    assert [end.code for end in ends] == [0, 1, 0], ends
+    assert [end.code for end in ends] == [0, 1, 0], "\n".join(end.err for end in ends)
     assert "heard" in ends[0].out and "heard" in ends[2].out
 
 
