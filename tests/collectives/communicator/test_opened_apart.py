@@ -9,6 +9,7 @@ import os, time
 import numpy as np, hocket
 comm = hocket.init()
 assert list(comm.world.transports) == ["shm"]
+comm.barrier()  # all have looked before one opens another
 x, y = np.full(4, float(comm.rank)), np.empty(4)
 """
 
