@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from hocket.arguments import seconds
 from hocket.collectives import default
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job.init import config, init
@@ -15,8 +16,15 @@ from hocket.control.store import Store
 from hocket.errors import Error, PeerLostError, TimeoutError
 
 Result = TypeVar("Result")
+MEETING = 60.0
+"""Seconds that the ranks have to meet, if the caller does not say."""
 FAREWELL = 10.0
 """Seconds that a framework's other ranks have, once one has failed, to say what it is to them."""
+
+
+def limit(timeout: float | None) -> float:
+    """Seconds that the ranks of `run(..., timeout=)` have to meet."""
+    return MEETING if timeout is None else seconds(timeout, "timeout", f"{MEETING:g}")
 
 
 def join(rank: int, size: int, store: Store, host: str, timeout: float | None = None, **options: Any) -> Communicator:

@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 
 import distributed
 
-from hocket.arguments import seconds, texts
+from hocket.arguments import texts
 from hocket.collectives.job import hosted
 from hocket.dask.store import join
 from hocket.errors import ArgumentError, PeerLostError
 
 Result = TypeVar("Result")
-START = 60.0
-"""Seconds for all ranks to meet, if the caller does not say."""
 LOOK = 1.0
 """Seconds between two looks at which workers are still there."""
 
@@ -38,7 +36,7 @@ def run(
     """
     if getattr(client, "asynchronous", False):
         raise ArgumentError("the client is asynchronous; pass one made with Client(...), without asynchronous=True")
-    limit = START if timeout is None else seconds(timeout, "timeout", f"{START:g}")
+    limit = hosted.limit(timeout)
     places = sorted(client.nthreads()) if workers is None else texts(workers, "workers")
     if not places or len(set(places)) < len(places):
         raise ArgumentError(f"workers={places}: each rank needs a worker of its own (client.wait_for_workers(n)?)")

@@ -11,14 +11,12 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from hocket.arguments import seconds, whole
+from hocket.arguments import whole
 from hocket.collectives.job import hosted
 from hocket.errors import ArgumentError, TimeoutError
 from hocket.ray.store import join
 
 Result = TypeVar("Result")
-START = 60.0
-"""Seconds for Ray to find room for all ranks, and then for them to meet, if the caller does not say."""
 
 
 class _Rank:
@@ -46,7 +44,7 @@ def run(
     latest, and that rank's error is raised here, as Ray raises a task's.  If an actor dies, so it is with Ray's error
     about it.  Nothing is left behind: no actor, no placement group, no key.  Raises TimeoutError if there is no room.
     """
-    n, limit = whole(n, "n"), START if timeout is None else seconds(timeout, "timeout", f"{START:g}")
+    n, limit = whole(n, "n"), hosted.limit(timeout)
     if n < 1:
         raise ArgumentError(f"n={n} must be at least 1")
     if not ray.is_initialized():

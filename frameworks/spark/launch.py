@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 from pyspark import BarrierTaskContext, cloudpickle
 
-from hocket.arguments import kind, seconds, whole
+from hocket.arguments import kind, whole
 from hocket.collectives.job import hosted
 from hocket.errors import ArgumentError
 from hocket.spark.store import join
-
-START = 60.0
-"""Seconds for the ranks to meet once Spark has started them all, if the caller does not say."""
 
 
 class Ended(NamedTuple):
@@ -48,7 +45,7 @@ def run(
     its traceback as the cause.  If a task's process dies, Spark ends the stage and raises its own error.  It starts
     neither again.  Spark waits until all ranks fit at once, and gives up after ten minutes.
     """
-    limit = START if timeout is None else seconds(timeout, "timeout", f"{START:g}")
+    limit = hosted.limit(timeout)
     rdd, rows = _rdd(where, ranks)
 
     def task(partition: Iterable[Any]) -> Iterator[Ended]:
