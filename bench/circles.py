@@ -4,7 +4,8 @@
 
 Two processes, each bound to a core, write so many bytes into shared memory at once, and read the other's: each time
 behind those of the last time, and from the beginning again when the circle is full.  Prints the median time, by the
-size of the circle.  Where lines come back that the reader's core still holds, the writer must take each from it.
+size of the circle.  Where lines come back that the reader's core still holds, the writer must take each from it; stores
+past the caches need not.  Which is faster depends on how far apart the cores are, so a cache line's time is told, too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from collections.abc import Sequence
 
 import numpy
 
+from hocket.bench.harness.limits import fill, pingpong
 from hocket.collectives.tuning.cases import parse_size
 
 CIRCLES = [1 << n for n in range(17, 26)]
-BLOCKS, TURNS, SPINS = 15, 400, 10**8
+BLOCKS, TURNS, SPINS = 15, 200, 10**8
+ROUNDS = 1000
+"""Of a cache line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,29 +33,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--bytes", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
     nbytes = made.parse_args(argv).bytes
     cores = sorted(os.sched_getaffinity(0))[:2]
-    memory = numpy.frombuffer(mmap.mmap(-1, 2 * CIRCLES[-1] + 4096), numpy.uint8)
-    turns = memory[2 * CIRCLES[-1] :].view(numpy.uint64)[::32]  # each in a line of its own
-    print(f"| circle | us for {nbytes:,} B each way | GB/s |\n|---|---|---|", flush=True)
+    memory = numpy.frombuffer(mmap.mmap(-1, 2 * CIRCLES[-1] + 8192), numpy.uint8)
+    turns = memory[2 * CIRCLES[-1] :][:4096].view(numpy.uint64)[::32]  # each in a line of its own
+    lines = memory[2 * CIRCLES[-1] + 4096 :]
+    print(f"| circle | us for {nbytes:,} B each way | GB/s | past the caches, us | GB/s | a line there and back, us |")
+    print("|" + "---|" * 6, flush=True)
     me = 0 if os.fork() else 1
     os.sched_setaffinity(0, {cores[me % len(cores)]})
     x, out = numpy.ones(nbytes, numpy.uint8), numpy.empty(nbytes, numpy.uint8)
-    turn = 0
+    turn = rounds = 0
+    step = -(-nbytes // 16) * 16
     for circle in CIRCLES:
         mine, theirs = (memory[i * CIRCLES[-1] :][:circle] for i in (me, 1 - me))
-        seconds = []
-        for _ in range(BLOCKS):
+        seconds: list[list[float]] = [[], [], []]
+        for block in range(2 * BLOCKS):
+            past = bool(block % 2)
             begin = time.perf_counter()
             for i in range(TURNS):
-                at = i * nbytes % max(nbytes, circle - circle % nbytes)
-                mine[at : at + nbytes] = x
+                at = i * step % max(step, circle - circle % step)
+                fill(mine[at : at + nbytes], x, past)
                 turn += 1
                 turns[me] = turn
                 _await(turns, 1 - me, turn)
                 out[:] = theirs[at : at + nbytes]
-            seconds.append((time.perf_counter() - begin) / TURNS)
+            seconds[past].append((time.perf_counter() - begin) / TURNS)
+            begin = time.perf_counter()
+            pingpong(lines, me, rounds, ROUNDS)
+            rounds += ROUNDS
+            seconds[2].append((time.perf_counter() - begin) / ROUNDS)
         if me == 0:
-            once = float(numpy.median(seconds))
-            print(f"| {circle >> 10} KiB | {once * 1e6:.1f} | {nbytes / once * 1e-9:.1f} |", flush=True)
+            cached, past_them, line = (float(numpy.median(each)) for each in seconds)
+            rows = [f"{t * 1e6:.1f} | {nbytes / t * 1e-9:.1f}" for t in (cached, past_them)]
+            print(f"| {circle >> 10} KiB | {' | '.join(rows)} | {line * 1e6:.2f} |", flush=True)
     if me == 1:
         os._exit(0)
     os.wait()

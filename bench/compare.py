@@ -20,7 +20,7 @@ from typing import Any
 
 from hocket.bench.harness import machine
 from hocket.bench.harness.measure import Effort, measure
-from hocket.bench.harness.page import HEADER, into_section, line, place, title
+from hocket.bench.harness.page import HEADER, into_section, line, nearest, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
 from hocket.bench.harness.targets import TARGETS, Target
 from hocket.bench.harness.team import Part, Started, Team
@@ -61,9 +61,11 @@ class Machine:
 def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> Iterator[Result]:
     """Every target's result, as they come; those that share a team stand together."""
     with ExitStack() as outer:
-        limits = Started("limits", 2, launchers.limits)
+        limits, apart = (Started("limits", 2, launchers.limits) for _ in range(2))
         outer.callback(limits.close)
-        yield from _pingpong(limits)
+        outer.callback(apart.close)
+        apart.order("prepare", collective="pingpong", size=2, count=1)
+        yield from _pingpong(apart)
         for key in dict.fromkeys(_key(t) for t in targets):
             ranks, transport, buffers = key
             with ExitStack() as stack:
@@ -77,7 +79,7 @@ def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> 
                 for target in targets:
                     if _key(target) == key:
                         extra = [Machine(limits, target)] if target.limit else []
-                        yield _result(target, ours, [*rivals, *extra], effort, plain)
+                        yield _result(target, ours, [*rivals, *extra], effort, plain, apart)
 
 
 def _key(target: Target) -> tuple[int, str, str]:
@@ -99,11 +101,12 @@ def _rival(text: str, ranks: int, transport: str, settings: dict[str, str | None
 
 
 def _result(
-    target: Target, ours: Team, rivals: Sequence[Team], effort: Effort, plain: dict[int, float]
+    target: Target, ours: Team, rivals: Sequence[Team], effort: Effort, plain: dict[int, float], apart: Team
 ) -> Result:  # fmt: skip
     one = case(target.collective, target.ranks, target.nbytes, target.dtype, "sum", 0)
     with _neighbour() if target.busy else nullcontext():
-        (row,) = measure([one], ours, rivals, effort)
+        told = target.ranks == 2 and not target.busy  # with more ranks than cores none is far from all others
+        (row,) = measure([one], ours, rivals, effort, line=(lambda: _line(apart)) if told else None)
         result = Result(target, {"hocket": row.seconds, **row.peers}, row.blocks, row.algorithm)
         teams = [ours, *(team for team in rivals if target.busy and team.name in row.peers)]
         result.slow = {team.name: _p99(team) for team in teams if row.seconds < 1e-3}
@@ -130,12 +133,16 @@ def _neighbour() -> Iterator[None]:
             process.kill()
 
 
-def _pingpong(limits: Team) -> Iterator[Result]:
-    """A cache line to the other core and back: what the times of small messages are made of."""
+def _line(apart: Team, iterations: int = 1) -> float:
+    """Seconds of a cache line to the other core and back."""
     from hocket.bench.rivals.machine import ROUNDS
 
-    limits.order("prepare", collective="pingpong", size=2, count=1)
-    blocks = [max(float(r["seconds"]) for r in limits.order("time", iterations=20)) / ROUNDS for _ in range(7)]
+    return max(float(r["seconds"]) for r in apart.order("time", iterations=iterations)) / ROUNDS
+
+
+def _pingpong(apart: Team) -> Iterator[Result]:
+    """A cache line there and back: what the times of small messages are made of."""
+    blocks = [_line(apart, 20) for _ in range(7)]
     yield Result(Target(2, 64, collective="pingpong"), {"hocket": median(blocks)}, {"limits": blocks}, "")
 
 
@@ -177,8 +184,8 @@ def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]
     print(f"{place(about)}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):
-        print(line(result), flush=True)
         found.append(result)
+        print(line(result, nearest(found)), flush=True)
     short = sum(bool(result.verdicts) for result in found)
     print(f"\n{len(found) - 1} lines, {short} fall short of their target")
     return {**about, "load_after": list(os.getloadavg())}, found

@@ -1,11 +1,11 @@
 """What the machine itself can do, for two processes: a cache line there and back, a socket in both directions at once.
 
 The loops are the plainest ones possible, without hocket's transports.  Only `through` drives a channel of hocket's: one
-thread has both its ends.
+thread has both its ends; and `fill` copies as the shm transport does.
 """
 
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
 from hocket.transports.channel cimport HK_AGAIN, channel_of, hk_call, hk_channel, hk_view
@@ -24,6 +24,27 @@ cdef extern from "sys/socket.h" nogil:
 cdef enum:
     CHUNK = 1 << 18
     LINE = 128
+
+
+cdef extern from "transports/shm/fill.h" nogil:
+    """
+    #ifdef __SSE2__
+    #define fill_past hk_fill_past
+    #else
+    #define fill_past memcpy
+    #endif
+    """
+    void fill_past(char*, const char*, size_t)
+
+
+def fill(unsigned char[::1] slot, const unsigned char[::1] src, bint past):
+    """Copy `src` into a slot, whose address is a multiple of 16, through the caches or `past` them."""
+    if slot.shape[0] < src.shape[0] or <size_t>&slot[0] % 16:
+        raise ValueError("the slot is too small, or begins at no multiple of 16")
+    if past:
+        fill_past(<char*>&slot[0], <const char*>&src[0], src.shape[0])
+    else:
+        memcpy(&slot[0], &src[0], src.shape[0])
 
 
 def pingpong(unsigned char[::1] shared, int rank, unsigned int first, unsigned int rounds):

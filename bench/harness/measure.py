@@ -3,7 +3,8 @@
 All are timed in blocks, one library after the other, several times round (A B A B), so that a machine that slows down
 or speeds up does so for all.  A block is as many calls as fit its share of the time; it is as slow as its slowest
 rank; the median block counts.  Where hocket is loaded in a peer's processes too, its block there comes right before the
-peer's: their ratio does not depend on where either library's processes lie.
+peer's: their ratio does not depend on where either library's processes lie.  `line` tells how far apart the cores are
+then: a hypervisor moves them.
 """
 
 from __future__ import annotations
@@ -39,15 +40,19 @@ def _tell(text: str) -> None:
 
 
 def measure(
-    cases: Sequence[Case], ours: Team, peers: Sequence[Team], effort: Effort, tell: Callable[[str], None] = _tell
-) -> Iterator[Row]:
-    """One row after the other.  A peer that fails is reported once and left out; if ours fails, that is raised."""
+    cases: Sequence[Case], ours: Team, peers: Sequence[Team], effort: Effort, tell: Callable[[str], None] = _tell,
+    line: Callable[[], float] | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """One row after the other.  A peer that fails is reported once and left out; if ours fails, that is raised.
+
+    `line`: seconds that a cache line takes to the other core and back, now.
+    """
     lenient = _Lenient(tell)
     for case in cases:
         able = [team for team in peers if lenient.able(team, _prepare_both, case)]
         chosen = _prepare(ours, case)
         row = Row(case, 0.0, algorithm=chosen.get("algorithm", ""), transport=chosen.get("transport", ""))
-        able = _time(row, ours, able, effort, lenient)
+        able = _time(row, ours, able, effort, lenient, line)
         row.seconds = median(row.blocks[ours.name])
         row.peers = {team.name: median(row.blocks[team.name]) for team in able}
         if effort.check:
@@ -81,6 +86,11 @@ def beside_name(name: str) -> str:
     return f"hocket beside {name}"
 
 
+def line_name(name: str) -> str:
+    """What the times of a cache line before those blocks are called."""
+    return f"line beside {name}"
+
+
 def _prepare_both(team: Team, case: Case) -> None:
     ours = team.beside
     if ours is not None:
@@ -93,13 +103,17 @@ def _prepare(team: Team, case: Case) -> dict[str, str]:
     return reports[0]
 
 
-def _time(row: Row, ours: Team, peers: Sequence[Team], effort: Effort, lenient: _Lenient) -> list[Team]:
+def _time(
+    row: Row, ours: Team, peers: Sequence[Team], effort: Effort, lenient: _Lenient, line: Callable[[], float] | None
+) -> list[Team]:
     """Fill in row.blocks, in turns; returns the peers that came through."""
     counts: dict[str, int] = {}
 
     def turn(team: Team, name: str = "") -> None:
         ours, name = team.beside, name or team.name
         if ours is not None:
+            if line is not None:
+                row.blocks.setdefault(line_name(name), []).append(line())
             turn(ours, beside_name(name))
         if name not in counts:
             counts[name] = _iterations(team, effort)

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness.measure import beside_name
+from hocket.bench.harness.measure import beside_name, line_name
 from hocket.bench.harness.targets import Target
 from hocket.bench.rivals import launchers
+
+FAR = 2.0
+"""Cores are far apart while a cache line takes so many times as long as in the run's quickest block."""
 
 
 @dataclass
@@ -55,6 +58,23 @@ class Result:
             return name, self.seconds[name], ratios[name]
         fastest = self.fastest_mpi
         return (*fastest, self.ours / fastest[1]) if fastest else None
+
+    def by_distance(self, nearest: float) -> list[tuple[float, int]]:
+        """(ratio to `worst_mpi`, blocks) with the cores near each other, then far apart, as far as blocks were so.
+
+        `nearest`: seconds of a cache line in the run's quickest block.
+        """
+        name = self.worst_mpi[0] if self.worst_mpi else ""
+        lines, ours = self.blocks.get(line_name(name), []), self.blocks.get(beside_name(name), [])
+        kinds: list[list[float]] = [[], []]
+        for line, a, b in zip(lines, ours, self.blocks.get(name, []), strict=bool(lines)):
+            kinds[line > FAR * nearest].append(a / b)
+        return [(median(each) if each else 0.0, len(each)) for each in kinds]
+
+    @property
+    def lines(self) -> list[float]:
+        """Every time of a cache line that was taken beside."""
+        return [s for name, seconds in self.blocks.items() if name.startswith(line_name("")) for s in seconds]
 
     @property
     def limit(self) -> float | None:

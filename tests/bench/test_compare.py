@@ -27,7 +27,7 @@ def test_the_better_thread_level_of_the_best_mpi_counts() -> None:
     assert met.fastest_mpi == ("mpich-single", 2e-6) and met.verdicts == []
     missed = result(target, hocket=1.1e-6, mpich=4e-6, **{"mpich-single": 2e-6})
     assert missed.verdicts == ["0.55 x MPI > 0.5"]
-    assert "| 0.55 | 0.5 |" in line(missed) and line(missed).endswith("0.55 x MPI > 0.5 |")
+    assert "| 0.55 |  |  | 0.5 |" in line(missed) and line(missed).endswith("0.55 x MPI > 0.5 |")
 
 
 def test_beside_an_mpi_the_same_processes_count() -> None:
@@ -39,7 +39,17 @@ def test_beside_an_mpi_the_same_processes_count() -> None:
     made = Result(Target(2, 8, mpi=0.6), {"hocket": 1.0, "mpich": 4.0, "openmpi": 10.0}, blocks, "ring")
     made.judge()
     assert made.worst_mpi == ("openmpi", 10.0, 0.9) and made.fastest_mpi == ("mpich", 4.0)
-    assert made.verdicts == ["0.90 x MPI > 0.6"] and "(openmpi) | 0.90 | 0.6 |" in line(made)
+    assert made.verdicts == ["0.90 x MPI > 0.6"] and "(openmpi) | 0.90 |  |  | 0.6 |" in line(made)
+
+
+def test_blocks_are_sorted_by_how_far_apart_the_cores_were() -> None:
+    blocks = {
+        "line beside mpich": [0.10, 0.45, 0.12, 0.11], "mpich": [4.0, 4.0, 4.0, 8.0],
+        "hocket beside mpich": [1.0, 8.0, 2.0, 6.0],
+    }  # fmt: skip
+    made = Result(Target(2, 8), {"hocket": 1.0, "mpich": 4.0}, blocks, "ring")
+    assert made.by_distance(page.nearest([made])) == [(0.5, 3), (2.0, 1)]
+    assert "| 0.50 (3) | 2.00 (1) |" in line(made, page.nearest([made]))
 
 
 def test_what_falls_short_is_said() -> None:
@@ -109,6 +119,7 @@ def test_a_run(only: str, peer: str, tmp_path: Path) -> None:
     assert pingpong.target.collective == "pingpong" and 0.01e-6 < pingpong.ours < 1e-3
     assert {"hocket", "gloo", peer} <= set(row.seconds), done.stderr
     assert len(row.blocks[f"hocket beside {peer}"]) == len(row.blocks[peer]) == 2
+    assert sum(n for _, n in row.by_distance(min(row.lines))) == 2, "each of them near or far"
     assert row.seconds.get("limits", 1) > 10e-6, "a megabyte takes longer than that"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -122,8 +133,8 @@ def test_a_page_has_a_section_for_each_kind_of_cpu(tmp_path: Path) -> None:
         page.into_section(str(path), about, [result(Target(2, 8), hocket=us * 1e-6)])
     text = path.read_text()
     assert [each for each in text.splitlines() if each[:2] in ("# ", "##", "| ") and "| what" not in each] == [
-        "# Measured", "## One", "| allreduce 8 B, 2 ranks | 3.00 |  |  |  |  |  |  |  |  |  |",
-        "## Two", "| allreduce 8 B, 2 ranks | 2.00 |  |  |  |  |  |  |  |  |  |", "## Other costs",
+        "# Measured", "## One", "| allreduce 8 B, 2 ranks | 3.00 |" + "  |" * 11,
+        "## Two", "| allreduce 8 B, 2 ranks | 2.00 |" + "  |" * 11, "## Other costs",
     ]  # fmt: skip
 
 
@@ -143,6 +154,6 @@ def test_readme_says_what_was_measured() -> None:
     said = rows[head + 2 : head + 8]
     measured = [result for path in KEPT for result in read(str(path))[1]]
     cells = [[cell.strip() for cell in line(each).split("|")[1:-1]] for each in measured]
-    lines = [[what, us, mpi, gloo] for what, us, _, _, mpi, _, gloo, *_ in cells]
+    lines = [[what, us, mpi, gloo] for what, us, _, _, mpi, _, _, _, gloo, *_ in cells]
     assert [row for row in said if row not in lines] == []
     assert max(float(row[2]) for row in said) == max(float(row[2]) for row in lines if row[2])
