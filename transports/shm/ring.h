@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "transports/channel.h"
+#include "transports/shm/fill.h"
 
 enum {
     HK_LINES = 64,
@@ -92,6 +93,8 @@ typedef struct hk_shared_slots {
     char *slot; /* `count` of HK_SLOT_BYTES, or NULL: not needed yet */
     uint32_t count, most; /* at most HK_SHARED_SLOTS, more than HK_SMALL_SLOTS */
     uint32_t next, next_small;
+    uint32_t warm; /* from this `next` on a slot has been written before */
+    hk_fill fill;
     int readers[HK_SHARED_SLOTS];               /* how many rings named the slot last time */
     hk_producer **reader[HK_SHARED_SLOTS];      /* which ... */
     uint32_t *until[HK_SHARED_SLOTS];           /* ... and the `released` that frees it */
@@ -114,6 +117,7 @@ struct hk_producer {
     uint32_t next;                /* packets written */
     uint32_t released;            /* as last seen */
     uint32_t ref_until;           /* `released` that gives the caller's memory back */
+    hk_fill fill;
     uint64_t cut, given_back;     /* bytes of the circle, ever */
     uint32_t oldest, newest;      /* which of its slots are in use, in order: by index % HK_LINES ... */
     uint32_t free_at[HK_LINES];   /* ... `released` that gives each back ... */

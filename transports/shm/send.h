@@ -97,7 +97,7 @@ static inline void hk_grow_circle(hk_producer *p) {
 static inline void hk_grow_shared(hk_producer *p, hk_shared_slots *m) {
     if (m->count == m->most || m->next < HK_GROW_AFTER * m->count) return;
     char *more = p->take(p->lane, (size_t)m->most * HK_SLOT_BYTES);
-    if (more != NULL) m->slot = more, m->count = m->most;
+    if (more != NULL) m->slot = more, m->count = m->most, m->warm = m->next + m->count;
     m->most = m->count;
 }
 
@@ -138,7 +138,7 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
     hk_grow_circle(p);
     char *slot = hk_cut_slot(p, len);
     if (slot == NULL) return HK_AGAIN;
-    memcpy(slot, src, len);
+    hk_fill_slot(&p->fill, slot, src, len, p->cut > p->slots_bytes);
     hk_publish_ref(p, tag, length, slot, (uint32_t)len);
     return (long)len;
 }
@@ -184,9 +184,12 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
         s = HK_SMALL_SLOTS + m->next % (m->count - HK_SMALL_SLOTS);
         if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;
     }
-    if (m->slot == NULL && !hk_take_slots(first, &m->slot, (size_t)m->count * HK_SLOT_BYTES)) return HK_FAULT;
+    if (m->slot == NULL) {
+        if (!hk_take_slots(first, &m->slot, (size_t)m->count * HK_SLOT_BYTES)) return HK_FAULT;
+        m->warm = m->next + m->count;
+    }
     char *slot = m->slot + (size_t)s * HK_SLOT_BYTES;
-    memcpy(slot, src, len);
+    hk_fill_slot(&m->fill, slot, src, len, (int32_t)(m->next - m->warm) >= 0);
     for (int i = 0; i < n; i++) {
         hk_producer *p = (hk_producer *)chs[i];
         hk_publish_ref(p, tag, length, slot, (uint32_t)len);

@@ -1,0 +1,36 @@
+"""Slots are filled through the caches or past them, whichever is faster where the cores are now."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import harness
+
+ROOT = Path(__file__).parents[3]
+SOURCE = Path(__file__).parent / "fill_rules.c"
+MANY = """
+    import numpy as np
+    import hocket
+    comm = hocket.init(transport="shm")
+    for step in range(400):
+        for n in (5000, 16384, 70001):
+            x = np.arange(n, dtype=np.float32) % 997 + comm.rank + step
+            comm.allreduce(x)
+            assert np.array_equal(x, (np.arange(n) % 997 + step) * 3 + 3), (step, n)
+    print("right")
+    comm.close()
+"""
+"""More slots than are filled before the other way is tried, to one reader and to all."""
+
+
+def test_the_faster_way_is_found_and_copies_all(tmp_path: Path) -> None:
+    program = tmp_path / "fill_rules"
+    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", f"-I{ROOT}"]
+    subprocess.run(["gcc", *flags, str(SOURCE), "-o", str(program)], check=True, timeout=60)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_results_are_right_whichever_way() -> None:
+    assert harness.run(3, MANY) == ["right\n"] * 3

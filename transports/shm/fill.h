@@ -1,0 +1,71 @@
+/* Filling a slot: through the caches, or past them.
+ *
+ * Cores that share a cache hand a slot over best through it.  Cores that share none (two sockets, two clusters of one)
+ * do not: the writer first has to take each line from the other core's cache.  There, stores past the caches are two to
+ * four times faster, as the reader fetches the lines from memory.  And a hypervisor moves cores between the two.  So
+ * the faster way is measured while bytes move: docs/performance.md has the times of both. */
+#ifndef HK_SHM_FILL_H
+#define HK_SHM_FILL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#include <x86intrin.h>
+#endif
+
+enum {
+    HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
+    HK_FILL_TRY = 256,    /* one slot of so many is filled the other way */
+    HK_FILL_GAIN = 5,     /* so many halves slower must the caches be: the reader has them to thank, too */
+    HK_FILL_LATE = 4      /* a time beyond so many times the usual is an interruption, and counts as that */
+};
+
+/* What one writer has found out.  Costs are cycles for 1 KiB, 0: not known yet. */
+typedef struct hk_fill {
+    uint32_t turn;
+    uint32_t past;    /* is the faster way past the caches? */
+    uint32_t cost[2]; /* of slots through the caches, and past them */
+} hk_fill;
+
+/* A slot has taken `cost`.  The usual way's cost is smoothed.  The other way's is as it was: it cannot look too good. */
+static inline void hk_fill_learn(hk_fill *f, uint32_t past, uint32_t cost) {
+    const uint32_t known = f->cost[past];
+    if (past == f->past && known) {
+        if (cost > HK_FILL_LATE * known) cost = HK_FILL_LATE * known;
+        cost = (3 * known + cost) / 4;
+    }
+    f->cost[past] = cost;
+    f->past = f->cost[1] && 2 * f->cost[0] > HK_FILL_GAIN * f->cost[1];
+}
+
+#ifdef __SSE2__
+/* `dst` is aligned to 16 bytes.  The fence puts the bytes before what says that they are there. */
+static inline void hk_fill_past(char *dst, const char *src, size_t len) {
+    const size_t whole = len & ~(size_t)15;
+    for (size_t i = 0; i < whole; i += 16)
+        _mm_stream_si128((__m128i *)(dst + i), _mm_loadu_si128((const __m128i *)(src + i)));
+    _mm_sfence();
+    memcpy(dst + whole, src + whole, len - whole);
+}
+#endif
+
+/* Copy into a slot.  `warm`: it has been written before, so its pages are there. */
+static inline void hk_fill_slot(hk_fill *f, char *slot, const void *src, size_t len, int warm) {
+#ifdef __SSE2__
+    if (warm && len >= HK_FILL_TIMED) {
+        const uint32_t past = ++f->turn % HK_FILL_TRY ? f->past : !f->past;
+        const uint64_t begin = __rdtsc();
+        past ? hk_fill_past(slot, (const char *)src, len) : (void)memcpy(slot, src, len);
+        const uint64_t each = ((__rdtsc() - begin) << 10) / len;
+        hk_fill_learn(f, past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
+        return;
+    }
+#endif
+    (void)f;
+    (void)warm;
+    memcpy(slot, src, len);
+}
+
+#endif
