@@ -57,6 +57,14 @@ class Layout(NamedTuple):
         return sum(self.groups)
 
 
+class Reads(NamedTuple):
+    """From how many bytes on a rank of the same host reads a message in the sender's memory; None: it never does."""
+
+    moved: int | None
+    """Of one that is only moved."""
+    reduced: int | None
+
+
 class Point(NamedTuple):
     """Seconds of one call, by algorithm."""
 
@@ -71,17 +79,22 @@ class Tuning:
     """Points, of a machine whose ranks share `cores` on each host, and the prices (model.py) that fit them."""
 
     def __init__(
-        self, points: Iterable[Point] = (), cores: int = 1, prices: Mapping[str, tuple[float, ...]] | None = None
-    ) -> None:
-        """`prices`: by transports, and "any" for transports that were not measured together; None: fitted here."""
+        self, points: Iterable[Point] = (), cores: int = 1, prices: Mapping[str, tuple[float, ...]] | None = None,
+        reads: Reads | None = None,
+    ) -> None:  # fmt: skip
+        """`prices`: by transports, and "any" for transports that were not measured together; None: fitted here.
+
+        `reads`: where it was measured.
+        """
+        self.reads = reads
         self.points, self.cores = tuple(sorted(points, key=lambda p: (p.collective, p.layout, p.nbytes))), cores
         self.prices = self._fitted() if prices is None else dict(prices)
 
     def __add__(self, newer: Tuning) -> Tuning:
-        """The points of both; for the same collective and layout only the newer."""
+        """What both hold; for the same collective and layout only the newer points."""
         again = {(p.collective, p.layout) for p in newer.points}
         kept = [p for p in self.points if (p.collective, p.layout) not in again]
-        return Tuning([*kept, *newer.points], newer.cores)
+        return Tuning([*kept, *newer.points], newer.cores, reads=newer.reads or self.reads)
 
     def measured(self, collective: str, layout: Layout, nbytes: int) -> dict[str, float]:
         """Seconds by algorithm, from the points beside `nbytes`; {} if this layout was not measured.
@@ -138,7 +151,8 @@ class Tuning:
         points = [[p.collective, list(p.layout), p.nbytes, {n: float(f"{t:.4g}") for n, t in p.seconds.items()}]
                   for p in self.points]  # fmt: skip
         prices = {transports: [float(f"{x:.4g}") for x in each] for transports, each in self.prices.items()}
-        return json.dumps({"format": FORMAT, "cores": self.cores, "prices": prices, "points": points})
+        found = {"format": FORMAT, "cores": self.cores, "reads": self.reads, "prices": prices, "points": points}
+        return json.dumps(found)
 
     @classmethod
     def read(cls, text: str) -> Tuning:
@@ -148,7 +162,8 @@ class Tuning:
             if found["format"] != FORMAT:
                 raise ValueError(f"it has format {found['format']!r}, not {FORMAT}")
             prices = {str(transports): _prices(each) for transports, each in found["prices"].items()}
-            return cls([_point(*each) for each in found["points"]], _positive(found["cores"]), prices)
+            points, reads = [_point(*each) for each in found["points"]], found.get("reads")
+            return cls(points, _positive(found["cores"]), prices, reads and Reads(*map(_from, reads)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             what = f"{type(why).__name__}: {why}"
             raise ArgumentError(f"this is no tuning ({what}); measure again with `hocket tune`") from None
@@ -165,6 +180,10 @@ def _positive(value: Any) -> int:
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"{value!r} is no count")
     return value
+
+
+def _from(value: Any) -> int | None:
+    return None if value is None else _positive(value)
 
 
 def _prices(values: Sequence[Any]) -> tuple[float, ...]:

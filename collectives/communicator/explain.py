@@ -52,6 +52,7 @@ def explain(
             why = world.refusal(name, member)
             if name != transport:
                 lines.append(f"    not {name}: {why or 'comes after ' + transport}")
+    lines += _reads(comm)
     lines += comm.gpus.words(comm.size)
     lines.append("algorithms (by bytes of the whole vector):")
     for name in COLLECTIVES if collective is None else (collective,):
@@ -74,6 +75,16 @@ def explain(
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
+
+
+def _reads(comm: Communicator) -> list[str]:
+    """From how many bytes messages are read where they lie, if all ranks can."""
+    lane = comm.membership.main.reads
+    if lane is None:
+        return []
+    moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in lane.rule)
+    by = "as hocket tune has measured" if comm.tuning.reads else "by the CPU's maker"
+    return [f"  ranks read messages in the sender's memory {moved}, what they reduce {reduced} ({by})"]
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

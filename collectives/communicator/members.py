@@ -106,6 +106,7 @@ class Members:
         """Take the members' offers for these queues."""
         for i, queue in enumerate(self.queues.values()):
             queue.accept([offer[i] for offer in offers])
+            queue.read_from(self.tuning.reads)
 
     def takes_anyway(self, forced: str) -> bool:
         """Is this the transport between all members anyway, so that it needs no queue of its own?  The same on all."""

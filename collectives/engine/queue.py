@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-from hocket.algorithms.choice.tuning import Layout
+from hocket.algorithms.choice.tuning import Layout, Reads
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
@@ -96,8 +96,8 @@ class Queue:
         self.offers: Sequence[dict[str, Any]] = []
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
-        self._reduces_far = False
-        """Does every member read every other's memory, and reduce it too?  All say the same."""
+        self.reads: Any = None
+        """The lane whose members all read each other's memory, if there is one: the same on all."""
         self._local = {name for name in transports if name is not None and traits[name].local}
         self._opening = [threading.Lock() for _ in transports]
         pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
@@ -152,15 +152,20 @@ class Queue:
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
-        self._reduces_far = any(
-            lane.reduces_far([offer.get(name) for offer in offers])
-            for name, lane in self.lanes.items() if hasattr(lane, "reduces_far")
-        )
+        for name, lane in self.lanes.items():
+            if hasattr(lane, "agree") and lane.agree([offer.get(name) for offer in offers]):
+                self.reads = lane
         self.connect(p for p in range(len(self.transports)) if self.is_local(p))
+
+    def read_from(self, reads: Reads | None) -> None:
+        """By this rule ranks read the sender's memory from now on; None: by the CPU's maker.  On all members alike."""
+        if self.reads is not None:
+            self.reads.read_from(*(self.reads.usual if reads is None else reads))
 
     def segment_of(self, nbytes: int) -> int:
         """Bytes of a pipelined chunk of so long a vector; 0: it runs in one piece."""
-        return 0 if self._reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
+        reduces_far = self.reads is not None and Reads(*self.reads.rule).reduced is not None
+        return 0 if reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

@@ -19,8 +19,9 @@ import numpy
 
 from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Point, Tuning, candidates
-from hocket.collectives.tuning import busy
+from hocket.collectives.tuning import busy, reads
 from hocket.collectives.tuning.cases import COLLECTIVES, call_of, case
+from hocket.collectives.tuning.timing import slowest, turn
 from hocket.errors import ArgumentError
 from hocket.system.cores import usable_cores
 
@@ -63,9 +64,11 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
     cases = [(name, nbytes) for nbytes in sorted(set(sizes), reverse=True) for name in chosen]
     points, start = [], busy.look()
     try:
+        rule = reads.measured(comm) if seconds >= reads.WORTH else None
+        comm.runner.retune(before + Tuning(reads=rule))
         for done, (name, nbytes) in enumerate(cases):
             able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
-            (spent,) = _slowest(comm, [time.monotonic() - start.at])
+            (spent,) = slowest(comm, [time.monotonic() - start.at])
             share = max(LEAST * seconds / len(cases), (seconds - spent) / (len(cases) - done))
             found, real = times(comm, name, nbytes, able, share)
             points.append(Point(name, layout, real, found))
@@ -75,7 +78,7 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
     if disturbed and comm.rank == 0:
         log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)
     cores = int(comm.allreduce(numpy.array([usable_cores()]), "min")[0])
-    return Tuning(points, cores)
+    return Tuning(points, cores, reads=rule)
 
 
 def times(
@@ -95,7 +98,7 @@ def times(
         if spent < seconds / 2:
             seen = _look(comm, collective, names, call, FIRST if small else 1)
             first = [min(each) for each in zip(first, seen, strict=True)]
-            (spent,) = _slowest(comm, [time.monotonic() - begin])
+            (spent,) = slowest(comm, [time.monotonic() - begin])
     best = min(first)
     serious = [i for i, t in enumerate(first) if t < HOPELESS * best or t == best]
     left, warm = max(0.0, seconds - spent), 2 if small else 1
@@ -103,10 +106,12 @@ def times(
     plan = [(names[i], n) for i, n in zip(serious, calls, strict=True)]
     a_turn = sum((warm + n) * first[i] for i, n in zip(serious, calls, strict=True))
     turns = min(TURNS, round(left / a_turn))
-    slowest = [_slowest(comm, [_turn(comm, collective, name, call, n, warm) for name, n in plan]) for _ in range(turns)]
+    each_turn = [
+        slowest(comm, [_turn(comm, collective, name, call, n, warm) for name, n in plan]) for _ in range(turns)
+    ]
     found = dict(zip(names, first, strict=True))
-    if slowest:
-        found |= {names[i]: median(turn[k] for turn in slowest) for k, i in enumerate(serious)}
+    if each_turn:
+        found |= {names[i]: median(each[k] for each in each_turn) for k, i in enumerate(serious)}
     return found, max(1, what.nbytes)
 
 
@@ -122,7 +127,7 @@ def _look(
             start = time.perf_counter()
             for _ in range(n):
                 call()
-            (seconds,) = _slowest(comm, [(time.perf_counter() - start) / n])
+            (seconds,) = slowest(comm, [(time.perf_counter() - start) / n])
             if found and seconds > HOPELESS * WITH_PLAN * min(found):
                 break
         found.append(seconds)
@@ -130,17 +135,6 @@ def _look(
 
 
 def _turn(comm: Communicator, collective: str, name: str, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
-    """Seconds of a call, on this rank; `warm` calls before make the plan and warm the caches."""
+    """Seconds of a call by this algorithm, on this rank."""
     comm.runner.retune(comm.tuning, (collective, name))
-    for _ in range(warm):
-        call()
-    comm.barrier()
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - start) / calls
-
-
-def _slowest(comm: Communicator, seconds: Sequence[float]) -> list[float]:
-    found: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
-    return found
+    return turn(comm, call, calls, warm)

@@ -69,11 +69,9 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
-NEVER = HK_NEVER
-FAR_MOVED, FAR_REDUCED = 1 << 21, NEVER
-if maker() == "GenuineIntel":
-    FAR_MOVED, FAR_REDUCED = HK_BY_REF_MIN, 1 << 20
-"""Bytes of a message from which a peer reads it out of this process's memory; docs/performance.md has the measurements."""
+READS = {"GenuineIntel": (HK_BY_REF_MIN, 1 << 20), "": (1 << 21, None)}
+"""By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
+moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
@@ -103,6 +101,7 @@ cdef class RingLane:
     cdef Window own
     cdef list windows, pids
     cdef readonly int rank, size
+    cdef readonly tuple usual           # the rule of `read_from` where nothing was measured
     cdef readonly size_t offset
     cdef hk_producer* producers
     cdef hk_consumer* consumers
@@ -110,6 +109,7 @@ cdef class RingLane:
     cdef list blocks        # (offset, bytes) of its window that it has
     cdef bint closed
     cdef uint32_t circle
+    cdef uint64_t far_moved, far_reduced
 
     def __cinit__(self, int rank, list windows, list pids=None):
         cdef int i
@@ -117,6 +117,8 @@ cdef class RingLane:
         self.pids = pids or [NO_MEMORY] * self.size
         self.own = windows[rank]
         self.circle = circle(L2, sum(window is not None for window in windows) - 1)
+        self.usual = READS.get(maker(), READS[""])
+        self.read_from(*self.usual)
         self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
@@ -139,11 +141,31 @@ cdef class RingLane:
     def offer(self):
         """What the peers need to know: where this rank's block is, which of them it can read, and whether to reduce too."""
         reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
-        return {"at": self.offset, "reads": reads, "reduces": FAR_REDUCED != NEVER}
+        return {"at": self.offset, "reads": reads, "from": self.rule}
 
-    def reduces_far(self, offers):
-        """Does every member read every other's memory, and reduce it too?  By all members' offers, so all say the same."""
-        return all(said and said["reduces"] and len(said["reads"]) == self.size - 1 for said in offers)
+    def read_from(self, moved, reduced):
+        """Peers read messages of so many bytes out of this process's memory from now on; None: never.
+
+        On all members alike, while none has a call under way.
+        """
+        cdef int i
+        self.far_moved, self.far_reduced = (HK_NEVER if n is None else n for n in (moved, reduced))
+        if self.producers != NULL:
+            for i in range(self.size):
+                self.producers[i].far_moved, self.producers[i].far_reduced = self.far_moved, self.far_reduced
+
+    def agree(self, offers):
+        """Does every member read every other's memory?  Then the first member's rule of `read_from` is everybody's."""
+        everybody = all(said and len(said["reads"]) == self.size - 1 for said in offers)
+        if everybody:
+            self.usual = tuple(offers[0]["from"])
+            self.read_from(*self.usual)
+        return everybody
+
+    @property
+    def rule(self):
+        """What `read_from` was told last."""
+        return _bytes(self.far_moved), _bytes(self.far_reduced)
 
     def open(self, int peer, offer):
         """The channels (to, from) member `peer`."""
@@ -161,7 +183,7 @@ cdef class RingLane:
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
         p.far, p.self = far, os.getpid()
-        p.far_moved, p.far_reduced = FAR_MOVED, FAR_REDUCED
+        p.far_moved, p.far_reduced = self.far_moved, self.far_reduced
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
         p.shared, p.take, p.lane = &self.shared, take, <void*>self
         p.slots_bytes, p.slots_most = HK_FIRST_CIRCLE, self.circle
@@ -202,3 +224,7 @@ cdef class RingLane:
         for i in range(HK_SHARED_SLOTS):
             free(self.shared.reader[i])
             free(self.shared.until[i])
+
+
+cdef _bytes(uint64_t n):
+    return None if n == HK_NEVER else n

@@ -175,7 +175,7 @@ class ShmTransport:
         """For people: how long messages come from there."""
         if self.pids[rank] == NO_MEMORY:
             return "copied twice, as the system does not let this process read that one's memory"
-        return "long messages are read from that process's memory"
+        return "that process's memory can be read"
 
     def lane(self, name: str, index: int, members: Sequence[int]) -> RingLane:
         return RingLane(index, [self.windows[r] for r in members], [self.pids[r] for r in members])

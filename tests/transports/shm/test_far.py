@@ -1,4 +1,4 @@
-"""Blocks are read out of the sender's memory or pass through slots, as the CPU's maker asks, with the same results."""
+"""Blocks are read out of the sender's memory or pass through slots, as was measured, with the same results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hocket.system.cpu import maker
 EITHER = """
     import numpy as np
     from hocket.transports.shm import lane
-    lane.FAR_MOVED, lane.FAR_REDUCED = {moved}, {reduced}
+    lane.READS = {{"": ({moved}, {reduced})}}
     import hocket
     comm = hocket.init(transport="shm")
     for n in (5000, 300_001, 1_200_003, 2_500_000):
@@ -26,9 +26,41 @@ EITHER = """
 """
 
 
-@pytest.mark.parametrize(("moved", "reduced"), [(16385, 1 << 20), (1 << 21, "lane.NEVER")])
+@pytest.mark.parametrize(("moved", "reduced"), [(16385, 1 << 20), (1 << 21, None)])
 def test_either_way(moved: int, reduced: int | str) -> None:
     assert harness.run(3, EITHER.format(moved=moved, reduced=reduced)) == ["right\n"] * 3
+
+
+MEASURED = """
+    import numpy as np
+    import hocket
+    from hocket.algorithms.choice.tuning import Reads, Tuning
+    from hocket.collectives.tuning import reads
+    comm = hocket.init(transport="shm")
+    usual = comm.membership.main.reads.rule
+    n = 1_200_003
+    for rule in (Reads(16385, None), Reads(None, None), Reads(None, 65536), Reads(1 << 20, 1 << 20), None):
+        comm.runner.retune(Tuning(reads=rule))
+        made = comm.split(0)                        # takes the rule of this one
+        for each in (comm, made):
+            assert each.membership.main.reads.rule == (usual if rule is None else rule), rule
+            x = np.arange(n, dtype=np.float32) % 1000 + comm.rank
+            y = each.allgather(x)
+            each.allreduce(x)
+            assert np.array_equal(x, np.arange(n) % 1000 * 2 + 1), rule
+            assert np.array_equal(y, np.concatenate([np.arange(n) % 1000 + r for r in range(2)])), rule
+    reads.SIZES, reads.SECONDS = (32 << 10, 1 << 20), 1e-4
+    found = reads.measured(comm)
+    assert comm.allgather_object(found) == [found] * 2 and comm.tuning.reads is None
+    comm.runner.retune(comm.tuning + Tuning(reads=Reads(1 << 20, None)))
+    print(next(line for line in comm.explain().splitlines() if "sender's memory" in line))
+    comm.close()
+"""
+
+
+def test_a_measured_rule_is_every_ranks() -> None:
+    for out in harness.run(2, MEASURED):
+        assert "memory from 1 MiB on, what they reduce never (as hocket tune has measured)" in out
 
 
 def test_the_maker_is_one_word() -> None:

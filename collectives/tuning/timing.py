@@ -1,0 +1,29 @@
+"""Calls under the stopwatch: all ranks begin together, and a call is as slow as its slowest rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+
+def turn(comm: Communicator, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
+    """Seconds of a call, on this rank; `warm` calls before make the plan and warm the caches."""
+    for _ in range(warm):
+        call()
+    comm.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def slowest(comm: Communicator, seconds: Sequence[float]) -> list[float]:
+    """Of each time, that of the slowest rank; the same on all ranks."""
+    found: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
+    return found
