@@ -30,9 +30,10 @@ def warnings(report: Report) -> Iterator[str]:
     few = [r for r, each in enumerate(report.facts) if (_number(each["what"][FILES]) or FEW_FILES) < FEW_FILES]
     if few:
         yield f"Few files may be open on {ranks(few)}: ulimit -n 1024"
-    crowded = [report.names[host] for host in range(len(report.hosts)) if report.crowded(host)]
+    crowded = [report.names[host] for host in sorted(report.crowded)]
     if crowded:
-        yield f"Ranks outnumber the cores of {listed(crowded)}, so times inside it vary and are not judged"
+        yield (f"Ranks outnumber the cores of {listed(crowded)}, so times vary: inside hosts they are not judged, and "
+               "between hosts only what is 5 times slower is told")  # fmt: skip
     if len(report.hosts) > 1:
         inner = [rank for rank, address in report.addresses.items() if _loopback(address)]
         if inner:

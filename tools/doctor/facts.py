@@ -18,6 +18,7 @@ import hocket
 from hocket.collectives.job.config import PLACE, VARIABLES
 from hocket.kernels.cpu.reduce import features
 from hocket.system.cores import usable_cores
+from hocket.transports.shm.transport import boot_id
 
 Facts = dict[str, Any]
 ADDRESS, MTU = 0x8915, 0x8921
@@ -30,7 +31,7 @@ def collect(environ: Mapping[str, str]) -> Facts:
     Call it before `hocket.init`, which removes HOCKET_SECRET from the environment.
     """
     return {
-        "node": platform.node(), "pid": os.getpid(), "cores": usable_cores(), "load": os.getloadavg()[0],
+        "node": platform.node(), "kernel": boot_id(), "cores": usable_cores(),
         "what": {**_versions(), **variables(environ), **_limits()}, "interfaces": interfaces(),
     }  # fmt: skip
 

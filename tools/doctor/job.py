@@ -124,7 +124,7 @@ def _group(said: list[Any]) -> Group:
 def _measure(comm: Communicator, report: Report, plan: list[list[Pair]], seconds: float, start: float) -> None:
     """Run rounds until the time is over; every rank's report has all links then."""
     slot = min(LONGEST, seconds / len(plan)) if plan else 0.0
-    space = links.room() if comm.size > 1 else None
+    space = links.room()
     found: list[tuple[Pair, links.Link]] = []
     for pairs in plan:
         if comm.allreduce(time.monotonic() - start, "max") > seconds:

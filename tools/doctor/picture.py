@@ -30,7 +30,8 @@ def draw(path: str, report: Report) -> None:
         known = [value for row in rows for value in row if not math.isnan(value)]
         axis.set_facecolor("#dddddd")
         image = axis.imshow(rows, cmap=colors, norm=LogNorm(min(known), max(known)) if known else None)
-        figure.colorbar(image, ax=axis, format=lambda value, _, show=show: show(value))
+        bar = figure.colorbar(image, ax=axis, format=lambda value, _, show=show: show(value))
+        bar.minorformatter = bar.formatter
         axis.set(title=title, xlabel="to rank", ylabel="from rank")
         for ticks, labels in ((axis.set_xticks, axis.set_xticklabels), (axis.set_yticks, axis.set_yticklabels)):
             step = max(1, len(order) // 16)

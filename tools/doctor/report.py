@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 from hocket.tools.doctor.clocks import Offset
 from hocket.tools.doctor.facts import Facts
@@ -46,11 +47,16 @@ class Report:
 
     def inside(self, pair: Pair) -> bool:
         """Are they on one host?"""
-        return self.host_of[pair[0]] == self.host_of[pair[1]]
+        return bool(self.host_of[pair[0]] == self.host_of[pair[1]])
 
-    def crowded(self, host: int) -> bool:
-        """Do ranks outnumber the cores that they may use?  Then times inside the host say little."""
-        return len(self.hosts[host]) > max(self.facts[rank]["cores"] for rank in self.hosts[host])
+    @cached_property
+    def crowded(self) -> frozenset[int]:
+        """Hosts on machines whose ranks outnumber the cores, so that times vary.  (A container is a host.)"""
+        cores: dict[str, list[int]] = {}
+        for each in self.facts:
+            cores.setdefault(each["kernel"], []).append(each["cores"])
+        full = {kernel for kernel, there in cores.items() if len(there) > max(there)}
+        return frozenset(host for host, ranks in enumerate(self.hosts) if self.facts[ranks[0]]["kernel"] in full)
 
 
 def _names(report: Report) -> list[str]:

@@ -15,8 +15,8 @@ from hocket.tools.doctor.report import Report
 from hocket.tools.doctor.rounds import Pair
 from hocket.tools.doctor.units import amount, times
 
-TOO_SLOW = 2.0
-"""A link is suspicious if it takes so many times what is usual for its kind."""
+TOO_SLOW, UNSTEADY = 2.0, 5.0
+"""A link is suspicious if it takes so many times what is usual for its kind; where ranks outnumber the cores."""
 OF_A_HOST = {
     (False, "answers"): "Host {name} answers {times} slower than the others",
     (False, "sends"): "Host {name} sends {times} slower than the others",
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 
 def suspicions(report: Report) -> list[Suspicion]:
     """What is slow, the hosts first."""
-    found = []
+    found: list[Suspicion] = []
     for inside in (False, True):
         pairs = [pair for pair in report.links if report.inside(pair) is inside and not _unsteady(report, pair, inside)]
         for kind in sorted({report.transport(pair) for pair in pairs}):
@@ -64,7 +64,11 @@ def suspicions(report: Report) -> list[Suspicion]:
 
 
 def _unsteady(report: Report, pair: Pair, inside: bool) -> bool:
-    return inside and report.crowded(report.host_of[pair[0]])
+    return inside and report.host_of[pair[0]] in report.crowded
+
+
+def _limit(report: Report) -> float:
+    return UNSTEADY if report.crowded else TOO_SLOW
 
 
 def _costs(report: Report, pairs: list[Pair]) -> tuple[list[Cost], list[Cost]]:
@@ -85,12 +89,13 @@ def _hosts(
     grouped["receives"] = grouped["sends"]
     medians = {aspect: {at: median(c.seconds for c in some) for at, some in each.items()}
                for aspect, each in grouped.items()}  # fmt: skip
+    limit = _limit(report)
     for host, name in enumerate(report.names):
         for (within, aspect), sentence in OF_A_HOST.items():
             end = 1 if aspect == "receives" else 0
             own = {at: seconds for at, seconds in medians[aspect].items() if at[end] == host}
             others = [seconds for at, seconds in medians[aspect].items() if host not in at]
-            if within is not inside or not own or not others or min(own.values()) <= TOO_SLOW * median(others):
+            if within is not inside or not own or not others or min(own.values()) <= limit * median(others):
                 continue
             found, usual = median(own.values()), median(others)
             slow = [c for at in own for c in grouped[aspect][at]]
@@ -109,7 +114,7 @@ def _directions(report: Report, rate: list[Cost], explained: set[tuple[str, int,
         if not back or any(("rate", c.source, c.dest) in explained for c in [*there, *back]):
             continue
         slow, fast = median(c.seconds for c in there), median(c.seconds for c in back)
-        if slow > TOO_SLOW * fast:
+        if slow > _limit(report) * fast:
             explained |= {("rate", c.source, c.dest) for c in there}
             text = f"Host {report.names[a]} sends to host {report.names[b]} {times(slow / fast)} slower than "
             text += f"it receives from there ({_both('sends', slow, fast)})"
@@ -124,7 +129,8 @@ def _links(
     if len(pairs) < 3:
         return
     usual = median(c.seconds for c in costs)
-    slow = [c for c in costs if c.seconds > TOO_SLOW * usual and (_cost(aspect), c.source, c.dest) not in explained]
+    most = _limit(report) * usual
+    slow = [c for c in costs if c.seconds > most and (_cost(aspect), c.source, c.dest) not in explained]
     if aspect == "answers":
         host = report.host_of
         slow = [c for c in slow if (host[c.source], c.source) < (host[c.dest], c.dest)]

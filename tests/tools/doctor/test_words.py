@@ -26,7 +26,8 @@ def report(*sizes: int, cores: int = 64, **changes: Any) -> Report:
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
     what = {"hocket": "1", "CPU": "a processor", "open files (ulimit -n)": "1024"}
     told: list[Any] = [
-        {"node": "abcdefgh"[host], "cores": cores, "what": dict(what), "interfaces": {}} for host in host_of.values()
+        {"node": "abcdefgh"[host], "kernel": host, "cores": cores, "what": dict(what), "interfaces": {}}
+        for host in host_of.values()
     ]
     groups = [
         [("shm", "", (), tuple(r for r in hosts[host_of[me]] if r != me)),
@@ -90,7 +91,20 @@ def test_a_host_that_is_slow_inside() -> None:
     crowded = report(3, 3, 3, cores=2)
     crowded.links = made.links
     assert texts(crowded) == [], "its ranks wait for cores"
-    assert "Ranks outnumber the cores of a, b and c, so times inside it vary and are not judged" in [*warnings(crowded)]
+    (text,) = warnings(crowded)
+    assert text.startswith("Ranks outnumber the cores of a, b and c, so times vary: inside hosts they are not judged")
+
+
+def test_where_times_vary_only_what_is_very_slow_is_told() -> None:
+    made = report(1, 1, 1)
+    for each in made.facts:
+        each |= {"kernel": 0, "cores": 2}  # three containers of one machine
+    made.links |= {(0, 2): Link(2e-4, 3e8, 1e9), (1, 2): Link(2e-4, 1e9, 3e8)}
+    assert texts(made) == []
+    made.links |= {(0, 2): Link(5e-4, 1e9, 1e8), (1, 2): Link(5e-4, 1e9, 1e8)}
+    assert [text.partition(" slower")[0] for text in texts(made)] == [
+        "Host c answers 10 times", "Host c sends 10 times",
+    ]  # fmt: skip
 
 
 def test_two_hosts_with_a_bad_cable() -> None:
