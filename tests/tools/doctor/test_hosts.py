@@ -57,6 +57,25 @@ def test_a_clock_that_is_wrong(tmp_path: pathlib.Path) -> None:
     assert re.search(r"^clock of carl: [+-]\d\.\d+ ms", ends[0].out, re.M), ends[0].out
 
 
+def test_a_rank_that_is_killed_meanwhile(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nfrom hocket.tools.doctor import links\nlinks.follow = lambda *args: os.kill(os.getpid(), 9)\n"
+    )
+    dies = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    with star("anna", "berta", "carl") as made:
+        ends = made.run(DOCTOR, env={1: dies})
+    assert [end.code for end in ends.values()] == [1, -9, 1], ends
+    for rank, name in ((0, "anna"), (2, "carl")):
+        assert f"hocket doctor: rank {rank} on {name}: " in ends[rank].err and "rank 1" in ends[rank].err, ends[rank]
+
+
+def test_no_secret() -> None:
+    with star("anna", "berta") as made:
+        ends = made.run(DOCTOR, env={0: {"HOCKET_SECRET": ""}, 1: {"HOCKET_SECRET": ""}})
+    assert [end.code for end in ends.values()] == [1, 1]
+    assert ends[0].out.startswith("The 2 ranks do not meet: rank 0 of 2") and "set HOCKET_SECRET" in ends[0].out
+
+
 def test_a_host_that_does_not_come() -> None:
     with star("anna", "berta", "carl") as made:
         ends = made.run([*DOCTOR, "--timeout", "4"], absent=[2])
