@@ -50,7 +50,7 @@ def suspicions(report: Report) -> list[Suspicion]:
     """What is slow, the hosts first."""
     found: list[Suspicion] = []
     for inside in (False, True):
-        pairs = [pair for pair in report.links if report.inside(pair) is inside and not _unsteady(report, pair, inside)]
+        pairs = [pair for pair in judged(report) if report.inside(pair) is inside]
         for kind in sorted({report.transport(pair) for pair in pairs}):
             own = [pair for pair in pairs if report.transport(pair) == kind]
             latency, rate = _costs(report, own)
@@ -63,8 +63,9 @@ def suspicions(report: Report) -> list[Suspicion]:
     return found
 
 
-def _unsteady(report: Report, pair: Pair, inside: bool) -> bool:
-    return inside and report.host_of[pair[0]] in report.crowded
+def judged(report: Report) -> list[Pair]:
+    """The links that can be compared: not those inside hosts whose ranks wait for cores."""
+    return [pair for pair in report.links if not (report.inside(pair) and report.host_of[pair[0]] in report.crowded)]
 
 
 def _limit(report: Report) -> float:

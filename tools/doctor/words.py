@@ -8,7 +8,7 @@ from statistics import median
 from hocket.tools.doctor.differences import different, warnings
 from hocket.tools.doctor.matrix import matrices
 from hocket.tools.doctor.report import Group, Report
-from hocket.tools.doctor.suspicion import Suspicion
+from hocket.tools.doctor.suspicion import Suspicion, judged
 from hocket.tools.doctor.units import latency, listed, ranks, rate
 
 FAR = 0.02
@@ -26,7 +26,7 @@ def paragraph(report: Report, suspected: Sequence[Suspicion]) -> str:
     sentences += slow[:MANY]
     if len(slow) > MANY:
         sentences.append(f"{len(slow) - MANY} more links are slow (below)")
-    if report.links and not slow:
+    if judged(report) and not slow:
         sentences.append("No link is much slower than its like")
     sentences += warnings(report)
     names = [name for name, _ in different(report)]

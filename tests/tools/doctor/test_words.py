@@ -91,6 +91,7 @@ def test_a_host_that_is_slow_inside() -> None:
     crowded = report(3, 3, 3, cores=2)
     crowded.links = made.links
     assert texts(crowded) == [], "its ranks wait for cores"
+    assert "No link is much slower" not in words.paragraph(report(3, cores=2), []), "nobody has looked"
     (text,) = warnings(crowded)
     assert text.startswith("Ranks outnumber the cores of a, b and c, so times vary: inside hosts they are not judged")
 
