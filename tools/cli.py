@@ -10,7 +10,7 @@ COMMANDS = {
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
     "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),
-    "doctor": ("hocket.tools.doctor", "what works on this machine, and why the rest does not"),
+    "doctor": ("hocket.tools.doctor.command", "what works on this machine, or (--job) between the ranks of a job"),
 }
 """Word -> the module whose `main(argv)` runs it, and what it does."""
 

@@ -12,6 +12,7 @@ from hocket.arguments import human, whole
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.codecs import AUTO
 from hocket.collectives.calls.codecs import COLLECTIVES as CODED
+from hocket.collectives.communicator.ways import ways
 from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.errors import ArgumentError
 from hocket.system import tls
@@ -42,16 +43,9 @@ def explain(
         by = f"; certificates of {world.config.tls_ca}" if world.config.tls_cert else ""
         lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()}{by})")
     lines.append("transports:")
-    for peer, member in enumerate(comm.members):
-        if peer == comm.rank:
-            continue
-        transport = world.transport(member)
-        detail = getattr(world.transports[transport], "detail", lambda rank: "")(member)
-        lines.append(f"  rank {peer}: {transport}{detail and f' ({detail})'}")
-        for name in [*world.tables, *world.absent]:
-            why = world.refusal(name, member)
-            if name != transport:
-                lines.append(f"    not {name}: {why or 'comes after ' + transport}")
+    for way in ways(comm):
+        lines.append(f"  rank {way.rank}: {way.transport}{way.detail and f' ({way.detail})'}")
+        lines += [f"    not {name}: {why}" for name, why in way.refusals]
     lines += _reads(comm)
     lines += comm.gpus.words(comm.size)
     lines.append("algorithms (by bytes of the whole vector):")

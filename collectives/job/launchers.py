@@ -10,6 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 
+from hocket.collectives.job.pods import Pod, pods
 from hocket.errors import ArgumentError
 
 Environ = Mapping[str, str]
@@ -69,8 +70,30 @@ def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
 
 
 def claims_of(environ: Environ) -> list[Claim]:
-    """What the launchers say; never empty.  ArgumentError if they disagree."""
-    return _agreed([claim for each in LAUNCHERS if (claim := _claim(environ, each))])
+    """What the launchers say, or the systems that number pods; never empty.  ArgumentError if they disagree."""
+    return _agreed(_pods(environ) or [claim for each in LAUNCHERS if (claim := _claim(environ, each))])
+
+
+def completed(environ: Environ) -> Environ:
+    """With RANK, WORLD_SIZE and MASTER_ADDR also where only the system that started the pod says them, in its words."""
+    found = {name: value for pod in _present(environ) for name, value in pod.values.items()}
+    return {**found, **environ} if found else environ
+
+
+def _present(environ: Environ) -> list[Pod]:
+    """Pods' numbers count only where no launcher has started ranks."""
+    return [] if any(_claim(environ, each) for each in LAUNCHERS[:-1]) else [*pods(environ)]
+
+
+def _pods(environ: Environ) -> list[Claim]:
+    found = []
+    for pod in _present(environ):
+        claim = _claim({**environ, **pod.values}, LAUNCHERS[-1])
+        assert claim is not None
+        by = dataclasses.replace(claim.by, name=pod.system)
+        alone = claim.size == 1  # else each is in a pod of its own
+        found.append(dataclasses.replace(claim, by=by, single_host=alone, named=f" ({pod.variables})"))
+    return found
 
 
 def _claim(environ: Environ, by: Launcher) -> Claim | None:

@@ -15,7 +15,7 @@ import re
 import socket
 
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import ALONE, MPI_LAUNCHERS, Claim, Environ, argued, claims_of, integer
+from hocket.collectives.job.launchers import ALONE, MPI_LAUNCHERS, Claim, Environ, argued, claims_of, completed, integer
 from hocket.control.dial import show
 from hocket.control.places import PATH_LIMIT, is_private
 from hocket.control.rendezvous import Meeting
@@ -59,6 +59,7 @@ def detect(
     if (rank is None) != (size is None):
         raise ArgumentError("rank and size go together: give both, or neither to take them from the launcher")
     claims = claims_of(environ) if rank is None or size is None else [argued(environ, rank, size)]
+    environ = completed(environ) if rank is None else environ
     me = claims[0]
     single = next((claim.single_host for claim in claims if claim.single_host is not None), None)
     job = _job(environ, claims, single)

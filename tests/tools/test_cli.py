@@ -9,7 +9,8 @@ import pytest
 
 import hocket
 from hocket.collectives.job.config import VARIABLES
-from hocket.tools import cli, doctor
+from hocket.tools import cli
+from hocket.tools.doctor import machine as doctor
 from hocket.transports import registry
 
 

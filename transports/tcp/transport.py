@@ -95,6 +95,10 @@ class TcpTransport:
         """For people: is it encrypted?"""
         return f"encrypted: TLS 1.3, {tls.CIPHERS[self._ciphers[rank]]}" if self.context.encrypt else ""
 
+    def host_of(self, rank: int) -> str:
+        """The IP address at which that rank listens."""
+        return self._addresses[rank][0]
+
     def _on_peer(self, link: Connection, hello: Hello) -> None:
         if not hello.purpose.startswith(self._purpose):
             log.warning("hocket: closed a connection of rank %d: %s", hello.rank, encryption.DIFFERS)

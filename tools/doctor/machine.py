@@ -1,4 +1,4 @@
-"""`hocket doctor`: what works on this machine, and why the rest does not.
+"""What works on this machine, and why the rest does not.
 
 Every section is a function that yields lines; a line that begins with BAD is something that hocket needs and lacks,
 and makes the exit code 1.  Optional packages are looked up, not imported.
@@ -6,13 +6,12 @@ and makes the exit code 1.  Optional packages are looked up, not imported.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import metadata
 
 from hocket.errors import Error
@@ -55,9 +54,8 @@ PATIENCE = 30.0
 """Seconds for the self-test of one transport, which takes about one."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def examine() -> int:
     """Print everything; 0 if what hocket needs works, else 1."""
-    argparse.ArgumentParser(prog="hocket doctor", description="What works on this machine.").parse_args(argv)
     problems = 0
     for title, section in SECTIONS:
         print(title)
