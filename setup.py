@@ -8,8 +8,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDERS = [
-    "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "horovod", "kernels", "ray",
-    "spark", "system", "tools", "torch", "transports",
+    "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "horovod", "jax", "kernels",
+    "ray", "spark", "system", "tools", "torch", "transports",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(
@@ -38,6 +38,7 @@ EXTENSIONS = [
     "collectives.waiting.progress",
     "collectives.waiting.queued",
     "collectives.waiting.sleep",
+    "jax.handler",
     "kernels.cpu.elias",
     "system.cuda.driver",
     "system.cuda.shared",

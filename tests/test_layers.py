@@ -35,6 +35,7 @@ MAY: dict[str, set[str]] = {
     "frameworks/horovod": {*HUB, "horovod", "compression"},
     "frameworks/ray": {*HUB, "ray"},
     "frameworks/dask": {*HUB, "dask"},
+    "frameworks/jax": {*HUB, "jax"},
     "frameworks/spark": {*HUB, "spark"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
@@ -42,7 +43,8 @@ EXCEPTIONS = {
     "bench/torch_backend.py": "torch",  # the benchmarks of it
     "bench/compression/ddp.py": "torch",
     "bench/rivals/horovod.py": "horovod",
-    "bench/frameworks/ray_groups.py": "ray",  # the benchmark of it
+    "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
+    "bench/frameworks/ray_groups.py": "ray",
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte

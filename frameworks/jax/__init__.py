@@ -1,0 +1,34 @@
+"""hocket inside JAX: collectives in programs that jax.jit compiles for the CPU.
+
+    calls.py         what users call, with the checks of arguments
+    start.py         `init`: where jax.distributed has started the processes, they meet through its key-value store
+    failing.py       `cause`: hocket's own error behind JAX's; what happens at the end of the process
+
+    primitives.py    the calls as primitives of JAX: shapes, vmap, and how each runs on NumPy arrays
+    gradients.py     their derivatives
+    order.py         one ordered effect keeps all calls in program order
+
+    running.py       from a compiled call's text to the function that carries it out
+    handler.pyx      what XLA calls: its buffers become NumPy arrays, without a copy
+    xla_ffi.pxd      the parts of XLA's C interface that this takes
+"""
+
+from hocket.jax.calls import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    recv,
+    reduce,
+    reduce_scatter,
+    send,
+    sendrecv,
+)
+from hocket.jax.failing import cause
+from hocket.jax.start import init
+
+__all__ = [
+    "allgather", "allreduce", "alltoall", "barrier", "broadcast", "cause", "init", "recv", "reduce", "reduce_scatter",
+    "send", "sendrecv",
+]  # fmt: skip
