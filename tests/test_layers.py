@@ -36,6 +36,9 @@ MAY: dict[str, set[str]] = {
     "frameworks/ray": {*HUB, "ray"},
     "frameworks/dask": {*HUB, "dask"},
     "frameworks/spark": {*HUB, "spark"},
+    "frameworks/lightgbm": {*HUB, "lightgbm"},
+    "frameworks/xgboost": {*HUB, "xgboost"},
+    "frameworks/flower": {*HUB, "flower", "compression"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {
@@ -43,6 +46,7 @@ EXCEPTIONS = {
     "bench/compression/ddp.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/ray_groups.py": "ray",  # the benchmark of it
+    "bench/frameworks/lightgbm_training.py": "lightgbm",
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte
