@@ -72,15 +72,16 @@ cdef const char* _scatter(
 ) noexcept with gil:
     cdef unsigned char[::1] blocks
     cdef int32_t length
-    cdef int into, of
+    cdef Py_ssize_t step, into, of
     try:
         network = _network()
         length = lengths[<int>network.rank]
         mine = PyMemoryView_FromMemory(input, input_size, PyBUF_READ)
         blocks = network.exchange(mine, _counts(lengths, n))
+        step = blocks.shape[0] // n
         if length:
             for into, of in network.order:
-                reducer(<char*>&blocks[of * length], <char*>&blocks[into * length], type_size, length)
+                reducer(<char*>&blocks[of * step], <char*>&blocks[into * step], type_size, length)
             memcpy(output, &blocks[0], length)
         return NULL
     except BaseException as error:

@@ -15,6 +15,7 @@ from hocket.errors import ArgumentError
 from hocket.lightgbm.callbacks import addresses, current
 from hocket.lightgbm.halving import pairs
 
+Bytes = npt.NDArray[np.uint8]
 log = logging.getLogger("hocket")
 UNUSED = (
     "rank %d: LightGBM exchanged no histogram, so this rank trained alone, or not at all: give it network.params, and "
@@ -37,7 +38,7 @@ class Network:
         self.sums = 0
         """How many reduce-scatters there were."""
         self._text = b""
-        self._blocks = np.empty(0, np.uint8)
+        self._blocks = [np.empty(0, np.uint8)] * 2
         _begin(self)
         current.network = self
 
@@ -46,19 +47,42 @@ class Network:
         """What LightGBM has to be told to train on all ranks: num_machines, and tree_learner, which may be changed."""
         return {"num_machines": self.size, "tree_learner": "data", "pre_partition": True}
 
+    # Calls without counts find their plan in the communicator's table, 0.4 us; those with counts make it, 70 us (two
+    # ranks of an AMD EPYC).  There is one for each leaf of each tree, so blocks of like length are made equal.
+
     def allgather(self, mine: bytes, counts: list[int], out: memoryview) -> None:
         """For callbacks.pyx: all ranks' blocks, of counts[r] bytes."""
-        self.comm.allgatherv(mine, counts, out)
+        x, result = np.frombuffer(mine, np.uint8), np.frombuffer(out, np.uint8)
+        if min(counts) == max(counts):
+            self.comm.allgather(x, result)
+        else:
+            self.comm.allgatherv(x, counts, result)
 
-    def exchange(self, x: memoryview, counts: list[int]) -> npt.NDArray[np.uint8]:
-        """For callbacks.pyx: block `rank` of all ranks' x.  The memory is that of the last call."""
+    def exchange(self, x: memoryview, counts: list[int]) -> Bytes:
+        """For callbacks.pyx: block `rank` of all ranks' x, each at its part of what is returned.
+
+        The memory is that of the last call.
+        """
         self.sums += 1
-        length = counts[self.rank]
-        if self._blocks.size < length * self.size:
-            self._blocks = np.empty(length * self.size, np.uint8)
-        out = self._blocks[: length * self.size]
-        self.comm.alltoallv(x, counts, [length] * self.size, out)
-        return out
+        flat, most, mine = np.frombuffer(x, np.uint8), max(counts), counts[self.rank]
+        if most * self.size > 2 * sum(counts):  # they differ too much
+            return self.comm.alltoallv(flat, counts, [mine] * self.size, self._memory(1, mine))  # type: ignore[no-any-return]
+        if min(counts) < most:
+            flat = self._padded(flat, counts, most)
+        return self.comm.alltoall(flat, self._memory(1, most))  # type: ignore[no-any-return]
+
+    def _padded(self, flat: Bytes, counts: list[int], most: int) -> Bytes:
+        made, begin = self._memory(0, most), 0
+        for rank, count in enumerate(counts):
+            made[rank * most : rank * most + count] = flat[begin : begin + count]
+            begin += count
+        return made
+
+    def _memory(self, which: int, block: int) -> Bytes:
+        """For a block of each rank."""
+        if self._blocks[which].size < block * self.size:
+            self._blocks[which] = np.zeros(block * self.size, np.uint8)
+        return self._blocks[which][: block * self.size]
 
     def failed(self, error: BaseException) -> bytes:
         """For callbacks.pyx: keep it, and say what LightGBM's error is to tell."""
