@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message
 
+from hocket.compression import decode
 from hocket.errors import ArgumentError
 from hocket.flower import updates
 
@@ -33,7 +34,7 @@ def encoded(method: updates.Method, feedback: bool = True) -> Callable[[Message,
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
         if message.metadata.message_type.partition(".")[0] != "train":
-            return call_next(message, context)  # type: ignore[no-any-return]
+            return call_next(message, context)
         base = dict(_record(message).items())  # the app may change what it was given
         reply: Message = call_next(message, context)
         if not reply.has_content():
@@ -77,4 +78,4 @@ def _difference(after: Array, before: Array, owed: Array | None) -> updates.Floa
 def _lost(update: updates.Floats, packed: Array, method: updates.Method, owed: Array | None) -> Array:
     if not np.isfinite(update).all():
         return owed if owed is not None else Array(np.zeros_like(update))
-    return Array(update - updates.decode(packed.data, method, update.shape))
+    return Array(update - decode(packed.data, method, update.shape))

@@ -64,7 +64,7 @@ class Decoding(Strategy):  # type: ignore[misc]
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)  # type: ignore[no-any-return]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.strategy.aggregate_evaluate(server_round, replies)  # type: ignore[no-any-return]
+        return self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
         self.strategy.summary()

@@ -15,7 +15,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import Error
 
 
-class TrainingError(Error, XGBoostError):
+class TrainingError(Error, XGBoostError):  # type: ignore[misc]
     """XGBoost failed on some ranks; the text has what each of them says."""
 
 
@@ -64,7 +64,8 @@ def communicator(
 
 def _tracker(comm: Communicator, host: str | None, port: int, timeout: int) -> Any:
     """Sorted by task, the workers have comm's ranks."""
-    found = host or comm.world.config.iface or comm.world.session.local_address or "127.0.0.1"
+    here = getattr(comm.world.session, "local_address", None)  # None: no other host has to reach this one
+    found = host or comm.world.config.iface or here or "127.0.0.1"
     tracker = RabitTracker(comm.size, found, port, sortby="task", timeout=timeout)
     tracker.start()
     return tracker

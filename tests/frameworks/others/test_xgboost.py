@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import socket
 import time
@@ -12,10 +13,13 @@ import harness
 import numpy as np
 import pytest
 import xgboost as xgb
+from faulty import facts
+from two_hosts import job_on
 from worlds import path_to, spread
 
 import hocket
 import hocket.xgboost
+from hocket.bench.harness import hosts
 
 ROWS, ROUNDS = 2000, 6
 
@@ -164,3 +168,32 @@ def test_a_rank_is_killed(size: int) -> None:
     assert ends[1].code == -signal.SIGKILL
     others = [end for rank, end in enumerate(ends) if rank != 1]
     assert all(end.out.endswith("ranks (1,)\n") for end in others), ends
+
+
+# --- over two hosts
+
+ON_HOSTS = """
+import test_xgboost
+comm = hocket.init()
+import xgboost.tracker, hocket.xgboost.workers as workers
+class Tracker(xgboost.tracker.RabitTracker):
+    def start(self):
+        super().start()
+        say(listens=self.worker_args()["dmlc_tracker_uri"])
+workers.RabitTracker = Tracker
+model = test_xgboost.train(comm)
+same = len(set(comm.allgather_object(bytes(model.save_raw()))))
+comm.close()
+say(same=same)
+"""
+
+
+@pytest.mark.skipif(hosts.refusal() is not None, reason=str(hosts.refusal()))
+def test_two_hosts(tmp_path: pathlib.Path) -> None:
+    """Network namespaces: rank 0's tracker listens where the other host reaches it, without being told."""
+    source = f"import sys; sys.path.append({os.path.dirname(os.path.abspath(__file__))!r})\n" + ON_HOSTS
+    with hosts.hosts() as names, job_on(names, source, tmp_path) as run:
+        ends = run.wait(60)
+    assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
+    assert [facts(end)["same"] for end in ends] == [1] * 4
+    assert facts(ends[0])["listens"] == hosts.V4[0]
