@@ -43,8 +43,8 @@ test-torch-suite: $(VENV)/test.stamp
 	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(BIN)/python -m pytest \
 		tests/frameworks/test_torch_suite.py tests/frameworks/test_restarts.py
 
-# Lightning, accelerate, DeepSpeed, Ray, Dask, JAX and Spark (which needs Java) on hocket; they are large, so `make test`
-# does without.
+# Lightning, accelerate, DeepSpeed, Ray, Dask, Spark (which needs Java), JAX, LightGBM, XGBoost and Flower on hocket; they
+# are large, so `make test` does without.
 test-frameworks: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[frameworks]'
 	$(BIN)/python -m pytest tests/frameworks/others

@@ -8,8 +8,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDERS = [
-    "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "horovod", "jax", "kernels",
-    "ray", "spark", "system", "tools", "torch", "transports",
+    "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
+    "kernels", "lightgbm", "ray", "spark", "system", "tools", "torch", "transports", "xgboost",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(
@@ -40,6 +40,7 @@ EXTENSIONS = [
     "collectives.waiting.sleep",
     "jax.handler",
     "kernels.cpu.elias",
+    "lightgbm.callbacks",
     "system.cuda.driver",
     "system.cuda.shared",
     "system.exit_code",

@@ -5,6 +5,7 @@
     entries.py       what it keeps for a key
     names.py         the methods by name
     codecs.py        codecs with parameters, for `codec=` too
+    wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
 
 The methods:
     dense.py         all elements, each with fewer bits
@@ -28,9 +29,10 @@ from hocket.compression.names import resolved
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse import NonZero, RandomK, Sparse, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
+from hocket.compression.wire import decode, encode
 
 __all__ = [
     "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Batch", "Coded", "Compressor", "DoubleSqueeze", "Elias", "Int",
     "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign", "Sparse",
-    "Stats", "TernGrad", "Threshold", "TopK", "resolved",
+    "Stats", "TernGrad", "Threshold", "TopK", "decode", "encode", "resolved",
 ]  # fmt: skip

@@ -37,6 +37,9 @@ MAY: dict[str, set[str]] = {
     "frameworks/dask": {*HUB, "dask"},
     "frameworks/jax": {*HUB, "jax"},
     "frameworks/spark": {*HUB, "spark"},
+    "frameworks/lightgbm": {*HUB, "lightgbm"},
+    "frameworks/xgboost": {*HUB, "xgboost"},
+    "frameworks/flower": {*HUB, "flower", "compression"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {
@@ -44,6 +47,7 @@ EXCEPTIONS = {
     "bench/compression/ddp.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
+    "bench/frameworks/lightgbm_training.py": "lightgbm",
     "bench/frameworks/ray_groups.py": "ray",
 }
 FORBIDDEN = {

@@ -1,0 +1,95 @@
+"""`encode` and `decode`: a vector as bytes, for carriers that are not hocket's.  Each vector by itself; no state."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hocket.arguments import human, kind, whole
+from hocket.collectives.communicator import pairs
+from hocket.compression.dense import Coded
+from hocket.compression.dense import decode as floats
+from hocket.compression.method import Array, Method
+from hocket.compression.names import resolved
+from hocket.compression.sparse import Sparse
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import Codec
+from hocket.kernels.cpu import reduce
+
+FLOAT = np.dtype(np.float32)
+
+
+def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
+    """The bytes that stand for x, a float32 array of any shape.
+
+    `method`: a codec of blocks ("int8", "fp8", "int4", "sign", or one that codecs.py makes), or "topk:..." or
+    "threshold:..."; what else a `Compressor` has needs several ranks.  `key`: of the random numbers, where a codec
+    rounds at random; give each call another one.
+
+    Length: that of the codec (docs/compression.md); of top-k 6 bytes for each element that is sent, with fp16 4.  What
+    the bytes lose is x - decode(...): add it to the next x.  Raises ArgumentError: other dtypes and methods.
+
+    >>> from hocket.compression import encode, decode
+    >>> x = np.array([[4, 0.5], [-1, 0]], np.float32)
+    >>> wire = encode(x, "topk:0.5")
+    >>> len(wire), decode(wire, "topk:0.5", (2, 2)).tolist()
+    (12, [[4.0, 0.0], [-1.0, 0.0]])
+    """
+    array = np.ascontiguousarray(x)
+    if array.dtype != FLOAT:
+        raise ArgumentError(f"encode takes float32, got {array.dtype}")
+    flat, found = array.reshape(-1), _alone(method)
+    if isinstance(found, Sparse):
+        indices = found.chosen(flat)
+        return pairs.packed((indices, flat[indices]), 0, found.codec).tobytes()
+    wire = np.empty(_length(found, flat.size), np.uint8)
+    reduce.encode_array(wire, flat, found, whole(key, "key"))
+    return wire.tobytes()
+
+
+def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ...]) -> Array:
+    """The float32 array of this shape that `data` stands for: a new one.
+
+    `data` may come from a stranger: ArgumentError if it is not as long as the method's, or tells of elements that the
+    array does not have.
+    """
+    count = math.prod(shape) if isinstance(shape, tuple) else whole(shape, "shape")
+    found = _alone(method)
+    wire = np.frombuffer(data, np.uint8)
+    if isinstance(found, Sparse):
+        made = _scattered(wire, found, count)
+    else:
+        if wire.size != _length(found, count):
+            wanted = human(_length(found, count))
+            raise ArgumentError(f"{count} floats as {found} are {wanted}, got {human(wire.size)}")
+        made = floats(wire, found, count)
+    return made.reshape(shape)
+
+
+def _scattered(wire: Array, method: Sparse, count: int) -> Array:
+    size = pairs.itemsize(FLOAT, method.codec)
+    if wire.size % size:
+        raise ArgumentError(f"pairs of {method.name} are {size} bytes each, got {human(wire.size)}")
+    indices, values = pairs.unpacked(wire.reshape(-1, size), FLOAT, 0, method.codec)
+    if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
+        raise ArgumentError(f"a pair tells of element {indices[-1]} of {count}")
+    made = np.zeros(count, np.float32)
+    made[indices] = values
+    return made
+
+
+def _alone(method: str | Codec | Method) -> Codec | Sparse:
+    """What one rank can do without the others."""
+    found = resolved(method)
+    if isinstance(found, Coded):
+        return found.codec
+    if isinstance(found, Sparse):
+        return found
+    name = getattr(found, "name", None) or kind(found)
+    raise ArgumentError(f"{name} is a sum of several ranks; codecs of blocks, topk and threshold encode one vector")
+
+
+def _length(codec: Codec, count: int) -> int:
+    return -(-count // codec.block) * codec.itemsize
