@@ -19,7 +19,7 @@ from datetime import timedelta
 import torch, torch.distributed as dist
 from torchft import Manager, Optimizer, DistributedDataParallel
 from hocket.torch.torchft import ProcessGroupHocket
-last = sys.argv[1]                                              # when this file is there, it says how many steps to take
+last = sys.argv[1]                      # when this file is there, it says how many steps to take
 def enough():
     return os.path.exists(last) and manager.current_step() >= int(open(last).read())
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)   # this replica's own
@@ -50,7 +50,7 @@ manager.shutdown(wait=False)
 def replica(lighthouse: str, place: pathlib.Path) -> harness.Job:
     file = place / "replica.py"
     file.write_text(REPLICA)
-    env = {"PYTHONPATH": PATH, "TORCHFT_LIGHTHOUSE": lighthouse}
+    env = {"PYTHONPATH": PATH, "TORCHFT_LIGHTHOUSE": lighthouse, "HOCKET_SECRET": "of all replicas" * 3}
     return harness.Job(1, argv=[sys.executable, str(file), str(place / "last")], env=env)
 
 
