@@ -23,7 +23,7 @@ from hocket.torch.calls import Calls
 from hocket.torch.failing import in_torchs_words
 from hocket.torch.identity import Identity
 from hocket.torch.names import with_aliases
-from hocket.torch.register import DEVICES, NAME
+from hocket.torch.register import NAME, present
 
 
 class Shim:
@@ -106,7 +106,7 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
     def _device_types(self) -> list[torch.device]:
         if self not in dist.distributed_c10d._world.pg_map:
             return []  # being made: torch 2.15 would attach its flight recorder, which needs a compiled backend
-        return [torch.device(name) for name in DEVICES if name == "cpu" or torch.cuda.is_available()]
+        return [torch.device(name) for name in present()]
 
     def _get_backend(self, device: Any) -> Shim:
         return Shim(self)
