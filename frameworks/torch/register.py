@@ -25,8 +25,8 @@ def create(options: Any, _: Any) -> Any:
     from hocket.torch import backend, dynamo, group
 
     dynamo.keep_out()
-    # What of torch looks for a device (ShardedTensor.gather) takes "cuda" where it is named.  Only now, as to ask
-    # for GPUs when torch is imported could keep processes that are forked later from them.
+    # ShardedTensor.gather and others take "cuda" where it is named.  Not when torch is imported: to ask for GPUs then
+    # could keep processes that are forked later from them.
     dist.Backend.backend_capability[NAME] = present()
     others = [name for name in asked_for() if name != NAME]
     if not others:
