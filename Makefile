@@ -19,7 +19,8 @@ SOURCES := setup.py pyproject.toml $(shell find system kernels transports collec
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-verbs test-gpu sanitize fuzz compare wheel docs clean
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files test-torchft-suite \
+	test-verbs test-gpu sanitize fuzz compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -43,8 +44,8 @@ test-torch-suite: $(VENV)/test.stamp
 	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(BIN)/python -m pytest \
 		tests/frameworks/test_torch_suite.py tests/frameworks/test_restarts.py
 
-# Lightning, accelerate, DeepSpeed, Ray, Dask, Spark (which needs Java), JAX, LightGBM, XGBoost and Flower on hocket; they
-# are large, so `make test` does without.
+# Lightning, accelerate, transformers' Trainer, DeepSpeed, torchft, Ray, Dask, Spark (which needs Java), JAX, LightGBM,
+# XGBoost and Flower on hocket; they are large, so `make test` does without.
 test-frameworks: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[frameworks]'
 	$(BIN)/python -m pytest tests/frameworks/others
@@ -53,6 +54,17 @@ test-frameworks: $(VENV)/test.stamp
 test-horovod-suite: $(VENV)/test.stamp
 	$(BIN)/python tests/frameworks/horovod/suite.py $(HOROVOD_TESTS) -n 2 --again
 	$(BIN)/python tests/frameworks/horovod/suite.py $(HOROVOD_TESTS) -n 3 -k "not prescale"
+
+# torch's own files, which are not here, on hocket and on Gloo, compared test by test: TORCH_TESTS is test/distributed of a
+# checkout of pytorch/pytorch.  Half an hour.
+TORCH_FILES = algorithms/test_join.py test_c10d_object_collectives.py optim tensor/parallel pipelining checkpoint
+test-torch-files: $(VENV)/test.stamp
+	$(BIN)/python tests/frameworks/suites/driver.py torch $(addprefix $(TORCH_TESTS)/,$(TORCH_FILES))
+
+# torchft's own tests, which it installs, likewise.
+test-torchft-suite: $(VENV)/test.stamp
+	$(INSTALL) parameterized torchft-nightly
+	$(BIN)/python tests/frameworks/suites/driver.py torchft process_group_test.py local_sgd_test.py --limit 600
 
 # Ray's own tests of its collective groups, with hocket's name in place of Gloo's.  They are no part of this repository:
 # RAY_SUITE is the path of python/ray/util/collective/tests in a checkout of ray-project/ray.

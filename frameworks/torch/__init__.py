@@ -30,6 +30,9 @@ What torch keeps to other backends, or in its own C++:
     sharded.py       FSDP2's reduce-scatter and all-gather, with fewer bits
     monitor.py       monitored_barrier
     dynamo.py        torch.compile does not look into these files
+
+What another library asks for:
+    torchft.py       a group that is made again while training goes on
 """
 
 from hocket.torch.hooks import bf16_compress_hook, compress

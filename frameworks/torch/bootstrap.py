@@ -7,6 +7,7 @@ hocket's, other groups are made from its communicator, by their members alone, w
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -31,16 +32,20 @@ class TorchStore:
 
 def communicator(options: Any) -> Communicator:
     """The members' communicator; its calls wait as long as the group's timeout says."""
-    seconds = options.timeout.total_seconds()
     parent = _parent()
     if parent is None:
-        comm = hocket.init(
-            options.group_rank, options.group_size, store=TorchStore(options.store), timeout=seconds,
-            make_default=False,
-        )  # fmt: skip
-    else:
-        ranks = list(options.global_ranks_in_group) or list(range(parent.size))
-        comm = parent.create_group(ranks, f"{options.group_id}", timeout=seconds)
+        return met(options.store, options.group_rank, options.group_size, options.timeout)
+    seconds = options.timeout.total_seconds()
+    ranks = list(options.global_ranks_in_group) or list(range(parent.size))
+    comm = parent.create_group(ranks, f"{options.group_id}", timeout=seconds)
+    comm.set_timeout(seconds)
+    return comm
+
+
+def met(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
+    """The communicator of ranks that meet through torch's store, whatever groups there are."""
+    seconds = timeout.total_seconds()
+    comm = hocket.init(rank, size, store=TorchStore(store), timeout=seconds, make_default=False)
     comm.set_timeout(seconds)
     return comm
 

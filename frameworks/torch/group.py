@@ -8,6 +8,7 @@ in the backends that it holds; this one holds none, so it answers itself whereve
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ import typing_extensions
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.failures import callsite
 from hocket.torch import functional
-from hocket.torch.bootstrap import communicator
+from hocket.torch.bootstrap import communicator, met
 from hocket.torch.calls import Calls
 from hocket.torch.failing import in_torchs_words
 from hocket.torch.identity import Identity
 from hocket.torch.names import with_aliases
-from hocket.torch.register import DEVICES, NAME
+from hocket.torch.register import NAME, present
 
 
 class Shim:
@@ -58,10 +59,22 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
     comm: Communicator
 
     def __init__(self, options: Any) -> None:
-        _Base.__init__(self, options.group_rank, options.group_size)
-        self._store, self._name, self._desc = options.store, str(options.group_id), "undefined"
+        self._begin(options.store, options.group_rank, options.group_size, str(options.group_id))
         with in_torchs_words():
             self.comm = communicator(options)
+
+    @classmethod
+    def alone(cls, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> ProcessGroupHocket:
+        """A group that torch does not know, of ranks that meet through `store`, whatever other groups there are."""
+        made = cls.__new__(cls)
+        made._begin(store, rank, size, name)
+        with in_torchs_words():
+            made.comm = met(store, rank, size, timeout)
+        return made
+
+    def _begin(self, store: Any, rank: int, size: int, name: str) -> None:
+        _Base.__init__(self, rank, size)
+        self._store, self._name, self._desc = store, name, "undefined"
         functional.complete()
 
     def __del__(self) -> None:
@@ -93,7 +106,7 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
     def _device_types(self) -> list[torch.device]:
         if self not in dist.distributed_c10d._world.pg_map:
             return []  # being made: torch 2.15 would attach its flight recorder, which needs a compiled backend
-        return [torch.device(name) for name in DEVICES if name == "cpu" or torch.cuda.is_available()]
+        return [torch.device(name) for name in present()]
 
     def _get_backend(self, device: Any) -> Shim:
         return Shim(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from hocket.errors import ArgumentError
@@ -24,6 +25,9 @@ def create(options: Any, _: Any) -> Any:
     from hocket.torch import backend, dynamo, group
 
     dynamo.keep_out()
+    # ShardedTensor.gather and others take "cuda" where it is named.  Not when torch is imported: to ask for GPUs then
+    # could keep processes that are forked later from them.
+    dist.Backend.backend_capability[NAME] = present()
     others = [name for name in asked_for() if name != NAME]
     if not others:
         return group.ProcessGroupHocket(options)
@@ -33,6 +37,11 @@ def create(options: Any, _: Any) -> Any:
         f"hocket cannot share a group with {', '.join(others)} before torch 2.14; pass "
         f'"{NAME}" alone, which takes tensors of every device, or make another group for the other backend'
     )
+
+
+def present() -> list[str]:
+    """The kinds of device that there are here."""
+    return [name for name in DEVICES if name == "cpu" or torch.cuda.is_available()]
 
 
 def asked_for() -> list[str]:

@@ -112,3 +112,23 @@ def test_torchs_debug_mode_changes_nothing(tmp_path: pathlib.Path) -> None:
             assert "hocket.errors.MismatchError" in told["kinds"]
             for rank in range(2):
                 assert f"rank {rank} called allreduce(float32[{3 + rank}], op='sum') at rank.py:" in told["text"]
+
+
+SHARDED = """
+start()
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+spec = ChunkShardingSpec(dim=0, placements=[f"rank:{r}/cpu" for r in range(size)])
+x = sharded_tensor.full(spec, (4, 3), 1.0 + rank)
+whole = torch.empty(4, 3) if rank == 0 else None
+x.gather(0, whole)
+if rank == 0:
+    say(got=whole[:, 0].tolist(), devices=dist.Backend.backend_capability["hocket"])
+dist.destroy_process_group()
+"""
+
+
+def test_no_gpu_is_named_where_there_is_none(tmp_path: pathlib.Path) -> None:
+    """torch would gather a ShardedTensor through one."""
+    ends = run(2, SHARDED, tmp_path)
+    assert facts(ends[0]) == {"got": [1, 1, 2, 2], "devices": ["cpu"]}, ends

@@ -1,103 +1,32 @@
 """Frameworks on top of torch.distributed, as their users call them, with hocket below: real processes, CPU only.
 
-Each function below `RANKS` is what two ranks run; it compares numbers with one process that does the whole work.  One
-file, as they share that one process's work.
+Each function below `ranks` is what two ranks run; it compares numbers with one process that does the whole work.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-import socket
 import sys
-import warnings
-from collections.abc import Callable
 from typing import Any
 
-import harness
 import pytest
-from worlds import PATH
-
-SIZE = 2
-RANKS: dict[str, Callable[[], None]] = {}
-"""What ranks run, by name."""
-
-
-def ranks(function: Callable[[], None]) -> Callable[[], None]:
-    RANKS[function.__name__] = function
-    return function
-
-
-# --- one task that everybody learns
-
-
-def network() -> Any:
-    import torch
-
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
-
-
-def data() -> Any:
-    import torch
-
-    made = torch.Generator().manual_seed(7)
-    return torch.utils.data.TensorDataset(torch.randn(32, 8, generator=made), torch.randn(32, 4, generator=made))
-
-
-def loader(rows: int, **options: Any) -> Any:
-    import torch
-
-    return torch.utils.data.DataLoader(data(), batch_size=rows, **options)
-
-
-def loss_of(model: Any, batch: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
-
-
-def sgd(model: Any) -> Any:
-    import torch
-
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
-def adam(model: Any) -> Any:
-    import torch
-
-    return torch.optim.Adam(model.parameters(), lr=0.01)
-
-
-def learned(kind: Any = sgd, rows: int = 8, epochs: int = 2) -> tuple[Any, list[float]]:
-    """One process: the model, and each step's loss."""
-    model, losses = network(), []
-    optimizer = kind(model)
-    for _ in range(epochs):
-        for batch in loader(rows):
-            optimizer.zero_grad()
-            loss = loss_of(model, batch)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return model, losses
-
-
-def same(got: Any, wanted: Any) -> None:
-    """Models with the same parameters."""
-    from torch.testing import assert_close
-
-    assert_close([p.detach() for p in got.parameters()], [p.detach() for p in wanted.parameters()])
-
-
-def on_hocket() -> None:
-    import torch.distributed as dist
-
-    from hocket.torch.group import ProcessGroupHocket
-
-    assert dist.get_backend() == "hocket" and dist.get_world_size() == SIZE
-    assert type(dist.group.WORLD) is ProcessGroupHocket
-
+from learning import (
+    RANKS,
+    SIZE,
+    adam,
+    data,
+    learned,
+    loader,
+    loss_of,
+    main,
+    network,
+    on_hocket,
+    ranks,
+    same,
+    sgd,
+    start,
+)  # fmt: skip
 
 # --- Lightning
 
@@ -172,7 +101,79 @@ def lightning_fabric() -> None:
     fabric.barrier()
 
 
+@ranks
+def lightning_compressed() -> None:
+    """The recipe of docs/frameworks.md: gradients as 8-bit integers, from a callback."""
+    import lightning
+    import torch
+    from lightning.pytorch.strategies import DDPStrategy
+
+    import hocket.torch
+
+    class Learner(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = network()
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return loss_of(self.model, batch)
+
+        def configure_optimizers(self) -> Any:
+            return sgd(self)
+
+        def on_train_start(self) -> None:
+            self.compressor = hocket.torch.compress(self.trainer.strategy.model, "int8")
+
+    learner = Learner()
+    lightning.Trainer(
+        accelerator="cpu", devices=SIZE, strategy=DDPStrategy(process_group_backend="hocket"), max_epochs=2,
+        use_distributed_sampler=False, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False,
+    ).fit(learner, loader(4, sampler=torch.utils.data.DistributedSampler(
+        data(), SIZE, int(os.environ["RANK"]), shuffle=False)))  # fmt: skip
+    on_hocket()
+    nearly(learner, learner.compressor)
+
+
 # --- accelerate
+
+
+@ranks
+def accelerate_compressed() -> None:
+    """The recipe of docs/frameworks.md: gradients as 8-bit integers."""
+    import torch.distributed as dist
+
+    dist.init_process_group("hocket")
+    from accelerate import Accelerator
+
+    import hocket.torch
+
+    accelerator = Accelerator(cpu=True)
+    bare = network()
+    model, optimizer, batches = accelerator.prepare(bare, sgd(bare), loader(4))
+    compressor = hocket.torch.compress(model, "int8")
+    for _ in range(2):
+        for batch in batches:
+            accelerator.backward(loss_of(model, batch))
+            optimizer.step()
+            optimizer.zero_grad()
+    on_hocket()
+    nearly(bare, compressor)
+    accelerator.end_training()
+
+
+def nearly(model: Any, compressor: Any) -> None:
+    """It learned with compressed gradients: the same on all ranks, near what one process learns, but not that."""
+    import torch
+    import torch.distributed as dist
+
+    mine = torch.cat([each.detach().flatten() for each in model.parameters()])
+    everyones = [torch.empty_like(mine) for _ in range(SIZE)]
+    dist.all_gather(everyones, mine)
+    assert all(torch.equal(each, mine) for each in everyones), "ranks have different models"
+    wanted = torch.cat([each.detach().flatten() for each in learned()[0].parameters()])
+    assert 0 < (mine - wanted).abs().max() < 0.05, (mine - wanted).abs().max()
+    assert compressor.state_dict(), "nothing was compressed"
 
 
 @ranks
@@ -320,31 +321,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", RANKS)
 def test_framework(name: str, tmp_path: pathlib.Path, home: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    env = {"PYTHONPATH": PATH, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HOME": home}
-    with harness.Job(SIZE, argv=[sys.executable, __file__, name, str(tmp_path)], env=env) as job:
-        for rank, end in enumerate(job.wait(240)):
-            assert end.code == 0, f"rank {rank} ended with {end.code}:\n{end.err[-6000:]}\n{end.out[-2000:]}"
-            assert f"done {name}" in end.out
-
-
-def main() -> None:
-    """On a rank.  argv: the name, and a directory that the ranks share."""
-    for name in ("RANK", "LOCAL_RANK"):
-        os.environ[name] = os.environ["HOCKET_RANK"]
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        os.environ[name] = os.environ["HOCKET_SIZE"]
-    warnings.simplefilter("ignore")
-    import torch.distributed as dist
-
-    import hocket.torch  # noqa: F401  makes the name known also where no entry point is installed
-
-    RANKS[sys.argv[1]]()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    print(f"done {sys.argv[1]}", flush=True)
+    start(__file__, name, tmp_path, home)
 
 
 if __name__ == "__main__":
