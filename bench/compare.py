@@ -133,8 +133,8 @@ def _neighbour() -> Iterator[None]:
             process.kill()
 
 
-def _line(apart: Team, iterations: int = 1) -> float:
-    """Seconds of a cache line to the other core and back."""
+def _line(apart: Team, iterations: int = 10) -> float:
+    """Seconds of a cache line to the other core and back.  (One iteration may be as short as the ranks start apart.)"""
     from hocket.bench.rivals.machine import ROUNDS
 
     return max(float(r["seconds"]) for r in apart.order("time", iterations=iterations)) / ROUNDS

@@ -77,7 +77,7 @@ def _reads(comm: Communicator) -> list[str]:
     if lane is None:
         return []
     moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in lane.rule)
-    by = "as hocket tune has measured" if comm.tuning.reads else "by the CPU's maker"
+    by = "as hocket tune has measured" if comm.membership.reads else "by the CPU's maker"
     return [f"  ranks read messages in the sender's memory {moved}, what they reduce {reduced} ({by})"]
 
 

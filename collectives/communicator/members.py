@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.algorithms.choice.tuning import Tuning
+from hocket.algorithms.choice.tuning import Reads, Tuning
 from hocket.collectives.calls.shapes import rank_in
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.gpu.gpus import Gpus
@@ -59,6 +59,14 @@ class Members:
         """The queue of collectives over whichever transports reach the members."""
         return self.queues["collectives", None]
 
+    @property
+    def reads(self) -> Reads | None:
+        """By which rule ranks read the sender's memory, where it was measured.
+
+        Where ranks outnumber cores it was not: the order in which the system runs them would decide.
+        """
+        return None if self.world.crowded else self.tuning.reads
+
     def idle(self) -> None:
         """From now on calls here wait for news that may not come for hours: they sleep, and nobody is told of it."""
         self.idles = True
@@ -106,7 +114,7 @@ class Members:
         """Take the members' offers for these queues."""
         for i, queue in enumerate(self.queues.values()):
             queue.accept([offer[i] for offer in offers])
-            queue.read_from(self.tuning.reads)
+            queue.read_from(self.reads)
 
     def takes_anyway(self, forced: str) -> bool:
         """Is this the transport between all members anyway, so that it needs no queue of its own?  The same on all."""

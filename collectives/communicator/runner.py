@@ -166,7 +166,7 @@ class Runner:
         """Choose by this from now on, or use `only` this algorithm of this collective.  On all members alike."""
         self.members.tuning, self.members.only = tuning, only
         for queue in self.members.queues.values():
-            queue.read_from(tuning.reads)
+            queue.read_from(self.members.reads)
             queue.engine.plans.clear()
         self.shortcut.forget()
 
@@ -194,7 +194,7 @@ class Runner:
             offer = queue.offer()
             nothing = alone and all(said is None for said in offer.values())
             queue.accept([offer] * self.size if nothing else self.share(offer, within))
-            queue.read_from(members.tuning.reads)
+            queue.read_from(members.reads)
             members.queues[kind, forced] = queue
         return queue
 

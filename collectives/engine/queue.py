@@ -80,7 +80,7 @@ class Queue:
         home: int, priority: int, helps: bool, groups: tuple[tuple[int, ...], ...], between: tuple[str, str],
         traits: Mapping[str, Traits], concurrent: bool = False, segment: int = 0,
     ) -> None:  # fmt: skip
-        self.name, self.transports, self.lanes = name, transports, lanes
+        self.name, self.transports, self.lanes, self._crowded = name, transports, lanes, crowded
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
@@ -160,7 +160,7 @@ class Queue:
     def read_from(self, reads: Reads | None) -> None:
         """By this rule ranks read the sender's memory from now on; None: by the CPU's maker.  On all members alike."""
         if self.reads is not None:
-            self.reads.read_from(*(self.reads.usual if reads is None else reads))
+            self.reads.read_from(*(self.reads.usual[self._crowded] if reads is None else reads))
 
     def segment_of(self, nbytes: int) -> int:
         """Bytes of a pipelined chunk of so long a vector; 0: it runs in one piece."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from hocket.algorithms.choice.tuning import Reads, Tuning
+from hocket.algorithms.choice.tuning import Reads
 from hocket.collectives.tuning.cases import call_of, case
 from hocket.collectives.tuning.timing import slowest, turn
 
@@ -50,14 +50,14 @@ def _first(comm: Communicator, collective: str, name: str) -> int | None:
     """The least size from which on reading is faster."""
     least = NEVER
     for nbytes in reversed(SIZES):
-        with_slots, by_reading = _times(comm, collective, name, nbytes)
+        with_slots, by_reading = times(comm, collective, name, nbytes)
         if by_reading > GAIN * with_slots:
             break
         least = nbytes
     return least
 
 
-def _times(comm: Communicator, collective: str, name: str, nbytes: int) -> tuple[float, float]:
+def times(comm: Communicator, collective: str, name: str, nbytes: int) -> tuple[float, float]:
     """Seconds of a call whose messages have so many bytes: through slots, and by reading."""
     what = case(collective, comm.size, nbytes * comm.size, "float32", "sum", 0)
     given, result = (numpy.zeros(what.elements(which), numpy.float32) if which else None for which in what.kind[1:3])
@@ -71,6 +71,6 @@ def _times(comm: Communicator, collective: str, name: str, nbytes: int) -> tuple
 
 
 def _turn(comm: Communicator, rule: Reads, call: Callable[[], object], calls: int) -> float:
-    tuning = Tuning(comm.tuning.points, comm.tuning.cores, comm.tuning.prices, rule)
-    comm.runner.retune(tuning)
+    comm.runner.retune(comm.tuning)  # plans depend on the rule
+    comm.membership.main.read_from(rule)
     return turn(comm, call, calls)

@@ -15,11 +15,12 @@ RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
     ("command", "heads"),
     [
         ([sys.executable, "-m", "hocket.bench.circles", "--bytes", "4K"], ["| 128 KiB |", "| 32768 KiB |"]),
+        ([*RUN, "-m", "hocket.bench.reading"], ["| 32 KiB |", "| 16 MiB |"]),
         ([*RUN, "-m", "hocket.bench.awaited"], ["| wait |", "| await, 20 at once |", "| torch future |"]),
         ([*RUN, "-m", "hocket.bench.lanes", "--large", "4M"], ["| alone |", "| on a lane |", "| without lanes |"]),
         ([sys.executable, "-m", "hocket.bench.starts", "--jobs", "1"], ["| jobs |", "| 1 |"]),
     ],
-    ids=["circles", "awaited", "lanes", "starts"],
+    ids=["circles", "reading", "awaited", "lanes", "starts"],
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_a_question(command: list[str], heads: list[str]) -> None:

@@ -5,16 +5,17 @@ from hocket.transports.shm.window import Window
 NO_MEMORY: int
 SLOT: int
 EAGER: int
-READS: dict[str, tuple[int, int | None]]
+Rule = tuple[int | None, int | None]
+READS: dict[str, tuple[Rule, Rule]]
 
 class RingLane:
     rank: int
     size: int
     offset: int
-    usual: tuple[int, int | None]
+    usual: tuple[Rule, Rule]
     def __init__(self, rank: int, windows: list[Window | None], pids: list[int] | None = None) -> None: ...
     @property
-    def rule(self) -> tuple[int | None, int | None]: ...
+    def rule(self) -> Rule: ...
     def offer(self) -> dict[str, Any]: ...
     def read_from(self, moved: int | None, reduced: int | None) -> None: ...
     def agree(self, offers: list[dict[str, Any] | None]) -> bool: ...

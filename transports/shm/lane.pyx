@@ -69,9 +69,11 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
-READS = {"GenuineIntel": (HK_BY_REF_MIN, 1 << 20), "": (1 << 21, None)}
+INTEL = HK_BY_REF_MIN, 1 << 20
+READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None), (1 << 21, None))}
 """By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
-moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does."""
+moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does.  First
+where each rank has a core; then where ranks outnumber cores, so that one copy instead of two is what counts."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
@@ -101,7 +103,7 @@ cdef class RingLane:
     cdef Window own
     cdef list windows, pids
     cdef readonly int rank, size
-    cdef readonly tuple usual           # the rule of `read_from` where nothing was measured
+    cdef readonly tuple usual           # the rules of `read_from` where nothing was measured, as in READS
     cdef readonly size_t offset
     cdef hk_producer* producers
     cdef hk_consumer* consumers
@@ -118,7 +120,7 @@ cdef class RingLane:
         self.own = windows[rank]
         self.circle = circle(L2, sum(window is not None for window in windows) - 1)
         self.usual = READS.get(maker(), READS[""])
-        self.read_from(*self.usual)
+        self.read_from(*self.usual[0])
         self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
@@ -141,7 +143,7 @@ cdef class RingLane:
     def offer(self):
         """What the peers need to know: where this rank's block is, which of them it can read, and whether to reduce too."""
         reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
-        return {"at": self.offset, "reads": reads, "from": self.rule}
+        return {"at": self.offset, "reads": reads, "from": self.usual}
 
     def read_from(self, moved, reduced):
         """Peers read messages of so many bytes out of this process's memory from now on; None: never.
@@ -155,11 +157,10 @@ cdef class RingLane:
                 self.producers[i].far_moved, self.producers[i].far_reduced = self.far_moved, self.far_reduced
 
     def agree(self, offers):
-        """Does every member read every other's memory?  Then the first member's rule of `read_from` is everybody's."""
+        """Does every member read every other's memory?  Then the first member's rules are everybody's."""
         everybody = all(said and len(said["reads"]) == self.size - 1 for said in offers)
         if everybody:
-            self.usual = tuple(offers[0]["from"])
-            self.read_from(*self.usual)
+            self.usual = tuple(map(tuple, offers[0]["from"]))
         return everybody
 
     @property

@@ -10,7 +10,7 @@ from hocket.system.cpu import maker
 EITHER = """
     import numpy as np
     from hocket.transports.shm import lane
-    lane.READS = {{"": ({moved}, {reduced})}}
+    lane.READS = {{"": (({moved}, {reduced}),) * 2}}
     import hocket
     comm = hocket.init(transport="shm")
     for n in (5000, 300_001, 1_200_003, 2_500_000):
