@@ -41,7 +41,7 @@ def test_lengths_are_those_of_the_page() -> None:
     assert len(encode(x, "topk:0.01")) == 60_000 and len(encode(x, "topk:0.01:fp16")) == 40_000
 
 
-@pytest.mark.parametrize("method", SPARSE, ids=str)
+@pytest.mark.parametrize("method", SPARSE, ids=lambda method: getattr(method, "name", str(method)))
 def test_sparse(method: Any) -> None:
     x = vector(20, 50)
     made = decode(encode(x, method), method, x.shape)
