@@ -43,7 +43,7 @@ MAY: dict[str, set[str]] = {
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {
-    "bench/torch_backend.py": "torch",  # the benchmarks of it
+    "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
     "bench/compression/ddp.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them

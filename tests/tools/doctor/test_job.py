@@ -36,7 +36,7 @@ def test_the_answer_comes_first_and_from_rank_0_alone() -> None:
     assert done.returncode == 0, done.stderr
     said = paragraph(done.stdout)
     assert said.startswith("2 ranks on 1 host. All reach each other: inside hosts over shm. Inside hosts a short ")
-    assert re.search(r"takes [\d.]+ us and bytes move at [\d.]+ [GM]B/s \(medians\)", said)
+    assert re.search(r"takes [\d.]+ [um]s and bytes move at [\d.]+ [GM]B/s \(medians\)", said)
     assert "Versions, processors, variables and limits are the same on all ranks." in said
     assert done.stdout.count("ranks on 1 host") == 1
     assert "ranks 0-1 to each other: shm" in done.stdout and "    not verbs, tcp, mpi: not opened" in done.stdout

@@ -1,6 +1,6 @@
 """hocket beside Gloo under torch.distributed: single calls, and steps of training.
 
-    python -m hocket.bench.torch_backend [--ranks 1,2,4] [--page docs/performance.md]
+    python -m hocket.bench.frameworks.torch_backend [--ranks 1,2,4] [--page docs/performance.md]
 
 Both backends are groups of the same processes, and take turns (A B A B ...).  `comm` of a training step is how much
 longer it takes than the same step without communication (DDP with a hook that does nothing, FSDP2 on a group of one
@@ -28,7 +28,7 @@ from hocket.bench.harness.ranks import findings
 from hocket.bench.harness.table import micro
 from hocket.errors import ArgumentError
 
-BEGIN = "<!-- hocket.bench.torch_backend -->"
+BEGIN = "<!-- hocket.bench.frameworks.torch_backend -->"
 CALLS = ((16 * 4, 2000, 40), (1 << 20, 50, 8), (64 << 20, 2, 2))
 """Bytes, calls in a block with hocket, and with Gloo."""
 BLOCKS, STEPS = 7, 7
@@ -47,7 +47,7 @@ def run(ranks: int) -> list[dict[str, Any]]:
         env = {
             **os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PLACE": place, "GLOO_SOCKET_IFNAME": "lo"
         }  # fmt: skip
-        words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.torch_backend", "rank"]
+        words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.frameworks.torch_backend", "rank"]
         return findings([(words, {**env, "RANK": str(rank)}) for rank in range(ranks)], "torch_backend", PATIENCE)
 
 
@@ -215,7 +215,8 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m hocket.bench.torch_backend", description=__doc__.split("\n")[0])
+    prog = "python -m hocket.bench.frameworks.torch_backend"
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", default="1,2,4", metavar="N,...", help="(1,2,4)")
     parser.add_argument("--page", metavar="FILE", help=f"put the table into this file, behind {BEGIN}")
     options = parser.parse_args(argv)
