@@ -61,8 +61,9 @@ class Machine:
 def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> Iterator[Result]:
     """Every target's result, as they come; those that share a team stand together."""
     with ExitStack() as outer:
-        limits, apart = (Started("limits", 2, launchers.limits) for _ in range(2))
+        limits = Started("limits", 2, launchers.limits)
         outer.callback(limits.close)
+        apart = Started("limits", 2, launchers.limits)
         outer.callback(apart.close)
         apart.order("prepare", collective="pingpong", size=2, count=1)
         yield from _pingpong(apart)
@@ -134,7 +135,10 @@ def _neighbour() -> Iterator[None]:
 
 
 def _line(apart: Team, iterations: int = 10) -> float:
-    """Seconds of a cache line to the other core and back.  (One iteration may be as short as the ranks start apart.)"""
+    """Seconds of a cache line to the other core and back.
+
+    One iteration would be as short as the time by which one rank starts later than the other.
+    """
     from hocket.bench.rivals.machine import ROUNDS
 
     return max(float(r["seconds"]) for r in apart.order("time", iterations=iterations)) / ROUNDS

@@ -23,7 +23,7 @@ TURNS = 3
 
 def main() -> int:
     comm = hocket.init()
-    if comm.membership.main.reads is None:
+    if comm.membership.main.readable is None:
         raise hocket.ArgumentError("all ranks must be on one host, and be able to read each other's memory")
     if comm.rank == 0:
         print("| a message | " + " | ".join(f"{name}: slots | reading" for name in KINDS) + " |")

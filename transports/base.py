@@ -104,7 +104,9 @@ class Lane(Protocol):
     replaces to end the wait (a timeout, another rank's failure) by raising.  And
     `pin(address, nbytes, owner)`, told of arrays of at least `pin_from` bytes before they travel, so that they need not
     be copied.  And `unopened() -> list[int]`: members that have opened their channels to this rank, and may have sent,
-    while this rank has opened none to them; without it what they sent is not noticed when the job ends.
+    while this rank has opened none to them; without it what they sent is not noticed when the job ends.  And
+    `agree(offers)`, where members may read each other's memory: True if all can; then `usual` is the rules and
+    `read_from` takes another one (shm/lane.pyx has them).
     """
 
     def offer(self) -> Any:
@@ -133,6 +135,7 @@ class Transport(Protocol):
 
     It may have `traits: Traits`, the same on every rank that has it; without, its channels are taken for streams.
     It may have a `detail(rank) -> str`: what a user may want to know of the way to that rank, for `comm.explain()`;
+    a `host_of(rank) -> str`: the IP address at which that rank is reached, for `hocket doctor --job`;
     and a static `missing(context) -> str | None`: why it cannot work in this job, though this machine can do it.
     """
 

@@ -73,7 +73,7 @@ def explain(
 
 def _reads(comm: Communicator) -> list[str]:
     """From how many bytes messages are read where they lie, if all ranks can."""
-    lane = comm.membership.main.reads
+    lane = comm.membership.main.readable
     if lane is None:
         return []
     moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in lane.rule)

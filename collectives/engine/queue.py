@@ -96,8 +96,8 @@ class Queue:
         self.offers: Sequence[dict[str, Any]] = []
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
-        self.reads: Any = None
-        """The lane whose members all read each other's memory, if there is one: the same on all."""
+        self.readable: Any = None
+        """The lane whose members can all read each other's memory, if there is one: the same on all."""
         self._local = {name for name in transports if name is not None and traits[name].local}
         self._opening = [threading.Lock() for _ in transports]
         pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
@@ -154,17 +154,17 @@ class Queue:
         self.offers = offers
         for name, lane in self.lanes.items():
             if hasattr(lane, "agree") and lane.agree([offer.get(name) for offer in offers]):
-                self.reads = lane
+                self.readable = lane
         self.connect(p for p in range(len(self.transports)) if self.is_local(p))
 
     def read_from(self, reads: Reads | None) -> None:
         """By this rule ranks read the sender's memory from now on; None: by the CPU's maker.  On all members alike."""
-        if self.reads is not None:
-            self.reads.read_from(*(self.reads.usual[self._crowded] if reads is None else reads))
+        if self.readable is not None:
+            self.readable.read_from(*(self.readable.usual[self._crowded] if reads is None else reads))
 
     def segment_of(self, nbytes: int) -> int:
         """Bytes of a pipelined chunk of so long a vector; 0: it runs in one piece."""
-        reduces_far = self.reads is not None and Reads(*self.reads.rule).reduced is not None
+        reduces_far = self.readable is not None and Reads(*self.readable.rule).reduced is not None
         return 0 if reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
 
     def is_local(self, peer: int) -> bool:

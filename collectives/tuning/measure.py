@@ -65,7 +65,8 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
     points, start = [], busy.look()
     try:
         rule = reads.measured(comm) if seconds >= reads.WORTH else None
-        comm.runner.retune(before + Tuning(reads=rule))
+        if rule is not None:
+            comm.runner.retune(before + Tuning(cores=before.cores, reads=rule))
         for done, (name, nbytes) in enumerate(cases):
             able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
             (spent,) = slowest(comm, [time.monotonic() - start.at])

@@ -26,7 +26,7 @@ def encoded(method: updates.Method, feedback: bool = True) -> Callable[[Message,
     The arrays of a reply (one ArrayRecord, with the keys, shapes and dtypes of the one that came) are replaced by their
     differences to those that came, encoded; float32 ones, others go as they are.  `feedback`: what the encoding loses
     is kept in the client's state, `Context.state`, and added to the next round's difference.  It is as long as the
-    model.  A reply that is not finite is sent as it is, as NaN, and nothing is kept of it.
+    model.  Where an array of a reply is not finite, NaN goes in its place, and what is owed stays as it was.
 
     Raises ArgumentError for another method, and for a reply with other arrays.
     """

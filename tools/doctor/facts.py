@@ -16,6 +16,7 @@ import numpy
 
 import hocket
 from hocket.collectives.job.config import PLACE, VARIABLES
+from hocket.collectives.tuning.cache import processor
 from hocket.kernels.cpu.reduce import features
 from hocket.system.cores import usable_cores
 from hocket.transports.shm.transport import boot_id
@@ -39,16 +40,8 @@ def collect(environ: Mapping[str, str]) -> Facts:
 def _versions() -> dict[str, str]:
     return {
         "hocket": hocket.__version__, "Python": platform.python_version(), "NumPy": numpy.__version__,
-        "kernels": features(), "CPU": _cpu(), "usable cores": str(usable_cores()),
+        "kernels": features(), "CPU": processor(), "usable cores": str(usable_cores()),
     }  # fmt: skip
-
-
-def _cpu() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
 import textwrap
 import time
 from typing import Any
-
-import numpy as np
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -32,6 +29,8 @@ AGAIN = 0.25
 PATIENCE = 30.0
 """Seconds that a call may wait: all ranks are there, and little is sent."""
 WIDTH = 100
+WITHIN = "hocket doctor"
+"""What texts call it.  Ranks share JSON: HOCKET_OBJECTS=0 forbids objects, and a doctor unpickles nothing."""
 
 
 def examine(seconds: float, timeout: float, plot: str | None) -> int:
@@ -105,7 +104,7 @@ def _said(comm: Communicator, mine: dict[str, Any]) -> Report:
         if way.address:
             addresses[way.rank] = way.address
     mine |= {"host": comm.host, "groups": [[*what, peers] for what, peers in groups.items()], "addresses": addresses}
-    facts = share(comm, mine)
+    facts = comm.runner.share(mine, WITHIN)
     hosts: dict[int, list[int]] = {}
     for rank, each in enumerate(facts):
         hosts.setdefault(each["host"], []).append(rank)
@@ -134,18 +133,10 @@ def _measure(comm: Communicator, report: Report, plan: list[list[Pair]], seconds
                 found.append(((a, b), links.lead(comm, b, slot, space)))
             elif comm.rank == b:
                 links.follow(comm, a, space)
-    for some in share(comm, found):
+    for some in comm.runner.share(found, WITHIN):
         for (a, b), link in some:
             made = links.Link(*link)
             report.links[a, b] = made.better(report.links.get((a, b), made))
-
-
-def share(comm: Communicator, value: Any) -> list[Any]:
-    """All ranks' values, as JSON: HOCKET_OBJECTS=0 forbids objects, and a doctor unpickles nothing."""
-    data = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    counts = comm.allgather(np.array([len(data)])).tolist()
-    whole, ends = comm.allgatherv(data, counts).tobytes(), np.cumsum(counts).tolist()
-    return [json.loads(whole[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
 def _print(report: Report, suspected: list[Suspicion], cost: str) -> None:

@@ -18,8 +18,8 @@
 enum {
     HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
     HK_FILL_TRY = 256,    /* one slot of so many is filled the other way */
-    HK_FILL_GAIN = 5,     /* so many halves slower must the caches be: the reader has them to thank, too */
-    HK_FILL_LATE = 4      /* a time beyond so many times the usual is an interruption, and counts as that */
+    HK_FILL_GAIN = 5,     /* half as many times as long must the caches take: through them the reader is faster, too */
+    HK_FILL_LATE = 4      /* a slot that takes longer than so many times the usual was interrupted: no more than that counts */
 };
 
 /* What one writer has found out.  Costs are cycles for 1 KiB, 0: not known yet. */
@@ -29,7 +29,8 @@ typedef struct hk_fill {
     uint32_t cost[2]; /* of slots through the caches, and past them */
 } hk_fill;
 
-/* A slot has taken `cost`.  The usual way's cost is smoothed.  The other way's is as it was: it cannot look too good. */
+/* A slot has taken `cost`.  The usual way's cost is smoothed.  The other way's needs no smoothing: an
+ * interruption can only make it look worse. */
 static inline void hk_fill_learn(hk_fill *f, uint32_t past, uint32_t cost) {
     const uint32_t known = f->cost[past];
     if (past == f->past && known) {

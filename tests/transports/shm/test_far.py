@@ -37,13 +37,13 @@ MEASURED = """
     from hocket.algorithms.choice.tuning import Reads, Tuning
     from hocket.collectives.tuning import reads
     comm = hocket.init(transport="shm")
-    usual = comm.membership.main.reads.rule
+    usual = comm.membership.main.readable.rule
     n = 1_200_003
     for rule in (Reads(16385, None), Reads(None, None), Reads(None, 65536), Reads(1 << 20, 1 << 20), None):
         comm.runner.retune(Tuning(reads=rule))
         made = comm.split(0)                        # takes the rule of this one
         for each in (comm, made):
-            assert each.membership.main.reads.rule == (usual if rule is None else rule), rule
+            assert each.membership.main.readable.rule == (usual if rule is None else rule), rule
             x = np.arange(n, dtype=np.float32) % 1000 + comm.rank
             y = each.allgather(x)
             each.allreduce(x)
