@@ -61,7 +61,7 @@ for _ in range(3):
 during = faulty.count()
 await_file("over")
 time.sleep(0.5)
-after = faulty.count()
+after = faulty.count(before)
 say(opened=max(opened), quiet=quiet[len(quiet) // 2], loud=sorted(loud)[len(loud) // 2],
     fds=[each["fds"] for each in (before, during, after)], rss=[each["rss"] for each in (before, during, after)])
 comm.close()

@@ -102,8 +102,15 @@ def _threads() -> int:
     return min(found)
 
 
-def count() -> dict[str, Any]:
-    """What this process holds: numbers that must not grow."""
+def count(before: Mapping[str, Any] | None = None, seconds: float = 5.0) -> dict[str, Any]:
+    """What this process holds: numbers that must not grow.
+
+    A connection that was let go is closed when the other end has let go too, which may be after this rank's last call.
+    So a count that follows one `before` waits for its descriptors to be as few.
+    """
+    until = time.monotonic() + seconds
+    while before and len(descriptors()) > before["fds"] and time.monotonic() < until:
+        time.sleep(0.02)
     fds, threads = len(descriptors()), _threads()  # collects garbage first
     with open("/proc/self/maps") as maps, open("/proc/self/statm") as memory:
         mapped, pages = sum(1 for _ in maps), int(memory.read().split()[1])

@@ -31,7 +31,7 @@ before = faulty.count()
 for i in range({rounds}):
     once(i)
 comm.barrier()
-say(before=before, after=faulty.count())
+say(before=before, after=faulty.count(before))
 comm.close()
 """
 
@@ -115,7 +115,7 @@ for i in range(4):
 before = faulty.count()
 for i in range(4, 24):
     once(i)
-after = faulty.count()
+after = faulty.count(before)
 say(before=before, after=after)
 """
 
@@ -153,7 +153,7 @@ def some(n):
 some({warm})
 before = faulty.count()
 some({calls})
-say(before=before, after=faulty.count())
+say(before=before, after=faulty.count(before))
 comm.close()
 """
 
