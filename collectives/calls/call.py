@@ -78,9 +78,8 @@ class Call:
 
     @property
     def is_told_by_shape(self) -> bool:
-        """Do x's shape and the presence of out= tell all?  Not for v-variants, nor if out= makes the call in place."""
-        even = not self.private and (self.counts is None or len(set(self.counts)) == 1)
-        return even and (not self.in_place or self.contract.in_place)
+        """Do x's shape, the counts and the presence of out= tell all?  Not if out= makes the call in place."""
+        return self.src is not None and (not self.in_place or self.contract.in_place)
 
     @property
     def agreed(self) -> str:

@@ -51,13 +51,13 @@ class Runner:
         options = checked(options)
         call = resolve_call(collective, x, out, self.members.checked(root, "root"), counts, self.rank, self.size)
         try:
-            return self._run(call, options, op)
+            return self._run(call, options, op, counts)
         except TransportError as error:
             if call.gpu >= 0:  # the driver failed before the call began, and the other ranks are in it already
                 self.reporter.give_up(error)
             raise
 
-    def _run(self, call: Call, options: Options, op: Op | None = None) -> Any:
+    def _run(self, call: Call, options: Options, op: Op | None, counts: Any) -> Any:
         self.reporter.usable()
         refuse_inside()
         if options.order not in ("any", "rank"):
@@ -66,8 +66,8 @@ class Runner:
         if options.codec == codecs.AUTO:
             codecs.check(call, codecs.AUTO, how.name)
             options = options._replace(codec=self.worth.codec(call.collective, call.on_wire(call.count), options))
-            if options.codec is None and call.src is not None and call.is_told_by_shape and open_group() is None:
-                self.worth.is_plain(call.collective, call.src.array, op, options)
+            if options.codec is None and counts is None and call.is_told_by_shape and open_group() is None:
+                self.worth.is_plain(call.collective, call.model.array, op, options)
         if options.codec is not None:
             call = codecs.encoded(call, options.codec, how.name)
         if how.before is not None and call.collective == "exscan":
@@ -87,7 +87,7 @@ class Runner:
         there = queue.prepared(call, how, plan, apart)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         if apart:
-            self._shorten(call, options, op, how, plan)
+            self._shorten(call, options, op, how, counts, plan)
             return self.start(queue, plan, src, dst, how.code, options, call, there)
         engine = queue.engine
         timeout = self.members.limit(options.timeout)
@@ -100,7 +100,7 @@ class Runner:
         there.finish()
         if call.dst is not None:
             call.dst.restore()
-        self._shorten(call, options, op, how, plan)
+        self._shorten(call, options, op, how, counts, plan)
         return call.result
 
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
@@ -117,17 +117,19 @@ class Runner:
         call.stage()
         return self.members.main if options.transport is None else self.queue("collectives", options.transport)
 
-    def _shorten(self, call: Call, options: Options, op: Op | None, how: Resolved, plan: Plan) -> None:
+    def _shorten(
+        self, call: Call, options: Options, op: Op | None, how: Resolved, counts: Any, plan: Plan
+    ) -> None:
         """Let the next such call take the short way (engine/shortcut.pyx), if it may."""
         if call.model.foreign:
             return
         if call.model.nbytes >= self.members.main.pin_from:
             return  # `pin` must see the arrays of each call
         plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
-        if plain and how.user is None and call.src is not None and call.is_told_by_shape:
+        if plain and how.user is None and call.is_told_by_shape:
             out = call.dst.array if call.dst is not None else None
             given = call.dst is not None and not call.dst.fresh
-            what = call.collective, call.src.array, out, op, call.root, options.algorithm, options.order
+            what = call.collective, call.model.array, out, op, call.root, counts, options.algorithm, options.order
             self.shortcut.remember(*what, given, call.in_place, plan, how.code)
 
     def start(

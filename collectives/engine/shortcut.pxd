@@ -16,6 +16,7 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef Plan plan
     cdef str collective
     cdef object op, root, algorithm, order  # compared by identity: small ints and literals are the same objects
+    cdef tuple counts                   # of a v-variant, as tuples of ints; None: an even call
     cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
     cdef uintptr_t dtype_id
     cdef int ndim, out_ndim
@@ -33,8 +34,8 @@ cdef class Shortcut:
     cdef uint64_t limit
     cdef object runner
 
-    cdef object take(self, str collective, object x, object out, object op, object root, object algorithm, object order,
-                     bint async_op)
+    cdef object take(self, str collective, object x, object out, object op, object root, object counts,
+                     object algorithm, object order, bint async_op)
     cdef object queue(self, Entry e, char* src, char* dst, object x, object result)
     cdef object _fresh(self, Entry e, object x)
 

@@ -10,8 +10,8 @@ class Shortcut:
     def set_timeout(self, timeout: float) -> None: ...
     def forget(self) -> None: ...
     def remember(
-        self, collective: str, x: Any, out: Any, op: Any, root: int, algorithm: Any, order: str, given: bool,
-        in_place: bool, plan: Plan, code: int,
+        self, collective: str, x: Any, out: Any, op: Any, root: int, counts: Any, algorithm: Any, order: str,
+        given: bool, in_place: bool, plan: Plan, code: int,
     ) -> None: ...
 
 class ShortWay:

@@ -1,8 +1,8 @@
 """The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
 
 A direct-mapped table of 64 entries remembers what the general way (communicator/runner.py) resolved: calls of the same
-collective, dtype, shape, op, root, algorithm and kind of output have the same plan.  Anything unusual is a MISS, and
-the general way decides.
+collective, dtype, shape, op, root, counts, algorithm and kind of output have the same plan.  Anything unusual is a MISS,
+and the general way decides.
 """
 
 import weakref
@@ -10,6 +10,7 @@ import weakref
 cimport numpy as np
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject, Py_TYPE
+from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT, DLPACK_MAJOR, DLPackExchangeAPI,
@@ -130,8 +131,8 @@ cdef class Shortcut:
         """Let every call take the general way once more."""
         self.entries = [None] * ENTRIES
 
-    cdef object take(self, str collective, object x, object out, object op, object root, object algorithm, object order,
-                     bint async_op):
+    cdef object take(self, str collective, object x, object out, object op, object root, object counts,
+                     object algorithm, object order, bint async_op):
         """The result (or the work), or MISS."""
         cdef Seen a, b
         cdef Entry e
@@ -141,12 +142,13 @@ cdef class Shortcut:
         cdef char* dst
         if not see(x, &a):
             return MISS
-        entry = self.entries[slot(collective, &a, algorithm, out is not None)]
+        entry = self.entries[slot(collective, &a, algorithm, counts is not None, out is not None)]
         if entry is None:
             return MISS
         e = <Entry>entry
         if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
-                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open):
+                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open
+                or (counts is not e.counts and not equal(counts, e.counts))):
             return MISS
         for i in range(e.ndim):
             if a.dims[i] != e.dims[i]:
@@ -210,8 +212,8 @@ cdef class Shortcut:
             return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def remember(self, str collective, x, out, op, root, algorithm, order, bint given, bint in_place, Plan plan,
-                 int code):
+    def remember(self, str collective, x, out, op, root, counts, algorithm, order, bint given, bint in_place,
+                 Plan plan, int code):
         """Let the next such call take the short way, if it may."""
         cdef Seen a, b
         cdef Entry e
@@ -220,7 +222,7 @@ cdef class Shortcut:
             return
         e = Entry.__new__(Entry)
         e.plan, e.collective, e.op, e.root, e.algorithm, e.order = plan, collective, op, root, algorithm, order
-        e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
+        e.dtype, e.dtype_id, e.ndim, e.counts = x.dtype, a.dtype, a.ndim, kept(counts)
         for i in range(e.ndim):
             e.dims[i] = a.dims[i]
         e.in_place, e.silent = in_place, out is None
@@ -233,7 +235,7 @@ cdef class Shortcut:
             for i in range(e.out_ndim):
                 e.out_dims[i] = b.dims[i]
             e.out_nbytes = b.nbytes
-        self.entries[slot(collective, &a, algorithm, given and not in_place)] = e
+        self.entries[slot(collective, &a, algorithm, counts is not None, given and not in_place)] = e
 
 
 cdef class ShortWay:
@@ -245,10 +247,11 @@ cdef class ShortWay:
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
               codec=None):
         """Carry out one call: the short way if it was made before, else the general way."""
-        if codec is not None and codec == AUTO and self.shortcut.runner().worth.plain(collective, x, op, algorithm, transport):
-            codec = None
-        if counts is None and timeout is None and transport is None and codec is None:
-            done = self.shortcut.take(collective, x, out, op, root, algorithm, order, async_op)
+        if codec is not None and codec == AUTO and counts is None:
+            if self.shortcut.runner().worth.plain(collective, x, op, algorithm, transport):
+                codec = None
+        if timeout is None and transport is None and codec is None:
+            done = self.shortcut.take(collective, x, out, op, root, counts, algorithm, order, async_op)
             if done is not MISS:
                 return done
         if isinstance(x, numbers.KINDS):
@@ -258,9 +261,35 @@ cdef class ShortWay:
         return self.shortcut.runner().general(collective, x, out, op, root, counts, options)
 
 
-cdef inline int slot(str collective, Seen* a, object algorithm, bint given):
+cdef tuple kept(object counts):
+    """The counts of a v-variant as they were; alltoallv's are two.  The caller may change its list."""
+    if counts is None:
+        return None
+    return tuple([kept(each) if isinstance(each, (list, tuple)) else each for each in counts])
+
+
+cdef bint equal(object counts, tuple known) except -1:
+    """Are these counts, as the caller gives them, the known ones?  Any but lists and tuples of ints are not."""
+    cdef Py_ssize_t i, n
+    if known is None or (type(counts) is not list and type(counts) is not tuple):
+        return False
+    n = len(known)
+    if PySequence_Fast_GET_SIZE(counts) != n:
+        return False
+    for i in range(n):
+        given = <object>PySequence_Fast_GET_ITEM(counts, i)
+        one = known[i]
+        if type(one) is tuple:
+            if not equal(given, <tuple>one):
+                return False
+        elif type(given) is not int or given != one:
+            return False
+    return True
+
+
+cdef inline int slot(str collective, Seen* a, object algorithm, bint uneven, bint given):
     cdef uintptr_t h = <uintptr_t><PyObject*>collective >> 4
     h = h * 31 + (a.dtype >> 4)
     h = h * 31 + (<uintptr_t><PyObject*>algorithm >> 4)
-    h = h * 31 + a.count * 2 + given
+    h = h * 31 + a.count * 4 + uneven * 2 + given
     return <int>((h ^ (h >> 7)) % ENTRIES)

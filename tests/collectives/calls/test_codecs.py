@@ -202,6 +202,11 @@ def chosen(comm: Communicator) -> None:
     assert (comm.allreduce(x.copy(), "avg", codec="auto", async_op=True).result() == 1).all()
     small = comm.allreduce(np.full(3, 1 / 3, np.float32), codec="auto")
     assert (small == comm.allreduce(np.full(3, 1 / 3, np.float32))).all(), "too short for a codec"
+    counts = [512, *[1 << 18] * (comm.size - 1)]  # so many rows as rank 0 has are known to be float32's
+    for _ in range(2):
+        comm.allgather(np.ones(counts[0], np.float32), codec="auto")
+    rows = comm.allgatherv(np.full(counts[comm.rank], 2.0, np.float32), counts, codec="auto")
+    assert len(rows) == sum(counts) and (abs(rows - 2) < 0.05).all()
     if not near:
         said = comm.explain("allreduce", x.nbytes, codec="auto")
         assert re.search(r"codec='auto': (float32|bf16|int8), .*predicted: float32 .* ms, bf16 .* ms, int8 .* ms", said)

@@ -10,7 +10,7 @@ import pytest
 from worlds import same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import Error, MismatchError
+from hocket.errors import ArgumentError, Error, MismatchError
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +54,32 @@ def repeated(comm: Communicator) -> None:
         same(works[4].result(), np.arange(6.0) + p - 1, "broadcast")
 
 
+def uneven(comm: Communicator) -> None:
+    """v-variants again and again: with other counts in between, in other sequences, and in a list that was changed."""
+    p, r = comm.size, comm.rank
+    for i in range(8):
+        counts: Any = [2] * p if i % 3 == 0 else [k + 1 for k in range(p)]
+        counts = tuple(counts) if i == 5 else np.array(counts) if i == 6 else counts
+        rows = [np.arange(float(n)) + 10 * k for k, n in enumerate(counts)]
+        same(comm.allgatherv(rows[r], counts), np.concatenate(rows), "allgatherv")
+        whole = np.concatenate(rows)
+        same(comm.reduce_scatterv(whole + r, counts), p * rows[r] + p * (p - 1) / 2, "reduce_scatterv")
+        same(comm.scatterv(whole, counts), rows[r], "scatterv")
+        same(comm.gatherv(rows[r], counts, p - 1, async_op=True).result(), whole if r == p - 1 else None, "gatherv")
+        to, of = [k + 1 if i < 4 else 2 for k in range(p)], [r + 1 if i < 4 else 2] * p
+        sent = np.concatenate([np.full(n, 100.0 * r + k) for k, n in enumerate(to)])
+        got = np.concatenate([np.full(n, 100.0 * k + r) for k, n in enumerate(of)])
+        same(comm.alltoallv(sent, to, of), got, "alltoallv")
+    counts = [1] * p
+    for _ in range(3):
+        assert len(comm.allgatherv(np.ones(counts[r]), counts)) == sum(counts)
+        counts[0] += 1  # in the list that the call before was given
+    with pytest.raises(ArgumentError, match="whole numbers"):
+        comm.allgatherv(np.ones(1), [1.0] * p)
+    with pytest.raises(ArgumentError, match="row counts"):
+        comm.allgatherv(np.ones(1), [1] * (p + 1))
+
+
 def differing_later(comm: Communicator) -> None:
     """A call that was made often takes the short way; its error still says which call, and which line."""
     for _ in range(3):
@@ -66,7 +92,7 @@ def differing_later(comm: Communicator) -> None:
     assert "allreduce(float64[5], op='sum') at test_repeated.py:" in text, text
 
 
-@pytest.mark.parametrize("check", [repeated, differing_later], ids=lambda f: str(f.__name__))
+@pytest.mark.parametrize("check", [repeated, uneven, differing_later], ids=lambda f: str(f.__name__))
 @pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (3, "shm"), (2, "tcp")])
 def test_calls_made_before(check: Callable[[Communicator], None], size: int, transport: str) -> None:
     spread(check, size, transport)
