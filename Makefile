@@ -123,7 +123,8 @@ docs: $(VENV)/test.stamp
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find algorithms bench collectives compression conformance frameworks kernels tests transports examples -name '*.so' -o -name __pycache__ | xargs rm -rf
+	find algorithms bench collectives compression conformance control examples frameworks kernels system tests tools transports \
+		-name '*.so' -o -name __pycache__ | xargs rm -rf
 
 # Intel MPI lives apart: its libraries have MPICH's names.  It exists for x86-64 only.
 $(IMPI):

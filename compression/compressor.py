@@ -69,7 +69,7 @@ class Compressor:
         All ranks give the same ones together.  A NaN makes that vector NaN, and what the method joins with it.
         """
         _check(op)
-        if len(keys) != len(xs) or len(set(keys)) < len(keys):
+        if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
             raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
         if not xs:
             return
@@ -228,7 +228,7 @@ class Compressor:
     def _entry(
         self, key: str, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
     ) -> Entry:
-        entry = self._entries.get(key)
+        entry = self._entries.get(_text(key))
         if entry is None:
             residual = np.zeros(shape if owed is None else owed, np.float32)
             entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
@@ -237,6 +237,12 @@ class Compressor:
         if entry.shape != shape:
             raise ArgumentError(f"key {key!r} stands for shape {entry.shape}, got {shape}: give it another key")
         return entry
+
+
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ArgumentError(f"key={reprlib.repr(key)} must be a text, the name of a vector: allreduce(x, key)")
+    return key
 
 
 def _square(x: Array) -> float:

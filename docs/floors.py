@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 HUB = "collectives"
 FLOORS = [
-    ["frameworks/horovod", "frameworks/torch", "compression", "bench", "tools", "conformance"], [HUB],
+    ["frameworks", "compression", "bench", "tools", "conformance"], [HUB],
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
@@ -60,10 +60,9 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 def place(path: str) -> str:
     """The box of a file or module: its folder, or its room of the hub."""
     parts = path.split("/")
-    if parts[0] in ("horovod", "torch"):
-        return f"frameworks/{parts[0]}"
-    depth = 2 if parts[0] == "frameworks" or (parts[0] == HUB and len(parts) > 2) else 1
-    return "/".join(parts[:depth])
+    if (ROOT / "frameworks" / parts[0]).is_dir():
+        return "frameworks"
+    return "/".join(parts[: 2 if parts[0] == HUB and len(parts) > 2 else 1])
 
 
 def edges() -> Edges:

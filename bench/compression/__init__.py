@@ -1,1 +1,1 @@
-"""Do fewer bits pay, and what do they cost? One program for each answer; docs/compression.md has their tables."""
+"""What fewer bits cost, and whether they pay: one program for each table of docs/compression.md."""

@@ -1,1 +1,1 @@
-"""Plans run, without the GIL."""
+"""Plans run; all but the shortest without the GIL."""

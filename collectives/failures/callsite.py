@@ -9,12 +9,13 @@ import sys
 import threading
 from types import CodeType, FrameType
 
-PACKAGE = str(pathlib.Path(__file__).resolve().parents[2])
-"""The folder that holds our packages: hocket/, or the working tree that its links point to."""
-FOLDERS = (
-    "algorithms", "collectives", "control", "frameworks", "hocket", "kernels", "system", "tools", "torch", "transports",
-)  # fmt: skip
-_passed_over = [os.path.join(PACKAGE, folder, "") for folder in FOLDERS]
+PACKAGE = pathlib.Path(__file__).parents[2]
+"""hocket/; in a working tree its folders are links to those beside it."""
+AS_USERS = ("bench", "conformance")
+"""Folders of it that call hocket as its users do: their lines are shown."""
+_rooms = [each for each in PACKAGE.iterdir() if each.is_dir() and each.name not in AS_USERS]
+_passed_over = [os.path.join(os.path.realpath(each), "") for each in _rooms]
+_own_files = os.path.realpath(PACKAGE)
 LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
 
 
@@ -29,7 +30,7 @@ def pass_over(place: str) -> None:
 def _shown(filename: str) -> str:
     """The name under which a source file is shown; "" for hocket's own, Python's library, and what was passed over."""
     path = os.path.realpath(filename)
-    ours = path.startswith(tuple(_passed_over)) or os.path.basename(os.path.dirname(path)) == "hocket"
+    ours = path.startswith(tuple(_passed_over)) or os.path.dirname(path) == _own_files
     theirs = path.startswith(LIBRARY) and "-packages" not in path
     return "" if ours or theirs or filename.startswith("<frozen") else os.path.basename(path)
 

@@ -1,7 +1,7 @@
 """What the environment says, read in one place, once.
 
-Every variable is a line of VARIABLES (which `hocket doctor` prints).  A bad value is an ArgumentError that names the
-variable, the value and what is accepted.  Knows nothing of launchers (launchers.py reads theirs).
+Every variable that users set is a line of VARIABLES (which `hocket doctor` prints).  A bad value is an ArgumentError
+that names the variable, the value and what is accepted.  Knows nothing of launchers (launchers.py reads theirs).
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ def _agree_on_certificates(settings: dict[str, Any]) -> None:
 PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
          "HOCKET_LAST_WORDS")  # fmt: skip
 """What `hocket run` leaves for its ranks; read by launchers.py, the last by last_words.py."""
-ELSEWHERE = ("HOCKET_FUSION_THRESHOLD",)
-"""What is read on top of the hub: frameworks/horovod/settings.py."""
+ELSEWHERE = ("HOCKET_FUSION_THRESHOLD", "HOCKET_CFLAGS")
+"""What is read elsewhere: by frameworks/horovod/settings.py; by setup.py."""
 
 
 def _warn_of_unknown(environ: Iterable[str]) -> None:

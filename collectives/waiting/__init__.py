@@ -1,1 +1,1 @@
-"""Asynchronous calls: who waits, and who drives."""
+"""Asynchronous calls: who waits, and who drives (blocking ones wait in `engine/`)."""

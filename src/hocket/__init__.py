@@ -26,7 +26,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """What a user may want, for completion: the public names, and the folders that are there."""
-    above = ("bench", "conformance", "dask", "flower", "jax", "lightgbm", "ray", "spark", "torch", "xgboost")
+    above = (
+        "bench", "compression", "conformance", "dask", "flower", "horovod", "jax", "lightgbm", "ray", "spark", "torch",
+        "xgboost",
+    )  # fmt: skip
     on_top = [name for name in above if f"hocket.{name}" in sys.modules]
     dunder = [name for name in globals() if name.startswith("__")]
     return sorted({*dunder, *on_top, *_FOLDERS, *importlib.import_module("hocket.collectives").__all__})

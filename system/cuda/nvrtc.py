@@ -24,7 +24,9 @@ def compile(text: str, options: Sequence[str], arch: int, name: str) -> tuple[by
     """
     nvrtc = library()
     program = ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
+    code = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
+    if code:
+        raise Error(f"{name} is not taken by NVRTC (its error {code})")
     try:
         flags = [*options, f"-arch=sm_{arch}"]
         given = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))

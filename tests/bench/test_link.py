@@ -28,7 +28,8 @@ def test_over_a_slow_cable(capsys: pytest.CaptureFixture[str]) -> None:
         cable, _, _, _, faster, _, _, _ = rows[name]
         assert share * 0.97 < cable < share * 1.06 + 0.01, (name, cable)
         assert (min(1.2, 0.25 / share) if share < 1 else 0.9) < faster < 1.5 / share, (name, faster)
-    assert rows["auto"][0] < 0.3, "float32 over 50 Mbit/s"
+    # int8, or bf16 if other programs had the cores while codecs were measured.
+    assert rows["auto"][0] < 0.52, "float32 over 50 Mbit/s"
     assert rows["int4"][7] > rows["int8"][7] > rows["float32"][7]
     assert f"{PREFIX}{os.getpid()}" not in ip("netns", "list")
 

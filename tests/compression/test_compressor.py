@@ -142,6 +142,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: c.allreduce(np.ones(9, np.float32)[::2], "v"), "contiguous"),
         (lambda: c.allreduce([1.0], "v"), "NumPy arrays and torch tensors on the CPU, got list"),
         (lambda: c.allreduce(x, "w", "max"), "the ops avg and sum, not 'max'"),
+        (lambda: c.allreduce("w", x), r"(?s)key=array\(.* must be a text, the name of a vector"),
         (lambda: c.stats("v"), "no call had the key 'v'; known: w"),
         (lambda: Compressor(comm, "topk"), "'topk' is no method; known: int8, fp8, int4, sign, adasum, nonzero, topk:"),
         (lambda: Compressor(comm, "topk:x"), "'x' is no number"),
@@ -265,6 +266,7 @@ def wrong_rows(comm: Communicator) -> None:
     for call, text in (
         (lambda: c.reduce_scatter(np.ones((p + 1, 5), np.float32), "v", one), r"out has shape \(5,\), so x must have"),
         (lambda: c.allgather(one, "v", np.ones((p, 4), np.float32)), r"x has shape \(5,\), so out must have"),
+        (lambda: c.reduce_scatter(rows, 7, one), "key=7 must be a text"),
         (lambda: c.reduce_scatter(rows, "w", one), "another kind of call"),
         (lambda: c.allreduce(rows, "rows"), "another kind of call"),
         (lambda: c.reduce_scatter(rows, "v", one, "max"), "the ops avg and sum"),

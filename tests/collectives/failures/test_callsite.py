@@ -1,0 +1,43 @@
+"""Whose line an error names: the user's, through whatever folder of hocket the call went."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+from worlds import spread
+
+import hocket
+from hocket import compression
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.failures import callsite
+from hocket.errors import MismatchError
+
+PACKAGE = pathlib.Path(hocket.__file__).parent
+
+
+def test_hockets_own_files_are_passed_over() -> None:
+    """All of the package but its programs, and those of a package that is installed where the user's files may be."""
+    seen = set()
+    for folder, _, files in os.walk(PACKAGE, followlinks=True):
+        room = pathlib.Path(folder).relative_to(PACKAGE).parts[:1]
+        seen |= {room for file in files if file.endswith(".py") and callsite._shown(os.path.join(folder, file))}
+    assert seen == {(room,) for room in callsite.AS_USERS}
+    assert callsite._shown(__file__) == "test_callsite.py"
+    assert callsite._shown(str(PACKAGE.parent / "hocket.py")) == "hocket.py"
+
+
+def through_a_compressor(comm: Communicator) -> None:
+    compressor = compression.Compressor(comm, "int8")
+    with pytest.raises(MismatchError) as caught:
+        compressor.allreduce(np.ones(64 + comm.rank, np.float32), "x")
+        comm.close()
+    line = through_a_compressor.__code__.co_firstlineno + 3
+    assert f"test_callsite.py:{line} in through_a_compressor" in str(caught.value)
+    assert ".py" not in str(caught.value).replace("test_callsite.py", "")
+
+
+def test_through_a_compressor() -> None:
+    spread(through_a_compressor, 2, "shm")
