@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hocket.control.addresses import BindAddress, _listen
 from hocket.control.dial import peer_uid, show  # fmt: skip
 from hocket.control.handshake import ATTEMPT, HUB, NOWHERE, AuthError, Connection, Hello, Server, where
-from hocket.control.places import Place, _listen
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
 
@@ -31,7 +31,7 @@ BATCH = 64  # connections taken before others of this thread have a turn
 SWEEP = 0.2  # seconds between two looks for those that are too old
 
 
-class Waiting(NamedTuple):
+class Unproven(NamedTuple):
     """A connection that has not proven itself."""
 
     server: Server
@@ -47,14 +47,14 @@ class Listener:
     """
 
     def __init__(
-        self, reactor: Reactor, address: Place, key: bytes | None,
+        self, reactor: Reactor, address: BindAddress, key: bytes | None,
         on_peer: Callable[[Connection, Hello], object], target: int = HUB, epoch: int = 0,
     ) -> None:  # fmt: skip
         if key is None and address[0] != "unix":
             raise ArgumentError("a TCP listener needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE")
         self._reactor, self._key, self._on_peer = reactor, key or b"", on_peer
-        self._silent: dict[socket.socket, Waiting] = {}  # oldest first
-        self._proving: dict[socket.socket, Waiting] = {}  # their hello was made with the key
+        self._silent: dict[socket.socket, Unproven] = {}  # oldest first
+        self._proving: dict[socket.socket, Unproven] = {}  # their hello was made with the key
         self._sweeping = False
         self._answers = ANSWERS
         self._said, self._unsaid = 0.0, 0
@@ -110,7 +110,7 @@ class Listener:
             self._complain(f"refused user id {peer_uid(sock)}")
             sock.close()
             return
-        self._silent[sock] = Waiting(Server(self._key, *self._me), time.monotonic())
+        self._silent[sock] = Unproven(Server(self._key, *self._me), time.monotonic())
         self._read(sock)  # an honest client has spoken by now
         if sock in self._silent or sock in self._proving:
             self._reactor.add(sock, lambda: self._read(sock))

@@ -60,7 +60,7 @@ def key(secret: bytes) -> bytes:
     64 hexadecimal digits are a key already (`hocket run` draws them): there is nothing to stretch in 256 random bits,
     and ranks start 50 ms sooner.
     """
-    refusal = trivial(secret)
+    refusal = why_trivial(secret)
     if refusal:
         raise ValueError(f"{refusal}; make one by {MAKE_ONE}")
     if re.fullmatch(rb"[0-9a-f]{64}", secret):
@@ -68,7 +68,7 @@ def key(secret: bytes) -> bytes:
     return hashlib.scrypt(secret, salt=SALT, maxmem=64 << 20, **COST)
 
 
-def trivial(secret: bytes) -> str:
+def why_trivial(secret: bytes) -> str:
     """Why a secret is too easily guessed; "" if it is not."""
     if len(secret) < SHORTEST:
         return f"is {len(secret)} bytes long"

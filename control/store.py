@@ -62,15 +62,15 @@ class MeetAtStore(Meet):
         super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt)
         self.store, self.given = store, key
         self.doubted = 0.0  # since when the note does not fit to what this rank was given; 0: it fits
-        self.places: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
+        self.listen_at: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
         self.host = host
 
     def listen(self, hub: Hub) -> list[Listener]:
         assert self.key is not None
         found: list[Listener] = []
         try:
-            for place in self.places:
-                found.append(Listener(self.reactor, place, self.key, self.taker(hub)))
+            for address in self.listen_at:
+                found.append(Listener(self.reactor, address, self.key, self.taker(hub)))
         except BaseException:
             for each in found:
                 each.close()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from hocket.control.addresses import BindAddress
 from hocket.control.handshake import Connection, Hello
 from hocket.control.listener import Listener
-from hocket.control.places import Place
 from hocket.control.reactor import Reactor
 
 
@@ -69,9 +69,9 @@ class Context:
         """What this process says to `rank`'s listener; `purpose`: at most 16 bytes."""
         return Hello(self.rank, purpose, self.job, self.epoch, rank)
 
-    def listen(self, place: Place, on_peer: Callable[[Connection, Hello], object]) -> Listener:
+    def listen(self, address: BindAddress, on_peer: Callable[[Connection, Hello], object]) -> Listener:
         """Take connections of the job's other ranks."""
-        return Listener(self.reactor, place, self.key, on_peer, self.rank, self.epoch)
+        return Listener(self.reactor, address, self.key, on_peer, self.rank, self.epoch)
 
 
 class PyChannel(Protocol):

@@ -16,8 +16,8 @@ import socket
 
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.launchers import ALONE, MPI_LAUNCHERS, Claim, Environ, argued, claims_of, completed, integer
+from hocket.control.addresses import PATH_LIMIT, is_private
 from hocket.control.dial import show
-from hocket.control.places import PATH_LIMIT, is_private
 from hocket.control.rendezvous import Meeting
 from hocket.control.secret import MAKE_ONE
 from hocket.errors import ArgumentError

@@ -14,9 +14,9 @@ from holding import descriptors
 from listening import KEY, hello
 from worlds import in_threads
 
+from hocket.control.addresses import private_directory
 from hocket.control.dial import connect
 from hocket.control.listener import Listener
-from hocket.control.places import private_directory
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
 

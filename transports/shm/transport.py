@@ -27,9 +27,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hocket.control.addresses import PATH_LIMIT
 from hocket.control.dial import connect
 from hocket.control.handshake import Hello
-from hocket.control.places import PATH_LIMIT
 from hocket.errors import PeerLostError, TransportError
 from hocket.transports.base import Context, Traits
 from hocket.transports.shm.lane import EAGER, NO_MEMORY, SLOT, RingLane

@@ -1,4 +1,4 @@
-"""Where a process listens: a path in a private directory, or a port."""
+"""The addresses that processes listen at: a path in a private directory, or a port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hocket.control.dial import failure, resolve, show
 from hocket.control.handshake import Address
 from hocket.errors import ArgumentError, TransportError
 
-Place = tuple[str, str] | tuple[str, str, int] | tuple[str, str, Iterable[int]]
+BindAddress = tuple[str, str] | tuple[str, str, int] | tuple[str, str, Iterable[int]]
+"""To listen at; of TCP with a port, 0 (the system chooses), or candidates."""
 BACKLOG = 1024  # in the kernel: room for the ranks of a large job at once, yet a flood's queue is short
 ROUNDS = 10  # through a range of ports; ranks that start together may take one from each other
 PATH_LIMIT = 107  # bytes in sockaddr_un
@@ -55,7 +56,7 @@ def is_private(path: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
-def _listen(address: Place) -> tuple[socket.socket, Address]:
+def _listen(address: BindAddress) -> tuple[socket.socket, Address]:
     if address[0] == "unix":
         return _listen_unix(address[1])
     host, port = address[1], address[2]  # type: ignore[misc]
