@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.control.records import Account, Fault, Kind, State, Waiting
+from hocket.control.records import Account, Fault, Kind, State, Stuck
 
 GATHER = 0.4  # seconds in which a rank says what it was doing
 NO_ANSWER: Account = {"state": "no answer"}
@@ -40,7 +40,7 @@ class Faults:
     ) -> None:
         self._send, self._wait, self._absent = send, wait, absent
         self._cases: dict[str, Case] = {}
-        self._stuck: dict[str, dict[int, Waiting]] = {}
+        self._stuck: dict[str, dict[int, Stuck]] = {}
 
     def report(self, by: int, fault: Fault) -> None:
         """A rank failed: open the case of its communicator, or add to it."""
@@ -62,7 +62,7 @@ class Faults:
             case.accounts[by] = account  # knows more than the answer to a stop
         self._settle(case)
 
-    def stuck(self, by: int, info: Waiting) -> None:
+    def stuck(self, by: int, info: Stuck) -> None:
         """A rank has waited a while; two that wait in the same call for different things are a mismatch."""
         comm, seq, ranks = str(info["comm"]), int(info["seq"]), list(info["ranks"])
         waiting = self._stuck.setdefault(comm, {})

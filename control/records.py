@@ -1,6 +1,6 @@
 """What ranks and the hub tell each other of failures: the fields of these messages, which travel as JSON objects.
 
-    fault     a rank tells that a communicator failed (or, of `Waiting`, that it waits long there)
+    fault     a rank tells that a communicator failed (or, of `Stuck`, that it waits long there)
     account   what one rank was doing on that communicator
     verdict   what failed, and all ranks' accounts: the hub's answer to a fault, the same for every rank
 """
@@ -51,7 +51,7 @@ class Fault(TypedDict, total=False):
     """World ranks that have left, of a fault of that kind."""
 
 
-class Waiting(TypedDict, total=False):
+class Stuck(TypedDict, total=False):
     """One rank has waited a while in a call."""
 
     comm: str

@@ -19,7 +19,7 @@ from hocket.control.handshake import AuthError, prove
 from hocket.control.hub import JOIN, Hub
 from hocket.control.link import Link, Message
 from hocket.control.reactor import Reactor
-from hocket.control.records import Account, Fault, Verdict, Waiting
+from hocket.control.records import Account, Fault, Stuck, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket.control")
@@ -100,7 +100,7 @@ class Session:
         """Tell all ranks of a communicator that it failed."""
         self._link.send({"report": fault})
 
-    def stuck(self, info: Waiting) -> None:
+    def stuck(self, info: Stuck) -> None:
         """Tell the hub that this rank has waited a while."""
         self._link.send({"stuck": info})
 

@@ -22,7 +22,7 @@ STILL_WAITING, ANSWERS = 10.0, 0.5
 
 
 @dataclass
-class Waiting:
+class LongWait:
     """One long wait of an engine: in which call, how long by now, and what was done about it."""
 
     seq: int
@@ -42,14 +42,14 @@ class LongWaits:
         self.name, self.rank, self.size = members.name, members.rank, members.size
         self.told: dict[int, Account] = {}
         """What other world ranks said they were doing, when this rank asked in a long wait."""
-        self._waits: dict[Engine, Waiting] = {}
+        self._waits: dict[Engine, LongWait] = {}
 
-    def go_on(self, engine: Engine, seconds: float) -> Waiting:
+    def go_on(self, engine: Engine, seconds: float) -> LongWait:
         """`engine` has waited for `seconds` by now: if that is long, tell the hub, or log which ranks hold it up."""
         plan, _, seq, _ = at(engine)
         waiting = self._waits.get(engine)
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
-            waiting = self._waits[engine] = Waiting(seq)
+            waiting = self._waits[engine] = LongWait(seq)
         waiting.seconds = seconds
         if self.members.idles:
             return waiting
@@ -63,7 +63,7 @@ class LongWaits:
             self._say_what_holds_up(engine, waiting)
         return waiting
 
-    def look_who_left(self, engine: Engine, waiting: Waiting, stranded: Iterable[int]) -> None:
+    def look_who_left(self, engine: Engine, waiting: LongWait, stranded: Iterable[int]) -> None:
         """Raise `HasLeft` if a call of this engine needs a rank that has left, or one of `stranded`."""
         left = {self.world_ranks.index(r): calls for r, calls in self.world.left.items() if r in self.world_ranks}
         said = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
@@ -80,7 +80,7 @@ class LongWaits:
         if gone:
             raise HasLeft(gone)
 
-    def _say_what_holds_up(self, engine: Engine, waiting: Waiting) -> None:
+    def _say_what_holds_up(self, engine: Engine, waiting: LongWait) -> None:
         """Once in a long call: ask the others what they are doing, and a moment later log it.
 
         The hub answers only one of the ranks that wait; the others log nothing.

@@ -20,7 +20,7 @@ from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import World
 from hocket.control.faults import Faults
 from hocket.control.hub import ASK_AGAIN
-from hocket.control.records import Account, Fault, Verdict, Waiting
+from hocket.control.records import Account, Fault, Stuck, Verdict
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport
 from hocket.transports.reference import Exchange, ReferenceTransport
@@ -81,7 +81,7 @@ class ThreadSession:
     def report(self, fault: Fault) -> None:
         self.meeting.tell(lambda faults: faults.report(self.rank, fault))
 
-    def stuck(self, info: Waiting) -> None:
+    def stuck(self, info: Stuck) -> None:
         self.meeting.tell(lambda faults: faults.stuck(self.rank, info))
 
     def hear(self, message: dict[str, Any]) -> None:
