@@ -72,14 +72,7 @@ class Faults:
         same = {rank: other for rank, other in waiting.items() if other["seq"] == seq}
         if len({other["fingerprint"] for other in same.values()}) == 1:
             return
-        groups: dict[str, list[int]] = {}
-        for rank, other in sorted(same.items()):
-            groups.setdefault(other["fingerprint"], []).append(rank)
-        text = " and ".join(f"rank{'s' * (len(g) > 1)} {', '.join(map(str, g))}" for g in groups.values())
-        self.report(by, {
-            "kind": "mismatch", "comm": comm, "seq": seq, "ranks": ranks,
-            "text": f"{text} called different things in call {seq} of {comm}",
-        })  # fmt: skip
+        self.report(by, {"kind": "mismatch", "comm": comm, "seq": seq, "ranks": ranks})
         for rank, other in same.items():
             self.account(rank, comm, other["account"])
 

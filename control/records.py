@@ -46,6 +46,7 @@ class Fault(TypedDict, total=False):
     by: int
     """The world rank that reports."""
     text: str
+    """What happened; of a collective's mismatch nothing, as the accounts tell it."""
     account: Account
     left: list[int]
     """World ranks that have left, of a fault of that kind."""

@@ -91,7 +91,7 @@ class Reporter:
             self._end_as_left([culprit], engine, account)
         if code == CODES["mismatch"]:
             odd = ended.foreign if ended is not None else engine.foreign
-            told = f"rank {self.rank} got a message of another call from rank {culprit}"
+            told = ""  # of a collective: all ranks' calls tell it
             if "waits_for" in account:
                 came = ended.came if ended is not None else engine.came
                 told = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
