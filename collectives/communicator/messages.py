@@ -65,8 +65,7 @@ class Messenger:
     def exchange(
         self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, options: Options
     ) -> Any:
-        if self.reporter.broken is not None:
-            self.reporter.refuse()
+        self.reporter.refuse_broken()
         refuse_inside()
         src = describe(x) if dest is not None else None
         dst = writable(describe(out, "out"), "out") if source is not None else None
@@ -132,8 +131,7 @@ class Messenger:
 
     def probe(self, source: int, tag: int, timeout: float | None) -> Message | None:
         """The next message from `source`, or ANY, with this tag; None: `timeout` seconds were over before it came."""
-        if self.reporter.broken is not None:
-            self.reporter.refuse()
+        self.reporter.refuse_broken()
         refuse_inside()
         queue, said = self.runner.queue("messages", None), numpy.empty(3, numpy.int64)
         queue.check_thread()

@@ -52,8 +52,13 @@ class Reporter:
         """Members that cannot go on, and the members that left them so."""
 
     def usable(self) -> None:
-        """Raise what ended this communicator, if something did."""
+        """Raise what ended this communicator, if something did, but for a collective that other ranks have finished."""
         if self.broken is not None and not self.members.main.engine.spares_next:
+            self.refuse()
+
+    def refuse_broken(self) -> None:
+        """Raise what ended this communicator, if something did.  Messages are not numbered, so none is spared."""
+        if self.broken is not None:
             self.refuse()
 
     def refuse(self) -> NoReturn:
