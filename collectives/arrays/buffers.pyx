@@ -143,7 +143,7 @@ cdef Buffer packed(Buffer copy, object array, bint writable):
 cdef Buffer describe_device(object array, str what):
     """A GPU array, where it is; or its copy in host memory if no driver knows where that is."""
     cdef Buffer b = Buffer.__new__(Buffer)
-    gpu, b.address, b.shape, b.writable = staging.place(array, what)
+    gpu, b.address, b.shape, b.writable = staging.read_cuda_interface(array, what)
     b.dtype = numpy_dtype(numpy.dtype(array.dtype), what)
     b.array = array
     return placed(sized(b), gpu)

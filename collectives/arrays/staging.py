@@ -35,7 +35,7 @@ def has_driver() -> bool:
     return driver.library() is None
 
 
-def place(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool]:
+def read_cuda_interface(array: Any, what: str) -> tuple[int, int, tuple[int, ...], bool]:
     """(GPU, address, shape, writable) of a contiguous array with `__cuda_array_interface__`; GPU -1: not known."""
     interface = array.__cuda_array_interface__
     shape, strides, (address, read_only) = tuple(interface["shape"]), interface.get("strides"), interface["data"]
