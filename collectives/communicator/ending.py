@@ -17,7 +17,7 @@ from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures import wording
-from hocket.collectives.failures.leaving import GRACE
+from hocket.collectives.failures.leaving import ARRIVAL_WAIT
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.queued import Queued, oldest, unreceived
@@ -96,7 +96,7 @@ class Ending:
         self.reporter.broken = self.reporter.broken or ArgumentError(f"communicator {self.name!r} is closed")
         self.reporter.halt()
         self.world.say_goodbye(patient=True)
-        time.sleep(GRACE)
+        time.sleep(ARRIVAL_WAIT)
         self.end_with_job()
         for comm in self.world.present():
             comm.ending.end_with_job()

@@ -10,7 +10,7 @@ cdef class Engine:
     cdef Engine counter     # the engine that numbers our calls too; None: this one does
     cdef Core core
     cdef uint32_t seq
-    cdef readonly bint busy     # a blocking call is running, or has failed ...
+    cdef readonly bint in_call  # a blocking call is running, or has failed ...
     cdef readonly uint64_t caller   # ... in this thread
     cdef uint32_t opening       # calls that wait for their channels: begun, but not numbered
     cdef int polls_with_gil

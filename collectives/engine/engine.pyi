@@ -9,7 +9,7 @@ CODES: dict[str, int]
 class Engine:
     rank: int
     size: int
-    busy: bool
+    in_call: bool
     caller: int
     culprit: int
     plan: Plan | None

@@ -89,7 +89,7 @@ cdef class Engine:
         return <uintptr_t>self.core.tx[peer].ops.multicast
 
     def abort(self, uint32_t first=0):
-        """End every wait of this engine, now and later.  Calls before number `first` get GRACE_NS to finish.
+        """End every wait of this engine, now and later.  Calls before number `first` get EARLIER_CALLS_NS to finish.
 
         The other ranks are past those calls, so all that they need is on its way.  From any thread.
         """
@@ -138,7 +138,7 @@ cdef class Engine:
     @property
     def driven(self):
         """Is a thread in this engine, or a run queued?"""
-        return bool(hk_load32(&self.core.busy)) or bool(hk_load32(&self.core.pending))
+        return bool(hk_load32(&self.core.claimed)) or bool(hk_load32(&self.core.pending))
 
     @property
     def sequence(self):
@@ -191,13 +191,13 @@ cdef class Engine:
     cdef bint claim(self) noexcept:
         """Take the engine for a blocking call (under the GIL).  False: another thread has it, calls are queued, or this
         thread may not."""
-        if hk_load32(&self.core.pending) or hk_load32(&self.core.busy) or not may_drive(&self.core, True):
+        if hk_load32(&self.core.pending) or hk_load32(&self.core.claimed) or not may_drive(&self.core, True):
             return False
-        hk_store32(&self.core.busy, 1)
+        hk_store32(&self.core.claimed, 1)
         return True
 
     cdef void release(self) noexcept:
-        hk_store32(&self.core.busy, 0)
+        hk_store32(&self.core.claimed, 0)
 
     cdef int perform(self, Run* r, Plan plan) except -1000:
         """Run what has been prepared, in this thread, which has claimed the engine; the claim ends here.
@@ -216,7 +216,7 @@ cdef class Engine:
             r.base[SCRATCH] = self.scratch
         r.waits = True
         self.plan = plan
-        self.busy, self.caller = True, this_thread()
+        self.in_call, self.caller = True, this_thread()
         count_begin(r, plan.nbytes, plan.small)
         if self.polls_with_gil and plan.small:
             rc = drive(&self.core, r, min(self.polls_with_gil, <int>self.core.ladder.spins_now))
@@ -225,7 +225,7 @@ cdef class Engine:
                 rc = drive(&self.core, r, 0)
         if rc == DONE:
             count_end(r)
-            self.busy = False       # after an error it stays busy: until the verdict, others ask what it was doing
+            self.in_call = False       # after an error it stays True: until the verdict, others ask what it was doing
         else:
             self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came
         self.release()
@@ -233,11 +233,11 @@ cdef class Engine:
 
     def begin(self, Plan plan, tag=None):
         """Count a call as under way before it can run: its channels are being opened.  `ready` ends that."""
-        self.plan, self.tag, self.busy, self.caller = plan, tag, True, this_thread()
+        self.plan, self.tag, self.in_call, self.caller = plan, tag, True, this_thread()
         self.opening += tag is None
 
     def ready(self):
-        self.busy = False
+        self.in_call = False
         self.opening -= self.tag is None
 
     def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,

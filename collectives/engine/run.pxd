@@ -43,7 +43,7 @@ cdef inline uint64_t nanoseconds(double seconds) noexcept nogil:
     return <uint64_t>(seconds * 1e9) if 0 < seconds < LONGEST else 0
 
 
-cdef enum: GRACE_NS = 1000000000   # for calls before the one that the ranks parted at
+cdef enum: EARLIER_CALLS_NS = 1000000000   # for calls before the one that the ranks parted at
 
 
 cdef enum:                  # who may drive an engine (a channel's library may mind; see Engine.thread)
@@ -148,7 +148,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     Run** rx_owner          # send/recv: the run that is in the middle of a message
     uint32_t aborted
     uint32_t aborted_from   # the first call that ends by it, 0: all
-    uint64_t aborted_at     # ... until GRACE_NS later, when all end
+    uint64_t aborted_at     # ... until EARLIER_CALLS_NS later, when all end
     int failed              # the code of the first run that failed: what it left half sent makes the channels unusable
     int failed_culprit
     hk_ladder ladder
@@ -157,7 +157,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     void* head              # queued asynchronous runs (progress.Node), the first
     void* tail              # ... and the last
     uint32_t pending        # are there any?  Then it is in the queue.  0 is stored when no thread uses them any more
-    uint32_t busy           # the claim: a blocking call, or a thread that drives what is queued, is at it; nobody else may
+    uint32_t claimed        # a blocking call, or a thread that drives what is queued, is at it; nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     int priority            # of its lane: higher ones are served first
     bint helps              # a blocking call that waits drives what is queued elsewhere: no other core would
@@ -176,7 +176,7 @@ cdef inline bint may_drive(Core* e, bint caller) noexcept nogil:
 
 cdef inline bint stopped(Core* e, uint64_t number) noexcept nogil:
     """Does call `number` end because the engine was aborted?  Those before `aborted_from` may finish, for a while."""
-    return hk_load32(&e.aborted) and (number >= e.aborted_from or hk_now() > e.aborted_at + GRACE_NS)
+    return hk_load32(&e.aborted) and (number >= e.aborted_from or hk_now() > e.aborted_at + EARLIER_CALLS_NS)
 
 
 cdef inline bint run_stopped(Core* e, Run* r) noexcept nogil:

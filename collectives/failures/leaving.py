@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from hocket.collectives.plans.plan import Plan
 
 HAS_LEFT = "it has left the job (closed its communicator or exited)"
-GRACE = 2.0
+ARRIVAL_WAIT = 2.0
 """Seconds of waiting after which a rank that has left counts as missing, where nothing says that all has arrived."""
 
 
@@ -25,7 +25,7 @@ class HasLeft(Exception):
 
 def missed_in_collective(number: int, finished: Mapping[int, int | None], seconds: float) -> list[int]:
     """The ranks that call `number` waits for in vain after `seconds`.  `finished`: by rank; None if it did not say."""
-    return sorted(r for r, last in finished.items() if (seconds > GRACE if last is None else number > last))
+    return sorted(r for r, last in finished.items() if (seconds > ARRIVAL_WAIT if last is None else number > last))
 
 
 def missed_in_messages(calls: Iterable[Plan | None], left: Set[int]) -> list[int]:

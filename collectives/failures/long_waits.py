@@ -10,7 +10,7 @@ from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
-from hocket.collectives.failures.leaving import GRACE, HasLeft, missed_in_collective, missed_in_messages
+from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
 from hocket.collectives.waiting.queued import under_way
 from hocket.control.records import Account
 
@@ -74,8 +74,8 @@ class LongWaits:
             counted = said if queue is self.members.main else dict.fromkeys(said)
             gone = missed_in_collective(number, counted, waiting.seconds)
         else:  # a message sent before its rank left may have come since this wait last looked
-            gone = missed_in_messages([plan if engine.busy else None, *under_way(engine)], before)
-            if waiting.seconds < GRACE and not all(queue.is_local(r) for r in gone):
+            gone = missed_in_messages([plan if engine.in_call else None, *under_way(engine)], before)
+            if waiting.seconds < ARRIVAL_WAIT and not all(queue.is_local(r) for r in gone):
                 gone = []
         if gone:
             raise HasLeft(gone)

@@ -199,7 +199,7 @@ class Reporter:
             return
         self.verdict = verdict
         self._heard.set()
-        call = self.members.main.engine.words if self.members.main.engine.busy else ""
+        call = self.members.main.engine.words if self.members.main.engine.in_call else ""
         self.abort(wording.build(verdict, self.world_ranks, self.rank, call, self.closed), verdict.get("first") or 0)
 
     def account(self, seq: int = 0) -> Account:
@@ -208,7 +208,7 @@ class Reporter:
         then: Account = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
         for queue in list(self.members.queues.values()):
             engine = queue.engine
-            if engine.busy or oldest(engine) is not None:
+            if engine.in_call or oldest(engine) is not None:
                 found = account_of(engine, where=partial(thread_site, engine.caller))
                 return found | (then if seq < found["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}

@@ -29,7 +29,7 @@ LAST_WORD = 1.0
 """Seconds that a lane waits at its end for its peers to let go."""
 RELEASE_WAIT = 1.0
 """Seconds that the end of the process waits until streams no longer wait for peers."""
-GRACE = 1.0
+RESULTS_WAIT = 1.0
 """Seconds after a failure in which results of earlier calls may still arrive."""
 RELEASES, RELEASE_EVERY = 100, 0.1
 """How often streams' waits are ended then, and how many seconds apart: a live rank's issued work may undo it."""
@@ -127,7 +127,7 @@ class GpuContext:
 
     def _release(self) -> None:
         """End the waits, then give back what this rank alone has had; its window stays, as a peer may be reading it."""
-        self._hurry.wait(GRACE)
+        self._hurry.wait(RESULTS_WAIT)
         if self._closing.is_set():
             return
         if self.meeting is not None:

@@ -22,7 +22,7 @@ from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.callsite import caller_site
-from hocket.collectives.failures.leaving import GRACE, HasLeft
+from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.instr import IN, OUT, SCRATCH, Apply, Instr, Layout, Lowered
 from hocket.collectives.plans.lower import lower
@@ -202,7 +202,7 @@ class Planner:
             waits_for, waited = peer, time.monotonic() - began
             if self.reporter.halted and not engine.spares_next:
                 raise _Ended(CODES["aborted"])
-            if self.members.world_ranks[peer] in self.world.left and waited > GRACE:
+            if self.members.world_ranks[peer] in self.world.left and waited > ARRIVAL_WAIT:
                 raise HasLeft([peer])
             if engine.owner is not None:
                 self.reporter.on_wait(engine, waited)

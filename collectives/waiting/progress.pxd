@@ -34,7 +34,7 @@ cdef struct Walk:               # over the engines in the queue, from the first
     uint32_t place              # ... in the queue
     int priority                # ... and of which lane
     int least                   # it ends at lanes below
-    bint claimed                # by this thread, to be driven, or looked at until 0 is stored in `busy`
+    bint claimed                # by this thread, to be driven, or looked at until 0 is stored in `Core.claimed`
 
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil      # go on to the next engine; False: there is none

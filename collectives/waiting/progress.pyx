@@ -2,7 +2,7 @@
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever claims an engine
-(`Core.busy`) drives it: hocket's own thread (lead.pyx), or a caller that waits, which so runs its own operation without
+(`Core.claimed`) drives it: hocket's own thread (lead.pyx), or a caller that waits, which so runs its own operation without
 a hand-off.  Two threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments:
 never while data moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
 """
@@ -70,7 +70,7 @@ cdef int advance_queued(Core* e, bint in_call) noexcept nogil:
             before = n
         n = next
     if not in_call:
-        hk_store32(&e.busy, 0)
+        hk_store32(&e.claimed, 0)
     return moved
 
 
@@ -109,7 +109,7 @@ cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept no
     if last:
         unlist(e)
         if not in_call:
-            hk_store32(&e.busy, 0)
+            hk_store32(&e.claimed, 0)
         hk_store32(&e.pending, 0)
     hk_store32(&n.status, <uint32_t>rc)         # from here on its owner may free it
     hk_add32(&ends, 1)
@@ -138,9 +138,9 @@ cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
     found = w.place < nqueued and queued[w.place].priority >= w.least
     if found:
         w.engine, w.priority = queued[w.place], queued[w.place].priority
-        w.claimed = not hk_load32(&w.engine.busy) and may_drive(w.engine, caller)
+        w.claimed = not hk_load32(&w.engine.claimed) and may_drive(w.engine, caller)
         if w.claimed:
-            hk_store32(&w.engine.busy, 1)
+            hk_store32(&w.engine.claimed, 1)
     pthread_mutex_unlock(&lock)
     return found
 

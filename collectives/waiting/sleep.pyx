@@ -30,7 +30,7 @@ cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nog
         if not w.claimed:               # somebody else drives it
             return -1
         n = gather_one(w.engine, mine, fds, n)
-        hk_store32(&w.engine.busy, 0)
+        hk_store32(&w.engine.claimed, 0)
     if n >= 0 and mine.bell != NULL:
         if n > nfds:                    # nobody sleeps on a bell and on descriptors at once
             return -1
