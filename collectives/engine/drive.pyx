@@ -261,7 +261,10 @@ cdef int failed_before(Core* e, Run* r) noexcept nogil:
 
 
 cdef int overdue(Run* r, uint64_t waited) noexcept nogil:
-    """Is the time limit over?  It counts from the beginning of this wait, and anew whenever data moves."""
+    """Is the time limit over?  It counts from the beginning of this wait, and anew whenever data moves.
+
+    `waited`: nanoseconds of it by now; 0 if it has just begun, or has been asked about before.
+    """
     cdef uint64_t now
     if r.limit == 0:
         return BLOCKED

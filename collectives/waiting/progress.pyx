@@ -11,9 +11,9 @@ from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.count cimport count_begin, count_blocked, count_end, count_moved
-from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, TIMED_OUT, Core, Run, hk_load32, hk_now,
-                                     hk_store32, may_drive, run_stopped)
+from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed, overdue
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_store32, may_drive,
+                                     run_stopped)
 from hocket.collectives.waiting.news cimport tell
 
 
@@ -120,14 +120,10 @@ cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept no
 
 cdef inline int limited(Run* r, int rc) noexcept nogil:
     """Is the time limit over?  It counts while nothing moves, and not before the run's turn has come."""
-    cdef uint64_t now
-    if rc != BLOCKED:
-        r.deadline = 0
-        return rc
-    now = hk_now()
-    if r.deadline == 0:
-        r.deadline = now + r.limit
-    return TIMED_OUT if now > r.deadline else rc
+    if rc == BLOCKED:
+        return overdue(r, 0)
+    r.deadline = 0
+    return rc
 
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
