@@ -13,7 +13,7 @@ from typing import Any
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
-from hocket.collectives.plans.instr import IN, OUT, Layout, Place, cut, offsets
+from hocket.collectives.plans.instr import IN, OUT, ChunkLayout, Place, cut, offsets
 from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DType
 
@@ -99,7 +99,7 @@ class Call:
         parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
         return f"{self.collective}({', '.join(parts)})"
 
-    def layout(self, algorithm: Algorithm, rank: int, size: int) -> Layout:
+    def layout(self, algorithm: Algorithm, rank: int, size: int) -> ChunkLayout:
         """Where the chunks of `algorithm` lie."""
         counts, source, target = self._chunks(algorithm, rank, size)
         width = self.model.dtype.itemsize
@@ -109,7 +109,7 @@ class Call:
 
         held = counts if self.wire.block > 1 else None
         plain = [n * width for n in counts]
-        return Layout([self.on_wire(n) for n in counts], here(source), here(target), held, plain)
+        return ChunkLayout([self.on_wire(n) for n in counts], here(source), here(target), held, plain)
 
     def _chunks(self, algorithm: Algorithm, rank: int, size: int) -> Chunks:
         source = OUT if self.in_place else IN

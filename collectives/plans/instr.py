@@ -51,7 +51,7 @@ class Instr(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChunkLayout:
     """Where the chunks of one call lie.  Lengths in bytes on the wire, offsets in bytes of the caller's arrays."""
 
     lengths: Sequence[int]

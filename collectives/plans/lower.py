@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids
-from hocket.collectives.plans.instr import ALIGN, OUT, SCRATCH, Apply, Instr, Layout, Lowered, Piece, Place
+from hocket.collectives.plans.instr import ALIGN, OUT, SCRATCH, Apply, ChunkLayout, Instr, Lowered, Piece, Place
 from hocket.errors import ScheduleError
 
 MAX_READERS, MAX_WAYS = 63, 255
@@ -30,7 +30,7 @@ Groups = list[tuple[tuple[int, ...], list[int]]]
 
 
 def lower(
-    algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
+    algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
     *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
     before: Apply | None = None, in_place: bool = False, after: Apply | None = None, far: range | None = None,
 ) -> Lowered:  # fmt: skip
@@ -51,7 +51,7 @@ def lower(
 
 class _Lowering:
     def __init__(
-        self, algorithm: Algorithm, rank: int, size: int, root: int, layout: Layout,
+        self, algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
         eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool,
     ) -> None:  # fmt: skip
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, eager, multicasts

@@ -24,7 +24,7 @@ from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.instr import IN, OUT, SCRATCH, Apply, Instr, Layout, Lowered
+from hocket.collectives.plans.instr import IN, OUT, SCRATCH, Apply, ChunkLayout, Instr, Lowered
 from hocket.collectives.plans.lower import lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
@@ -34,7 +34,7 @@ from hocket.kernels.dtypes import DType
 
 NO_OP = Resolved("", -1)
 """The op of a call that only moves data."""
-EMPTY = Layout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
+EMPTY = ChunkLayout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """A meeting's layout: every rank has and wants nothing."""
 DONE = CODES["done"]
 

@@ -7,7 +7,7 @@ import pytest
 
 import hocket
 from hocket.algorithms import get
-from hocket.collectives.plans.instr import Layout
+from hocket.collectives.plans.instr import ChunkLayout
 from hocket.collectives.plans.lower import MAX_WAYS, lower
 from hocket.errors import ScheduleError
 
@@ -33,6 +33,6 @@ def test_each_operand_counts_once() -> None:
 
 def test_more_than_the_engine_takes_are_refused() -> None:
     size = MAX_WAYS + 2
-    layout = Layout([8] * size, lambda chunk: (0, 8 * chunk), lambda chunk: (1, 0))
+    layout = ChunkLayout([8] * size, lambda chunk: (0, 8 * chunk), lambda chunk: (1, 0))
     with pytest.raises(ScheduleError, match="more than 255 ranks in one step; ask for an algorithm of more steps"):
         lower(get("reduce_scatter", "direct"), 0, size, 0, layout)
