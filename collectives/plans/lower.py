@@ -90,9 +90,9 @@ class _Lowering:
     def run_far(self, encode: Apply, decode: Apply, far: range) -> Lowered:
         """Chunks are the caller's elements, except in the steps `far`, for which those that they move are encoded."""
         steps = list(self.schedule)
-        self.lengths, self.held = self.layout.plain, None
+        self._lie(encoded=False)
         before = [self._step(step) for step in steps[: far.start]]
-        self.lengths, self.held = self.layout.lengths, self.layout.held
+        self._lie(encoded=True)
         home, self.home = self.home, [None] * len(self.home)
         moved = sorted({c for step in steps[far.start : far.stop] for op in step for c in _chunks(op)})
         held = [c for c in moved if self.place[c] is not None]
@@ -102,16 +102,22 @@ class _Lowering:
         came = {c for op in later if isinstance(op, Recv) for c in ids(op.chunks)}
         goes = {c for op in later if isinstance(op, Send) for c in ids(op.chunks)}
         needed = [c for c in moved if c in goes or c in self.wanted and c not in came]
-        self.lengths, self.home = self.layout.plain, home
+        self.home = home
+        self._lie(encoded=False)
         to = {c: self._home(c) for c in needed}
-        self.lengths = self.layout.lengths
+        self._lie(encoded=True)
         between.append([self._apply(needed, decode, to.__getitem__)] if needed else [])
-        self.lengths, self.held = self.layout.plain, None
+        self._lie(encoded=False)
         after = [self._step(step) for step in steps[far.stop :]]
         after.append([self._copy(c, c, place) for c in self.wanted if (place := self._home(c)) != self.place[c]])
         plain = [[instr._replace(encoded=False) for instr in step] for step in (*before, *after)]
         self.result.steps = [*plain[: far.start], *between, *plain[far.start :]]
         return self.result
+
+    def _lie(self, encoded: bool) -> None:
+        """From now on chunks lie as elements of the wire, or as the caller's."""
+        self.lengths = self.layout.lengths if encoded else self.layout.plain
+        self.held = self.layout.held if encoded else None
 
     def _apply(self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None) -> Instr:
         """`to`: where each chunk comes to; None: it stays where it is."""
@@ -120,7 +126,8 @@ class _Lowering:
             for c in chunks:
                 self.place[c] = to(c)
         dst = self._pieces(chunks, self.place)
-        return Instr("apply", (), -1, False, *_same_cuts(src, dst), what, self._held(chunks))
+        src, dst = _same_cuts(src, dst)
+        return Instr("apply", src=src, dst=dst, applied=what, held=self._held(chunks))
 
     def _held(self, chunks: Sequence[int]) -> list[int] | None:
         """Elements here of the pieces of these chunks, where several are encoded as one."""
@@ -165,7 +172,7 @@ class _Lowering:
     def _copy(self, source: int, target: int, to: Place) -> Instr:
         src = self._pieces([source], self.place)
         self.place[target] = to
-        return Instr("copy", (), -1, False, src, self._pieces([target], self.place))
+        return Instr("copy", src=src, dst=self._pieces([target], self.place))
 
     def _copy_op(self, op: Copy, sent: set[int]) -> Instr:
         busy = op.target in sent and self.place[op.target] == self._home(op.target)
@@ -180,7 +187,7 @@ class _Lowering:
                 joined.append(op.peer)
             else:
                 groups.append((chunks, [op.peer]))
-        return [Instr("send", peers, -1, False, self._pieces(chunks, before)) for chunks, peers in groups]
+        return [Instr("send", peers, src=self._pieces(chunks, before)) for chunks, peers in groups]
 
     @staticmethod
     def _joinable(groups: Groups, chunks: tuple[int, ...], peer: int, most: int) -> list[int] | None:
@@ -226,8 +233,8 @@ class _Lowering:
         if src is not None:
             src, dst = _same_cuts(src, dst)
         if kind == "recv":
-            return Instr(kind, sorted(peers), own, after, None, dst)
-        return Instr(kind, sorted(peers), own, after, src, dst, None, self._held(chunks))
+            return Instr(kind, sorted(peers), own, after, dst=dst)
+        return Instr(kind, sorted(peers), own, after, src, dst, held=self._held(chunks))
 
     def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""
