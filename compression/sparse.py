@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import choices, whole
-from hocket.collectives.communicator import pairs
+from hocket.collectives.communicator import sparse_rows
 from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks
 from hocket.errors import ArgumentError
 
@@ -64,8 +64,9 @@ class Sparse(Together):
     """
 
     def __init__(self, codec: str | None = None) -> None:
-        if codec is not None and codec not in pairs.HALVES:
-            raise ArgumentError(f"codec={codec!r}: the values of pairs are float32, {choices(codec, pairs.HALVES)}")
+        if codec is not None and codec not in sparse_rows.HALVES:
+            known = choices(codec, sparse_rows.HALVES)
+            raise ArgumentError(f"codec={codec!r}: the values of pairs are float32, {known}")
         self.codec = codec
 
     def chosen(self, x: Array) -> Array:
@@ -84,8 +85,8 @@ class Sparse(Together):
         mine = vectors.flat[every]
         indices, values = comm.allreduce_sparse(every, mine, vectors.flat.size, codec=self.codec, out=results.flat)
         results.flat[indices] = values * np.float32(1 / comm.size)
-        vectors.flat[every] = 0 if self.codec is None else mine - pairs.rounded(mine, self.codec)
-        each = pairs.itemsize(mine.dtype, self.codec)
+        vectors.flat[every] = 0 if self.codec is None else mine - sparse_rows.rounded(mine, self.codec)
+        each = sparse_rows.itemsize(mine.dtype, self.codec)
         finite = bool(np.isfinite(values).all()) or None  # if not, whose are not?
         return [Averaged({}, len(some) * each, finite) for some in of_each]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, whole
-from hocket.collectives.communicator.pairs import HALVES, Array, Sparse, itemsize, packed, rounded, unpacked
+from hocket.collectives.communicator.sparse_rows import HALVES, Array, Sparse, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.pairs import FAR, HALVES, itemsize, packed, rounded, unpacked
 from hocket.collectives.communicator.sparse import WAYS
+from hocket.collectives.communicator.sparse_rows import FAR, HALVES, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]

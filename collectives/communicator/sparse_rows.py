@@ -15,9 +15,9 @@ HALVES = ("fp16", "bf16")
 """float32 values may be sent so."""
 
 
-def itemsize(values: np.dtype[Any], codec: str | None) -> int:
+def itemsize(dtype: np.dtype[Any], codec: str | None) -> int:
     """Bytes of a value and its distance."""
-    return 2 + (2 if codec else values.itemsize)
+    return 2 + (2 if codec else dtype.itemsize)
 
 
 def packed(some: Sparse, first: int, codec: str | None) -> Array:
@@ -38,9 +38,9 @@ def packed(some: Sparse, first: int, codec: str | None) -> Array:
     return rows.view(np.uint8).reshape(len(rows), kind.itemsize)
 
 
-def unpacked(rows: Array, values: np.dtype[Any], first: int, codec: str | None) -> Sparse:
+def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -> Sparse:
     """What `packed` had; a zero may be missing."""
-    kind = np.dtype([("step", np.uint16), ("value", np.uint16 if codec else values)])
+    kind = np.dtype([("step", np.uint16), ("value", np.uint16 if codec else dtype)])
     told = np.ascontiguousarray(rows).reshape(-1).view(kind)
     indices = np.cumsum(told["step"], dtype=np.int64) + (first - 1)
     found = _widened(told["value"], codec) if codec else told["value"]
@@ -49,7 +49,7 @@ def unpacked(rows: Array, values: np.dtype[Any], first: int, codec: str | None) 
 
 
 def rounded(values: Array, codec: str) -> Array:
-    """float32 values, as they come."""
+    """float32 values rounded to `codec`, as the receiver gets them."""
     return _widened(_halved(values, codec), codec)
 
 
