@@ -1,4 +1,4 @@
-"""The queue of a communicator's calls on GPU arrays: made by all members together, at the first such call.
+"""What `GpuQueue` stands on: this rank's lane, streams, scratch memory and kernels; made by all members together.
 
 Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
 one can map the other's memory (transports/cuda_ipc/protocol.h), else through pinned memory and the host channel
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.algorithms.language.registry import Algorithm, get
 from hocket.collectives.arrays.buffers import Buffer
@@ -24,6 +24,9 @@ from hocket.errors import TransportError
 from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc import lane
 from hocket.transports.pinned import channels
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.members import Members
 
 LAST_WORD = 1.0
 """Seconds that a lane waits at its end for its peers to let go."""
@@ -197,14 +200,14 @@ def leave() -> None:
         each.leave()
 
 
-def build(comm: Any, ordinal: int, share: Share) -> tuple[GpuContext | None, Found]:
+def build(members: Members, ordinal: int, share: Share) -> tuple[GpuContext | None, Found]:
     """This rank's part of a queue on that GPU, if the members can have one."""
-    made, found = None, tried(comm, ordinal, share)
+    made, found = None, tried(members, ordinal, share)
     if found.why_staged:
         return None, found
     why = ""
     try:
-        made = GpuContext(ordinal, comm.rank, comm.groups, found)
+        made = GpuContext(ordinal, members.rank, members.groups, found)
     except TransportError as error:
         why = str(error)
     try:

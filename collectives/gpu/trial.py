@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.gpu.meeting import FLAGS, Meeting
 from hocket.errors import Error, TransportError
 from hocket.kernels.gpu import launch
 from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc.proof import Proof
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.members import Members
 
 Share = Callable[[Any], list[Any]]
 """Takes a JSON value and returns every member's, by rank.  All members call it together."""
@@ -31,22 +34,22 @@ class Found(NamedTuple):
     """Multiprocessors of the smallest GPU."""
 
 
-def tried(comm: Any, ordinal: int, share: Share) -> Found:
+def tried(members: Members, ordinal: int, share: Share) -> Found:
     """All steps of the trial, on this rank's GPU number `ordinal`."""
     proof, why = None, ""
     try:
-        proof = Proof(driver.device(ordinal), comm.rank, comm.size, FLAGS)
+        proof = Proof(driver.device(ordinal), members.rank, members.size, FLAGS)
     except TransportError as error:
         why = str(error)
     try:
-        return _found(comm, share, proof, why)
+        return _found(members, share, proof, why)
     except BaseException:
         if proof is not None:
             proof.abandon()
         raise
 
 
-def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
+def _found(members: Members, share: Share, proof: Proof | None, why: str) -> Found:
     why = first(share, why)
     if why or proof is None:
         if proof is not None:
@@ -54,21 +57,21 @@ def _found(comm: Any, share: Share, proof: Proof | None, why: str) -> Found:
         return Found(why, [], "", "", 0)
     offers = share(proof.offer())
     refused = proof.reach(offers)
-    tables = share([None if r == comm.rank else why or _host(comm, r) for r, why in enumerate(refused)])
-    both = [[tables[a][b] or tables[b][a] or "" for b in range(comm.size)] for a in range(comm.size)]
-    peers = [r for r, why in enumerate(both[comm.rank]) if not why and r != comm.rank]
-    why_events = _no_words(comm, share, proof, peers)
-    why_apart = "a stream waits here for ever" if proof.stuck else _unfit(comm, both, [o["uuid"] for o in offers])
+    tables = share([None if r == members.rank else why or _host(members, r) for r, why in enumerate(refused)])
+    both = [[tables[a][b] or tables[b][a] or "" for b in range(members.size)] for a in range(members.size)]
+    peers = [r for r, why in enumerate(both[members.rank]) if not why and r != members.rank]
+    why_events = _no_words(members, share, proof, peers)
+    why_apart = "a stream waits here for ever" if proof.stuck else _unfit(members, both, [o["uuid"] for o in offers])
     processors = min(offer["processors"] for offer in offers)
-    why_apart = first(share, why_apart) or _no_meeting(comm, share, proof, processors)
+    why_apart = first(share, why_apart) or _no_meeting(members, share, proof, processors)
     proof.let_go()
     share(None)  # now no rank has this one's memory mapped
     proof.close()
     return Found("", both, why_events, why_apart, processors)
 
 
-def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
-    why = first(share, "HOCKET_GPU_SYNC asks for events" if comm.world.config.gpu_sync == "events" else "")
+def _no_words(members: Members, share: Share, proof: Proof, peers: list[int]) -> str:
+    why = first(share, "HOCKET_GPU_SYNC asks for events" if members.world.config.gpu_sync == "events" else "")
     if why:
         return why
     why = first(share, proof.wait(peers))
@@ -78,14 +81,14 @@ def _no_words(comm: Any, share: Share, proof: Proof, peers: list[int]) -> str:
     return why or unheard
 
 
-def _unfit(comm: Any, mapped: list[list[str]], uuids: list[str]) -> str:
+def _unfit(members: Members, mapped: list[list[str]], uuids: list[str]) -> str:
     """Why kernels that wait for each other may not even be tried."""
-    if comm.world.config.gpu_sync != "auto":
-        return f"HOCKET_GPU_SYNC asks for {comm.world.config.gpu_sync}"
-    if comm.size == 1:
+    if members.world.config.gpu_sync != "auto":
+        return f"HOCKET_GPU_SYNC asks for {members.world.config.gpu_sync}"
+    if members.size == 1:
         return "there is only one rank"
-    if comm.size > launch.RANKS:
-        return f"{comm.size} ranks, and a kernel meets at most {launch.RANKS}"
+    if members.size > launch.RANKS:
+        return f"{members.size} ranks, and a kernel meets at most {launch.RANKS}"
     if any(map(any, mapped)):
         return "some ranks' GPUs are not mapped by others"
     for rank, uuid in enumerate(uuids):
@@ -94,7 +97,7 @@ def _unfit(comm: Any, mapped: list[list[str]], uuids: list[str]) -> str:
     return ""
 
 
-def _no_meeting(comm: Any, share: Share, proof: Proof, processors: int) -> str:
+def _no_meeting(members: Members, share: Share, proof: Proof, processors: int) -> str:
     """Let kernels of all ranks meet once: why they did not, or ""."""
     device, made = proof.device, contextlib.ExitStack()
     meeting, stream, why = None, 0, ""
@@ -102,7 +105,7 @@ def _no_meeting(comm: Any, share: Share, proof: Proof, processors: int) -> str:
         try:
             stream = device.stream()
             made.callback(device.end_stream, stream)
-            meeting = Meeting(device, comm.rank, [proof.room(r) for r in range(comm.size)], processors)
+            meeting = Meeting(device, members.rank, [proof.room(r) for r in range(members.size)], processors)
             made.callback(meeting.close)
             made.callback(_refusal, device.synchronize, stream)  # the kernel uses what is given back after it
             meeting.prepare()
@@ -129,9 +132,9 @@ def first(share: Share, why: str) -> str:
     return next((f"rank {rank}: {said}" for rank, said in enumerate(share(why)) if said), "")
 
 
-def _host(comm: Any, rank: int) -> str | None:
+def _host(members: Members, rank: int) -> str | None:
     """Why the host channel to `rank` is not memory, which a GPU channel needs below it; None if it is."""
-    if rank == comm.rank:
+    if rank == members.rank:
         return None
-    host = comm.world.transport(comm.world_ranks[rank])
-    return None if comm.world.traits[host].local else f"the ranks' processes talk over {host}"
+    host = members.world.transport(members.world_ranks[rank])
+    return None if members.world.traits[host].local else f"the ranks' processes talk over {host}"
