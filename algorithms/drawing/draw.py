@@ -32,13 +32,13 @@ class Drawing:
         return f"{self.algorithm.collective} {self.algorithm.name}: {counts}"
 
     @property
-    def law(self) -> str:
+    def summary(self) -> str:
         """The first line of the algorithm's docstring."""
         return self.algorithm.doc.partition("\n")[0]
 
     def __str__(self) -> str:
         legend = "to 1: 0    send chunk 0 to rank 1      from 3: +2   receive chunk 2 from rank 3 and reduce it"
-        return "\n".join([self.title, self.law, "", *_table(self.programs), "", legend])
+        return "\n".join([self.title, self.summary, "", *_table(self.programs), "", legend])
 
     def svg(self) -> str:
         """The picture as one SVG element."""
@@ -60,7 +60,7 @@ class Drawing:
     def _picture(self) -> picture.Picture:
         """Prove the schedule first: a broken one raises its fault, and has a table, but no picture."""
         verify(self.algorithm, self.size, self.root)
-        return picture.paint(self.title, self.law, self.algorithm, self.programs, self.root)
+        return picture.paint(self.title, self.summary, self.algorithm, self.programs, self.root)
 
 
 def show(name: str | Algorithm, collective: str = "allreduce", size: int = 4, root: int = 0) -> Drawing:

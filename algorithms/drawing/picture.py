@@ -56,15 +56,15 @@ class Picture(NamedTuple):
     shapes: list[Rect | Arrow | Text]
 
 
-def paint(title: str, law: str, algorithm: Algorithm, programs: Sequence[Sequence[Step]], root: int) -> Picture:
+def paint(title: str, summary: str, algorithm: Algorithm, programs: Sequence[Sequence[Step]], root: int) -> Picture:
     """Place everything; the algorithm must be a correct one."""
     size, steps = len(programs), len(programs[0])
     chunks = algorithm.chunks(size)
     contract = CONTRACTS[algorithm.collective]
-    width = max(LEFT + STRIP + steps * (STRIP + GAP) + 20, 7 * max(len(title), len(law)) + 40)
+    width = max(LEFT + STRIP + steps * (STRIP + GAP) + 20, 7 * max(len(title), len(summary)) + 40)
     height = TOP + size * LANE + BOTTOM
     shapes: list[Rect | Arrow | Text] = [Rect(0, 0, width, height, "#ffffff")]
-    shapes += [Text(20, 26, title, 16, "start"), Text(20, 46, law, 12, "start", "#666666")]
+    shapes += [Text(20, 26, title, 16, "start"), Text(20, 46, summary, 12, "start", "#666666")]
     for rank in range(size):
         shapes.append(Text(LEFT - 10, _y(rank) + 4, f"rank {rank}", 12, "end"))
         shapes.append(Arrow(LEFT, _y(rank), _x(steps) + STRIP, _y(rank), PALE, head=False))
