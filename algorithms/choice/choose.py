@@ -1,4 +1,4 @@
-"""Which algorithm for which call, and why: what was measured, else what is predicted from that, else the hand table."""
+"""Which algorithm for which call, and why: as measured, else as predicted from that, else by the built-in table."""
 
 from __future__ import annotations
 
