@@ -30,7 +30,7 @@ import numpy as np
 import hocket
 from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
 from hocket.bench.harness.ranks import findings
-from hocket.collectives.calls.codecs import AUTO, CODECS, found
+from hocket.collectives.calls.codecs import AUTO, BY_NAME, found
 from hocket.collectives.tuning.cases import numpy_dtype
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
@@ -133,7 +133,7 @@ def _once(comm: Any, name: str, x: Any, y: Any, exact: Any) -> dict[str, Any]:
     comm.barrier()
     wire = _sent() - before
     error = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
-    encode, decode = _kernels(x, CODECS.get(name))
+    encode, decode = _kernels(x, BY_NAME.get(name))
     row = {"codec": name, "cable": wire / x.nbytes, "error": error, "encode": encode, "decode": decode}
     if name == AUTO:
         lines = comm.explain("allreduce", x.nbytes, codec=AUTO).splitlines()

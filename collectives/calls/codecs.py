@@ -13,14 +13,13 @@ from hocket.arguments import choices
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.shapes import writable
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import CODECS as BLOCKS
-from hocket.kernels.codecs import Codec
+from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.dtypes import DType, by_name
 
-CODECS: dict[str, DType | Codec] = {
-    "fp16": by_name("float16"), "bf16": by_name("bfloat16"), **{codec.name: codec for codec in BLOCKS}
+BY_NAME: dict[str, DType | Codec] = {
+    "fp16": by_name("float16"), "bf16": by_name("bfloat16"), **{codec.name: codec for codec in CODECS}
 }  # fmt: skip
-"""By name: what float32 becomes."""
+"""What float32 becomes."""
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 AUTO = "auto"
@@ -34,9 +33,9 @@ def found(codec: str | Codec) -> DType | Codec:
         return codec
     if not isinstance(codec, str):
         raise ArgumentError(f"codec={reprlib.repr(codec)} is neither a name nor made by hocket.compression")
-    if codec not in CODECS:
-        raise ArgumentError(f"codec={reprlib.repr(codec)} is no codec; {choices(codec, [*CODECS, AUTO])}")
-    return CODECS[codec]
+    if codec not in BY_NAME:
+        raise ArgumentError(f"codec={reprlib.repr(codec)} is no codec; {choices(codec, [*BY_NAME, AUTO])}")
+    return BY_NAME[codec]
 
 
 def check(call: Call, codec: str | Codec, op: str) -> None:

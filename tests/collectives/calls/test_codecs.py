@@ -14,7 +14,7 @@ from worlds import WORLDS, Program, same, spread
 
 import hocket
 from hocket.algorithms import hierarchical, names
-from hocket.collectives.calls.codecs import CODECS, COLLECTIVES
+from hocket.collectives.calls.codecs import BY_NAME, COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError, MismatchError
@@ -44,7 +44,7 @@ def agreed(comm: Communicator, x: Array) -> None:
 def sums(comm: Communicator) -> None:
     """Two roundings with `direct`; no algorithm more than one for each rank."""
     p = comm.size
-    for codec in CODECS:
+    for codec in BY_NAME:
         for n in LENGTHS:
             given = [vector(r, n) for r in range(p)]
             mine = given[comm.rank].copy()
@@ -68,7 +68,7 @@ def sums(comm: Communicator) -> None:
 def moved(comm: Communicator) -> None:
     """What is moved is rounded once, on every rank alike: the owner's own too."""
     p, me = comm.size, comm.rank
-    for codec in CODECS:
+    for codec in BY_NAME:
         for n in LENGTHS:
             given = [vector(r, p * n) for r in range(p)]
             x = given[me].copy()
@@ -90,7 +90,7 @@ def ragged(comm: Communicator) -> None:
     p, me = comm.size, comm.rank
     counts = [(37 * r * r + 5) % 700 for r in range(p)]
     ends = np.cumsum([0, *counts])
-    for codec in (*CODECS, *PARAMETRISED):
+    for codec in (*BY_NAME, *PARAMETRISED):
         given = [vector(r, int(ends[-1])) for r in range(p)]
         every = np.concatenate([sent(each[:n], codec) for each, n in zip(given, counts, strict=True)])
         same(comm.allgatherv(given[me][: counts[me]], counts, codec=codec), every, f"allgatherv, {codec}")
@@ -143,7 +143,7 @@ GROUPS = {4: (((0, 1), (2, 3)), ((0, 2, 3), (1,)), ((0,), (1,), (2,), (3,))), 3:
 def only_between_hosts(comm: Communicator) -> None:
     """Inside a host nothing is rounded: what the hosts' sums lose is one encoding of each, and one of the result."""
     me, p = comm.rank, comm.size
-    short = itertools.product(GROUPS.get(p, ()), (*CODECS, *PARAMETRISED), LENGTHS[1:-1])
+    short = itertools.product(GROUPS.get(p, ()), (*BY_NAME, *PARAMETRISED), LENGTHS[1:-1])
     long = itertools.product(GROUPS.get(p, ()), ("bf16", "int8", Int(3)), LENGTHS[-1:])  # in segments
     for groups, codec, n in (*short, *long):
         given = [vector(r, p * n) for r in range(p)]
@@ -224,7 +224,7 @@ def special(comm: Communicator) -> None:
     """NaN and infinity come back as such, or as NaN; so does what is too large for fp16."""
     x = np.array([np.nan, np.inf, -np.inf, 1e30, 0.0, -0.0], np.float32)
     x.view(np.uint32)[0] = 0x7FFFFFFF  # a NaN that carelessly rounded would become -0
-    for codec in CODECS:
+    for codec in BY_NAME:
         got = comm.broadcast(x.copy(), codec=codec)
         if codec in BLOCKS:  # all that have a scale with it are lost
             assert np.isnan(got).all()
@@ -241,7 +241,7 @@ def bytes_are_fewer(comm: Communicator) -> None:
         return sum(stat.bytes for stat in comm.stats() if stat.collective == "allreduce")
 
     x = np.ones(10_000, np.float32)
-    for codec in CODECS:
+    for codec in BY_NAME:
         begin = counted()
         comm.allreduce(x, codec=codec)
         assert counted() - begin == wire_bytes(10_000, codec)
