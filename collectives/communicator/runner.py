@@ -67,7 +67,7 @@ class Runner:
             codecs.check(call, codecs.AUTO, how.name)
             options = options._replace(codec=self.worth.codec(call.collective, call.on_wire(call.count), options))
             if options.codec is None and counts is None and call.is_told_by_shape and open_group() is None:
-                self.worth.is_plain(call.collective, call.model.array, op, options)
+                self.worth.note_plain(call.collective, call.model.array, op, options)
         if options.codec is not None:
             call = codecs.encoded(call, options.codec, how.name)
         if how.before is not None and call.collective == "exscan":

@@ -248,7 +248,7 @@ cdef class ShortWay:
               codec=None):
         """Carry out one call: the short way if it was made before, else the general way."""
         if codec is not None and codec == AUTO and counts is None:
-            if self.shortcut.runner().worth.plain(collective, x, op, algorithm, transport):
+            if self.shortcut.runner().worth.is_plain(collective, x, op, algorithm, transport):
                 codec = None
         if timeout is None and transport is None and codec is None:
             done = self.shortcut.take(collective, x, out, op, root, counts, algorithm, order, async_op)

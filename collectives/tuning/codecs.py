@@ -62,15 +62,15 @@ class Worth:
         self._lines: dict[Kind, list[Line]] = {}
         self._plain: set[Any] = set()
 
-    def plain(self, collective: str, x: Any, op: Any, algorithm: Any, transport: Any) -> bool:
+    def is_plain(self, collective: str, x: Any, op: Any, algorithm: Any, transport: Any) -> bool:
         """Is it known that "auto" is float32 for such a call, which may then go the short way?"""
         try:
             return (collective, x.dtype, x.nbytes, op, algorithm, transport) in self._plain
         except (AttributeError, TypeError):
             return False
 
-    def is_plain(self, collective: str, x: Any, op: Any, options: Options) -> None:
-        """From now on."""
+    def note_plain(self, collective: str, x: Any, op: Any, options: Options) -> None:
+        """From now on "auto" is known to be float32 for such a call."""
         if len(self._plain) >= KNOWN:
             self._plain.clear()
         with contextlib.suppress(AttributeError, TypeError):
