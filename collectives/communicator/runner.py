@@ -142,14 +142,14 @@ class Runner:
         keep = call, there
         queued = Queued(engine, plan, src, dst, op, there.user, timeout, tag, keep, there.placed)
 
-        def check(ended: Queued) -> None:
+        def settle(ended: Queued) -> None:
             if ended.status != DONE:
                 self.reporter.fail(engine, ended.status, ended.culprit, timeout, ended)
             there.finish()
             if call.dst is not None:
                 call.dst.restore()
 
-        work = Work(queued, call.result, check, there.stream)
+        work = Work(queued, call.result, settle, there.stream)
         together = open_group()
         if together is None or options.async_op:
             return work
@@ -158,11 +158,11 @@ class Runner:
 
     def work(self, run: Queued, result: Any) -> Work:
         """The handle of a run that the shortcut has queued."""
-        def check(ended: Queued) -> None:
+        def settle(ended: Queued) -> None:
             if ended.status != DONE:
                 self.reporter.fail(self.members.main.engine, ended.status, ended.culprit, self.members.timeout, ended)
 
-        return Work(run, result, check)
+        return Work(run, result, settle)
 
     def retune(self, tuning: Tuning, only: tuple[str, str] | None = None) -> None:
         """Choose by this from now on, or use `only` this algorithm of this collective.  On all members alike."""

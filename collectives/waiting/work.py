@@ -22,8 +22,8 @@ LOOK = 0.0005
 class Work:
     """The handle of an asynchronous call (`async_op=True`).  `y = await comm.allreduce(x, async_op=True)` works too."""
 
-    def __init__(self, queued: Queued, result: Any, fail: Callable[[Queued], None], stream: int = 0) -> None:
-        self._queued, self._result, self._fail = queued, result, fail
+    def __init__(self, queued: Queued, result: Any, settle: Callable[[Queued], None], stream: int = 0) -> None:
+        self._queued, self._result, self._settle = queued, result, settle
         self._turn: Callable[[Any], Any] | None = None
         self.stream = stream
         """The address of the CUDA stream that orders a call on GPU arrays, which has ended when it has been issued.
@@ -44,8 +44,8 @@ class Work:
             refuse_inside()
         if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
             return False
-        self._fail(self._queued)
-        self._fail = _passed
+        self._settle(self._queued)
+        self._settle = _settled
         self._queued.let_go()
         return True
 
@@ -93,8 +93,8 @@ class Work:
         return self.result()
 
 
-def _passed(queued: Queued) -> None:
-    """Its result was handed out before."""
+def _settled(queued: Queued) -> None:
+    """It was settled before."""
 
 
 class _Coroutine:
