@@ -91,7 +91,7 @@ class Communicator(ShortWay):
         self.runner = Runner(self.membership, self.reporter, planner)
         self.messenger = Messenger(self.membership, self.reporter, planner, self.runner)
         self.ending = Ending(self.membership, self.reporter, planner)
-        self._takes(self.runner.shortcut)
+        self._set_shortcut(self.runner.shortcut)
         self._serial = 0
         self._lanes: dict[str, Communicator] = {}
         world.admit(self)

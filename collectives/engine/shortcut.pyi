@@ -16,7 +16,7 @@ class Shortcut:
 
 class ShortWay:
     shortcut: Shortcut
-    def _takes(self, shortcut: Shortcut) -> None: ...
+    def _set_shortcut(self, shortcut: Shortcut) -> None: ...
     def _call(
         self, collective: str, x: Any, out: Any, op: Any, root: int, counts: Any, async_op: bool,
         timeout: float | None, algorithm: Any, transport: str | None, order: str, codec: Any = None,

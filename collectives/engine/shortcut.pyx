@@ -241,7 +241,7 @@ cdef class Shortcut:
 cdef class ShortWay:
     """Base of the communicator, as a call by way of an attribute would take a tenth longer (8 bytes, 2 ranks)."""
 
-    def _takes(self, Shortcut shortcut):
+    def _set_shortcut(self, Shortcut shortcut):
         self.shortcut = shortcut
 
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
