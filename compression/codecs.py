@@ -12,7 +12,8 @@ from __future__ import annotations
 from hocket.arguments import choices, whole
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import FP8 as FP8_KIND
-from hocket.kernels.codecs import L2, MAX, NATURAL, ONEBIT, SIGN, WHOLE, Codec
+from hocket.kernels.codecs import L2, MAX, NATURAL, ONEBIT, SIGN, Codec
+from hocket.kernels.codecs import WHOLE as WHOLE_KIND
 
 BLOCK_STEP, BLOCK_MOST = 64, 1024
 LEVELS_MOST = 127
@@ -25,19 +26,19 @@ def Int8(block: int = 256, rounding: str = "nearest", seed: int = 0) -> Codec:
 
     Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022.
     """
-    return _whole("int8", 8, 256, block, rounding, seed)
+    return _whole_numbers("int8", 8, 256, block, rounding, seed)
 
 
 def Int4(block: int = 128, rounding: str = "nearest", seed: int = 0) -> Codec:
     """Two codes in a byte, -7 to 7."""
-    return _whole("int4", 4, 128, block, rounding, seed)
+    return _whole_numbers("int4", 4, 128, block, rounding, seed)
 
 
 def Int(bits: int, block: int = 256, rounding: str = "nearest", seed: int = 0) -> Codec:
     """Codes of 2 to 8 bits, as those of `Int8`: the largest is 2^(bits - 1) - 1."""
     if not 2 <= whole(bits, "bits") <= 8:
         raise ArgumentError(f"bits={bits}: whole numbers have 2 to 8 here; `Sign` and `OneBit` have 1")
-    return _whole(f"int{bits}", bits, 128 if bits == 4 else 256, block, rounding, seed)
+    return _whole_numbers(f"int{bits}", bits, 128 if bits == 4 else 256, block, rounding, seed)
 
 
 def FP8(block: int = 256) -> Codec:
@@ -82,7 +83,7 @@ def QSGD(levels: int, bucket: int = 512, norm: str = "max", seed: int = 0) -> Co
         raise ArgumentError(f"norm={norm!r} is none; {choices(norm, NORMS)}")
     bits = (2 * levels).bit_length()
     name = _name("qsgd", levels=(levels, None), bucket=(bucket, 512), norm=(norm, "max"), seed=(seed, 0))
-    return Codec(name, WHOLE, bucket, 4 + bucket * bits // 8, bits, levels, NORMS[norm], 0.0, True, seed)
+    return Codec(name, WHOLE_KIND, bucket, 4 + bucket * bits // 8, bits, levels, NORMS[norm], 0.0, True, seed)
 
 
 def TernGrad(clip: float = 2.5, block: int = 256, seed: int = 0) -> Codec:
@@ -95,7 +96,7 @@ def TernGrad(clip: float = 2.5, block: int = 256, seed: int = 0) -> Codec:
     _check(block, seed)
     name = _name("terngrad", clip=(checked_clip(clip), 2.5), block=(block, 256), seed=(seed, 0))
     cut = 0.0 if clip == float("inf") else float(clip)
-    return Codec(name, WHOLE, block, 4 + block // 4, 2, 1, MAX, cut, True, seed)
+    return Codec(name, WHOLE_KIND, block, 4 + block // 4, 2, 1, MAX, cut, True, seed)
 
 
 def Natural(block: int = 256, rounding: str = "stochastic", seed: int = 0) -> Codec:
@@ -108,11 +109,11 @@ def Natural(block: int = 256, rounding: str = "stochastic", seed: int = 0) -> Co
     return Codec(name, NATURAL, block, 4 + block, stochastic=rounding == "stochastic", seed=seed)
 
 
-def _whole(kind: str, bits: int, usual: int, block: int, rounding: str, seed: int) -> Codec:
+def _whole_numbers(kind: str, bits: int, usual: int, block: int, rounding: str, seed: int) -> Codec:
     _check(block, seed)
     name = _name(kind, block=(block, usual), rounding=(_rounding(rounding), "nearest"), seed=(seed, 0))
     levels = (1 << (bits - 1)) - 1
-    return Codec(name, WHOLE, block, 4 + block * bits // 8, bits, levels, MAX, 0.0, rounding == "stochastic", seed)
+    return Codec(name, WHOLE_KIND, block, 4 + block * bits // 8, bits, levels, MAX, 0.0, rounding == "stochastic", seed)
 
 
 def _name(kind: str, **parameters: tuple[object, object]) -> str:

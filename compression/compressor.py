@@ -25,10 +25,9 @@ from hocket.kernels.codecs import Codec
 class Compressor:
     """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
 
-    `method`: a codec of blocks ("int8", "fp8", "int4", "sign" or one that codecs.py makes), "doublesqueeze:int8",
-    "topk:0.01", "topk:0.01:4096:fp16" (of 4,096 elements each, sent as float16), "threshold:0.001", "randomk:0.01",
-    "powersgd:4", "dgc:0.001", "ef21:topk:0.01", "nonzero", "adasum" or a `Method`.  `feedback=False`: what is not sent
-    is forgotten.  `decay`: what is owed is multiplied by it in each call.
+    `method`: a name, such as "int8", "topk:0.01" or "powersgd:4" (names.py has them all); a codec that codecs.py makes;
+    or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`: what is owed is multiplied by it in each
+    call.
 
     All ranks make the same calls with the same keys in the same order, as with any collective.
 
@@ -76,7 +75,7 @@ class Compressor:
         began, arrays = time.perf_counter(), [_array(x) for x in xs]
         entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
         vectors = self._scratch(0, entries)
-        lengths = [self._owing(*each, lr) for each in zip(arrays, entries, vectors.parts, strict=True)]
+        squares = [self._owing(*each, lr) for each in zip(arrays, entries, vectors.parts, strict=True)]
         seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
         flat = _adjacent(arrays)
         results = self._scratch(1, entries) if flat is None else Batch(flat, arrays)
@@ -85,8 +84,8 @@ class Compressor:
         for array, result in zip(arrays, results.parts, strict=True):
             if result is not array:
                 array[...] = result
-        for entry, left, length, array, one in zip(entries, vectors.parts, lengths, arrays, made, strict=True):
-            self._settle(entry, left, length, array, one, lr, share)
+        for entry, left, square, array, one in zip(entries, vectors.parts, squares, arrays, made, strict=True):
+            self._settle(entry, left, square, array, one, lr, share)
             if op == "sum":
                 array *= np.float32(self.comm.size)
 
@@ -102,9 +101,9 @@ class Compressor:
             raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
         entry = self._entry(key, array.shape, sharded=True)
         vector = self._scratch(0, [entry]).parts[0]
-        length = self._owing(array, entry, vector, lr)
+        square = self._owing(array, entry, vector, lr)
         made = self.method.scatter(self.comm, vector, result)
-        self._settle(entry, vector, length, result, made, lr, time.perf_counter() - began)
+        self._settle(entry, vector, square, result, made, lr, time.perf_counter() - began)
         if op == "sum":
             result *= np.float32(self.comm.size)
         return out
@@ -136,17 +135,17 @@ class Compressor:
         return out
 
     def _settle(
-        self, entry: Entry, left: Array, length: float, result: Array, made: Averaged, lr: float | None, seconds: float
+        self, entry: Entry, left: Array, square: float, result: Array, made: Averaged, lr: float | None, seconds: float
     ) -> None:
         """Keep what a call leaves; nothing, and a result of NaN, if that is not finite, which all ranks find alike."""
         entry.steps += 1
         finite = math.isfinite(_square(result)) if made.finite is None else made.finite
         if finite:
-            entry.kept, entry.lr, entry.length = made.kept, lr, length
+            entry.kept, entry.lr, entry.square = made.kept, lr, square
             if self.feedback:
                 entry.residual[...] = left
             else:
-                entry.left = _square(left)
+                entry.left_square = _square(left)
         else:
             result[...] = np.nan
         calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
@@ -182,10 +181,10 @@ class Compressor:
         if key not in self._entries:
             raise ArgumentError(f"no call had the key {key!r}; {choices(key, self._entries)}")
         entry = self._entries[key]
-        if entry.length is None:
+        if entry.square is None:
             return entry.stats
-        left = _square(entry.residual) if self.feedback else entry.left
-        return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.length or 1.0)))
+        left = _square(entry.residual) if self.feedback else entry.left_square
+        return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.square or 1.0)))
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must keep to go on as if nothing had happened: arrays and numbers, for any checkpoint."""

@@ -42,9 +42,9 @@ class Entry:
     steps: int = 0
     kept: Kept = field(default_factory=dict)
     stats: Stats = Stats()
-    length: float | None = None
+    square: float | None = None
     """The square of the length of what the last call had to send; None: the error is known."""
-    left: float = 0.0
+    left_square: float = 0.0
     """The same of what it did not send, where that is not kept."""
     sharded: bool = False
     """Are the vectors' rows the ranks'?  Then another number of ranks makes them other vectors."""

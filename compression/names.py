@@ -18,15 +18,15 @@ from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
 PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
-"""Methods without a number."""
-WITH_NUMBER: dict[str, Callable[[str], Method]] = {
+"""Methods without an argument."""
+WITH_ARGUMENT: dict[str, Callable[[str], Method]] = {
     "topk": lambda text: _with_words(TopK, text), "threshold": lambda text: _with_words(Threshold, text),
     "randomk": lambda text: RandomK(float(text)), "powersgd": lambda text: PowerSGD(int(text)),
     "doublesqueeze": DoubleSqueeze, "nonzero": lambda text: NonZero(int(text)),
     "elias": lambda text: Elias(QSGD(int(text), norm="l2")), "shared": lambda text: _scaled(*text.split(":", 1)),
     "dgc": lambda text: _with_words(DGC, text), "ef21": lambda text: EF21(resolved(text)),
 }  # fmt: skip
-"""What stands before the colon of a method's name."""
+"""By what stands before the first colon of a name.  The argument is what follows: numbers, a codec, another method."""
 
 
 def _scaled(levels: str, clip: str = "2.5") -> Method:
@@ -56,11 +56,11 @@ def resolved(method: str | Codec | Method) -> Method:
     if method in PLAIN:
         return PLAIN[method]()
     kind, colon, rest = method.partition(":")
-    if not colon or kind not in WITH_NUMBER:
-        known = [*BY_NAME, *PLAIN, *(f"{name}:..." for name in WITH_NUMBER)]
+    if not colon or kind not in WITH_ARGUMENT:
+        known = [*BY_NAME, *PLAIN, *(f"{name}:..." for name in WITH_ARGUMENT)]
         raise ArgumentError(f"{method!r} is no method; known: {', '.join(known)}")
     try:
-        return WITH_NUMBER[kind](rest)
+        return WITH_ARGUMENT[kind](rest)
     except ArgumentError:
         raise
     except ValueError:
