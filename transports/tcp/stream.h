@@ -37,7 +37,8 @@ typedef struct hk_receiver {
     uint64_t tag, length, left; /* of the open message; left: payload not yet consumed */
 } hk_receiver;
 
-static inline long hk_stream_failed(hk_channel *ch) {
+/* What `errno` says: later, or never again. */
+static inline long hk_stream_by_errno(hk_channel *ch) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return HK_AGAIN;
     ch->error = errno;
     return HK_LOST;
@@ -60,7 +61,7 @@ static long hk_stream_send(hk_channel *ch, const hk_call *call, uint64_t length,
     if (m.msg_iovlen) {
         int more = done + len < length ? MSG_MORE : 0;
         n = sendmsg(ch->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL | more);
-        if (n < 0) return hk_stream_failed(ch);
+        if (n < 0) return hk_stream_by_errno(ch);
     }
     size_t of_header = (size_t)n < s->header_left ? (size_t)n : s->header_left;
     s->header_left -= of_header;
@@ -72,11 +73,11 @@ static long hk_stream_send(hk_channel *ch, const hk_call *call, uint64_t length,
 
 /* Gets up to `len` bytes, which is not 0: how many, or HK_AGAIN, HK_LOST, HK_FAULT. */
 typedef long hk_reader(hk_receiver *, void *dst, size_t len);
-#define HK_INTO_CALLER static inline __attribute__((always_inline)) /* so that the reader is no call by pointer */
+#define HK_ALWAYS_INLINE static inline __attribute__((always_inline)) /* so that the reader is no call by pointer */
 
 static long hk_socket_read(hk_receiver *r, void *dst, size_t len) {
     long n = recv(r->base.fd, dst, len, MSG_DONTWAIT);
-    if (n < 0) return hk_stream_failed(&r->base);
+    if (n < 0) return hk_stream_by_errno(&r->base);
     if (n == 0) {
         r->base.error = 0;
         return HK_LOST;
@@ -85,7 +86,7 @@ static long hk_socket_read(hk_receiver *r, void *dst, size_t len) {
 }
 
 /* Have at least `want` bytes in the stage, if they have come. */
-HK_INTO_CALLER int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
+HK_ALWAYS_INLINE int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
     if (r->tail - r->head >= want) return 1;
     if (r->stage == NULL && (r->stage = (char *)malloc(HK_STAGE)) == NULL) {
         r->base.error = ENOMEM;
@@ -106,7 +107,7 @@ HK_INTO_CALLER int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
     return r->tail - r->head >= want ? 1 : HK_AGAIN;
 }
 
-HK_INTO_CALLER int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, size_t want) {
+HK_ALWAYS_INLINE int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, size_t want) {
     hk_receiver *r = (hk_receiver *)ch;
     if ((int)hk_load32((const uint32_t *)&ch->fd) < 0) return HK_AGAIN; /* the peer's stream has not come yet */
     if (!r->open) {
@@ -142,7 +143,7 @@ static int hk_stream_consume(hk_channel *ch, const hk_call *call, size_t len, in
     return 0;
 }
 
-HK_INTO_CALLER long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, size_t len) {
+HK_ALWAYS_INLINE long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, size_t len) {
     hk_receiver *r = (hk_receiver *)ch;
     size_t staged = r->tail - r->head;
     if (staged == 0 && len < HK_DIRECT_MIN) {
