@@ -1,4 +1,4 @@
-"""The hub: what the collectives mean, and the engine that runs them.  The public names of `hocket`, nothing else."""
+"""What the collectives mean, and the engine that runs them.  The public names of `hocket`, nothing else."""
 
 from hocket.algorithms.drawing.draw import show
 from hocket.collectives.arrays.memory import empty, zeros

@@ -1,4 +1,4 @@
-"""Methods with state that send less: error feedback, sparse and low-rank sums, on the hub's public calls.
+"""Methods with state that send less: error feedback, sparse and low-rank sums, on hocket's public calls.
 
     method.py        what a method is
     compressor.py    `Compressor`: vectors by key

@@ -1,9 +1,9 @@
 """The floors: whoever stands on one imports what lies below it, and nothing beside or above.
 
     examples, tests
-    bench  conformance  frameworks  compression     stand on the hub's public names
+    bench  conformance  frameworks  compression     stand on hocket's public names
     tools                                   the command line
-    collectives                             the hub
+    collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
     system                                  the operating system, drivers, OpenSSL; knows no rank
@@ -19,27 +19,27 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".cuh")
-HUB = {"system", "control", "algorithms", "transports", "kernels", "collectives"}
+LIBRARY = {"system", "control", "algorithms", "transports", "kernels", "collectives"}
 MAY: dict[str, set[str]] = {
     "system": {"system"},
     "control": {"control", "system"},
     "algorithms": {"algorithms"},
     "kernels": {"kernels"},
     "transports": {"transports", "control", "system"},
-    "collectives": HUB,
-    "tools": {*HUB, "tools", "bench"},
-    "compression": {*HUB, "compression"},
-    "conformance": {*HUB, "conformance"},
-    "bench": {*HUB, "tools", "bench", "compression"},
-    "frameworks/torch": {*HUB, "torch", "compression"},
-    "frameworks/horovod": {*HUB, "horovod", "compression"},
-    "frameworks/ray": {*HUB, "ray"},
-    "frameworks/dask": {*HUB, "dask"},
-    "frameworks/jax": {*HUB, "jax"},
-    "frameworks/spark": {*HUB, "spark"},
-    "frameworks/lightgbm": {*HUB, "lightgbm"},
-    "frameworks/xgboost": {*HUB, "xgboost"},
-    "frameworks/flower": {*HUB, "flower", "compression"},
+    "collectives": LIBRARY,
+    "tools": {*LIBRARY, "tools", "bench"},
+    "compression": {*LIBRARY, "compression"},
+    "conformance": {*LIBRARY, "conformance"},
+    "bench": {*LIBRARY, "tools", "bench", "compression"},
+    "frameworks/torch": {*LIBRARY, "torch", "compression"},
+    "frameworks/horovod": {*LIBRARY, "horovod", "compression"},
+    "frameworks/ray": {*LIBRARY, "ray"},
+    "frameworks/dask": {*LIBRARY, "dask"},
+    "frameworks/jax": {*LIBRARY, "jax"},
+    "frameworks/spark": {*LIBRARY, "spark"},
+    "frameworks/lightgbm": {*LIBRARY, "lightgbm"},
+    "frameworks/xgboost": {*LIBRARY, "xgboost"},
+    "frameworks/flower": {*LIBRARY, "flower", "compression"},
 }
 """What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
 EXCEPTIONS = {

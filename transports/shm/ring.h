@@ -46,7 +46,7 @@ enum {
     HK_REF = 1 << 30, /* the payload lies elsewhere in the window */
     HK_FAR = 1 << 29, /* ... or, with HK_REF, in the producer's own memory */
     HK_PACKET_MAX = 1 << 28,
-    /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the hub takes
+    /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the engine takes
      * for surely buffered (`eager` of its traits): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
