@@ -106,7 +106,9 @@ class Lane(Protocol):
     be copied.  And `unopened() -> list[int]`: members that have opened their channels to this rank, and may have sent,
     while this rank has opened none to them; without it what they sent is not noticed when the job ends.  And
     `agree(offers)`, where members may read each other's memory: True if all can; then `usual` is the rules and
-    `read_from` takes another one (shm/lane.pyx has them).
+    `read_from` takes another one (shm/lane.pyx has them).  And `thread: int`, the only thread that may drive its
+    channels: its identifier, or CALLERS (mpi/job.py); 0, or without it: any.  And `pinned: bool`, asked after `close`:
+    does a library still hold memory of callers?  Then their arrays are kept until the process ends.
     """
 
     def offer(self) -> Any:
