@@ -1,5 +1,5 @@
 /* A codec: `block` float32 become one element of `nbytes` on the wire.  The last block of a vector may be short: what it
- * lacks is encoded as zeros.  blocks.h has the laws. */
+ * lacks is encoded as zeros.  The codec_*.h have the laws of each kind. */
 #ifndef HOCKET_KERNELS_CODEC_H
 #define HOCKET_KERNELS_CODEC_H
 

@@ -18,7 +18,7 @@
 enum {
     HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
     HK_FILL_TRY = 256,    /* one slot of so many is filled the other way */
-    HK_FILL_GAIN = 5,     /* half as many times as long must the caches take: through them the reader is faster, too */
+    HK_FILL_GAIN = 5,     /* in halves: the caches must take 2.5 times as long, as the reader is faster through them */
     HK_FILL_LATE = 4      /* a slot that takes longer than so many times the usual was interrupted: no more than that counts */
 };
 

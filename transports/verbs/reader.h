@@ -24,6 +24,7 @@ static void hk_v_arrive(void *who, const struct ibv_wc *wc) {
     if (word & HK_V_PIECE_CAME) {
         const uint32_t n = r->offered[word % HK_V_OFFERS];
         hk_v_packet *p = hk_v_at(r, n);
+        /* Not among those that have come (the counters wrap), or not what was invited. */
         if (n - r->finished >= r->arrived - r->finished || p->state != HK_V_INVITED || wc->byte_len != hk_v_len(p)) {
             e->status = HK_V_BAD;
             return;
