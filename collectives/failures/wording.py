@@ -40,44 +40,64 @@ def describe_account(account: Account | None) -> str:
     return called if "waits_for" in account else f"{called} (its call number {number})"
 
 
+class _Told:
+    """A verdict, by the communicator's own ranks."""
+
+    def __init__(self, verdict: Verdict, members: list[int]) -> None:
+        by = verdict.get("by")
+        self.by = members.index(by) if by in members else None
+        """Who reported it; None: no member."""
+        self.who = "a rank" if self.by is None else f"rank {self.by}"
+        self.text, self.seq = verdict.get("text", ""), verdict.get("seq", 0)
+        self.where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
+        accounts = {members.index(int(r)): a for r, a in verdict.get("accounts", {}).items() if int(r) in members}
+        self.accounts = dict(sorted(accounts.items()))
+        self.calls = {r: describe_account(a) for r, a in self.accounts.items()}
+        self.lines = "".join(f"\n  rank {r} {text}" for r, text in self.calls.items())
+
+    @property
+    def waits_for(self) -> list[int] | None:
+        """The ranks that the reporter's message waits for; None: it is in no message."""
+        return self.accounts.get(self.by, {}).get("waits_for") if self.by is not None else None
+
+
 def build(verdict: Verdict, members: list[int], me: int, call: str, closing: bool = False) -> errors.Error:
     """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too."""
     kind = verdict["kind"]
     if kind == "lost":
         return lost([members.index(r) for r in verdict["lost"] if r in members], verdict.get("how", ""), me, call)
-    accounts = {members.index(int(r)): a for r, a in verdict.get("accounts", {}).items() if int(r) in members}
-    lines = "".join(f"\n  rank {r} {describe_account(a)}" for r, a in sorted(accounts.items()))
-    where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
-    by = verdict.get("by")
-    who = f"rank {members.index(by)}" if by in members else "a rank"
-    early = [r for r, a in sorted(accounts.items()) if a.get("call") == CLOSE and "then" not in a]  # made no other call
-    if kind == "mismatch" and by in members and "waits_for" in accounts.get(members.index(by), {}):
-        calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
-        return errors.MismatchError(
-            f"{verdict.get('text', '')}: a message must have the dtype and the size of its recv.{lines}", calls)
-    if kind == "mismatch" and early and not closing:
-        return lost(early, "it has left (closed this communicator, or exited)", me, call)
+    told = _Told(verdict, members)
     if kind == "mismatch":
-        calls = {r: describe_account(a) for r, a in sorted(accounts.items())}
-        return errors.MismatchError(
-            f"the ranks called different things ({where}):{lines}\nAll ranks must make the same calls in the same "
-            "order, with the same dtype, shape, counts, op, root and algorithm.", calls)  # fmt: skip
+        return _mismatch(told, me, call, closing)
     if kind == "timeout":
-        awaited = accounts.get(members.index(by), {}).get("waits_for") if by in members else None
-        late = [r for r, a in sorted(accounts.items()) if not arrived(a, verdict.get("seq", 0))]
-        missing = holding_up(awaited or late, accounts) if awaited or late else []
-        names = ranks(missing) if missing else "no rank (the data did not move)"
-        return errors.TimeoutError(
-            f"{verdict.get('text', '')} ({where}, seen by {who}): waiting for {names}:{lines}\n"
-            "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
+        return _timeout(told)
     if kind == "op":
         return errors.Error(
-            f"the call of {who} failed: {verdict.get('text', '')} ({where}). This communicator cannot be used any more."
+            f"the call of {told.who} failed: {told.text} ({told.where}). This communicator cannot be used any more."
         )
-    if kind == "interrupt":
-        return errors.PeerLostError(f"{who} was interrupted ({where})", [members.index(by)] if by in members else [])
-    return errors.PeerLostError(
-        f"{who} failed: {verdict.get('text', '')} ({where})", [members.index(by)] if by in members else [])  # fmt: skip
+    what = "was interrupted" if kind == "interrupt" else f"failed: {told.text}"
+    return errors.PeerLostError(f"{told.who} {what} ({told.where})", [] if told.by is None else [told.by])
+
+
+def _mismatch(told: _Told, me: int, call: str, closing: bool) -> errors.Error:
+    if told.waits_for is not None:
+        return errors.MismatchError(
+            f"{told.text}: a message must have the dtype and the size of its recv.{told.lines}", told.calls)
+    early = [r for r, a in told.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
+    if early and not closing:
+        return lost(early, "it has left (closed this communicator, or exited)", me, call)
+    return errors.MismatchError(
+        f"the ranks called different things ({told.where}):{told.lines}\nAll ranks must make the same calls in the "
+        "same order, with the same dtype, shape, counts, op, root and algorithm.", told.calls)  # fmt: skip
+
+
+def _timeout(told: _Told) -> errors.TimeoutError:
+    awaited = told.waits_for or [r for r, a in told.accounts.items() if not arrived(a, told.seq)]
+    missing = holding_up(awaited, told.accounts) if awaited else []
+    names = ranks(missing) if missing else "no rank (the data did not move)"
+    return errors.TimeoutError(
+        f"{told.text} ({told.where}, seen by {told.who}): waiting for {names}:{told.lines}\n"
+        "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
 
 
 def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
