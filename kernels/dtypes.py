@@ -70,6 +70,8 @@ DTYPES: tuple[DType, ...] = tuple(
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES if dtype.numpy}
 _BY_TORCH = {dtype.torch: dtype for dtype in DTYPES if dtype.torch}
+TORCH_NAMES = frozenset(_BY_TORCH)
+"""str(tensor.dtype) of every dtype that torch has, too."""
 
 
 def by_code(code: int) -> DType:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hocket.kernels.dtypes import DTYPES
+from hocket.kernels.dtypes import TORCH_NAMES
 from hocket.torch.failing import ArgumentError
 
 Tensor = torch.Tensor
 After = Callable[[], object]
 """What is left to do when a call has ended: to copy a result to where the caller wants it."""
 
-_KNOWN = frozenset(row.torch for row in DTYPES if row.torch)
 _SAME_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
@@ -62,12 +61,12 @@ def writable(tensor: Tensor, call: str, keep: bool = True) -> tuple[Tensor, Afte
 def moved(tensor: Tensor) -> Tensor:
     """The same memory for calls that only move: flat, as bytes where hocket does not know the dtype."""
     flat = tensor.reshape(-1)
-    return flat if str(flat.dtype) in _KNOWN else flat.view(torch.uint8)
+    return flat if str(flat.dtype) in TORCH_NAMES else flat.view(torch.uint8)
 
 
 def unit(tensor: Tensor) -> int:
     """How many elements of `moved(tensor)` are one of `tensor`."""
-    return 1 if str(tensor.dtype) in _KNOWN else tensor.element_size()
+    return 1 if str(tensor.dtype) in TORCH_NAMES else tensor.element_size()
 
 
 def apart(x: Tensor, out: Tensor) -> Tensor:

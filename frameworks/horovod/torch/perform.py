@@ -15,7 +15,7 @@ from hocket.compression import AdaSum, Compressor
 from hocket.horovod.agreeing.order import Order
 from hocket.horovod.agreeing.request import Request
 from hocket.horovod.pending import Pending
-from hocket.horovod.torch.tensors import Tensor, Tensors, flat, scaled_, unit
+from hocket.horovod.torch.tensors import Tensor, Tensors, flat, row_unit, scaled_
 
 _flatten: Any = _flatten_dense_tensors
 _unflatten: Any = _unflatten_dense_tensors
@@ -133,7 +133,7 @@ def _allgather(comm: Communicator, request: Request, of: Tensors, counts: Sequen
     for x, rows in zip(of.inputs, counts, strict=True):
         out = x.new_empty((sum(rows), *x.shape[1:]))
         if out.numel():
-            lengths = [n * unit(x) for n in rows]
+            lengths = [n * row_unit(x) for n in rows]
             _into(out, partial(comm.allgatherv, flat(x), lengths))
         made.append(out)
     return made
@@ -153,7 +153,7 @@ def _alltoall(comm: Communicator, request: Request, of: Tensors, counts: Sequenc
     x, me = of.inputs[0], comm.rank
     send, recv = list(counts[me]), [splits[me] for splits in counts]
     out = x.new_empty((sum(recv), *x.shape[1:]))
-    step = unit(x) if len(x.shape) > 1 or x.numel() else unit(x.new_empty(1))
+    step = row_unit(x) if len(x.shape) > 1 or x.numel() else row_unit(x.new_empty(1))
     if step and any(map(any, counts)):
         _into(out, lambda room: comm.alltoallv(flat(x), [n * step for n in send], [n * step for n in recv], room))
     return [(out, recv)]
@@ -167,7 +167,7 @@ def _reducescatter(comm: Communicator, request: Request, of: Tensors, counts: Se
         if x.numel():
             whole = x.detach().contiguous().clone()
             scaled_(whole, request.prescale)
-            step = unit(x)
+            step = row_unit(x)
             comm.reduce_scatterv(whole.reshape(-1), [n * step for n in rows], request.op, out.reshape(-1))
             scaled_(out, request.postscale)
         made.append(out)

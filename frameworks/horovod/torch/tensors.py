@@ -9,11 +9,10 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.horovod.agreeing.request import Part
-from hocket.kernels.dtypes import DTYPES
+from hocket.kernels.dtypes import TORCH_NAMES
 
 Tensor = torch.Tensor
-_KNOWN = frozenset(row.torch for row in DTYPES if row.torch)
-_DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in _KNOWN)
+_DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in TORCH_NAMES)
 
 
 class Tensors(NamedTuple):
@@ -61,13 +60,13 @@ def reducible(tensor: Tensor, call: str) -> Tensor:
 def flat(tensor: Tensor) -> Tensor:
     """Its values in one row, for calls that only move them: as bytes where hocket does not know the dtype."""
     row = tensor.detach().contiguous().reshape(-1)
-    return row if str(row.dtype) in _KNOWN else row.view(torch.uint8)
+    return row if str(row.dtype) in TORCH_NAMES else row.view(torch.uint8)
 
 
-def unit(tensor: Tensor) -> int:
+def row_unit(tensor: Tensor) -> int:
     """How many elements of `flat(tensor)` are a row of `tensor`."""
     row = tensor[0].numel() if tensor.shape[0] else tensor.new_empty((1, *tensor.shape[1:])).numel()
-    return row if str(tensor.dtype) in _KNOWN else row * tensor.element_size()
+    return row if str(tensor.dtype) in TORCH_NAMES else row * tensor.element_size()
 
 
 def scaled_(tensor: Tensor, factor: float) -> None:
