@@ -25,6 +25,7 @@ from hocket.bench.harness.worker import Subject
 from hocket.bench.rivals import launchers
 from hocket.bench.rivals.ours import Ours
 from hocket.collectives.calls.asked import algorithms
+from hocket.collectives.job.place import launched
 from hocket.collectives.tuning.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.codec or options.link:
             return _link(options)
-        size = launchers.launched(options.ranks)
+        size = launched(options.ranks)
         if size is None:
             return _start(options)
         if options.peers or options.ranks not in (None, size):

@@ -18,7 +18,7 @@ from hocket.algorithms.choice.choose import choose
 from hocket.algorithms.choice.tuning import Tuning, candidates
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
-from hocket.bench.rivals.launchers import is_first, launched
+from hocket.collectives.job.place import is_first, launched
 from hocket.collectives.tuning import busy, cache, measure
 from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError, Error

@@ -45,25 +45,6 @@ PEERS = ("gloo", *MPIS, *(f"{name}-single" for name in MPIS))
 """mpich-single: told that only one thread calls it, for which it has faster ways; mpi4py's default is "multiple"."""
 
 
-def launched(ranks: int | None) -> int | None:
-    """How many ranks a launcher has started this program as; None: it was started by hand, or to start `ranks`."""
-    from hocket.collectives.job.config import Config
-    from hocket.collectives.job.launchers import ALONE
-    from hocket.collectives.job.place import detect
-
-    # Only the place is asked for: whether there is a secret is for init() to find out.
-    place = detect(os.environ, Config(secret=b"not a secret: no one is met"))
-    return None if place.launcher == ALONE.name or (place.size == 1 and ranks) else place.size
-
-
-def is_first() -> bool:
-    """Is this process rank 0 of its launcher's, or alone?"""
-    from hocket.collectives.job.config import Config
-    from hocket.collectives.job.place import detect
-
-    return detect(os.environ, Config(secret=b"not a secret: no one is met")).rank == 0
-
-
 def ours(size: int, settings: dict[str, str | None]) -> Callable[[str], Command]:
     """hocket's ranks, by hocket's launcher; `settings` are ours.Ours's arguments."""
 

@@ -78,6 +78,22 @@ def detect(
     return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why)
 
 
+def launched(ranks: int | None) -> int | None:
+    """How many ranks a launcher has started this program as; None: it was started by hand, or to start `ranks`."""
+    place = _without_secret()
+    return None if place.launcher == ALONE.name or (place.size == 1 and ranks) else place.size
+
+
+def is_first() -> bool:
+    """Is this process rank 0 of its launcher's, or alone?"""
+    return _without_secret().rank == 0
+
+
+def _without_secret() -> Place:
+    """Only the place is asked for: whether there is a secret is for init() to find out."""
+    return detect(os.environ, Config(secret=b"not a secret: no one is met"))
+
+
 def _job(environ: Environ, claims: list[Claim], single: bool | None) -> str:
     """A name that all ranks of this job, and no other job of this machine, compute."""
     me = claims[0].by

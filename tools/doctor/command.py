@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check(options: argparse.Namespace) -> None:
     """ArgumentError before anything is started."""
     from hocket.arguments import seconds
-    from hocket.bench.rivals.launchers import is_first, launched
+    from hocket.collectives.job.place import is_first, launched
 
     seconds(options.seconds, "--seconds")
     seconds(options.timeout, "--timeout")
