@@ -107,9 +107,9 @@ class World:
         """The MPI job whose library can be called, on all ranks or on none."""
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
-        self.crowded = _crowded(met)
+        self.crowded = bool(crowded(met))
         """Do ranks outnumber the cores, on any host?"""
-        self.scarce = _crowded([*met, *met])  # as if each rank came twice
+        self.scarce = bool(crowded([*met, *met]))  # as if each rank came twice
         """Has some host fewer than two cores for each of its ranks?"""
         self.home = -1 if self.crowded else _home(met, rank)
         """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
@@ -264,15 +264,19 @@ def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:
         raise ArgumentError(f"ranks {with_it} {what} and ranks {without} do not: {by} must {same}")
 
 
-def _crowded(met: Sequence[dict[str, Any]]) -> bool:
-    """Do the ranks of some kernel outnumber its cores?  (Launchers may have given each rank cores of its own.)"""
+def crowded(met: Sequence[dict[str, Any]]) -> set[str]:
+    """The kernels whose ranks outnumber their cores.  (Launchers may have given each rank cores of its own.)
+
+    `met`, by rank: "kernel"; "cores", the numbers of those it may run on; "usable", how many of them its quotas allow.
+    """
+    found = set()
     for kernel in {each["kernel"] for each in met}:
         here = [each for each in met if each["kernel"] == kernel]
         cores = len(set().union(*(each["cores"] for each in here)))
         quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
         if len(here) > min([cores, *quotas]):
-            return True
-    return False
+            found.add(kernel)
+    return found
 
 
 def _home(met: Sequence[dict[str, Any]], rank: int) -> int:

@@ -32,7 +32,8 @@ def collect(environ: Mapping[str, str]) -> Facts:
     Call it before `hocket.init`, which removes HOCKET_SECRET from the environment.
     """
     return {
-        "node": platform.node(), "kernel": boot_id(), "cores": usable_cores(),
+        "node": platform.node(), "kernel": boot_id(), "cores": sorted(os.sched_getaffinity(0)),
+        "usable": usable_cores(),
         "what": {**_versions(), **variables(environ), **_limits()}, "interfaces": interfaces(),
     }  # fmt: skip
 

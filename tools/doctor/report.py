@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
+from hocket.collectives.job.world import crowded
 from hocket.tools.doctor.clocks import Offset
 from hocket.tools.doctor.facts import Facts
 from hocket.tools.doctor.links import Link
@@ -52,10 +53,7 @@ class Report:
     @cached_property
     def crowded(self) -> frozenset[int]:
         """Hosts on machines whose ranks outnumber the cores, so that times vary.  (A container is a host.)"""
-        cores: dict[str, list[int]] = {}
-        for each in self.facts:
-            cores.setdefault(each["kernel"], []).append(each["cores"])
-        full = {kernel for kernel, there in cores.items() if len(there) > max(there)}
+        full = crowded(self.facts)
         return frozenset(host for host, ranks in enumerate(self.hosts) if self.facts[ranks[0]]["kernel"] in full)
 
 

@@ -26,7 +26,8 @@ def report(*sizes: int, cores: int = 64, **changes: Any) -> Report:
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
     what = {"hocket": "1", "CPU": "a processor", "open files (ulimit -n)": "1024"}
     told: list[Any] = [
-        {"node": "abcdefgh"[host], "kernel": host, "cores": cores, "what": dict(what), "interfaces": {}}
+        {"node": "abcdefgh"[host], "kernel": host, "cores": list(range(cores)), "usable": cores, "what": dict(what),
+         "interfaces": {}}
         for host in host_of.values()
     ]
     groups = [
@@ -96,10 +97,19 @@ def test_a_host_that_is_slow_inside() -> None:
     assert text.startswith("Ranks outnumber the cores of a, b and c, so times vary: inside hosts they are not judged")
 
 
+@pytest.mark.parametrize("bound, crowded", [([0, 1], frozenset()), ([0, 0], {0})])
+def test_ranks_with_cores_of_their_own_do_not_outnumber_them(bound: list[int], crowded: frozenset[int]) -> None:
+    """A launcher has bound them; the other host has 64 cores for all."""
+    made = report(2, 2)
+    for each, core in zip(made.facts, bound, strict=False):
+        each |= {"cores": [core], "usable": 1}
+    assert made.crowded == crowded
+
+
 def test_where_times_vary_only_what_is_very_slow_is_told() -> None:
     made = report(1, 1, 1)
     for each in made.facts:
-        each |= {"kernel": 0, "cores": 2}  # three containers of one machine
+        each |= {"kernel": 0, "cores": [0, 1], "usable": 2}  # three containers of one machine
     made.links |= {(0, 2): Link(2e-4, 3e8, 1e9), (1, 2): Link(2e-4, 1e9, 3e8)}
     assert texts(made) == []
     made.links |= {(0, 2): Link(5e-4, 1e9, 1e8), (1, 2): Link(5e-4, 1e9, 1e8)}
