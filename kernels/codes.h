@@ -22,6 +22,9 @@ HK_INLINE u32 hk_magnitude(f32 value) { return hk_bits(value) & 0x7fffffffu; }
 
 HK_INLINE int hk_is_finite(f32 value) { return hk_magnitude(value) < 0x7f800000u; }
 
+/* 1 / a subnormal may be infinite, so a scale is none. */
+HK_INLINE f32 hk_usual_scale(f32 scale) { return scale < 0x1p-126f ? 0 : scale; }
+
 /* Are all codes to be zero? */
 HK_INLINE int hk_odd_scale(f32 scale) { return !(scale > 0 && hk_is_finite(scale)); }
 
@@ -47,7 +50,7 @@ HK_INLINE f32 hk_norm_of(f32 top, f32 squares, f32 n, int norm, f32 clip) {
 /* 1.5 * 2^23: a float of less than 2^22 that is added to it is rounded to a whole number, in its lowest bits. */
 #define HK_TO_WHOLE 12582912.0f
 
-/* Only where the scale is subnormal, and coarse, or less than the largest magnitude's, is a code above the largest. */
+/* Only where the scale is less than the largest magnitude's is a code above the largest. */
 HK_INLINE i32 hk_at_most(i32 whole, i32 most) {
     whole = whole > most ? most : whole;
     return whole < -most ? -most : whole;

@@ -6,6 +6,9 @@
 #include "codec.h"
 #include "fold.h"
 
+#ifdef HK_LANES
+#include "codec_x86.h"
+#endif
 #include "codec_pack.h"
 #include "codec_whole.h"
 #include "codec_signs.h"

@@ -1,7 +1,7 @@
 /* Floats of 8 bits with a common scale: fp8, and natural compression; and halves without one; once per level, as table.h.
  *
  * An element is the scale, a float32, and a byte for each float.  fp8: the scale is the block's largest magnitude / 448,
- * a byte is x / scale as e4m3fn, rounded to nearest, ties to even.  natural: the scale is the power of two that is not
+ * a byte is x * (1 / scale) as e4m3fn, rounded to nearest, ties to even; a subnormal scale is 0.  natural: the scale is the power of two that is not
  * below the largest magnitude; a byte is a sign and an exponent e, which stands for scale * 2^(e - 127), and for zero if
  * it is 0; it is one of the two powers of two around x, the nearer one or `stochastic`: then x is the mean of what may
  * come.
@@ -17,16 +17,20 @@
 
 #endif
 
+#ifndef HK_LANES
+HK_INLINE void AT(e4m3fn_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by) {
+    for (size_t i = 0; i < n; i++) codes[i] = hk_e4m3fn_at_most_448(x[i] * by);
+}
+#endif
+
 static void AT(put_fp8)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
     (void)n, (void)dice;
-    const f32 scale = hk_largest(x, c->block) / 448;
-    const size_t block = c->block;
-    u8 *restrict codes = out + 4;
+    const f32 scale = hk_usual_scale(hk_largest(x, c->block) / 448);
     hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
-        memset(codes, 0, block);
+        memset(out + 4, 0, c->block);
     else
-        for (size_t i = 0; i < block; i++) codes[i] = hk_e4m3fn_at_most_448(x[i] / scale);
+        AT(e4m3fn_codes)(out + 4, x, c->block, 1 / scale);
 }
 
 static void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {

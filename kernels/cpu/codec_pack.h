@@ -37,6 +37,13 @@ HK_INLINE void hk_unpack(u8 *codes, const u8 *in, size_t n, int bits) {
     case B: hk_unpack(codes, in, n, B); break;
 
 static void AT(pack)(u8 *restrict out, const u8 *restrict codes, size_t n, int bits) {
+#ifdef HK_LANES
+    const size_t stride = n * (size_t)bits / 8;
+    if (stride % 32 == 0 && (bits == 4 || bits == 2)) {
+        bits == 4 ? AT(pack_one_area)(out, codes, stride, 4) : AT(pack_one_area)(out, codes, stride, 2);
+        return;
+    }
+#endif
     switch (bits) { HK_EACH_WIDTH(HK_PACK_BITS) }
 }
 

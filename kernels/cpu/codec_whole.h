@@ -3,10 +3,11 @@
  * An element is the scale, a float32, and a code for each float: a whole number of at most `levels`, either sign.  The
  * scale is the block's norm / levels.  The norm is its largest magnitude, or its Euclidean length; with `clip` no more than
  * so many times its root mean square, and what is above it is cut off.  (Of subnormal floats it is the largest magnitude.)
- * A code is x / scale, rounded to nearest, ties to even, or `stochastic`: x / scale is the mean of what may come.
+ * A code is x * (1 / scale), rounded to nearest, ties to even; or `stochastic`: x / scale is the mean of what may come.  (A
+ * product is faster than a division, and now and then one bit off: too much where what needs no rounding is not rounded.)
  * All in float32.
  *
- * A block of zeros, or one whose scale underflows, has scale 0 and codes 0.  A block that holds a NaN or an infinity has a
+ * A block of zeros, or one whose scale is subnormal, has scale 0 and codes 0.  A block that holds a NaN or an infinity has a
  * scale that is neither zero nor finite, and comes back as NaN.  Codes of 8 bits are bytes with a sign; shorter ones have
  * half of their range added, and kernels/pack.h says where they lie. */
 #ifndef HOCKET_KERNELS_CODEC_WHOLE_H
@@ -36,24 +37,38 @@ static f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
     return hk_norm_of(top, AT(squares)(x, c->block, 1 / top), (f32)n, c->norm, c->clip);
 }
 
+#ifndef HK_LANES
+HK_INLINE void AT(nearest_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero,
+                                 int cut) {
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (u8)(hk_nearest(cut ? hk_cut(x[i] * by, (f32)most) : x[i] * by, most) + zero);
+}
+
+HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 scale, i32 most, int zero,
+                                hk_dice dice) {
+    const size_t half = n / 2;
+    for (size_t i = 0; i < half; i++) {
+        const hk_rolls roll = hk_roll_two(dice, (u32)i);
+        codes[i] = (u8)(hk_rolled(hk_cut(x[i] / scale, (f32)most), most, roll.first) + zero);
+        codes[i + half] = (u8)(hk_rolled(hk_cut(x[i + half] / scale, (f32)most), most, roll.second) + zero);
+    }
+}
+#endif
+
 static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
-    const f32 scale = AT(norm)(c, x, n) / (f32)c->levels;
-    const size_t block = c->block, half = block / 2;
+    const f32 scale = hk_usual_scale(AT(norm)(c, x, n) / (f32)c->levels);
+    const size_t block = c->block;
     const i32 most = c->levels, zero = c->bits == 8 ? 0 : 1 << (c->bits - 1);
     u8 room[HK_BLOCK_MOST], *restrict codes = c->bits == 8 ? out + 4 : room;
     hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
         memset(codes, zero, block);
-    else if (!c->stochastic && c->clip == 0)
-        for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(x[i] / scale, most) + zero);
     else if (c->stochastic)
-        for (size_t i = 0; i < half; i++) {
-            const hk_rolls roll = hk_roll_two(dice, (u32)i);
-            codes[i] = (u8)(hk_rolled(hk_cut(x[i] / scale, (f32)most), most, roll.first) + zero);
-            codes[i + half] = (u8)(hk_rolled(hk_cut(x[i + half] / scale, (f32)most), most, roll.second) + zero);
-        }
+        AT(rolled_codes)(codes, x, block, scale, most, zero, dice);
+    else if (c->clip == 0)
+        AT(nearest_codes)(codes, x, block, 1 / scale, most, zero, 0);
     else
-        for (size_t i = 0; i < block; i++) codes[i] = (u8)(hk_nearest(hk_cut(x[i] / scale, (f32)most), most) + zero);
+        AT(nearest_codes)(codes, x, block, 1 / scale, most, zero, 1);
     if (c->bits != 8)
         AT(pack)(out + 4, codes, block, c->bits);
 }

@@ -74,13 +74,14 @@ HK_DEVICE f32 hk_get_scale(const u8 *in) {
 template <class C, class K> struct hk_scaled {
     static HK_DEVICE void put(u8 *out, hk_room<C> &room, int n, hk_dice dice, u32 lane) {
         const int half = C::block / 2;
-        const f32 scale = K::scale(room.x, n, lane);
+        const f32 scale = K::scale(room.x, n, lane), by = 1 / scale;
         const bool odd = hk_odd_scale(scale);
+        const auto part = [=](f32 value) { return C::stochastic ? value / scale : value * by; };
         hk_put_scale(out, scale, lane);
         for (int i = (int)lane; i < half; i += HK_WARP) {
             const hk_rolls roll = hk_roll_two(dice, (u32)i);
-            room.codes[i] = odd ? K::code(0, 0) : K::code(room.x[i] / scale, roll.first);
-            room.codes[i + half] = odd ? K::code(0, 0) : K::code(room.x[i + half] / scale, roll.second);
+            room.codes[i] = odd ? K::code(0, 0) : K::code(part(room.x[i]), roll.first);
+            room.codes[i + half] = odd ? K::code(0, 0) : K::code(part(room.x[i + half]), roll.second);
         }
         __syncwarp();
         if constexpr (C::bits == 8) {
@@ -105,7 +106,7 @@ template <class C> struct hk_whole : hk_scaled<C, hk_whole<C>> {
             const auto square = [by](f32 value) { return (value * by) * (value * by); };
             norm = hk_norm_of(norm, hk_added(x, C::block, lane, square), (f32)n, C::norm, C::clip());
         }
-        return norm / (f32)C::levels;
+        return hk_usual_scale(norm / (f32)C::levels);
     }
     static HK_DEVICE u8 code(f32 part, u32 roll) {
         const f32 most = (f32)C::levels, cut = C::stochastic || C::clip() != 0 ? hk_cut(part, most) : part;
@@ -115,7 +116,7 @@ template <class C> struct hk_whole : hk_scaled<C, hk_whole<C>> {
 };
 
 template <class C> struct hk_fp8 : hk_scaled<C, hk_fp8<C>> {
-    static HK_DEVICE f32 scale(const f32 *x, int, u32 lane) { return hk_largest(x, C::block, lane) / 448; }
+    static HK_DEVICE f32 scale(const f32 *x, int, u32 lane) { return hk_usual_scale(hk_largest(x, C::block, lane) / 448); }
     static HK_DEVICE u8 code(f32 part, u32) { return hk_e4m3fn_at_most_448(part); }
     static HK_DEVICE f32 value(u8 code) { return hk_from_e4m3fn(code); }
 };

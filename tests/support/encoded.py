@@ -100,10 +100,11 @@ class Encoded:
     def x(self) -> Array:
         return self.values.astype(F32).reshape(-1)[: self.count]
 
-    def _scaled(self, rows: Array, scale: Array) -> Array:
-        self.header = scale.astype(F32)
+    def _scaled(self, rows: Array, scale: Array, stochastic: bool = False) -> Array:
+        self.header = np.where(scale < np.finfo(F32).tiny, F32(0), scale).astype(F32)
         fine = np.isfinite(self.header) & (self.header > 0)
-        return np.where(fine, rows / self.header, 0).astype(F32)
+        parts = rows / self.header if stochastic else rows * (F32(1) / self.header)
+        return np.where(fine, parts, 0).astype(F32)
 
     def _whole(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
         most = F32(codec.levels)
@@ -116,7 +117,7 @@ class Encoded:
         elif codec.clip:
             cut = top * (F32(codec.clip) * np.sqrt(squares / held))
             norm = np.where(usual, np.where(cut < top, cut, top), top)
-        scaled = self._scaled(rows, norm / most)
+        scaled = self._scaled(rows, norm / most, codec.stochastic)
         if codec.clip or codec.stochastic:
             scaled = np.clip(scaled, -most, most)
         if codec.stochastic:
