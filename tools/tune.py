@@ -106,6 +106,8 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
             cache.store(path, before + found)
             print(f"# {comm.membership.main.layout.text}: {len(found.points)} points measured, kept in {path}")
             _changes(comm, found)
+            if found.reads:
+                print(found.reads.words)
     return 0
 
 

@@ -17,6 +17,7 @@ from hocket.algorithms.choice.delegated import library
 from hocket.algorithms.hierarchical import STAGES, hierarchical
 from hocket.algorithms.language.registry import Algorithm, get, names
 from hocket.algorithms.prediction.model import PRICES, counts, fit, price
+from hocket.arguments import human
 from hocket.errors import ArgumentError
 
 FORMAT = 1
@@ -63,6 +64,11 @@ class Reads(NamedTuple):
     moved: int | None
     """Of one that is only moved."""
     reduced: int | None
+
+    @property
+    def words(self) -> str:
+        moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in self)
+        return f"ranks read messages in the sender's memory {moved}, what they reduce {reduced}"
 
 
 class Point(NamedTuple):

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy
-
 from hocket.bench.harness.worker import Order, Subject, Worker
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import Error, PeerLostError
@@ -27,6 +25,8 @@ from hocket.transports.shm.transport import short_directory
 
 START = 120.0
 """Seconds for all ranks of a library to come: a cold import of torch takes many."""
+WITHIN = "a benchmark"
+"""What rank 0's orders and the ranks' reports are a part of, in an error."""
 
 
 class Team(Protocol):
@@ -181,28 +181,19 @@ class Joined:
         self.name, self.about = subject.name, subject.about
 
     def order(self, do: str, **fields: Any) -> list[Order]:
-        _share(self.comm, {"to": self.name, "do": do, **fields})
-        return _no_errors(self.name, _share(self.comm, self.worker.perform({"do": do, **fields})))
+        self.comm.runner.share({"to": self.name, "do": do, **fields}, WITHIN)
+        return _no_errors(self.name, self.comm.runner.share(self.worker.perform({"do": do, **fields}), WITHIN))
 
     @staticmethod
     def serve(teams: Sequence[Joined]) -> None:
         """On ranks other than 0: until rank 0 closes."""
         workers, comm = {team.name: team.worker for team in teams}, teams[0].comm
-        while order := _share(comm, None)[0]:
-            _share(comm, workers[order.pop("to")].perform(order))
+        while order := comm.runner.share(None, WITHIN)[0]:
+            comm.runner.share(workers[order.pop("to")].perform(order), WITHIN)
 
     def close(self) -> None:
         """Ends the work of all the teams."""
-        _share(self.comm, {})
-
-
-def _share(comm: Communicator, value: Any) -> list[Any]:
-    """Every rank's JSON value, on all ranks."""
-    data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
-    counts = comm.allgather(numpy.array([len(data)])).tolist()
-    rows = comm.allgatherv(data, counts)
-    ends = numpy.cumsum(counts)
-    return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(counts, ends, strict=True)]
+        self.comm.runner.share({}, WITHIN)
 
 
 def _no_errors(name: str, reports: list[Order]) -> list[Order]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hocket.algorithms.choice.choose import Choice, choose
 from hocket.algorithms.choice.delegated import LIBRARIES
-from hocket.algorithms.choice.tuning import candidates
+from hocket.algorithms.choice.tuning import Reads, candidates
 from hocket.arguments import human, whole
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.codecs import AUTO
@@ -76,9 +76,8 @@ def _reads(comm: Communicator) -> list[str]:
     lane = comm.membership.main.readable
     if lane is None:
         return []
-    moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in lane.rule)
     by = "as hocket tune has measured" if comm.membership.reads else "by the CPU's maker"
-    return [f"  ranks read messages in the sender's memory {moved}, what they reduce {reduced} ({by})"]
+    return [f"  {Reads(*lane.rule).words} ({by})"]
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

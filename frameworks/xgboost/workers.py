@@ -14,6 +14,8 @@ from hocket.arguments import seconds, whole
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import Error
 
+WITHIN = "training by XGBoost"
+
 
 class TrainingError(Error, XGBoostError):  # type: ignore[misc]
     """XGBoost failed on some ranks; the text has what each of them says."""
@@ -45,7 +47,7 @@ def communicator(
     with comm.dup() as own:  # whoever leaves by an error is told to the others
         tracker = _tracker(own, host, whole(port, "port"), limit) if own.rank == 0 else None
         try:
-            given = own.broadcast_object(None if tracker is None else tracker.worker_args())
+            given = own.runner.share(None if tracker is None else tracker.worker_args(), WITHIN)[0]
             failed = None
             try:
                 collective.init(**given, dmlc_task_id=f"{own.rank:08d}", dmlc_timeout=limit, dmlc_retry=3)
@@ -73,7 +75,7 @@ def _tracker(comm: Communicator, host: str | None, port: int, timeout: int) -> A
 
 def _compare(comm: Communicator, failed: XGBoostError | None) -> None:
     """All ranks have come through the block, or fail together."""
-    texts = comm.allgather_object(None if failed is None else _told(failed))
+    texts = comm.runner.share(None if failed is None else _told(failed), WITHIN)
     if any(text is not None for text in texts):
         told = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text is not None)
         raise TrainingError(f"XGBoost failed on some ranks: {told}") from failed
