@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hocket.arguments import choices
 from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Together, chunks
 from hocket.errors import ArgumentError
+
+CODECS = ("bf16", "fp16")
 
 
 class PowerSGD(Together):
@@ -18,30 +21,39 @@ class PowerSGD(Together):
     not make smaller, are averaged as they are.  Every rank multiplies for itself, so the same bits on all ranks want
     one linear algebra library and one kind of CPU.
 
+    `codec`, "bf16" or "fp16": what the thin matrices are sent as, half as many bytes; what the rounding loses is owed.
+    (A number above 65504 is too much for fp16, and makes the result NaN.)
+
     Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS
     2019.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, codec: str | None = None) -> None:
         if rank < 1:
             raise ArgumentError(f"PowerSGD wants a rank of at least 1, got {rank!r}")
-        self.rank = rank
+        if codec is not None and codec not in CODECS:
+            raise ArgumentError(f"PowerSGD: codec={codec!r} is no half; {choices(codec, CODECS)}")
+        self.rank, self.codec = rank, codec
 
     @property
     def name(self) -> str:
-        return f"powersgd:{self.rank}"
+        return ":".join(["powersgd", str(self.rank), *([self.codec] if self.codec else [])])
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
-        """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second."""
+        """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second.
+
+        With a codec three, as what is averaged as it is is not rounded: nothing of that would be owed.
+        """
         matrices = [self._matrix(vector) for vector in vectors.parts]
         qs = [self._start(*each) for each in zip(matrices, kepts, seeds, strict=True)]
-        ps = _averaged(comm, [m if q is None else m @ q for m, q in zip(matrices, qs, strict=True)])
+        first = [m if q is None else m @ q for m, q in zip(matrices, qs, strict=True)]
+        ps = _averaged(comm, first, [None if q is None else self.codec for q in qs])
         ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
         back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
-        made = []
-        for matrix, result, p, q in zip(matrices, results.parts, ps, _averaged(comm, back), strict=True):
+        made, second, each = [], _averaged(comm, back, [self.codec] * len(back)), 2 if self.codec else 4
+        for matrix, result, p, q in zip(matrices, results.parts, ps, second, strict=True):
             if not q.size:
                 result[...], matrix[...] = p.reshape(result.shape), 0
                 made.append(Averaged({}, matrix.nbytes))
@@ -54,7 +66,7 @@ class PowerSGD(Together):
             lost = ~np.abs(q).any(0)
             kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
             finite = bool(np.isfinite(p).all() and np.isfinite(q).all())
-            made.append(Averaged(kept, p.nbytes + q.nbytes, finite))
+            made.append(Averaged(kept, (p.size + q.size) * each, finite))
         return made
 
     def _matrix(self, vector: Array) -> Array:
@@ -74,10 +86,18 @@ class PowerSGD(Together):
         return kepts[0]
 
 
-def _averaged(comm: Any, thin: Sequence[Array]) -> list[Array]:
-    """The average of each, in one call."""
-    whole = np.concatenate([one.reshape(-1) for one in thin])
-    return Batch.of(comm.allreduce(whole, "avg") if whole.size else whole, [one.shape for one in thin]).parts
+def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) -> list[Array]:
+    """The average of each, in one call for each codec."""
+    made = list(arrays)
+    for codec in sorted(set(codecs), key=str):
+        which = [i for i, own in enumerate(codecs) if own == codec]
+        whole = np.concatenate([arrays[i].reshape(-1) for i in which])
+        if whole.size:
+            comm.allreduce(whole, "avg", codec=codec)
+        parts = Batch.of(whole, [arrays[i].shape for i in which]).parts
+        for i, part in zip(which, parts, strict=True):
+            made[i] = part
+    return made
 
 
 def _orthonormal(p: Array) -> Array:

@@ -21,7 +21,7 @@ PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
 """Methods without an argument."""
 WITH_ARGUMENT: dict[str, Callable[[str], Method]] = {
     "topk": lambda text: _with_words(TopK, text), "threshold": lambda text: _with_words(Threshold, text),
-    "randomk": lambda text: RandomK(float(text)), "powersgd": lambda text: PowerSGD(int(text)),
+    "randomk": lambda text: RandomK(float(text)), "powersgd": lambda text: _ranked(*text.split(":", 1)),
     "doublesqueeze": DoubleSqueeze, "nonzero": lambda text: NonZero(int(text)),
     "elias": lambda text: Elias(QSGD(int(text), norm="l2")), "shared": lambda text: _scaled(*text.split(":", 1)),
     "dgc": lambda text: _with_words(DGC, text), "ef21": lambda text: EF21(resolved(text)),
@@ -32,6 +32,11 @@ WITH_ARGUMENT: dict[str, Callable[[str], Method]] = {
 def _scaled(levels: str, clip: str = "2.5") -> Method:
     """A whole number; then, if wished, where elements are cut off."""
     return SharedScale(int(levels), float(clip))
+
+
+def _ranked(rank: str, codec: str | None = None) -> Method:
+    """A whole number; then, if wished, what the thin matrices are sent as: "4:bf16"."""
+    return PowerSGD(int(rank), codec)
 
 
 def _with_words(make: Callable[..., Method], text: str) -> Method:

@@ -23,7 +23,7 @@ from typing import Any
 from hocket.bench.harness.hosts import CABLE, found_on, hosts, refusal, remove_stale, sent
 from hocket.errors import ArgumentError
 
-OURS = ("float32", "int8", "powersgd:4", "topk:0.01")
+OURS = ("float32", "int8", "powersgd:4", "powersgd:4:bf16", "topk:0.01")
 GLOOS = ("float32", "fp16", "powersgd:4")
 """torch's quantisation hooks index ranks by processes of a host, and fail over two."""
 WARM, STEPS = 3, 3
