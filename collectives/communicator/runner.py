@@ -63,11 +63,11 @@ class Runner:
         if options.order not in ("any", "rank"):
             raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
         how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
-        if options.codec == codecs.AUTO:
+        auto = options.codec == codecs.AUTO
+        if auto:
             codecs.check(call, codecs.AUTO, how.name)
             options = options._replace(codec=self.worth.codec(call.collective, call.on_wire(call.count), options))
-            if options.codec is None and counts is None and call.is_told_by_shape and open_group() is None:
-                self.worth.note_plain(call.collective, call.model.array, op, options)
+            auto = open_group() is None  # inside of which it was float32 unmeasured
         if options.codec is not None:
             call = codecs.encoded(call, options.codec, how.name)
         if how.before is not None and call.collective == "exscan":
@@ -87,7 +87,7 @@ class Runner:
         there = queue.prepared(call, how, plan, apart)
         src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
         if apart:
-            self._shorten(call, options, op, how, counts, plan)
+            self._shorten(call, options, op, how, counts, auto, plan)
             return self.start(queue, plan, src, dst, how.code, options, call, there)
         engine = queue.engine
         timeout = self.members.limit(options.timeout)
@@ -100,7 +100,7 @@ class Runner:
         there.finish()
         if call.dst is not None:
             call.dst.restore()
-        self._shorten(call, options, op, how, counts, plan)
+        self._shorten(call, options, op, how, counts, auto, plan)
         return call.result
 
     def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
@@ -118,7 +118,7 @@ class Runner:
         return self.members.main if options.transport is None else self.queue("collectives", options.transport)
 
     def _shorten(
-        self, call: Call, options: Options, op: Op | None, how: Resolved, counts: Any, plan: Plan
+        self, call: Call, options: Options, op: Op | None, how: Resolved, counts: Any, auto: bool, plan: Plan
     ) -> None:
         """Let the next such call take the short way (engine/shortcut.pyx), if it may."""
         if call.model.foreign:
@@ -130,7 +130,7 @@ class Runner:
             out = call.dst.array if call.dst is not None else None
             given = call.dst is not None and not call.dst.fresh
             what = call.collective, call.model.array, out, op, call.root, counts, options.algorithm, options.order
-            self.shortcut.remember(*what, given, call.in_place, plan, how.code)
+            self.shortcut.remember(*what, auto, given, call.in_place, plan, how.code)
 
     def start(
         self, queue: Queue, plan: Plan, src: int, dst: int, op: int, options: Options, call: Call, there: Any,

@@ -28,7 +28,8 @@ cdef class Prepared:
 
     cdef object _go(self, bint async_op):
         done = self.shortcut.take(
-            self.collective, self.x, self.out, self.op, self.root, None, self.algorithm, self.order, async_op
+            self.collective, self.x, self.out, self.op, self.root, None, self.algorithm, self.order, False,
+            async_op
         )
         if done is not MISS:
             return done

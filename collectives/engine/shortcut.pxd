@@ -24,6 +24,7 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef int64_t out_dims[MAX_DIMS]
     cdef bint in_place, fresh           # otherwise: `out` was given
     cdef bint silent                    # this rank gets None
+    cdef bint auto                      # codec="auto" is known to be float32's here
     cdef reduce_fn reduce
     cdef size_t out_nbytes
 
@@ -35,7 +36,7 @@ cdef class Shortcut:
     cdef object runner
 
     cdef object take(self, str collective, object x, object out, object op, object root, object counts,
-                     object algorithm, object order, bint async_op)
+                     object algorithm, object order, bint auto, bint async_op)
     cdef object queue(self, Entry e, char* src, char* dst, object x, object result)
     cdef object _fresh(self, Entry e, object x)
 

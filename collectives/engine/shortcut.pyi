@@ -11,7 +11,7 @@ class Shortcut:
     def forget(self) -> None: ...
     def remember(
         self, collective: str, x: Any, out: Any, op: Any, root: int, counts: Any, algorithm: Any, order: str,
-        given: bool, in_place: bool, plan: Plan, code: int,
+        auto: bool, given: bool, in_place: bool, plan: Plan, code: int,
     ) -> None: ...
 
 class ShortWay:

@@ -6,7 +6,6 @@ tells the time of others.  A codec is chosen where its line is a tenth below flo
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +27,6 @@ MOVES = ("allgather", "broadcast", "alltoall")
 GAIN = 0.9
 TURNS, MORE, SHORT = 3, 12, 0.02
 """How often each is called; MORE often if none takes SHORT seconds, as the noise of a few such may be a tenth."""
-KNOWN = 1000
-"""Kinds of calls that are remembered to be float32's."""
 WITHIN = "choosing a codec"
 
 
@@ -60,21 +57,6 @@ class Worth:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._lines: dict[Kind, list[Line]] = {}
-        self._plain: set[Any] = set()
-
-    def is_plain(self, collective: str, x: Any, op: Any, algorithm: Any, transport: Any) -> bool:
-        """Is it known that "auto" is float32 for such a call, which may then go the short way?"""
-        try:
-            return (collective, x.dtype, x.nbytes, op, algorithm, transport) in self._plain
-        except (AttributeError, TypeError):
-            return False
-
-    def note_plain(self, collective: str, x: Any, op: Any, options: Options) -> None:
-        """From now on "auto" is known to be float32 for such a call."""
-        if len(self._plain) >= KNOWN:
-            self._plain.clear()
-        with contextlib.suppress(AttributeError, TypeError):
-            self._plain.add((collective, x.dtype, x.nbytes, op, options.algorithm, options.transport))
 
     def codec(self, collective: str, nbytes: int, options: Options) -> str | None:
         """The codec for so many bytes of float32, the same on all ranks.  Collective where it must measure.

@@ -28,7 +28,7 @@ def allreduce(self, tensors, opts=None, op=None, timeout=None):
         if name is not None and not profiled() and not (later and self._together is not None):
             shortcut = self.comm.shortcut
             try:
-                done = shortcut.take("allreduce", (<list>tensors)[0], None, name, 0, None, None, "any", later)
+                done = shortcut.take("allreduce", (<list>tensors)[0], None, name, 0, None, None, "any", False, later)
             except Error as error:
                 raise as_torch(error) from None
             if done is not MISS:
