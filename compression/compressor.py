@@ -21,6 +21,8 @@ from hocket.compression.names import resolved
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
+STATE = {"method", "size", "entries"}
+
 
 class Compressor:
     """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
@@ -197,7 +199,9 @@ class Compressor:
         A job of another size wants those of all.  What the ranks owe to the average stays the same; what is owed to
         `reduce_scatter`, whose rows then are others, is dropped, and `allgather` begins anew.
         """
-        states = [state] if isinstance(state, dict) else list(state)
+        states: list[dict[str, Any]] = list(state) if isinstance(state, (list, tuple)) else [state]  # type: ignore[list-item]
+        if not states or any(not isinstance(one, dict) or not one.keys() >= STATE for one in states):
+            raise ArgumentError(f"{reprlib.repr(state)} is no state: give what state_dict() returned, or all ranks'")
         saved = {(one["method"], one["size"]) for one in states}
         if len(saved) != 1:
             raise ArgumentError(f"the states are not of one job: {sorted(saved)}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
+from hocket.arguments import choices
 from hocket.compression.adasum import AdaSum
 from hocket.compression.codecs import QSGD
 from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
@@ -17,6 +19,8 @@ from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
+SMALL = ("fp16", "bf16")
+"""Codecs that lose so little that nobody owes it."""
 PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
 """Methods without an argument."""
 WITH_ARGUMENT: dict[str, Callable[[str], Method]] = {
@@ -27,6 +31,11 @@ WITH_ARGUMENT: dict[str, Callable[[str], Method]] = {
     "dgc": lambda text: _with_words(DGC, text), "ef21": lambda text: EF21(resolved(text)),
 }  # fmt: skip
 """By what stands before the first colon of a name.  The argument is what follows: numbers, a codec, another method."""
+EXAMPLES = (
+    "topk:0.01", "threshold:0.001", "randomk:0.01", "powersgd:4", "doublesqueeze:int8", "elias:4", "shared:1",
+    "dgc:0.001", "ef21:topk:0.01", "nonzero:256",
+)  # fmt: skip
+"""Of them, for an error."""
 
 
 def _scaled(levels: str, clip: str = "2.5") -> Method:
@@ -55,6 +64,8 @@ def resolved(method: str | Codec | Method) -> Method:
     if isinstance(method, Codec):
         return Coded(method)
     if not isinstance(method, str):
+        if isinstance(method, type) or not hasattr(method, "average_all"):
+            raise ArgumentError(f"{reprlib.repr(method)} is no method: a name such as 'int8', a codec, or a Method")
         return method
     if method in BY_NAME:
         return Coded(method)
@@ -62,11 +73,13 @@ def resolved(method: str | Codec | Method) -> Method:
         return PLAIN[method]()
     kind, colon, rest = method.partition(":")
     if not colon or kind not in WITH_ARGUMENT:
-        known = [*BY_NAME, *PLAIN, *(f"{name}:..." for name in WITH_ARGUMENT)]
-        raise ArgumentError(f"{method!r} is no method; known: {', '.join(known)}")
+        if method in SMALL:
+            raise ArgumentError(f"{method!r} wants no Compressor: give it to the call, as codec={method!r}")
+        raise ArgumentError(f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES])}")
     try:
         return WITH_ARGUMENT[kind](rest)
     except ArgumentError:
         raise
     except ValueError:
-        raise ArgumentError(f"{method!r}: {rest!r} is no number") from None
+        like = next(each for each in EXAMPLES if each.startswith(f"{kind}:"))
+        raise ArgumentError(f"{method!r}: {rest!r} is no number; it is written as {like!r}") from None

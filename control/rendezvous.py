@@ -186,7 +186,7 @@ class Meet:
             raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
             f"rank {self.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
-            f"(is it running? HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(addresses)}",
+            f"(is it running? timeout= or HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(addresses)}",
             [0],
         )
 
@@ -237,7 +237,7 @@ class Meet:
             missing = list(answer["missing"])
             raise TimeoutError(
                 f"rank {self.rank}: of {self.size} ranks, {missing} did not come within {self.timeout:g} s: were they "
-                "started, with the same address? (HOCKET_TIMEOUT is the limit)",
+                "started, with the same address? (timeout= or HOCKET_TIMEOUT is the limit)",
                 missing,
             )
         return dict(answer["welcome"])

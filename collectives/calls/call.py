@@ -6,6 +6,7 @@ shapes.py makes it from the caller's arguments.  The engine knows bytes, the alg
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,10 +95,14 @@ class Call:
         root = self.root if self.contract.rooted else None
         said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec or None}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
-        if self.counts is not None and (self.private or len(set(self.counts)) > 1):
+        if self.private and self.counts is not None:
+            row, half = max(1, math.prod(self.model.shape[1:])), len(self.counts) // 2
+            to, of = ([n // row for n in each] for each in (self.counts[:half], self.counts[half:]))
+            parts += [f"send_counts={shortened(to)}", f"recv_counts={shortened(of)}"]
+        elif self.counts is not None and len(set(self.counts)) > 1:
             parts.append(f"counts of elements {shortened(self.counts)}")
         parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
-        return f"{self.collective}({', '.join(parts)})"
+        return f"{self.collective}{'v' if self.private else ''}({', '.join(parts)})"
 
     def layout(self, algorithm: Algorithm, rank: int, size: int) -> ChunkLayout:
         """Where the chunks of `algorithm` lie."""

@@ -13,6 +13,7 @@ from hocket.control.records import Account, Verdict
 
 MOST_SHOWN = 8
 """Ranks that a line of the log tells of."""
+PAIRWISE = " What a rank sends to another by alltoallv is what that one expects from it."
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
 
@@ -86,9 +87,11 @@ def _mismatch(told: _Told, me: int, call: str, closing: bool) -> errors.Error:
     early = [r for r, a in told.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
     if early and not closing:
         return lost(early, "it has left (closed this communicator, or exited)", me, call)
+    own = any("alltoallv(" in text for text in told.calls.values())
     return errors.MismatchError(
         f"the ranks called different things ({told.where}):{told.lines}\nAll ranks must make the same calls in the "
-        "same order, with the same dtype, shape, counts, op, root and algorithm.", told.calls)  # fmt: skip
+        f"same order, with the same dtype, shape, counts, op, root and algorithm.{PAIRWISE if own else ''}",
+        told.calls)  # fmt: skip
 
 
 def _timeout(told: _Told) -> errors.TimeoutError:

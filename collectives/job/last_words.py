@@ -70,7 +70,7 @@ def _from_others(error: BaseException) -> bool:
 
 def _line(error: BaseException) -> str:
     """The error as the last line of a traceback shows it, on one line and printable."""
-    first = next(iter(str(error).splitlines()), "")
+    first = next(iter(str(error).splitlines()), "").removesuffix(":")  # which the lines below would explain
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -70,6 +70,8 @@ def test_any(works: Sequence[Work]) -> int | None:
 
 
 def _checked(works: Sequence[Work]) -> list[Work]:
+    if isinstance(works, Work):
+        raise ArgumentError("one Work is no list of them: give [work], or call its own wait()")
     found = list(works)
     for work in found:
         if not isinstance(work, Work):

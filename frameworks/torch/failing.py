@@ -36,7 +36,7 @@ class Error(hocket.Error, dist.DistError):
     """Anything else."""
 
 
-LIMIT = re.compile(r"A longer limit: timeout= of the call, or HOCKET_TIMEOUT\.|HOCKET_TIMEOUT is the limit")
+LIMIT = re.compile(r"A longer limit: timeout= of the call, or HOCKET_TIMEOUT\.|timeout= or HOCKET_TIMEOUT is the limit")
 OURS = (PeerLostError, TransportError, TimeoutError, MismatchError, ArgumentError, Error)
 KINDS = {kind.__mro__[1]: kind for kind in OURS}
 

@@ -1,0 +1,25 @@
+"""Ranks whose counts do not match."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from worlds import spread
+
+import hocket
+
+
+def expects_more(comm: hocket.Communicator) -> None:
+    """Rank 0 expects a row of rank 1 that it does not send: the counts are told as rows, each by its name."""
+    p = comm.size
+    expected = [3 if comm.rank == 0 and r == 1 else 2 for r in range(p)]
+    with pytest.raises(hocket.MismatchError) as caught:
+        comm.alltoallv(np.ones((2 * p, 4)), [2] * p, expected)
+        comm.close()
+    text = str(caught.value)
+    assert "rank 0 called alltoallv(float64[6, 4], send_counts=[2, 2, 2], recv_counts=[2, 3, 2]) at" in text, text
+    assert text.endswith("What a rank sends to another by alltoallv is what that one expects from it."), text
+
+
+def test_counts_of_alltoallv() -> None:
+    spread(expects_more, 3, "shm")
