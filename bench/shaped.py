@@ -24,6 +24,7 @@ import numpy as np
 import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
+from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.rivals.ours import timed
 from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError
@@ -167,7 +168,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        rank([*map(int, sys.argv[2:])])
-    else:
-        sys.exit(main())
+    main_or_rank(main, lambda *sizes: rank([*map(int, sizes)]))

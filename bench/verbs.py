@@ -30,6 +30,7 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.harness.machine import describe
+from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.rivals.perftest import (
     LONG,
     LONG_CALLS,
@@ -272,7 +273,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        rank()
-    else:
-        sys.exit(main())
+    main_or_rank(main, rank)

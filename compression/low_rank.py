@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import choices
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Together, chunks
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Together, checked_half, chunks, joined
 from hocket.errors import ArgumentError
-
-CODECS = ("bf16", "fp16")
 
 
 class PowerSGD(Together):
@@ -31,20 +28,18 @@ class PowerSGD(Together):
     def __init__(self, rank: int, codec: str | None = None) -> None:
         if rank < 1:
             raise ArgumentError(f"PowerSGD wants a rank of at least 1, got {rank!r}")
-        if codec is not None and codec not in CODECS:
-            raise ArgumentError(f"PowerSGD: codec={codec!r} is no half; {choices(codec, CODECS)}")
-        self.rank, self.codec = rank, codec
+        self.rank, self.codec = rank, checked_half(codec, "PowerSGD's matrices")
 
     @property
     def name(self) -> str:
-        return ":".join(["powersgd", str(self.rank), *([self.codec] if self.codec else [])])
+        return joined("powersgd", self.rank, self.codec)
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second.
 
-        With a codec three, as what is averaged as it is is not rounded: nothing of that would be owed.
+        With a codec three: what is averaged as it is stays float32, as nothing of its rounding would be owed.
         """
         matrices = [self._matrix(vector) for vector in vectors.parts]
         qs = [self._start(*each) for each in zip(matrices, kepts, seeds, strict=True)]
@@ -52,8 +47,9 @@ class PowerSGD(Together):
         ps = _averaged(comm, first, [None if q is None else self.codec for q in qs])
         ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
         back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
-        made, second, each = [], _averaged(comm, back, [self.codec] * len(back)), 2 if self.codec else 4
-        for matrix, result, p, q in zip(matrices, results.parts, ps, second, strict=True):
+        averaged = _averaged(comm, back, [self.codec] * len(back))
+        made, width = [], 2 if self.codec else 4
+        for matrix, result, p, q in zip(matrices, results.parts, ps, averaged, strict=True):
             if not q.size:
                 result[...], matrix[...] = p.reshape(result.shape), 0
                 made.append(Averaged({}, matrix.nbytes))
@@ -66,7 +62,7 @@ class PowerSGD(Together):
             lost = ~np.abs(q).any(0)
             kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
             finite = bool(np.isfinite(p).all() and np.isfinite(q).all())
-            made.append(Averaged(kept, (p.size + q.size) * each, finite))
+            made.append(Averaged(kept, (p.size + q.size) * width, finite))
         return made
 
     def _matrix(self, vector: Array) -> Array:

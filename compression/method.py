@@ -7,13 +7,27 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from hocket.arguments import choices
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import HALF_NAMES
 
 Array = np.ndarray[Any, Any]
 Kept = dict[str, Array]
 """What a method keeps of a vector from one call to the next, by name."""
 CHUNK = 1 << 15
 """Floats, that stay in a core's cache when they are read a second time."""
+
+
+def checked_half(codec: str | None, what: str) -> str | None:
+    """`codec`, "fp16", "bf16" or None: what `what`, which are float32, are sent as."""
+    if codec is not None and codec not in HALF_NAMES:
+        raise ArgumentError(f"codec={codec!r}: {what} are float32, {choices(codec, HALF_NAMES)}")
+    return codec
+
+
+def joined(kind: str, *arguments: object) -> str:
+    """A method's name: "topk:0.01:fp16".  Arguments that are None are left out."""
+    return ":".join([kind, *(str(each) for each in arguments if each is not None)])
 
 
 class Averaged(NamedTuple):

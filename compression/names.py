@@ -17,25 +17,27 @@ from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse import NonZero, RandomK, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import Codec
+from hocket.kernels.codecs import HALF_NAMES, Codec
 
-SMALL = ("fp16", "bf16")
-"""Codecs that lose so little that nobody owes it."""
 PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
 """Methods without an argument."""
-WITH_ARGUMENT: dict[str, Callable[[str], Method]] = {
-    "topk": lambda text: _with_words(TopK, text), "threshold": lambda text: _with_words(Threshold, text),
-    "randomk": lambda text: RandomK(float(text)), "powersgd": lambda text: _ranked(*text.split(":", 1)),
-    "doublesqueeze": DoubleSqueeze, "nonzero": lambda text: NonZero(int(text)),
-    "elias": lambda text: Elias(QSGD(int(text), norm="l2")), "shared": lambda text: _scaled(*text.split(":", 1)),
-    "dgc": lambda text: _with_words(DGC, text), "ef21": lambda text: EF21(resolved(text)),
-}  # fmt: skip
-"""By what stands before the first colon of a name.  The argument is what follows: numbers, a codec, another method."""
-EXAMPLES = (
-    "topk:0.01", "threshold:0.001", "randomk:0.01", "powersgd:4", "doublesqueeze:int8", "elias:4", "shared:1",
-    "dgc:0.001", "ef21:topk:0.01", "nonzero:256",
-)  # fmt: skip
-"""Of them, for an error."""
+WITH_ARGUMENT: dict[str, tuple[str, Callable[[str], Method]]] = {
+    "topk": ("0.01", lambda text: _with_words(TopK, text)),
+    "threshold": ("0.001", lambda text: _with_words(Threshold, text)),
+    "randomk": ("0.01", lambda text: RandomK(float(text))),
+    "powersgd": ("4", lambda text: _ranked(*text.split(":", 1))),
+    "doublesqueeze": ("int8", DoubleSqueeze),
+    "nonzero": ("256", lambda text: NonZero(int(text))),
+    "elias": ("4", lambda text: Elias(QSGD(int(text), norm="l2"))),
+    "shared": ("1", lambda text: _scaled(*text.split(":", 1))),
+    "dgc": ("0.001", lambda text: _with_words(DGC, text)),
+    "ef21": ("topk:0.01", lambda text: EF21(resolved(text))),
+}
+"""By what stands before the first colon of a name: an argument, for errors, and what makes the method of one.
+
+The argument is what follows the colon: numbers, a codec, another method.
+"""
+EXAMPLES = {kind: f"{kind}:{argument}" for kind, (argument, _) in WITH_ARGUMENT.items()}
 
 
 def _scaled(levels: str, clip: str = "2.5") -> Method:
@@ -73,13 +75,12 @@ def resolved(method: str | Codec | Method) -> Method:
         return PLAIN[method]()
     kind, colon, rest = method.partition(":")
     if not colon or kind not in WITH_ARGUMENT:
-        if method in SMALL:
+        if method in HALF_NAMES:
             raise ArgumentError(f"{method!r} wants no Compressor: give it to the call, as codec={method!r}")
-        raise ArgumentError(f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES])}")
+        raise ArgumentError(f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}")
     try:
-        return WITH_ARGUMENT[kind](rest)
+        return WITH_ARGUMENT[kind][1](rest)
     except ArgumentError:
         raise
     except ValueError:
-        like = next(each for each in EXAMPLES if each.startswith(f"{kind}:"))
-        raise ArgumentError(f"{method!r}: {rest!r} is no number; it is written as {like!r}") from None
+        raise ArgumentError(f"{method!r}: {rest!r} is no number; it is written as {EXAMPLES[kind]!r}") from None

@@ -8,9 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import choices, whole
+from hocket.arguments import whole
 from hocket.collectives.communicator import sparse_rows
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks
+from hocket.compression.method import (
+    CHUNK,
+    Array,
+    Averaged,
+    Batch,
+    Kept,
+    Method,
+    Together,
+    checked_half,
+    chunks,
+    joined,
+)
 from hocket.errors import ArgumentError
 
 SAMPLE = 4096
@@ -52,10 +63,6 @@ def not_below(x: Array, least: float) -> Array:
     return np.concatenate(found) if found else np.arange(0)
 
 
-def _said(codec: str | None) -> list[str]:
-    return [codec] if codec else []
-
-
 class Sparse(Together):
     """Some of each rank's elements, with their indices, added by `Communicator.allreduce_sparse`.
 
@@ -64,10 +71,7 @@ class Sparse(Together):
     """
 
     def __init__(self, codec: str | None = None) -> None:
-        if codec is not None and codec not in sparse_rows.HALVES:
-            known = choices(codec, sparse_rows.HALVES)
-            raise ArgumentError(f"codec={codec!r}: the values of pairs are float32, {known}")
-        self.codec = codec
+        self.codec = checked_half(codec, "the values of pairs")
 
     def chosen(self, x: Array) -> Array:
         """Which are sent of a vector of one dimension: their indices, ascending."""
@@ -109,7 +113,7 @@ class TopK(Sparse):
 
     @property
     def name(self) -> str:
-        return ":".join(["topk", f"{self.density:g}", *([str(self.chunk)] if self.chunk else []), *_said(self.codec)])
+        return joined("topk", f"{self.density:g}", self.chunk, self.codec)
 
     def chosen(self, x: Array) -> Array:
         if not x.size:
@@ -141,7 +145,7 @@ class Threshold(Sparse):
 
     @property
     def name(self) -> str:
-        return ":".join(["threshold", f"{self.least:g}", *_said(self.codec)])
+        return joined("threshold", f"{self.least:g}", self.codec)
 
     def chosen(self, x: Array) -> Array:
         return not_below(x, self.least)

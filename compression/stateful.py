@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together
+from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together, joined
 from hocket.compression.sparse import TopK, checked
 from hocket.errors import ArgumentError
 
@@ -87,7 +87,7 @@ class DGC(Together):
 
     @property
     def name(self) -> str:
-        return f"dgc:{self.density:g}" + (f":{self.codec}" if self.codec else "")
+        return joined("dgc", f"{self.density:g}", self.codec)
 
     def average_all(
         self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]

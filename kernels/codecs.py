@@ -42,3 +42,4 @@ CODECS: tuple[Codec, ...] = (
 """Those that have a name of their own."""
 HALVES = {"float16": Codec("fp16", F16, 64, 128, 16), "bfloat16": Codec("bf16", BF16, 64, 128, 16)}
 """Those dtypes as codecs, for calls that encode only in some of their steps."""
+HALF_NAMES = tuple(codec.name for codec in HALVES.values())

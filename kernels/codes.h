@@ -22,7 +22,7 @@ HK_INLINE u32 hk_magnitude(f32 value) { return hk_bits(value) & 0x7fffffffu; }
 
 HK_INLINE int hk_is_finite(f32 value) { return hk_magnitude(value) < 0x7f800000u; }
 
-/* 1 / a subnormal may be infinite, so a scale is none. */
+/* A scale is not subnormal, as 1 / scale might be infinite. */
 HK_INLINE f32 hk_usual_scale(f32 scale) { return scale < 0x1p-126f ? 0 : scale; }
 
 /* Are all codes to be zero? */

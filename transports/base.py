@@ -100,8 +100,8 @@ class PyChannel(Protocol):
 class Lane(Protocol):
     """The channels of one communicator, or of one of its queues, over one transport.
 
-    It may have a method `look()`: an `open` that waits calls `self.look()` several times a second, which the
-    collectives replace to end the wait (a timeout, another rank's failure) by raising.  And
+    It may have a method `look()`: an `open` that waits calls `self.look()` several times a second.  The collectives
+    replace it by one that raises, to end the wait (a timeout, another rank's failure).  And
     `pin(address, nbytes, owner)`, told of arrays of at least `pin_from` bytes before they travel, so that they need not
     be copied.  And `unopened() -> list[int]`: members that have opened their channels to this rank, and may have sent,
     while this rank has opened none to them; without it what they sent is not noticed when the job ends.  And

@@ -67,6 +67,7 @@ class Reads(NamedTuple):
 
     @property
     def words(self) -> str:
+        """The rule in a sentence, for `explain` and `hocket tune`."""
         moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in self)
         return f"ranks read messages in the sender's memory {moved}, what they reduce {reduced}"
 

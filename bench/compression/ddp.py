@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.harness.hosts import CABLE, found_on, hosts, refusal, remove_stale, sent
+from hocket.bench.harness.ranks import main_or_rank
 from hocket.errors import ArgumentError
 
 OURS = ("float32", "int8", "powersgd:4", "powersgd:4:bf16", "topk:0.01")
@@ -153,7 +154,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        rank()
-    else:
-        sys.exit(main())
+    main_or_rank(main, rank)

@@ -24,6 +24,7 @@ import numpy as np
 
 import hocket
 from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
+from hocket.bench.harness.ranks import main_or_rank
 from hocket.compression import DGC, Compressor
 from hocket.errors import ArgumentError
 
@@ -151,7 +152,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        rank(sys.argv[2])
-    else:
-        sys.exit(main())
+    main_or_rank(main, rank)

@@ -24,7 +24,7 @@ from typing import Any
 
 from hocket.bench.harness import machine
 from hocket.bench.harness.page import into
-from hocket.bench.harness.ranks import findings
+from hocket.bench.harness.ranks import findings, main_or_rank
 from hocket.bench.harness.table import micro
 from hocket.errors import ArgumentError
 
@@ -239,7 +239,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        rank()
-    else:
-        sys.exit(main())
+    main_or_rank(main, rank)

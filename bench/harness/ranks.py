@@ -6,10 +6,19 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from hocket.tools.rank import die_with
+
+
+def main_or_rank(main: Callable[[], int], rank: Callable[..., None]) -> NoReturn:
+    """Of a program whose ranks are its own file again: they have the argument "rank", and perhaps further ones."""
+    if sys.argv[1:2] != ["rank"]:
+        sys.exit(main())
+    rank(*sys.argv[2:])
+    sys.exit(0)
 
 
 def findings(

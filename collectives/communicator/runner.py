@@ -67,7 +67,7 @@ class Runner:
         if auto:
             codecs.check(call, codecs.AUTO, how.name)
             options = options._replace(codec=self.worth.codec(call.collective, call.on_wire(call.count), options))
-            auto = open_group() is None  # inside of which it was float32 unmeasured
+            auto = open_group() is None  # inside a group nothing is measured: it may be float32 for that alone
         if options.codec is not None:
             call = codecs.encoded(call, options.codec, how.name)
         if how.before is not None and call.collective == "exscan":

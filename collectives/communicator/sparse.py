@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, whole
-from hocket.collectives.communicator.sparse_rows import HALVES, Array, Sparse, itemsize, packed, rounded, unpacked
+from hocket.collectives.communicator.sparse_rows import Array, Sparse, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import HALF_NAMES
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -38,10 +39,10 @@ def allreduce_sparse(
     mine = _merged([_checked(indices, values, n)])
     if algorithm is not None and algorithm not in WAYS:
         raise ArgumentError(f"algorithm={algorithm!r} is none of allreduce_sparse; {choices(algorithm, WAYS)}")
-    if codec is not None and (codec not in HALVES or mine[1].dtype != np.float32):
-        raise ArgumentError(f"codec={codec!r}: allreduce_sparse has {' and '.join(HALVES)}, of float32 values")
+    if codec is not None and (codec not in HALF_NAMES or mine[1].dtype != np.float32):
+        raise ArgumentError(f"codec={codec!r}: allreduce_sparse has {' and '.join(HALF_NAMES)}, of float32 values")
     way = WAYS.index(algorithm) if algorithm else -1
-    half = HALVES.index(codec) if codec else -1
+    half = HALF_NAMES.index(codec) if codec else -1
     if out is not None and not (out.shape == (n,) and out.dtype == mine[1].dtype and out.flags.writeable):
         raise ArgumentError(f"out must be a writable vector of {n} {mine[1].dtype}, got {out.dtype}{list(out.shape)}")
     rows = packed(mine, 0, codec)

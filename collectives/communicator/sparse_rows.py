@@ -11,8 +11,6 @@ Sparse = tuple[Array, Array]
 """(indices, values): int64, ascending, each once."""
 FAR = (1 << 16) - 1
 """The longest distance.  A longer one is several: steps of this length to elements that get a zero."""
-HALVES = ("fp16", "bf16")
-"""float32 values may be sent so."""
 
 
 def itemsize(dtype: np.dtype[Any], codec: str | None) -> int:

@@ -34,7 +34,7 @@ cdef enum:
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
-cdef object measured = AUTO     # a name of C's: to look one of Python's up takes 10 ns
+cdef object auto_codec = AUTO   # a name of C's: every call compares with it
 cdef int _groups_open = 0
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
 cdef const DLPackExchangeAPI* _tensors = NULL
@@ -248,7 +248,7 @@ cdef class ShortWay:
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
               codec=None):
         """Carry out one call: the short way if it was made before, else the general way."""
-        cdef bint auto = codec is not None and (codec is measured or codec == measured)
+        cdef bint auto = codec is not None and (codec is auto_codec or codec == auto_codec)
         if timeout is None and transport is None and (codec is None or auto):
             done = self.shortcut.take(collective, x, out, op, root, counts, algorithm, order, auto, async_op)
             if done is not MISS:
@@ -261,14 +261,14 @@ cdef class ShortWay:
 
 
 cdef tuple kept(object counts):
-    """The counts of a v-variant as they were; alltoallv's are two.  The caller may change its list."""
+    """A copy of a v-variant's counts, as the caller may change its list; alltoallv has two of them."""
     if counts is None:
         return None
     return tuple([kept(each) if isinstance(each, (list, tuple)) else each for each in counts])
 
 
 cdef bint equal(object counts, tuple known) except -1:
-    """Are these counts, as the caller gives them, the known ones?  Any but lists and tuples of ints are not."""
+    """Are these counts, as the caller gives them, the known ones?  Only lists and tuples of ints can be."""
     cdef Py_ssize_t i, n
     if known is None or (type(counts) is not list and type(counts) is not tuple):
         return False

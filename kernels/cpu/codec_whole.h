@@ -4,7 +4,7 @@
  * scale is the block's norm / levels.  The norm is its largest magnitude, or its Euclidean length; with `clip` no more than
  * so many times its root mean square, and what is above it is cut off.  (Of subnormal floats it is the largest magnitude.)
  * A code is x * (1 / scale), rounded to nearest, ties to even; or `stochastic`: x / scale is the mean of what may come.  (A
- * product is faster than a division, and now and then one bit off: too much where what needs no rounding is not rounded.)
+ * product is faster, but may be one bit off: x = 3 * scale would be rounded to 2 now and then, though it needs no rounding.)
  * All in float32.
  *
  * A block of zeros, or one whose scale is subnormal, has scale 0 and codes 0.  A block that holds a NaN or an infinity has a

@@ -1,6 +1,6 @@
 /* The codes of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  The same bits as the loops over
- * codes.h that other levels have (codec_whole.h, codec_floats.h).  Compilers turn those into slower code: on an AMD EPYC
- * int8 was encoded at 20.7 GB/s instead of 31, fp8 at 12.9 instead of 17.4 (bench/kernels.py; without divisions both).
+ * codes.h that other levels have (codec_whole.h, codec_floats.h), which compilers turn into slower code: docs/compression.md
+ * has the times.
  *
  * n is a multiple of 64.  No float is a NaN. */
 
@@ -15,7 +15,7 @@ HK_INLINE __m256 AT(cut_lanes)(__m256 value, f32 most) {
     return _mm256_min_ps(_mm256_max_ps(value, _mm256_set1_ps(-most)), _mm256_set1_ps(most));
 }
 
-/* hk_nearest without its limits, of what `cut` has limited, or of what no integer is too small for. */
+/* hk_nearest, but not limited to `most`.  With `cut` a float that is too large for an integer is cut off first. */
 HK_INLINE __m256i AT(nearest_lanes)(const f32 *x, f32 by, f32 most, int cut) {
     const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by));
     return _mm256_cvtps_epi32(cut ? AT(cut_lanes)(value, most) : value);
@@ -43,7 +43,7 @@ HK_INLINE __m256i AT(roll_lanes)(u64 key, __m256i i) {
     return _mm256_xor_si256(h, _mm256_srli_epi32(h, 16));
 }
 
-/* hk_rolled, `offset` more than it. */
+/* hk_rolled, plus `offset`. */
 HK_INLINE __m256i AT(rolled_lanes)(const f32 *x, __m256 scale, i32 most, __m256i sixteen, int offset) {
     const __m256 middle = _mm256_add_ps(_mm256_cvtepi32_ps(sixteen), _mm256_set1_ps(0.4375f));
     const __m256 unit = _mm256_mul_ps(middle, _mm256_set1_ps(0x1p-16f));
@@ -71,7 +71,7 @@ HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_
     }
 }
 
-/* hk_e4m3fn_at_most_448, less 128 where that is 128 or more: a byte with a sign. */
+/* hk_e4m3fn_at_most_448 as a byte with a sign, which is what bytes_of packs. */
 HK_INLINE __m256i AT(e4m3fn_lanes)(const f32 *x, f32 by) {
     const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by));
     const __m256i bits = _mm256_castps_si256(value), least = _mm256_set1_epi32(121 << 23);

@@ -156,7 +156,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: Compressor(comm, "dgc:0.1:64"), "is too much: NUMBER"),
         (lambda: Compressor(comm, "topk:0"), "above 0 and at most 1"),
         (lambda: Compressor(comm, "powersgd:0"), "a rank of at least 1"),
-        (lambda: Compressor(comm, "powersgd:2:int8"), "codec='int8' is no half; known: bf16, fp16"),
+        (lambda: Compressor(comm, "powersgd:2:int8"), "'int8': PowerSGD's matrices are float32, known: fp16, bf16"),
         (lambda: Compressor(comm, "doublesqueeze:fp16"), "'fp16' is no codec of blocks"),
         (lambda: c.load_state_dict(Compressor(comm, "int8").state_dict()), "is of 'int8', this is 'topk:0.5'"),
         (lambda: c.load_state_dict({**c.state_dict(), "size": 9}), "1 states were given of 9 ranks"),

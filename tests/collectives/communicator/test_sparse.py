@@ -12,8 +12,9 @@ from worlds import spread
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.communicator.sparse import WAYS
-from hocket.collectives.communicator.sparse_rows import FAR, HALVES, itemsize, packed, rounded, unpacked
+from hocket.collectives.communicator.sparse_rows import FAR, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
+from hocket.kernels.codecs import HALF_NAMES
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +37,7 @@ def sums(comm: Communicator) -> None:
         for indices, values in given:
             np.add.at(right, indices, values)
             there[indices] = True
-        for way, codec in [(way, codec) for way in (None, *WAYS) for codec in (None, *HALVES)]:
+        for way, codec in [(way, codec) for way in (None, *WAYS) for codec in (None, *HALF_NAMES)]:
             if codec and dtype != "f4":
                 continue
             indices, values = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec)
@@ -49,9 +50,9 @@ def sums(comm: Communicator) -> None:
 
 def same_bits(comm: Communicator) -> None:
     x = np.random.default_rng(comm.rank).standard_normal(500).astype(np.float32)
-    exact = {codec: comm.allreduce(rounded(x, codec).astype(float)) for codec in HALVES}
+    exact = {codec: comm.allreduce(rounded(x, codec).astype(float)) for codec in HALF_NAMES}
     exact[None] = comm.allreduce(x.astype(float))
-    for way, codec in [(way, codec) for way in WAYS for codec in (None, *HALVES)]:
+    for way, codec in [(way, codec) for way in WAYS for codec in (None, *HALF_NAMES)]:
         _, values = comm.allreduce_sparse(np.arange(500) * 3, x, 1500, way, codec=codec)
         every = comm.allgather(values.view(np.uint32)[None])
         assert (every == every[0]).all(), way
@@ -90,7 +91,7 @@ def test_far_apart() -> None:
         for gaps in ([0], [FAR - 1, FAR, FAR + 1, 2 * FAR], [2 * FAR - 1, 1], dice.integers(1, 10**6, 1000), []):
             indices = first + np.cumsum(np.array(gaps, np.int64))
             values = dice.integers(1, 99, len(indices)).astype(np.float32)
-            for codec in (None, *HALVES):
+            for codec in (None, *HALF_NAMES):
                 rows = packed((indices, values), first, codec)
                 assert rows.shape[1] == itemsize(values.dtype, codec)
                 found = unpacked(rows, values.dtype, first, codec)
