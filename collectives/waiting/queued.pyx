@@ -114,8 +114,11 @@ cdef class Queued:
         """Does it go forward in calls only, as hocket's own thread may not drive it?"""
         return self.engine.core.thread != ANY_THREAD
 
-    def wait(self, double timeout=-1):
-        """Drive everything that is queued until this ended.  False: `timeout` seconds (< 0: any) passed."""
+    def wait(self, double timeout=-1, double still=-1):
+        """Drive everything that is queued until this ended.
+
+        False: `timeout` seconds passed, or nothing moved for `still` seconds (< 0: any).
+        """
         cdef hk_wait w
         cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
         cdef uint64_t waited, checks = 0, until = 0, moves = 0
@@ -143,6 +146,8 @@ cdef class Queued:
                     else:
                         waited = sleep.wait_step(&w, &ladder, e, fds, 0)
                         looks = waited // CHECK_NS != checks
+                        if 0 <= still and waited >= <uint64_t>(still * 1e9):
+                            break
                     if looks:
                         checks = waited // CHECK_NS
                         progress.waiting(-1)        # this thread waits for the GIL, and meanwhile drives nothing

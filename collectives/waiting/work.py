@@ -49,6 +49,14 @@ class Work:
         self._queued.let_go()
         return True
 
+    def drive(self, still: float) -> None:
+        """Drive it for as long as data moves: until it has ended, or nothing has moved for `still` seconds.
+
+        For a thread that will sleep where it cannot drive.  Raises nothing: what has failed is told by `wait`.
+        """
+        if self._queued.status == 0 and not self._queued.needs_callers:
+            self._queued.wait(still=still)
+
     def look(self, seconds: float) -> None:
         """What waiting threads do now and then, for one that has slept for `seconds`."""
         self._queued.look(seconds)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.autograd.variable import Variable
 from torch.futures import Future
 
 import hocket
@@ -25,6 +27,10 @@ from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After
 
 _finishing = threading.RLock()
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+_at_the_end: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
+STILL = 0.05
+"""Seconds without any data after which the end of a backward pass drives no longer: other ranks are not there yet."""
 
 
 _Base: Any = dist.Work  # torch's stubs do not tell the whole interface
@@ -136,7 +142,15 @@ class Work(_Base):  # type: ignore[misc]
             self.complete()
         else:
             pool.add(self)
+            if self._side is None and _graph_task() != -1:
+                # torch's reducer, which asks in a backward pass, sleeps at the pass's end in C++, behind this callback.
+                # To drive there takes the core from nobody: docs/performance.md.
+                _at_the_end(self._drive)
         return self._future
+
+    def _drive(self) -> None:
+        for handle in self._handles:
+            handle.drive(STILL)
 
     def complete(self) -> None:
         """Complete the future, in the order of the call's stream; its callbacks run here."""

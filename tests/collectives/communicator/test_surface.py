@@ -50,8 +50,8 @@ def test_completion() -> None:
     assert all(hasattr(world.comms[0], name) for name in seen)
     offered = [name for name in dir(hocket) if not name.startswith("__")]
     folders = {
-        "algorithms", "bench", "collectives", "compression", "conformance", "control", "errors", "horovod", "kernels",
-        "system", "tools", "torch", "transports",
+        "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "errors", "flower",
+        "horovod", "jax", "kernels", "lightgbm", "ray", "spark", "system", "tools", "torch", "transports", "xgboost",
     }  # fmt: skip
     assert set(offered) - folders == set(hocket.__all__)
     assert all(hasattr(hocket, name) for name in offered)

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.variable import Variable
 
 import hocket
 import hocket.torch
+import hocket.torch.works
 from calls.checks import check
 
 
@@ -57,6 +59,44 @@ def futures_that_wait_for_others() -> None:
         for thread in threads:
             thread.join()
         assert [future.wait()[0].tolist() for future in found] == [[p, p]] * 2
+
+
+@check
+def futures_asked_for_in_a_backward_pass() -> None:
+    """The end of the pass drives the call while data moves, and does not wait for ranks that come only after it."""
+    p, rank = dist.get_world_size(), dist.get_rank()
+    x, seen = torch.ones(3), []
+    at_the_end = Variable._execution_engine.queue_callback
+
+    def issued(gradient: Any) -> None:
+        works.append(dist.all_reduce(x, async_op=True))
+        works[-1].get_future()
+        at_the_end(lambda: seen.append(works[-1].over()))
+
+    def backward() -> None:
+        y = torch.ones(1, requires_grad=True)
+        y.register_hook(issued)
+        y.sum().backward()
+
+    usual = hocket.torch.works.STILL
+    for still, over in ((30.0, True), (usual, False)):
+        works: list[Any] = []
+        hocket.torch.works.STILL = still
+        if rank == 0:
+            backward()
+            assert seen.pop() == (over or p == 1)
+            for other in range(1, p):
+                dist.send(torch.ones(1), other)
+        else:
+            if over:
+                time.sleep(0.2)
+            else:  # rank 0 is through with its pass
+                dist.recv(torch.ones(1), 0)
+            backward()
+            if over:
+                dist.recv(torch.ones(1), 0)
+        works[0].wait()
+    assert x.tolist() == [p * p] * 3
 
 
 @check
