@@ -136,6 +136,18 @@ def numpy_dtype(name: str) -> numpy.dtype[Any]:
     return found
 
 
+def arrays(case: Case) -> list[Any]:
+    """What a call is given and its result; None where there is none.
+
+    Written: what is not, lies in one page of zeros, which every cache has.
+    """
+    found = [numpy.empty(case.elements(which), numpy_dtype(case.dtype)) if which else None for which in case.kind[1:3]]
+    for array in found:
+        if array is not None:
+            array.fill(0)
+    return found
+
+
 def call_of(comm: Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:
     """The call that a case means."""
     op, root = case.op, case.root

@@ -20,7 +20,7 @@ import numpy
 from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Point, Tuning, candidates
 from hocket.collectives.tuning import busy, reads
-from hocket.collectives.tuning.cases import COLLECTIVES, call_of, case
+from hocket.collectives.tuning.cases import COLLECTIVES, arrays, call_of, case
 from hocket.collectives.tuning.timing import slowest, turn
 from hocket.errors import ArgumentError
 from hocket.system.cores import usable_cores
@@ -90,7 +90,7 @@ def times(
     `seconds`: about how long; two calls of each algorithm are made in any case, of a hopeless one at least one.
     """
     what = case(collective, comm.size, nbytes, "float32", "sum", 0)
-    given, result = (numpy.zeros(what.elements(which), numpy.float32) if which else None for which in what.kind[1:3])
+    given, result = arrays(what)
     call = call_of(comm, what, given, result)
     begin = time.monotonic()
     small, spent = nbytes <= SMALL, 0.0

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
-import numpy
-
 from hocket.algorithms.choice.tuning import Reads
-from hocket.collectives.tuning.cases import call_of, case
+from hocket.collectives.tuning.cases import arrays, call_of, case
 from hocket.collectives.tuning.timing import slowest, turn
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def _first(comm: Communicator, collective: str, name: str) -> int | None:
 def times(comm: Communicator, collective: str, name: str, nbytes: int) -> tuple[float, float]:
     """Seconds of a call whose messages have so many bytes: through slots, and by reading."""
     what = case(collective, comm.size, nbytes * comm.size, "float32", "sum", 0)
-    given, result = (numpy.zeros(what.elements(which), numpy.float32) if which else None for which in what.kind[1:3])
+    given, result = arrays(what)
     call = call_of(comm, what, given, result)
     rules = [Reads(NEVER, NEVER), Reads(NEVER, NEVER)._replace(**{name: SIZES[0]})]
     (once,) = slowest(comm, [turn(comm, call, 1)])

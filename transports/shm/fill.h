@@ -3,7 +3,10 @@
  * Cores that share a cache hand a slot over best through it.  Cores that share none (two sockets, two clusters of one)
  * do not: the writer first has to take each line from the other core's cache.  There, stores past the caches are two to
  * four times faster, as the reader fetches the lines from memory.  And a hypervisor moves cores between the two.  So
- * the faster way is measured while bytes move: docs/performance.md has the times of both. */
+ * the faster way is measured while bytes move: docs/performance.md has the times of both.
+ *
+ * What a slot costs depends on where its lines are, and that on how it was filled last.  So a slot is filled the other
+ * way twice, a round of the circle apart, and the second time counts; and after a change nothing counts for a round. */
 #ifndef HK_SHM_FILL_H
 #define HK_SHM_FILL_H
 
@@ -17,28 +20,62 @@
 
 enum {
     HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
-    HK_FILL_TRY = 256,    /* one slot of so many is filled the other way */
+    HK_FILL_TRY = 256,    /* after so many slots one is filled the other way */
+    HK_FILL_LOST = 4096,  /* no round of a circle has more slots: the place that is waited for is gone */
     HK_FILL_GAIN = 5,     /* in halves: the caches must take 2.5 times as long, as the reader is faster through them */
     HK_FILL_LATE = 4      /* a slot that takes longer than so many times the usual was interrupted: no more than that counts */
 };
 
+/* What a writer does until the place that it marked comes round again. */
+enum { HK_FILL_USUAL, HK_FILL_TRIES, HK_FILL_SETTLES };
+
 /* What one writer has found out.  Costs are cycles for 1 KiB, 0: not known yet. */
 typedef struct hk_fill {
-    uint32_t turn;
-    uint32_t past;    /* is the faster way past the caches? */
+    uintptr_t mark;       /* a byte of the slot that the phase waits for */
+    uint32_t turn, phase; /* slots since the phase began */
+    uint32_t past;        /* is the faster way past the caches? */
     uint32_t cost[2]; /* of slots through the caches, and past them */
 } hk_fill;
 
+/* How one slot is filled, and whether its cost counts. */
+typedef struct hk_fill_how {
+    uint32_t past, counts;
+} hk_fill_how;
+
+static inline void hk_fill_begin(hk_fill *f, uint32_t phase, const char *mark) {
+    f->phase = phase;
+    f->mark = (uintptr_t)mark;
+    f->turn = 0;
+}
+
+/* The next slot. */
+static inline hk_fill_how hk_fill_next(hk_fill *f, const char *slot, size_t len) {
+    const uint32_t phase = f->phase;
+    f->turn++;
+    if (phase == HK_FILL_USUAL) {
+        if (f->turn < HK_FILL_TRY) return (hk_fill_how){f->past, 1};
+        hk_fill_begin(f, HK_FILL_TRIES, slot);
+        return (hk_fill_how){!f->past, 0};
+    }
+    const int round = f->mark - (uintptr_t)slot < len;
+    if (round || f->turn > HK_FILL_LOST) hk_fill_begin(f, HK_FILL_USUAL, NULL);
+    if (phase == HK_FILL_TRIES) return (hk_fill_how){f->past ^ (uint32_t)round, 1};
+    return (hk_fill_how){f->past, 0};
+}
+
 /* A slot has taken `cost`.  The usual way's cost is smoothed.  The other way's needs no smoothing: an
  * interruption can only make it look worse. */
-static inline void hk_fill_learn(hk_fill *f, uint32_t past, uint32_t cost) {
+static inline void hk_fill_learn(hk_fill *f, const char *slot, uint32_t past, uint32_t cost) {
     const uint32_t known = f->cost[past];
     if (past == f->past && known) {
         if (cost > HK_FILL_LATE * known) cost = HK_FILL_LATE * known;
         cost = (3 * known + cost) / 4;
     }
     f->cost[past] = cost;
-    f->past = f->cost[1] && 2 * f->cost[0] > HK_FILL_GAIN * f->cost[1];
+    const uint32_t better = f->cost[1] && 2 * f->cost[0] > HK_FILL_GAIN * f->cost[1];
+    if (better == f->past) return;
+    f->past = better;
+    hk_fill_begin(f, HK_FILL_SETTLES, slot);
 }
 
 #ifdef __SSE2__
@@ -56,11 +93,11 @@ static inline void hk_fill_past(char *dst, const char *src, size_t len) {
 static inline void hk_fill_slot(hk_fill *f, char *slot, const void *src, size_t len, int warm) {
 #ifdef __SSE2__
     if (warm && len >= HK_FILL_TIMED) {
-        const uint32_t past = ++f->turn % HK_FILL_TRY ? f->past : !f->past;
+        const hk_fill_how how = hk_fill_next(f, slot, len);
         const uint64_t begin = __rdtsc();
-        past ? hk_fill_past(slot, (const char *)src, len) : (void)memcpy(slot, src, len);
+        how.past ? hk_fill_past(slot, (const char *)src, len) : (void)memcpy(slot, src, len);
         const uint64_t each = ((__rdtsc() - begin) << 10) / len;
-        hk_fill_learn(f, past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
+        if (how.counts) hk_fill_learn(f, slot, how.past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
         return;
     }
 #endif

@@ -70,7 +70,7 @@ SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the 
 
 
 INTEL = HK_BY_REF_MIN, 1 << 20
-READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None), (1 << 21, None))}
+READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None), (1 << 20, None))}
 """By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
 moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does.  First
 where each rank has a core; then where ranks outnumber cores, so that one copy instead of two is what counts."""
