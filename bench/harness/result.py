@@ -14,7 +14,7 @@ from hocket.bench.harness.targets import Target
 from hocket.bench.rivals import launchers
 
 FAR = 2.0
-"""Cores are far apart while a cache line takes so many times as long as in the run's quickest block."""
+"""Cores are far apart while a cache line takes so many times as long as in the run's quicker blocks (page.nearest)."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Result:
     def by_distance(self, nearest: float) -> list[tuple[float, int]]:
         """(ratio to `worst_mpi`, blocks) with the cores near each other, then far apart, as far as blocks were so.
 
-        `nearest`: seconds of a cache line in the run's quickest block.
+        `nearest`: seconds of a cache line in the run's quicker blocks.
         """
         name = self.worst_mpi[0] if self.worst_mpi else ""
         lines, ours = self.blocks.get(line_name(name), []), self.blocks.get(beside_name(name), [])

@@ -50,6 +50,8 @@ def test_blocks_are_sorted_by_how_far_apart_the_cores_were() -> None:
     made = Result(Target(2, 8), {"hocket": 1.0, "mpich": 4.0}, blocks, "ring")
     assert made.by_distance(page.nearest([made])) == [(0.5, 3), (2.0, 1)]
     assert "| 0.50 (3) | 2.00 (1) |" in line(made, page.nearest([made]))
+    outlier = Result(Target(2, 8), {}, {"line beside mpich": [0.04, *[0.1] * 20]}, "ring")  # a rank started late
+    assert made.by_distance(page.nearest([made, outlier])) == [(0.5, 3), (2.0, 1)]
 
 
 def test_what_falls_short_is_said() -> None:
