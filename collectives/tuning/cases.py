@@ -137,9 +137,9 @@ def numpy_dtype(name: str) -> numpy.dtype[Any]:
 
 
 def arrays(case: Case) -> list[Any]:
-    """What a call is given and its result; None where there is none.
+    """The arrays of a call: what it is given, and its result; None where it has none.  All zeros.
 
-    Written: what is not, lies in one page of zeros, which every cache has.
+    They are written.  Pages that nobody has written are all one page of zeros, which stays in the caches.
     """
     found = [numpy.empty(case.elements(which), numpy_dtype(case.dtype)) if which else None for which in case.kind[1:3]]
     for array in found:

@@ -5,8 +5,8 @@
  * four times faster, as the reader fetches the lines from memory.  And a hypervisor moves cores between the two.  So
  * the faster way is measured while bytes move: docs/performance.md has the times of both.
  *
- * What a slot costs depends on where its lines are, and that on how it was filled last.  So a slot is filled the other
- * way twice, a round of the circle apart, and the second time counts; and after a change nothing counts for a round. */
+ * A slot's cost depends on where its lines are, which the last filling has decided.  So a try fills one slot the other
+ * way twice, a round of the circle apart, and only the second time counts.  After a change nothing counts for a round. */
 #ifndef HK_SHM_FILL_H
 #define HK_SHM_FILL_H
 
@@ -34,7 +34,7 @@ typedef struct hk_fill {
     uintptr_t mark;       /* a byte of the slot that the phase waits for */
     uint32_t turn, phase; /* slots since the phase began */
     uint32_t past;        /* is the faster way past the caches? */
-    uint32_t cost[2]; /* of slots through the caches, and past them */
+    uint32_t cost[2];     /* of slots through the caches, and past them */
 } hk_fill;
 
 /* How one slot is filled, and whether its cost counts. */
