@@ -141,8 +141,8 @@ def checked_levels(levels: int) -> int:
 
 
 def checked_clip(clip: float) -> float:
-    if not clip > 0:
-        raise ArgumentError(f"clip={clip!r} must be above 0; infinity cuts nothing off")
+    if not clip >= 0.001:
+        raise ArgumentError(f"clip={clip!r} must be 0.001 or more; infinity cuts nothing off")
     return float(clip)
 
 

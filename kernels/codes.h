@@ -11,9 +11,9 @@
 #define HK_ROOT __builtin_sqrtf
 #endif
 
-/* Sixteen sums of every sixteenth element, added in pairs (0 and 8, 0 and 4, 0 and 2, 0 and 1): an order that any width
- * of vectors can keep. */
-enum { HK_SUMS = 16 };
+/* Thirty-two sums of every thirty-second element, added in pairs (0 and 16, 0 and 8, ..., 0 and 1): an order that any width
+ * of vectors can keep, four of eight at a time. */
+enum { HK_SUMS = 32 };
 
 enum hk_norm { HK_NORM_MAX, HK_NORM_L2 };
 
@@ -47,7 +47,8 @@ HK_INLINE f32 hk_norm_of(f32 top, f32 squares, f32 n, int norm, f32 clip) {
     return most < top ? most : top;
 }
 
-/* 1.5 * 2^23: a float of less than 2^22 that is added to it is rounded to a whole number, in its lowest bits. */
+/* 1.5 * 2^23: a float of less than 2^22 that is added to it is rounded to a whole number, in its lowest bits.  A block's
+ * largest is no more than 32 root mean squares, and is cut off at no less than a thousandth of one (hk_norm_of). */
 #define HK_TO_WHOLE 12582912.0f
 
 /* Only where the scale is less than the largest magnitude's is a code above the largest. */
@@ -60,18 +61,8 @@ HK_INLINE i32 hk_nearest(f32 value, i32 most) {
     return hk_at_most((i32)(hk_bits(value + HK_TO_WHOLE) - hk_bits(HK_TO_WHOLE)), most);
 }
 
-/* Far above the scale a float would fit no integer. */
-HK_INLINE f32 hk_cut(f32 value, f32 most) {
-    const f32 low = value < -most ? -most : value;
-    return low > most ? most : low;
-}
-
-/* The whole number below value + [0, 1), of a value that was cut.  The conversion cuts off, so what it converts must not
- * be negative; the sum may be rounded up to one more than the most. */
-HK_INLINE i32 hk_rolled(f32 value, i32 most, u32 roll) {
-    const i32 whole = (i32)(value + (f32)most + hk_unit(roll));
-    return (whole > 2 * most ? 2 * most : whole) - most;
-}
+/* One of the two whole numbers around the value, which is the mean of what may come. */
+HK_INLINE i32 hk_rolled(f32 value, i32 most, u32 roll) { return hk_nearest(value + hk_spread(roll), most); }
 
 /* ---- floats of 8 bits */
 
@@ -99,7 +90,7 @@ HK_INLINE u8 hk_power(f32 value, u32 carry) {
 
 HK_INLINE u8 hk_power_nearest(f32 value) { return hk_power(value, 0x400000u); }
 
-HK_INLINE u8 hk_power_rolled(f32 value, u32 roll) { return hk_power(value, roll << 7 | 0x40u); }
+HK_INLINE u8 hk_power_rolled(f32 value, u32 roll) { return hk_power(value, roll >> 9 | 0x40u); }
 
 HK_INLINE f32 hk_from_power(u8 code) { return hk_float((code & 0x7fu) << 23 | (code & 0x80u) << 24); }
 

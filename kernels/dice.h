@@ -14,8 +14,10 @@ typedef struct {
     u32 first;
 } hk_dice;
 
+#define HK_DICE_STEP 0x9e3779b9u
+
 HK_INLINE u32 hk_roll(u64 key, u32 i) {
-    u32 h = i * 0x9e3779b9u + (u32)key;
+    u32 h = i * HK_DICE_STEP + (u32)key;
     h = (h ^ h >> 16) * 0x85ebca6bu;
     h = (h ^ h >> 13) + (u32)(key >> 32);
     h *= 0xc2b2ae35u;
@@ -30,19 +32,21 @@ HK_INLINE u64 hk_stir(u64 key, u64 with) {
     return z ^ z >> 31;
 }
 
-/* Number i serves two floats, i and i + n / 2 of a block of n: 16 bits each.  A float's mean is off by no more than 2^-16 of
- * a step, and one that needs no rounding is not rounded. */
+/* Number i serves two floats, i and i + n / 2 of a block of n: all of its bits the one, its lower half the other. */
 typedef struct {
     u32 first, second;
 } hk_rolls;
 
 HK_INLINE hk_rolls hk_roll_two(hk_dice dice, u32 i) {
     const u32 roll = hk_roll(dice.key, dice.first + i);
-    hk_rolls two = {roll & 0xffffu, roll >> 16};
+    hk_rolls two = {roll, roll << 16};
     return two;
 }
 
-/* Between 0 and 1, in the middle of its step but for this: added to 128 or more, the largest must not become 1. */
-HK_INLINE f32 hk_unit(u32 sixteen) { return ((f32)(i32)sixteen + 0.4375f) * 0x1p-16f; }
+/* Between -1/2 and 1/2, by 2^-15 less than either: a whole number that was computed, and is off by no more than that, is
+ * still the nearest one after this is added.  A float's mean is off by 2^-15 of a step at most. */
+#define HK_SPREAD (0x1p-32f - 0x1p-46f)
+
+HK_INLINE f32 hk_spread(u32 roll) { return (f32)(i32)roll * HK_SPREAD; }
 
 #endif

@@ -13,7 +13,6 @@
 #define HOCKET_KERNELS_CODEC_FLOATS_H
 
 #include "codec.h"
-#include "codec_scale.h"
 
 #endif
 
@@ -23,10 +22,14 @@ HK_INLINE void AT(e4m3fn_codes)(u8 *restrict codes, const f32 *restrict x, size_
 }
 #endif
 
-static void AT(put_fp8)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
-    (void)n, (void)dice;
-    const f32 scale = hk_usual_scale(hk_largest(x, c->block) / 448);
-    hk_put_f32(out, scale);
+HK_INLINE void AT(head_fp8)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
+    (void)n;
+    hk_put_f32(out, hk_usual_scale(AT(largest)(x, c->block) / 448));
+}
+
+HK_INLINE void AT(put_fp8)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {
+    (void)dice;
+    const f32 scale = hk_get_f32(out);
     if (hk_odd_scale(scale))
         memset(out + 4, 0, c->block);
     else
@@ -54,22 +57,25 @@ static void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict i
     for (; i < block; i++) x[i] = hk_from_e4m3fn(codes[i]) * scale;
 }
 
-static void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
+HK_INLINE void AT(head_natural)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
     (void)n;
-    const f32 scale = hk_power_not_below(hk_largest(x, c->block));
+    hk_put_f32(out, hk_power_not_below(AT(largest)(x, c->block)));
+}
+
+HK_INLINE void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {
+    const f32 scale = hk_get_f32(out), by = 1 / scale; /* exact */
     const size_t block = c->block, half = block / 2;
     u8 *restrict codes = out + 4;
-    hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
         memset(codes, 0, block);
     else if (c->stochastic)
         for (size_t i = 0; i < half; i++) {
             const hk_rolls roll = hk_roll_two(dice, (u32)i);
-            codes[i] = hk_power_rolled(x[i] / scale, roll.first);
-            codes[i + half] = hk_power_rolled(x[i + half] / scale, roll.second);
+            codes[i] = hk_power_rolled(x[i] * by, roll.first);
+            codes[i + half] = hk_power_rolled(x[i + half] * by, roll.second);
         }
     else
-        for (size_t i = 0; i < block; i++) codes[i] = hk_power_nearest(x[i] / scale);
+        for (size_t i = 0; i < block; i++) codes[i] = hk_power_nearest(x[i] * by);
 }
 
 static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
@@ -80,8 +86,11 @@ static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restri
 }
 
 #define HK_HALF(TYPE)                                                                                               \
-    static void AT(put_##TYPE)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice d) { \
-        (void)n, (void)d;                                                                                           \
+    HK_INLINE void AT(head_##TYPE)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {                           \
+        (void)c, (void)out, (void)x, (void)n;                                                                       \
+    }                                                                                                               \
+    HK_INLINE void AT(put_##TYPE)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {      \
+        (void)dice;                                                                                                 \
         AT(narrow_##TYPE)(out, x, c->block, 1);                                                                     \
     }                                                                                                               \
     static void AT(get_##TYPE)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {                       \

@@ -1,4 +1,4 @@
-/* What the kinds of codecs share: a block's scale, and sums over a block that have the same bits at every level. */
+/* What the kinds of codecs share: a block's scale, and the order of sums over a block. */
 #ifndef HOCKET_KERNELS_CODEC_SCALE_H
 #define HOCKET_KERNELS_CODEC_SCALE_H
 
@@ -12,22 +12,13 @@ HK_INLINE f32 hk_get_f32(const u8 *in) {
     return value;
 }
 
-/* The largest magnitude. */
-HK_INLINE f32 hk_largest(const f32 *x, size_t n) {
-    u32 top = 0;
-    for (size_t i = 0; i < n; i++) {
-        const u32 magnitude = hk_magnitude(x[i]);
-        top = magnitude > top ? magnitude : top;
-    }
-    return hk_float(top);
-}
-
 HK_INLINE void hk_fold_sums(f32 *sums, int half) {
     for (int i = 0; i < half; i++) sums[i] += sums[i + half];
 }
 
 /* Not a loop over the halves: compilers made it ten times as slow as this. */
 HK_INLINE f32 hk_add_sums(f32 *sums) {
+    hk_fold_sums(sums, 16);
     hk_fold_sums(sums, 8);
     hk_fold_sums(sums, 4);
     hk_fold_sums(sums, 2);

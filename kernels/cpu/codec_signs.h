@@ -8,13 +8,16 @@
 #define HOCKET_KERNELS_CODEC_SIGNS_H
 
 #include "codec.h"
-#include "codec_scale.h"
 
 #endif
 
 static void AT(put_bits)(u8 *restrict out, const f32 *restrict x, size_t block) {
     const size_t stride = block / 8;
-    for (size_t i = 0; i < stride; i++) out[i] = hk_below_zero(x, i, stride);
+    size_t i = 0;
+#ifdef HK_LANES
+    i = AT(bits_below_zero)(out, x, stride);
+#endif
+    for (; i < stride; i++) out[i] = hk_below_zero(x, i, stride);
 }
 
 static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below) {
@@ -24,16 +27,14 @@ static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f
         for (size_t i = 0; i < stride; i++) x[i] = hk_float(no ^ (other & (0u - (in[i] >> j & 1u))));
 }
 
-static void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
-    (void)dice;
-    f32 sums[HK_SUMS] = {0};
-    const size_t block = c->block;
-    const f32 each = 1 / (f32)n; /* each part is divided, so that no sum overflows */
-    for (size_t at = 0; at < block; at += HK_SUMS)
-        for (size_t i = 0; i < HK_SUMS; i++) sums[i] += hk_float(hk_magnitude(x[at + i])) * each;
-    const f32 mean = hk_add_sums(sums);
+HK_INLINE void AT(head_sign)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
+    const f32 mean = AT(magnitudes)(x, c->block, 1 / (f32)n); /* each part is divided, so that no sum overflows */
     hk_put_f32(out, hk_is_finite(mean) ? mean : hk_nan());
-    AT(put_bits)(out + 4, x, block);
+}
+
+HK_INLINE void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {
+    (void)dice;
+    AT(put_bits)(out + 4, x, c->block);
 }
 
 static void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
@@ -41,8 +42,7 @@ static void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict 
     AT(get_bits)(x, in + 4, c->block, mean, -mean);
 }
 
-static void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
-    (void)dice;
+HK_INLINE void AT(head_onebit)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
     f32 above[HK_SUMS] = {0}, below[HK_SUMS] = {0}, minus[HK_SUMS] = {0};
     const size_t block = c->block;
     const f32 each = 1 / (f32)n;
@@ -60,7 +60,11 @@ static void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restr
         high = low = hk_nan();
     hk_put_f32(out, high);
     hk_put_f32(out + 4, low);
-    AT(put_bits)(out + 8, x, block);
+}
+
+HK_INLINE void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {
+    (void)dice;
+    AT(put_bits)(out + 8, x, c->block);
 }
 
 static void AT(get_onebit)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {

@@ -3,9 +3,8 @@
  * An element is the scale, a float32, and a code for each float: a whole number of at most `levels`, either sign.  The
  * scale is the block's norm / levels.  The norm is its largest magnitude, or its Euclidean length; with `clip` no more than
  * so many times its root mean square, and what is above it is cut off.  (Of subnormal floats it is the largest magnitude.)
- * A code is x * (1 / scale), rounded to nearest, ties to even; or `stochastic`: x / scale is the mean of what may come.  (A
- * product is faster, but may be one bit off: x = 3 * scale would be rounded to 2 now and then, though it needs no rounding.)
- * All in float32.
+ * A code is x * (1 / scale), rounded to nearest, ties to even; or `stochastic`: that is the mean of what may come, and what
+ * needs no rounding is not rounded.  All in float32.
  *
  * A block of zeros, or one whose scale is subnormal, has scale 0 and codes 0.  A block that holds a NaN or an infinity has a
  * scale that is neither zero nor finite, and comes back as NaN.  Codes of 8 bits are bytes with a sign; shorter ones have
@@ -14,61 +13,48 @@
 #define HOCKET_KERNELS_CODEC_WHOLE_H
 
 #include "codec.h"
-#include "codec_scale.h"
 
 #endif
 
-/* The sum of (x * by)^2. */
-static f32 AT(squares)(const f32 *restrict x, size_t n, f32 by) {
-    f32 sums[HK_SUMS] = {0};
-    for (size_t at = 0; at < n; at += HK_SUMS)
-        for (size_t i = 0; i < HK_SUMS; i++) {
-            const f32 part = x[at + i] * by;
-            sums[i] += part * part;
-        }
-    return hk_add_sums(sums);
-}
-
 /* What the block's codes are parts of; n of its floats are the caller's. */
-static f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
-    const f32 top = hk_largest(x, c->block);
+HK_INLINE f32 AT(norm)(const hk_codec *c, const f32 *x, size_t n) {
+    const f32 top = AT(largest)(x, c->block);
     if (hk_norm_is(top, c->norm, c->clip))
         return top;
     return hk_norm_of(top, AT(squares)(x, c->block, 1 / top), (f32)n, c->norm, c->clip);
 }
 
 #ifndef HK_LANES
-HK_INLINE void AT(nearest_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero,
-                                 int cut) {
-    for (size_t i = 0; i < n; i++)
-        codes[i] = (u8)(hk_nearest(cut ? hk_cut(x[i] * by, (f32)most) : x[i] * by, most) + zero);
+HK_INLINE void AT(nearest_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero) {
+    for (size_t i = 0; i < n; i++) codes[i] = (u8)(hk_nearest(x[i] * by, most) + zero);
 }
 
-HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 scale, i32 most, int zero,
+HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero,
                                 hk_dice dice) {
     const size_t half = n / 2;
     for (size_t i = 0; i < half; i++) {
         const hk_rolls roll = hk_roll_two(dice, (u32)i);
-        codes[i] = (u8)(hk_rolled(hk_cut(x[i] / scale, (f32)most), most, roll.first) + zero);
-        codes[i + half] = (u8)(hk_rolled(hk_cut(x[i + half] / scale, (f32)most), most, roll.second) + zero);
+        codes[i] = (u8)(hk_rolled(x[i] * by, most, roll.first) + zero);
+        codes[i + half] = (u8)(hk_rolled(x[i + half] * by, most, roll.second) + zero);
     }
 }
 #endif
 
-static void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, size_t n, hk_dice dice) {
-    const f32 scale = hk_usual_scale(AT(norm)(c, x, n) / (f32)c->levels);
+HK_INLINE void AT(head_whole)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
+    hk_put_f32(out, hk_usual_scale(AT(norm)(c, x, n) / (f32)c->levels));
+}
+
+HK_INLINE void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {
+    const f32 scale = hk_get_f32(out);
     const size_t block = c->block;
     const i32 most = c->levels, zero = c->bits == 8 ? 0 : 1 << (c->bits - 1);
     u8 room[HK_BLOCK_MOST], *restrict codes = c->bits == 8 ? out + 4 : room;
-    hk_put_f32(out, scale);
     if (hk_odd_scale(scale))
         memset(codes, zero, block);
     else if (c->stochastic)
-        AT(rolled_codes)(codes, x, block, scale, most, zero, dice);
-    else if (c->clip == 0)
-        AT(nearest_codes)(codes, x, block, 1 / scale, most, zero, 0);
+        AT(rolled_codes)(codes, x, block, 1 / scale, most, zero, dice);
     else
-        AT(nearest_codes)(codes, x, block, 1 / scale, most, zero, 1);
+        AT(nearest_codes)(codes, x, block, 1 / scale, most, zero);
     if (c->bits != 8)
         AT(pack)(out + 4, codes, block, c->bits);
 }

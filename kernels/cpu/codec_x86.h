@@ -1,95 +1,164 @@
-/* The codes of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  The same bits as the loops over
- * codes.h that other levels have (codec_whole.h, codec_floats.h), which compilers turn into slower code: docs/compression.md
- * has the times.
+/* Heads and codes of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  The same bits as the loops
+ * over codes.h that other levels have (codec_heads.h, codec_whole.h, codec_floats.h), which compilers turn into slower code: docs/compression.md has
+ * the times.
  *
- * n is a multiple of 64.  No float is a NaN. */
+ * n is a multiple of 64.  Codes: no float is a NaN. */
 
-/* 32 numbers of -128 to 127, in bytes. */
-HK_INLINE __m256i AT(bytes_of)(__m256i a, __m256i b, __m256i c, __m256i d) {
-    const __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-    return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+/* Four vectors a round: a CPU guesses better where a loop ends the fewer its rounds are. */
+HK_INLINE f32 AT(largest)(const f32 *x, size_t n) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i top[4] = {_mm256_setzero_si256(), top[0], top[0], top[0]};
+    for (size_t i = 0; i < n; i += 32)
+        HK_UNROLL for (size_t j = 0; j < 4; j++) {
+            const __m256i bits = _mm256_loadu_si256((const __m256i *)(x + i + 8 * j));
+            top[j] = _mm256_max_epu32(top[j], _mm256_and_si256(bits, magnitude));
+        }
+    const __m256i all = _mm256_max_epu32(_mm256_max_epu32(top[0], top[1]), _mm256_max_epu32(top[2], top[3]));
+    __m128i few = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    few = _mm_max_epu32(few, _mm_shuffle_epi32(few, 0x4e));
+    return hk_float((u32)_mm_cvtsi128_si32(_mm_max_epu32(few, _mm_shuffle_epi32(few, 0xb1))));
 }
 
-/* hk_cut */
-HK_INLINE __m256 AT(cut_lanes)(__m256 value, f32 most) {
-    return _mm256_min_ps(_mm256_max_ps(value, _mm256_set1_ps(-most)), _mm256_set1_ps(most));
+/* hk_add_sums */
+HK_INLINE f32 AT(add_lanes)(const __m256 *sums) {
+    const __m256 eight = _mm256_add_ps(_mm256_add_ps(sums[0], sums[2]), _mm256_add_ps(sums[1], sums[3]));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* hk_nearest, but not limited to `most`.  With `cut` a float that is too large for an integer is cut off first. */
-HK_INLINE __m256i AT(nearest_lanes)(const f32 *x, f32 by, f32 most, int cut) {
-    const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by));
-    return _mm256_cvtps_epi32(cut ? AT(cut_lanes)(value, most) : value);
+HK_INLINE f32 AT(squares)(const f32 *restrict x, size_t n, f32 by) {
+    __m256 sums[4] = {_mm256_setzero_ps(), sums[0], sums[0], sums[0]};
+    for (size_t i = 0; i < n; i += 32)
+        HK_UNROLL for (size_t j = 0; j < 4; j++) {
+            const __m256 part = _mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * j), _mm256_set1_ps(by));
+            sums[j] = _mm256_add_ps(sums[j], _mm256_mul_ps(part, part));
+        }
+    return AT(add_lanes)(sums);
 }
 
-HK_INLINE void AT(nearest_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero,
-                                 int cut) {
+HK_INLINE f32 AT(magnitudes)(const f32 *restrict x, size_t n, f32 by) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    __m256 sums[4] = {_mm256_setzero_ps(), sums[0], sums[0], sums[0]};
+    for (size_t i = 0; i < n; i += 32)
+        HK_UNROLL for (size_t j = 0; j < 4; j++) {
+            const __m256 part = _mm256_and_ps(_mm256_loadu_ps(x + i + 8 * j), magnitude);
+            sums[j] = _mm256_add_ps(sums[j], _mm256_mul_ps(part, _mm256_set1_ps(by)));
+        }
+    return AT(add_lanes)(sums);
+}
+
+/* Two vectors of 16-bit numbers in bytes, in the order that _mm256_packs_epi32 gave each of two vectors. */
+HK_INLINE __m256i AT(bytes_of)(__m256i first, __m256i second) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+}
+
+/* hk_at_most, plus `zero`, of 32 codes. */
+HK_INLINE void AT(put_codes)(u8 *codes, __m256i whole, i32 most, int zero) {
     const __m256i high = _mm256_set1_epi8((char)most), low = _mm256_set1_epi8((char)-most);
-    const f32 limit = (f32)most;
+    const __m256i limited = _mm256_max_epi8(_mm256_min_epi8(whole, high), low);
+    _mm256_storeu_si256((__m256i *)codes, _mm256_add_epi8(limited, _mm256_set1_epi8((char)zero)));
+}
+
+/* hk_nearest, but for the limit. */
+HK_INLINE __m256i AT(nearest_lanes)(const f32 *x, f32 by) {
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by)));
+}
+
+HK_INLINE void AT(nearest_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero) {
     for (size_t i = 0; i < n; i += 32, x += 32) {
-        const __m256i a = AT(nearest_lanes)(x, by, limit, cut), b = AT(nearest_lanes)(x + 8, by, limit, cut);
-        const __m256i c = AT(nearest_lanes)(x + 16, by, limit, cut), d = AT(nearest_lanes)(x + 24, by, limit, cut);
-        const __m256i limited = _mm256_max_epi8(_mm256_min_epi8(AT(bytes_of)(a, b, c, d), high), low);
-        _mm256_storeu_si256((__m256i *)(codes + i), _mm256_add_epi8(limited, _mm256_set1_epi8((char)zero)));
+        const __m256i first = _mm256_packs_epi32(AT(nearest_lanes)(x, by), AT(nearest_lanes)(x + 8, by));
+        const __m256i second = _mm256_packs_epi32(AT(nearest_lanes)(x + 16, by), AT(nearest_lanes)(x + 24, by));
+        AT(put_codes)(codes + i, AT(bytes_of)(first, second), most, zero);
     }
 }
 
-/* hk_roll of eight numbers. */
-HK_INLINE __m256i AT(roll_lanes)(u64 key, __m256i i) {
-    __m256i h = _mm256_mullo_epi32(i, _mm256_set1_epi32((int)0x9e3779b9u));
-    h = _mm256_add_epi32(h, _mm256_set1_epi32((int)(u32)key));
-    h = _mm256_mullo_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 16)), _mm256_set1_epi32((int)0x85ebca6bu));
+/* Which of 32 floats are below zero: bytes of ones. */
+HK_INLINE __m256i AT(below_zero)(const f32 *x) {
+    __m256i below[4];
+    HK_UNROLL for (int j = 0; j < 4; j++)
+        below[j] = _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(x + 8 * j), _mm256_setzero_ps(), _CMP_LT_OQ));
+    return AT(bytes_of)(_mm256_packs_epi32(below[0], below[1]), _mm256_packs_epi32(below[2], below[3]));
+}
+
+/* The bits of floats; `stride` is an eighth of the block. */
+HK_INLINE size_t AT(bits_below_zero)(u8 *restrict out, const f32 *restrict x, size_t stride) {
+    size_t i = 0;
+    for (; i + 32 <= stride; i += 32) {
+        __m256i bits = _mm256_setzero_si256();
+        HK_UNROLL for (int j = 0; j < 8; j++) {
+            const __m256i bit = _mm256_set1_epi8((char)(1 << j));
+            bits = _mm256_or_si256(bits, _mm256_and_si256(AT(below_zero)(x + i + (size_t)j * stride), bit));
+        }
+        _mm256_storeu_si256((__m256i *)(out + i), bits);
+    }
+    return i;
+}
+
+/* hk_roll of eight numbers; `at` is the part of it that grows with i, from one step to the next. */
+HK_INLINE __m256i AT(roll_lanes)(__m256i at, u64 key) {
+    __m256i h = _mm256_xor_si256(at, _mm256_srli_epi32(at, 16));
+    h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0x85ebca6bu));
     h = _mm256_add_epi32(_mm256_xor_si256(h, _mm256_srli_epi32(h, 13)), _mm256_set1_epi32((int)(u32)(key >> 32)));
     h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)0xc2b2ae35u));
     return _mm256_xor_si256(h, _mm256_srli_epi32(h, 16));
 }
 
-/* hk_rolled, plus `offset`. */
-HK_INLINE __m256i AT(rolled_lanes)(const f32 *x, __m256 scale, i32 most, __m256i sixteen, int offset) {
-    const __m256 middle = _mm256_add_ps(_mm256_cvtepi32_ps(sixteen), _mm256_set1_ps(0.4375f));
-    const __m256 unit = _mm256_mul_ps(middle, _mm256_set1_ps(0x1p-16f));
-    const __m256 part = AT(cut_lanes)(_mm256_div_ps(_mm256_loadu_ps(x), scale), (f32)most);
-    const __m256 sum = _mm256_add_ps(_mm256_add_ps(part, _mm256_set1_ps((f32)most)), unit);
-    const __m256i whole = _mm256_min_epi32(_mm256_cvttps_epi32(sum), _mm256_set1_epi32(2 * most));
-    return _mm256_add_epi32(whole, _mm256_set1_epi32(offset - most));
+/* hk_rolled, but for the limit. */
+HK_INLINE __m256i AT(rolled_lanes)(const f32 *x, f32 by, __m256i roll) {
+    const __m256 spread = _mm256_mul_ps(_mm256_cvtepi32_ps(roll), _mm256_set1_ps(HK_SPREAD));
+    return _mm256_cvtps_epi32(_mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by)), spread));
 }
 
-HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 scale, i32 most, int zero,
+/* The numbers of the next codes are made between these: the chain of each is long. */
+HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero,
                                 hk_dice dice) {
     const size_t half = n / 2;
-    const __m256 by = _mm256_set1_ps(scale);
+    const __m256i step = _mm256_set1_epi32((int)(8 * HK_DICE_STEP));
     __m256i at = _mm256_add_epi32(_mm256_set1_epi32((int)dice.first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    at = _mm256_mullo_epi32(at, _mm256_set1_epi32((int)HK_DICE_STEP));
+    at = _mm256_add_epi32(at, _mm256_set1_epi32((int)(u32)dice.key));
+    __m256i rolls[4];
+    HK_UNROLL for (int j = 0; j < 4; j++, at = _mm256_add_epi32(at, step)) rolls[j] = AT(roll_lanes)(at, dice.key);
     for (size_t i = 0; i < half; i += 32) {
-        __m256i first[4], second[4];
-        HK_UNROLL for (int j = 0; j < 4; j++, at = _mm256_add_epi32(at, _mm256_set1_epi32(8))) {
-            const __m256i roll = AT(roll_lanes)(dice.key, at);
-            const __m256i low = _mm256_and_si256(roll, _mm256_set1_epi32(0xffff)), high = _mm256_srli_epi32(roll, 16);
-            first[j] = AT(rolled_lanes)(x + i + 8 * j, by, most, low, zero);
-            second[j] = AT(rolled_lanes)(x + half + i + 8 * j, by, most, high, zero);
+        __m256i first[2], second[2];
+        HK_UNROLL for (int j = 0; j < 2; j++, x += 16) {
+            const __m256i a = rolls[2 * j], b = rolls[2 * j + 1];
+            rolls[2 * j] = AT(roll_lanes)(at, dice.key), at = _mm256_add_epi32(at, step);
+            first[j] = _mm256_packs_epi32(AT(rolled_lanes)(x, by, a), AT(rolled_lanes)(x + 8, by, b));
+            rolls[2 * j + 1] = AT(roll_lanes)(at, dice.key), at = _mm256_add_epi32(at, step);
+            second[j] = _mm256_packs_epi32(AT(rolled_lanes)(x + half, by, _mm256_slli_epi32(a, 16)),
+                                           AT(rolled_lanes)(x + half + 8, by, _mm256_slli_epi32(b, 16)));
         }
-        _mm256_storeu_si256((__m256i *)(codes + i), AT(bytes_of)(first[0], first[1], first[2], first[3]));
-        _mm256_storeu_si256((__m256i *)(codes + half + i), AT(bytes_of)(second[0], second[1], second[2], second[3]));
+        AT(put_codes)(codes + i, AT(bytes_of)(first[0], first[1]), most, zero);
+        AT(put_codes)(codes + half + i, AT(bytes_of)(second[0], second[1]), most, zero);
     }
 }
 
-/* hk_e4m3fn_at_most_448 as a byte with a sign, which is what bytes_of packs. */
-HK_INLINE __m256i AT(e4m3fn_lanes)(const f32 *x, f32 by) {
-    const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by));
-    const __m256i bits = _mm256_castps_si256(value), least = _mm256_set1_epi32(121 << 23);
-    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+/* hk_e4m3fn_at_most_448 of a magnitude, plus 121 * 8: the steps are the last bits of the sum, and a power of two more is
+ * eight codes more. */
+HK_INLINE __m256i AT(e4m3fn_lanes)(__m256i bits) {
+    const __m256i least = _mm256_set1_epi32(121 << 23), twenty = _mm256_set1_epi32(20 << 23);
     const __m256i power = _mm256_max_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7f800000)), least);
-    const __m256i magic = _mm256_add_epi32(power, _mm256_set1_epi32(20 << 23));
-    const __m256 sum = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(magic));
-    const __m256i steps = _mm256_sub_epi32(_mm256_castps_si256(sum), magic);
-    const __m256i small = _mm256_add_epi32(steps, _mm256_srli_epi32(_mm256_sub_epi32(power, least), 20));
-    const __m256i limited = _mm256_min_epi32(small, _mm256_set1_epi32(0x7e));
-    return _mm256_or_si256(limited, _mm256_and_si256(_mm256_srai_epi32(bits, 24), _mm256_set1_epi32((int)0xffffff80u)));
+    const __m256i magic = _mm256_add_epi32(power, twenty);
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+    const __m256i sum = _mm256_castps_si256(_mm256_add_ps(magnitude, _mm256_castsi256_ps(magic)));
+    return _mm256_sub_epi32(sum, _mm256_sub_epi32(magic, _mm256_srli_epi32(power, 20)));
 }
 
 HK_INLINE void AT(e4m3fn_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by) {
-    for (size_t i = 0; i < n; i += 32, x += 32) {
-        const __m256i a = AT(e4m3fn_lanes)(x, by), b = AT(e4m3fn_lanes)(x + 8, by);
-        const __m256i c = AT(e4m3fn_lanes)(x + 16, by), d = AT(e4m3fn_lanes)(x + 24, by);
-        _mm256_storeu_si256((__m256i *)(codes + i), AT(bytes_of)(a, b, c, d));
+    for (size_t i = 0; i < n; i += 32) {
+        __m256i code[2], sign[2];
+        HK_UNROLL for (int j = 0; j < 2; j++, x += 16) {
+            const __m256i a = _mm256_castps_si256(_mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by)));
+            const __m256i b = _mm256_castps_si256(_mm256_mul_ps(_mm256_loadu_ps(x + 8), _mm256_set1_ps(by)));
+            const __m256i both = _mm256_packs_epi32(AT(e4m3fn_lanes)(a), AT(e4m3fn_lanes)(b));
+            code[j] = _mm256_sub_epi16(both, _mm256_set1_epi16(121 * 8));
+            sign[j] = _mm256_packs_epi32(a, b);
+        }
+        const __m256i signs = _mm256_and_si256(AT(bytes_of)(sign[0], sign[1]), _mm256_set1_epi8((char)0x80));
+        _mm256_storeu_si256((__m256i *)(codes + i), _mm256_or_si256(AT(bytes_of)(code[0], code[1]), signs));
     }
 }
 

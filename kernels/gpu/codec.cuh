@@ -49,7 +49,7 @@ HK_DEVICE f32 hk_largest(const f32 *x, int n, u32 lane) {
     return hk_float(top);
 }
 
-/* The sum of `part` of each float, in the order that HK_SUMS tells; the halves of the warp do the same. */
+/* The sum of `part` of each float, in the order that HK_SUMS tells. */
 template <class P> HK_DEVICE f32 hk_added(const f32 *x, int n, u32 lane, const P &part) {
     f32 sum = 0;
     for (int i = (int)lane % HK_SUMS; i < n; i += HK_SUMS)
@@ -76,12 +76,11 @@ template <class C, class K> struct hk_scaled {
         const int half = C::block / 2;
         const f32 scale = K::scale(room.x, n, lane), by = 1 / scale;
         const bool odd = hk_odd_scale(scale);
-        const auto part = [=](f32 value) { return C::stochastic ? value / scale : value * by; };
         hk_put_scale(out, scale, lane);
         for (int i = (int)lane; i < half; i += HK_WARP) {
             const hk_rolls roll = hk_roll_two(dice, (u32)i);
-            room.codes[i] = odd ? K::code(0, 0) : K::code(part(room.x[i]), roll.first);
-            room.codes[i + half] = odd ? K::code(0, 0) : K::code(part(room.x[i + half]), roll.second);
+            room.codes[i] = odd ? K::code(0, 0) : K::code(room.x[i] * by, roll.first);
+            room.codes[i + half] = odd ? K::code(0, 0) : K::code(room.x[i + half] * by, roll.second);
         }
         __syncwarp();
         if constexpr (C::bits == 8) {
@@ -109,8 +108,7 @@ template <class C> struct hk_whole : hk_scaled<C, hk_whole<C>> {
         return hk_usual_scale(norm / (f32)C::levels);
     }
     static HK_DEVICE u8 code(f32 part, u32 roll) {
-        const f32 most = (f32)C::levels, cut = C::stochastic || C::clip() != 0 ? hk_cut(part, most) : part;
-        return (u8)((C::stochastic ? hk_rolled(cut, C::levels, roll) : hk_nearest(cut, C::levels)) + zero);
+        return (u8)((C::stochastic ? hk_rolled(part, C::levels, roll) : hk_nearest(part, C::levels)) + zero);
     }
     static HK_DEVICE f32 value(u8 code) { return C::bits == 8 ? (f32)(i8)code : (f32)((int)code - zero); }
 };

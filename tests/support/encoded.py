@@ -44,16 +44,16 @@ def dice(key: int, count: int) -> Array:
 
 
 def halves(rolled: Array) -> Array:
-    """dice.h: of each block's first half of numbers, the lower 16 bits, then the upper ones."""
+    """dice.h: of each block's first half of numbers, all bits, then the lower half of them."""
     first = rolled[:, : rolled.shape[1] // 2]
-    return np.concatenate([first & U32(0xFFFF), first >> U32(16)], 1)
+    return np.concatenate([first, first << U32(16)], 1)
 
 
 def in_pairs(rows: Array) -> Array:
-    """Sums of rows, in the order of HK_SUMS in codes.h: every sixteenth one after the other, then those in pairs."""
-    sums = np.zeros((len(rows), 16), F32)
-    for at in range(0, rows.shape[1], 16):
-        sums = sums + rows[:, at : at + 16]
+    """Sums of rows, in the order of HK_SUMS in codes.h: every thirty-second after the other, then those in pairs."""
+    sums = np.zeros((len(rows), 32), F32)
+    for at in range(0, rows.shape[1], 32):
+        sums = sums + rows[:, at : at + 32]
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
@@ -100,11 +100,10 @@ class Encoded:
     def x(self) -> Array:
         return self.values.astype(F32).reshape(-1)[: self.count]
 
-    def _scaled(self, rows: Array, scale: Array, stochastic: bool = False) -> Array:
+    def _scaled(self, rows: Array, scale: Array) -> Array:
         self.header = np.where(scale < np.finfo(F32).tiny, F32(0), scale).astype(F32)
         fine = np.isfinite(self.header) & (self.header > 0)
-        parts = rows / self.header if stochastic else rows * (F32(1) / self.header)
-        return np.where(fine, parts, 0).astype(F32)
+        return np.where(fine, rows * (F32(1) / self.header), 0).astype(F32)
 
     def _whole(self, rows: Array, held: Array, codec: Codec, rolled: Array) -> None:
         most = F32(codec.levels)
@@ -117,16 +116,11 @@ class Encoded:
         elif codec.clip:
             cut = top * (F32(codec.clip) * np.sqrt(squares / held))
             norm = np.where(usual, np.where(cut < top, cut, top), top)
-        scaled = self._scaled(rows, norm / most, codec.stochastic)
-        if codec.clip or codec.stochastic:
-            scaled = np.clip(scaled, -most, most)
+        scaled = self._scaled(rows, norm / most)
         if codec.stochastic:
-            unit = (rolled.astype(F32) + F32(0.4375)) * F32(2**-16)
-            codes = np.trunc(((scaled + most).astype(F32) + unit).astype(F32)) - most
-            codes = np.where(np.isfinite(self.header) & (self.header > 0), codes, 0)
-        else:
-            codes = np.rint(scaled)
-        codes = np.clip(codes, -most, most).astype(int)
+            spread = rolled.view(np.int32).astype(F32) * F32(2**-32 - 2**-46)
+            scaled = np.where(np.isfinite(self.header) & (self.header > 0), scaled + spread, 0).astype(F32)
+        codes = np.clip(np.rint(scaled), -most, most).astype(int)
         zero = 0 if codec.bits == 8 else 1 << (codec.bits - 1)
         self.bytes = codes.astype(np.int8).view(np.uint8) if codec.bits == 8 else packed(codes + zero, codec.bits)
         self.values = codes.astype(F32) * self.header
@@ -157,7 +151,7 @@ class Encoded:
         bits = (top.view(U32) + U32(0x7FFFFF)) & U32(0x7F800000)
         scale = np.where(np.isfinite(top), np.minimum(bits, U32(0x7F000000)).view(F32), F32(np.nan))
         scaled = self._scaled(rows, scale).view(U32)
-        carry = rolled << U32(7) | U32(0x40) if codec.stochastic else U32(0x400000)
+        carry = rolled >> U32(9) | U32(0x40) if codec.stochastic else U32(0x400000)
         power = np.minimum((scaled & U32(0x7FFFFFFF)) + carry >> U32(23), U32(127))
         fine = np.isfinite(self.header) & (self.header > 0)
         power, sign = np.where(fine, power, U32(0)), np.where(fine, scaled & U32(0x80000000), U32(0))
