@@ -98,9 +98,8 @@ def hierarchical(
 
     total = sum(map(len, hosts))
 
-    def far(size: int) -> range:
-        begin = sum(1 for _ in _inside(layout, gathered, 0, 0, contract.rooted))
-        return range(begin, begin + _length(between, len(hosts), 0))
+    def far(size: int) -> int:
+        return sum(1 for _ in _inside(layout, gathered, 0, 0, contract.rooted))
 
     return Algorithm(
         collective,

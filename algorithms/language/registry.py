@@ -55,8 +55,9 @@ class Algorithm:
     doc: str = ""
     period: Callable[[int], int] = lopsided
     """size -> k: ranks k apart do the same with as many chunks, all peers k further around; simulated only once."""
-    far: Callable[[int], range] | None = None
-    """size -> the steps that go between hosts, if the others stay within: only they are worth a codec."""
+    far: Callable[[int], int] | None = None
+    """size -> the first step that goes between hosts, if those before stay within and those behind add up nothing: a
+    codec is worth its while from there on."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
 

@@ -32,7 +32,7 @@ Groups = list[tuple[tuple[int, ...], list[int]]]
 def lower(
     algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
     *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
-    before: Apply | None = None, in_place: bool = False, after: Apply | None = None, far: range | None = None,
+    before: Apply | None = None, in_place: bool = False, after: Apply | None = None, far: int | None = None,
 ) -> Lowered:  # fmt: skip
     """Instructions for this rank.
 
@@ -40,7 +40,7 @@ def lower(
     become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
     `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
-    the same bits.  `far`: the steps between which they are encoded; None: all.
+    the same bits.  `far`: the step from which on they are encoded; None: all are.
     """
     encoded = after is not None and after.made is not None
     lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None)
@@ -87,31 +87,25 @@ class _Lowering:
             self.result.steps.append([self._apply(self.wanted, after, self.layout.target if after.made else None)])
         return self.result
 
-    def run_far(self, encode: Apply, decode: Apply, far: range) -> Lowered:
-        """Chunks are the caller's elements, except in the steps `far`, for which those that they move are encoded."""
+    def run_far(self, encode: Apply, decode: Apply, far: int) -> Lowered:
+        """Chunks are the caller's elements before the step `far`, and encoded from then on."""
         steps = list(self.schedule)
         self._lie(encoded=False)
-        before = [self._step(step) for step in steps[: far.start]]
+        near = [[instr._replace(encoded=False) for instr in self._step(step)] for step in steps[:far]]
         self._lie(encoded=True)
         home, self.home = self.home, [None] * len(self.home)
-        moved = sorted({c for step in steps[far.start : far.stop] for op in step for c in _chunks(op)})
+        moved = sorted({c for step in steps[far:] for op in step for c in _chunks(op)})
         held = [c for c in moved if self.place[c] is not None]
-        between = [[self._apply(held, encode, self._fresh)] if held else []]
-        between += [self._step(step) for step in steps[far.start : far.stop]]
-        later = [op for step in steps[far.stop :] for op in step]
-        came = {c for op in later if isinstance(op, Recv) for c in ids(op.chunks)}
-        goes = {c for op in later if isinstance(op, Send) for c in ids(op.chunks)}
-        needed = [c for c in moved if c in goes or c in self.wanted and c not in came]
+        coded = [[self._apply(held, encode, self._fresh)] if held else []]
+        coded += [self._step(step) for step in steps[far:]]
         self.home = home
         self._lie(encoded=False)
-        to = {c: self._home(c) for c in needed}
+        last = [self._copy(c, c, self._home(c)) for c in self.wanted if c not in moved and self.place[c] != home[c]]
+        to = {c: self._home(c) for c in self.wanted if c in moved}
         self._lie(encoded=True)
-        between.append([self._apply(needed, decode, to.__getitem__)] if needed else [])
-        self._lie(encoded=False)
-        after = [self._step(step) for step in steps[far.stop :]]
-        after.append([self._copy(c, c, place) for c in self.wanted if (place := self._home(c)) != self.place[c]])
-        plain = [[instr._replace(encoded=False) for instr in step] for step in (*before, *after)]
-        self.result.steps = [*plain[: far.start], *between, *plain[far.start :]]
+        if to:
+            last.append(self._apply(list(to), decode, to.__getitem__))
+        self.result.steps = [*near, *coded, last]
         return self.result
 
     def _lie(self, encoded: bool) -> None:

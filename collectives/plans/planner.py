@@ -227,8 +227,8 @@ def _applied(factor: float | None, taken: DType | None = None, made: DType | Non
     return None if nothing else Apply(1.0 if factor is None else factor, taken, made)
 
 
-def _far(algorithm: Algorithm, call: Call, size: int) -> range | None:
-    """The steps that the codec is for; None: all."""
+def _far(algorithm: Algorithm, call: Call, size: int) -> int | None:
+    """The step from which on elements are encoded; None: all are."""
     return algorithm.far(size) if isinstance(call.wire, Codec) and algorithm.far is not None else None
 
 
