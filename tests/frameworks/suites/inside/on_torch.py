@@ -1,11 +1,13 @@
 """A plugin for pytest: PyTorch's tests, with hocket where they ask for Gloo.
 
 One place is changed, the function with which torch makes every group: "gloo", no name, and "cpu:gloo,cuda:nccl" become
-"hocket".  Ranks are forked from the process of the tests, which has torch loaded; torch's own way takes 9 s for each.
+"hocket".  Ranks are forked from the process of the tests, which has torch loaded; torch's own way takes 9 s for each,
+and starts ranks that do not have this plugin.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 import seen
@@ -37,7 +39,10 @@ c10d._new_process_group_helper = made
 
 
 def fork(self: Any) -> None:
+    if dist.is_initialized():  # an earlier test has left its group, which the ranks would have too
+        dist.destroy_process_group()
     self._start_processes(common_distributed.torch.multiprocessing.get_context("fork").Process)
 
 
 common_distributed.MultiProcessTestCase._spawn_processes = fork
+multiprocessing.set_start_method("fork")  # MultiProcContinuousTest takes the default, where one is set
