@@ -88,7 +88,7 @@ def QSGD(levels: int, bucket: int = 512, norm: str = "max", seed: int = 0) -> Co
 
 def TernGrad(clip: float = 2.5, block: int = 256, seed: int = 0) -> Codec:
     """-1, 0 or 1 times the block's largest magnitude, rounded at random: the mean is x, cut off at `clip` times the
-    block's root mean square.  2 bits for each float.
+    block's root mean square.  2 bits for each float.  `clip` must be 0.001 or more; infinity cuts nothing off.
 
     Source: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS
     2017, with a scale for each block of each rank; a Compressor's `SharedScale` has one that all ranks share.
@@ -141,6 +141,7 @@ def checked_levels(levels: int) -> int:
 
 
 def checked_clip(clip: float) -> float:
+    """Not so small that a code, before it is limited, is more than kernels/codes.h can round (HK_TO_WHOLE)."""
     if not clip >= 0.001:
         raise ArgumentError(f"clip={clip!r} must be 0.001 or more; infinity cuts nothing off")
     return float(clip)

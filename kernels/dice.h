@@ -43,8 +43,8 @@ HK_INLINE hk_rolls hk_roll_two(hk_dice dice, u32 i) {
     return two;
 }
 
-/* Between -1/2 and 1/2, by 2^-15 less than either: a whole number that was computed, and is off by no more than that, is
- * still the nearest one after this is added.  A float's mean is off by 2^-15 of a step at most. */
+/* Between -1/2 and 1/2, and at least 2^-15 away from both.  So a value that is a whole number but for an error of less than
+ * that stays nearest to it when this is added.  A float's mean is off by 2^-15 of a step at most. */
 #define HK_SPREAD (0x1p-32f - 0x1p-46f)
 
 HK_INLINE f32 hk_spread(u32 roll) { return (f32)(i32)roll * HK_SPREAD; }

@@ -94,8 +94,8 @@ class _Lowering:
         near = [[instr._replace(encoded=False) for instr in self._step(step)] for step in steps[:far]]
         self._lie(encoded=True)
         home, self.home = self.home, [None] * len(self.home)
-        moved = sorted({c for step in steps[far:] for op in step for c in _chunks(op)})
-        held = [c for c in moved if self.place[c] is not None]
+        moved = {c for step in steps[far:] for op in step for c in _chunks(op)}
+        held = [c for c in sorted(moved) if self.place[c] is not None]
         coded = [[self._apply(held, encode, self._fresh)] if held else []]
         coded += [self._step(step) for step in steps[far:]]
         self.home = home

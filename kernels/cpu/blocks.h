@@ -25,7 +25,7 @@ typedef struct {
 /* The block that begins with float `at`, of which n are the caller's; in `room` unless it lies in memory as it is. */
 typedef const f32 *(*hk_fetch_fn)(const hk_codec *, const hk_source *, size_t at, size_t n, f32 *room);
 
-HK_INLINE size_t hk_at_most_of(size_t count, size_t block) { return count < block ? count : block; }
+HK_INLINE size_t hk_lesser(size_t count, size_t block) { return count < block ? count : block; }
 
 #endif
 
@@ -64,12 +64,12 @@ HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, 
         const size_t block = c->block, nbytes = c->nbytes;                                                           \
         f32 rooms[2][HK_BLOCK_MOST];                                                                                 \
         if (count == 0) return;                                                                                      \
-        size_t n = hk_at_most_of(count, block);                                                                      \
+        size_t n = hk_lesser(count, block);                                                                      \
         const f32 *x = fetch(c, from, 0, n, rooms[0]), *next = x;                                                    \
         AT(head_##NAME)(c, out, x, n);                                                                               \
         for (size_t at = block, turn = 1;; at += block, turn ^= 1, out += nbytes, dice.first += (u32)block) {        \
             if (at < count) {                                                                                        \
-                n = hk_at_most_of(count - at, block);                                                                \
+                n = hk_lesser(count - at, block);                                                                \
                 next = fetch(c, from, at, n, rooms[turn]);                                                           \
                 AT(head_##NAME)(c, out + nbytes, next, n);                                                           \
             }                                                                                                        \
@@ -91,7 +91,7 @@ HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, 
         const int plain = by == 1 && (uintptr_t)to % sizeof(f32) == 0;                                               \
         f32 x[HK_BLOCK_MOST];                                                                                        \
         for (size_t at = 0; at < count; at += block, in += nbytes) {                                                 \
-            const size_t n = hk_at_most_of(count - at, block);                                                       \
+            const size_t n = hk_lesser(count - at, block);                                                       \
             if (plain && n == block) {                                                                               \
                 AT(get_##NAME)(c, (f32 *)to + at, in);                                                               \
                 continue;                                                                                            \

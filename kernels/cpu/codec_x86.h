@@ -1,6 +1,6 @@
-/* Heads and codes of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  The same bits as the loops
- * over codes.h that other levels have (codec_heads.h, codec_whole.h, codec_floats.h), which compilers turn into slower code: docs/compression.md has
- * the times.
+/* Heads and codes of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  They give the same bits as
+ * the loops over codes.h that other levels have (codec_heads.h, codec_whole.h, codec_floats.h).  Compilers turn those into
+ * slower code: docs/compression.md has the times.
  *
  * n is a multiple of 64.  Codes: no float is a NaN. */
 
@@ -111,7 +111,7 @@ HK_INLINE __m256i AT(rolled_lanes)(const f32 *x, f32 by, __m256i roll) {
     return _mm256_cvtps_epi32(_mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by)), spread));
 }
 
-/* The numbers of the next codes are made between these: the chain of each is long. */
+/* The random numbers of the next codes are made between these codes: each number takes a long chain of instructions. */
 HK_INLINE void AT(rolled_codes)(u8 *restrict codes, const f32 *restrict x, size_t n, f32 by, i32 most, int zero,
                                 hk_dice dice) {
     const size_t half = n / 2;
