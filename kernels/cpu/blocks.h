@@ -2,7 +2,7 @@
  *
  * A kind is three functions on one block, of c->block floats at any address: head(c, out, x, n) writes what the floats have
  * in common, where n of them are the caller's and the others 0; put(c, out, x, dice) writes the codes behind it; get(c, x,
- * in) makes floats of both.
+ * in, add) makes floats of both, or adds them to x.
  *
  * The head of the next block is made before this one's codes are put.  It ends in two divisions, one after the other, and a
  * CPU does not look ahead far enough to do something else meanwhile. */
@@ -50,14 +50,10 @@ HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, 
     HK_INLINE const f32 *AT(fetch_sum_##NAME)(const hk_codec *c, const hk_source *from, size_t at, size_t n,         \
                                               f32 *room) {                                                           \
         const size_t block = c->block, first = at / block * c->nbytes;                                               \
-        f32 x[HK_BLOCK_MOST], *restrict sum = room;                                                                  \
-        AT(get_##NAME)(c, sum, (const u8 *)from->in[0] + first);                                                     \
-        for (int j = 1; j < from->k; j++) {                                                                          \
-            AT(get_##NAME)(c, x, (const u8 *)from->in[j] + first);                                                   \
-            for (size_t i = 0; i < block; i++) sum[i] += x[i];                                                       \
-        }                                                                                                            \
-        if (n < block) memset(sum + n, 0, (block - n) * sizeof sum[0]);                                              \
-        return sum;                                                                                                  \
+        AT(get_##NAME)(c, room, (const u8 *)from->in[0] + first, 0);                                                 \
+        for (int j = 1; j < from->k; j++) AT(get_##NAME)(c, room, (const u8 *)from->in[j] + first, 1);               \
+        if (n < block) memset(room + n, 0, (block - n) * sizeof room[0]);                                            \
+        return room;                                                                                                 \
     }                                                                                                                \
     HK_INLINE void AT(put_all_##NAME)(const hk_codec *c, u8 *out, const hk_source *from, hk_fetch_fn fetch,          \
                                       size_t count, hk_dice dice) {                                                  \
@@ -93,10 +89,10 @@ HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, 
         for (size_t at = 0; at < count; at += block, in += nbytes) {                                                 \
             const size_t n = hk_lesser(count - at, block);                                                       \
             if (plain && n == block) {                                                                               \
-                AT(get_##NAME)(c, (f32 *)to + at, in);                                                               \
+                AT(get_##NAME)(c, (f32 *)to + at, in, 0);                                                            \
                 continue;                                                                                            \
             }                                                                                                        \
-            AT(get_##NAME)(c, x, in);                                                                                \
+            AT(get_##NAME)(c, x, in, 0);                                                                             \
             for (size_t i = 0; i < n; i++) put_f32(out, at + i, x[i] * by);                                          \
         }                                                                                                            \
     }                                                                                                                \

@@ -36,7 +36,7 @@ HK_INLINE void AT(put_fp8)(const hk_codec *c, u8 *restrict out, const f32 *restr
         AT(e4m3fn_codes)(out + 4, x, c->block, 1 / scale);
 }
 
-static void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
+HK_INLINE void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {
     const f32 scale = hk_get_f32(in);
     const size_t block = c->block;
     const u8 *restrict codes = in + 4;
@@ -50,11 +50,11 @@ static void AT(get_fp8)(const hk_codec *c, f32 *restrict x, const u8 *restrict i
         const __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(wide, magnitude), 8);
         const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
         const __m256i half = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign), nan);
-        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), by));
-        _mm256_storeu_ps(x + i + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), by));
+        AT(give_lanes)(x + i, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), by), add);
+        AT(give_lanes)(x + i + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), by), add);
     }
 #endif
-    for (; i < block; i++) x[i] = hk_from_e4m3fn(codes[i]) * scale;
+    for (; i < block; i++) hk_give(x + i, hk_from_e4m3fn(codes[i]) * scale, add);
 }
 
 HK_INLINE void AT(head_natural)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
@@ -78,11 +78,21 @@ HK_INLINE void AT(put_natural)(const hk_codec *c, u8 *restrict out, const f32 *r
         for (size_t i = 0; i < block; i++) codes[i] = hk_power_nearest(x[i] * by);
 }
 
-static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
+HK_INLINE void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {
     const f32 scale = hk_get_f32(in);
     const size_t block = c->block;
     const u8 *restrict codes = in + 4;
-    for (size_t i = 0; i < block; i++) x[i] = hk_from_power(codes[i]) * scale;
+    size_t i = 0;
+#ifdef HK_LANES
+    const __m256i power = _mm256_set1_epi32(0x7f << 23), sign = _mm256_set1_epi32((int)0x80000000u);
+    for (; i + 8 <= block; i += 8) {
+        const __m256i code = AT(eight_bytes)(codes + i);
+        const __m256i powers = _mm256_and_si256(_mm256_slli_epi32(code, 23), power);
+        const __m256i bits = _mm256_or_si256(powers, _mm256_and_si256(_mm256_slli_epi32(code, 24), sign));
+        AT(give_lanes)(x + i, _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(scale)), add);
+    }
+#endif
+    for (; i < block; i++) hk_give(x + i, hk_from_power(codes[i]) * scale, add);
 }
 
 #define HK_HALF(TYPE)                                                                                               \
@@ -93,8 +103,11 @@ static void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *restri
         (void)dice;                                                                                                 \
         AT(narrow_##TYPE)(out, x, c->block, 1);                                                                     \
     }                                                                                                               \
-    static void AT(get_##TYPE)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {                       \
-        AT(widen_##TYPE)(x, in, c->block, 1);                                                                       \
+    HK_INLINE void AT(get_##TYPE)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {            \
+        f32 room[HK_BLOCK_MOST];                                                                                    \
+        AT(widen_##TYPE)(add ? room : x, in, c->block, 1);                                                          \
+        if (add)                                                                                                    \
+            for (size_t i = 0; i < c->block; i++) x[i] += room[i];                                                  \
     }
 HK_HALF(f16)
 HK_HALF(bf16)

@@ -25,4 +25,7 @@ HK_INLINE f32 hk_add_sums(f32 *sums) {
     return sums[0] + sums[1];
 }
 
+/* What a code stands for, in place of a float or added to it. */
+HK_INLINE void hk_give(f32 *x, f32 value, int add) { *x = add ? *x + value : value; }
+
 #endif

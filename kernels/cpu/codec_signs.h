@@ -20,12 +20,14 @@ static void AT(put_bits)(u8 *restrict out, const f32 *restrict x, size_t block) 
     for (; i < stride; i++) out[i] = hk_below_zero(x, i, stride);
 }
 
-static void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below) {
+#ifndef HK_LANES
+HK_INLINE void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below, int add) {
     const size_t stride = block / 8;
     const u32 no = hk_bits(above), other = hk_bits(below) ^ no;
     HK_UNROLL for (unsigned j = 0; j < 8; j++, x += stride)
-        for (size_t i = 0; i < stride; i++) x[i] = hk_float(no ^ (other & (0u - (in[i] >> j & 1u))));
+        for (size_t i = 0; i < stride; i++) hk_give(x + i, hk_float(no ^ (other & (0u - (in[i] >> j & 1u)))), add);
 }
+#endif
 
 HK_INLINE void AT(head_sign)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
     const f32 mean = AT(magnitudes)(x, c->block, 1 / (f32)n); /* each part is divided, so that no sum overflows */
@@ -37,9 +39,9 @@ HK_INLINE void AT(put_sign)(const hk_codec *c, u8 *restrict out, const f32 *rest
     AT(put_bits)(out + 4, x, c->block);
 }
 
-static void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
+HK_INLINE void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {
     const f32 mean = hk_get_f32(in);
-    AT(get_bits)(x, in + 4, c->block, mean, -mean);
+    AT(get_bits)(x, in + 4, c->block, mean, -mean, add);
 }
 
 HK_INLINE void AT(head_onebit)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
@@ -67,6 +69,6 @@ HK_INLINE void AT(put_onebit)(const hk_codec *c, u8 *restrict out, const f32 *re
     AT(put_bits)(out + 8, x, c->block);
 }
 
-static void AT(get_onebit)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
-    AT(get_bits)(x, in + 8, c->block, hk_get_f32(in), hk_get_f32(in + 4));
+HK_INLINE void AT(get_onebit)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {
+    AT(get_bits)(x, in + 8, c->block, hk_get_f32(in), hk_get_f32(in + 4), add);
 }

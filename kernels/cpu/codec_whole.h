@@ -59,16 +59,22 @@ HK_INLINE void AT(put_whole)(const hk_codec *c, u8 *restrict out, const f32 *res
         AT(pack)(out + 4, codes, block, c->bits);
 }
 
-static void AT(get_whole)(const hk_codec *c, f32 *restrict x, const u8 *restrict in) {
+HK_INLINE void AT(get_whole)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {
     const f32 scale = hk_get_f32(in);
     const size_t block = c->block;
     if (c->bits == 8) {
         const i8 *restrict codes = (const i8 *)(in + 4);
-        for (size_t i = 0; i < block; i++) x[i] = (f32)codes[i] * scale;
+        for (size_t i = 0; i < block; i++) hk_give(x + i, (f32)codes[i] * scale, add);
         return;
     }
+#ifdef HK_LANES
+    if (c->bits == 4 || c->bits == 2) {
+        AT(give_one_area)(x, in + 4, block, c->bits, scale, add);
+        return;
+    }
+#endif
     const int zero = 1 << (c->bits - 1);
     u8 codes[HK_BLOCK_MOST];
     AT(unpack)(codes, in + 4, block, c->bits);
-    for (size_t i = 0; i < block; i++) x[i] = (f32)(codes[i] - zero) * scale;
+    for (size_t i = 0; i < block; i++) hk_give(x + i, (f32)(codes[i] - zero) * scale, add);
 }

@@ -96,6 +96,57 @@ HK_INLINE size_t AT(bits_below_zero)(u8 *restrict out, const f32 *restrict x, si
     return i;
 }
 
+/* hk_give, eight at a time. */
+HK_INLINE void AT(give_lanes)(f32 *x, __m256 values, int add) {
+    _mm256_storeu_ps(x, add ? _mm256_add_ps(_mm256_loadu_ps(x), values) : values);
+}
+
+HK_INLINE __m256i AT(eight_bytes)(const u8 *in) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)in));
+}
+
+HK_INLINE void AT(get_bits)(f32 *restrict x, const u8 *restrict in, size_t block, f32 above, f32 below, int add) {
+    const size_t stride = block / 8;
+    const __m256 no = _mm256_set1_ps(above), yes = _mm256_set1_ps(below);
+    for (size_t i = 0; i < stride; i += 8) {
+        const __m256i bytes = AT(eight_bytes)(in + i);
+        HK_UNROLL for (int j = 0; j < 8; j++) {
+            const __m256 bit = _mm256_castsi256_ps(_mm256_slli_epi32(bytes, 31 - j)); /* where blendv looks */
+            AT(give_lanes)(x + i + (size_t)j * stride, _mm256_blendv_ps(no, yes, bit), add);
+        }
+    }
+}
+
+/* What the codes of 4 or 2 bits stand for (pack.h), as pack_one_area has put them; four floats are all that 2 bits tell. */
+HK_INLINE void AT(give_nibbles)(f32 *restrict x, const u8 *restrict in, size_t stride, f32 scale, int add) {
+    const __m256i low = _mm256_set1_epi32(15), zero = _mm256_set1_epi32(8);
+    const __m256 by = _mm256_set1_ps(scale);
+    for (size_t i = 0; i < stride; i += 8) {
+        const __m256i bytes = AT(eight_bytes)(in + i);
+        const __m256i first = _mm256_sub_epi32(_mm256_and_si256(bytes, low), zero);
+        const __m256i second = _mm256_sub_epi32(_mm256_srli_epi32(bytes, 4), zero);
+        AT(give_lanes)(x + i, _mm256_mul_ps(_mm256_cvtepi32_ps(first), by), add);
+        AT(give_lanes)(x + stride + i, _mm256_mul_ps(_mm256_cvtepi32_ps(second), by), add);
+    }
+}
+
+HK_INLINE void AT(give_pairs)(f32 *restrict x, const u8 *restrict in, size_t stride, f32 scale, int add) {
+    const __m256 values = _mm256_mul_ps(_mm256_setr_ps(-2, -1, 0, 1, -2, -1, 0, 1), _mm256_set1_ps(scale));
+    for (size_t i = 0; i < stride; i += 8) {
+        const __m256i bytes = AT(eight_bytes)(in + i);
+        HK_UNROLL for (int j = 0; j < 4; j++)
+            AT(give_lanes)(x + i + (size_t)j * stride, _mm256_permutevar_ps(values, _mm256_srli_epi32(bytes, 2 * j)),
+                           add);
+    }
+}
+
+HK_INLINE void AT(give_one_area)(f32 *restrict x, const u8 *restrict in, size_t block, int bits, f32 scale, int add) {
+    if (bits == 4)
+        AT(give_nibbles)(x, in, block / 2, scale, add);
+    else
+        AT(give_pairs)(x, in, block / 4, scale, add);
+}
+
 /* hk_roll of eight numbers; `at` is the part of it that grows with i, from one step to the next. */
 HK_INLINE __m256i AT(roll_lanes)(__m256i at, u64 key) {
     __m256i h = _mm256_xor_si256(at, _mm256_srli_epi32(at, 16));
