@@ -10,8 +10,8 @@ from hocket.algorithms.proof.verify import verify_steps
 from hocket.errors import ScheduleError
 
 ALL = [get(collective, name) for collective in CONTRACTS for name in names(collective)]
-SMALL, LARGE = range(1, 20), (32, 33, 64, 100, 127)
-BETWEEN = range(20, 34)
+SMALL, LARGE = range(1, 14), (16, 33, 64)
+BETWEEN, LARGER = range(14, 34), (100, 127)
 
 
 def label(algorithm: Algorithm) -> str:
@@ -36,9 +36,12 @@ def test_every_size_and_root(algorithm: Algorithm) -> None:
 
 @pytest.mark.more
 @pytest.mark.parametrize("algorithm", ALL, ids=label)
-def test_every_size_between_and_root(algorithm: Algorithm) -> None:
+def test_further_sizes_and_every_root(algorithm: Algorithm) -> None:
     for size in BETWEEN:
         for root in roots(algorithm, size):
+            verify(algorithm, size, root)
+    for size in LARGER:
+        for root in roots(algorithm, size, few=True):
             verify(algorithm, size, root)
 
 

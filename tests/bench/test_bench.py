@@ -25,7 +25,7 @@ def rows(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines() if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.more)])
 def test_two_ranks(transport: str, tmp_path: Path) -> None:
     file, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     extra = ["--json", str(file), "--plot", str(picture), "--transport", transport, "--algorithm", "ring"]

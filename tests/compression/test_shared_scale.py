@@ -16,7 +16,7 @@ from hocket.compression import Compressor, SharedScale
 from hocket.compression.shared_scale import Fields
 from hocket.errors import ArgumentError
 
-DRAWS = 2000
+DRAWS = 600
 
 
 def normal(rank: int, count: int) -> np.ndarray[Any, Any]:

@@ -27,9 +27,6 @@ SURVIVE = {"openmpi": ["--runtime-options", "continuous"], "impi": ["-disable-au
 LEVELS = ("funneled", "serialized", "multiple")
 """Single is funneled to us."""
 
-mpis = pytest.mark.parametrize("mpi", MPIS)
-
-
 def others_more(*some: str) -> pytest.MarkDecorator:
     """Where what counts is hocket's own doing, whichever MPI carries it."""
     return pytest.mark.parametrize("mpi", [m if m in some else pytest.param(m, marks=pytest.mark.more) for m in MPIS])
@@ -63,8 +60,11 @@ def start(mpi: str, size: int, script: str, *words: str, options: list[str] | No
     ("options", "env"),
     [
         (["--allow-run-as-root", "--oversubscribe"], {}),
-        ([], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-              "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}),
+        pytest.param(
+            [], {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                 "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"},
+            marks=pytest.mark.more,
+        ),
     ],
     ids=["options", "environment"],
 )  # fmt: skip
@@ -102,10 +102,14 @@ def test_laws_within_a_process() -> None:
     assert code == 0 and out.count("kept") == 1, out
 
 
-@mpis
-@pytest.mark.parametrize("job", ["bits", "library"])
-def test_three_ranks(mpi: str, job: str) -> None:
-    fine(mpi, 3, job)
+@others_more("mpich", "impi")
+def test_three_ranks_have_the_bits_of_another_transport(mpi: str) -> None:
+    fine(mpi, 3, "bits")
+
+
+@others_more("openmpi")
+def test_three_ranks_call_its_collectives(mpi: str) -> None:
+    fine(mpi, 3, "library")
 
 
 @others_more("mpich")
@@ -114,7 +118,7 @@ def test_three_ranks_of_any_mpi(mpi: str, job: str) -> None:
     fine(mpi, 3, job)
 
 
-@others_more("openmpi", "mpich")
+@others_more("mpich")
 def test_finalized(mpi: str) -> None:
     fine(mpi, 2, "finalized")
 
@@ -129,7 +133,7 @@ def test_a_rank_that_does_not_come(mpi: str) -> None:
     fine(mpi, 2, "late", count=1)
 
 
-@others_more("openmpi", "mpich")
+@others_more("mpich")
 @pytest.mark.parametrize("level", LEVELS)
 def test_thread_levels(mpi: str, level: str) -> None:
     fine(mpi, 2, "levels", MPI4PY_RC_THREAD_LEVEL=level)

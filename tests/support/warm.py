@@ -31,10 +31,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-MODULES = ["numpy", "importlib.metadata", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator"]
+MODULES = [
+    "numpy", "importlib.metadata", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator",
+    "pytest", "worlds",
+]  # fmt: skip
+"""The last two are imported by the test files from which ranks take their programs."""
 TORCH = ["torch", "torch.distributed", "hocket.torch"]
-DDP = ["torch._dynamo", "torch._inductor.compile_fx"]  # the first DDP or FSDP module of a process imports the first
-NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo")
+DDP = ["torch._dynamo", "torch._inductor.compile_fx"]
+"""The first is imported by the first DDP or FSDP module, or optimizer, of a process."""
+NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo", "optim")
 MOST = 1 << 16  # bytes of an order
 NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # CLONE_NEWNS, MS_...
 libraries: list[ctypes.CDLL] = []

@@ -49,6 +49,8 @@ def spread(
     file = inspect.getfile(several[0])
     names = ", ".join(program.__name__ for program in several)
     source = RANK.format(module=inspect.getmodulename(file), names=names, transport=transport)
+    if "import torch" in inspect.getsource(inspect.getmodule(several[0]) or several[0]):
+        source = f"import torch\n{source}"  # so that the rank is forked from a process that has it
     harness.run(size, source, seconds, PYTHONPATH=path_to(file), **env)
 
 

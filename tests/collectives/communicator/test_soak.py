@@ -14,7 +14,6 @@ from worlds import Program, spread
 from hocket.collectives.communicator.communicator import Communicator
 
 CALLS = 1_000_000
-MESSAGES = 100_000
 
 
 def resident() -> int:
@@ -54,16 +53,16 @@ def a_million_allreduces(comm: Communicator) -> None:
     steady(before, "a million allreduces")
 
 
-def mixed_sends(comm: Communicator) -> None:
+def mixed_sends(comm: Communicator, messages: int) -> None:
     """Sizes, tags, blocking or not, in one random order that both ranks know."""
     source = np.random.default_rng(7)
-    sizes = np.array([1, 40, 100, 1000, 6000, 70_000])[source.choice(6, MESSAGES, p=[0.3, 0.3, 0.2, 0.15, 0.04, 0.01])]
-    tags, ahead = source.integers(0, 4, MESSAGES), source.random(MESSAGES) < 0.1
-    from_0 = source.random(MESSAGES) < 0.5
+    sizes = np.array([1, 40, 100, 1000, 6000, 70_000])[source.choice(6, messages, p=[0.3, 0.3, 0.2, 0.15, 0.04, 0.01])]
+    tags, ahead = source.integers(0, 4, messages), source.random(messages) < 0.1
+    from_0 = source.random(messages) < 0.5
     buffer, out, works, before = np.arange(70_000, dtype=np.uint8), np.empty(70_000, np.uint8), [], (0, (0, 0, 0))
-    for i in range(MESSAGES):
+    for i in range(messages):
         n, tag = int(sizes[i]), int(tags[i])
-        if i == MESSAGES // 5:
+        if i == messages // 5:
             before = resident(), held()
         if from_0[i] == (comm.rank == 0):
             shifted = buffer[i % 200 : i % 200 + n] if n < 60_000 else buffer[:n]
@@ -128,9 +127,18 @@ def test_a_million_allreduces() -> None:
     spread(a_million_allreduces, 2, "shm", 140)
 
 
+def some_sends(comm: Communicator) -> None:
+    mixed_sends(comm, 25_000)
+
+
+def a_hundred_thousand_sends(comm: Communicator) -> None:
+    mixed_sends(comm, 100_000)
+
+
 @pytest.mark.timeout(100)
-def test_a_hundred_thousand_messages() -> None:
-    spread(mixed_sends, 2, "shm", 90)
+@pytest.mark.parametrize("program", [some_sends, pytest.param(a_hundred_thousand_sends, marks=pytest.mark.more)])
+def test_messages(program: Program) -> None:
+    spread(program, 2, "shm", 90)
 
 
 def some_on_lanes(comm: Communicator) -> None:

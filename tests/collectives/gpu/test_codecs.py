@@ -30,7 +30,13 @@ def test_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
         assert said["done"]
 
 
-@pytest.mark.parametrize(("ipc", "slot"), [(1, lane.SLOT), (0, channels.SLOT)], ids=["mapped", "pinned"])
+@pytest.mark.parametrize(
+    ("ipc", "slot"),
+    [
+        pytest.param(1, lane.SLOT, id="mapped", marks=pytest.mark.more),
+        pytest.param(0, channels.SLOT, id="pinned"),
+    ],
+)
 def test_messages_of_several_slots(ipc: int, slot: int, built: Path, tmp_path: Path) -> None:
     source = CODED.format(before="", what=f"in_slots_of(comm, {slot})")
     for said in gpu_ranks.run(built, 2, source, tmp_path, seconds=90, ipc=ipc):
