@@ -151,6 +151,7 @@ def test_every_variable_is_on_its_page() -> None:
     assert rows == [each.name for each in VARIABLES]
 
 
+@pytest.mark.more
 def test_the_site_is_built_without_a_warning(tmp_path: pathlib.Path) -> None:
     """`make docs`."""
     words = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-c", "docs", "."]

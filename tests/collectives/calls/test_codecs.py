@@ -279,8 +279,12 @@ CHECKS: tuple[Program, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("size", "transport"), [(1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.more)]
-)
+    ("size", "transport"),
+    [
+        (1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.more),
+        pytest.param(2, "reference", marks=pytest.mark.more),
+    ],
+)  # fmt: skip
 def test_between_ranks(size: int, transport: str) -> None:
     spread(CHECKS, size, transport)
 

@@ -55,7 +55,7 @@ def test_it_ends_in_time() -> None:
     [
         ["mpiexec.hydra", "-n", "3"],
         ["prterun", "--personality", "ompi", "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n", "3"],
-        ["torchrun", "--standalone", "--no-python", "--nproc-per-node", "3"],
+        pytest.param(["torchrun", "--standalone", "--no-python", "--nproc-per-node", "3"], marks=pytest.mark.more),
     ],
     ids=["mpich", "openmpi", "torchrun"],
 )
