@@ -15,13 +15,12 @@ import math
 import os
 import secrets
 import selectors
-import shutil
 import signal
 import socket
-import tempfile
 import time
 
 from hocket.tools.output import Screen, Source
+from hocket.tools.place import place
 from hocket.tools.rank import Rank, environment, start
 from hocket.tools.run_options import asked
 
@@ -36,13 +35,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(argv: list[str]) -> int:
     """Run the command line behind `hocket run`; returns the exit code: 0, or the first failing rank's."""
     options = asked(argv)
-    # A long TMPDIR would not fit into a socket's path.
-    base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) < 80 else "/tmp"
-    directory = tempfile.mkdtemp(prefix="hocket-run-", dir=base)
-    try:
+    with place() as directory:
         return Job(options, directory).run()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class Job:

@@ -178,8 +178,14 @@ def test_ranks_die_with_a_killed_launcher(run):
     while any(map(alive, pids(out))):
         assert time.monotonic() < end
         time.sleep(0.02)
-    (left,) = os.listdir(run.tmp)  # the one case in which the directory stays
-    os.rmdir(os.path.join(run.tmp, left))
+    (left,) = os.listdir(run.tmp)  # the one case in which the directory stays, until the next job
+    living = run.start(1, START + "time.sleep(60)")
+    until_lines(living, 1)
+    (place,) = os.listdir(run.tmp)
+    assert place != left
+    assert run(1, "")[0] == 0 and os.listdir(run.tmp) == [place], "that of a job under way stays"
+    living.terminate()
+    living.communicate(timeout=20)
 
 
 def test_a_reader_that_goes_away_ends_the_job(run):
