@@ -1,6 +1,6 @@
-/* Heads and codes of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  They give the same bits as
- * the loops over codes.h that other levels have (codec_heads.h, codec_whole.h, codec_floats.h).  Compilers turn those into
- * slower code: docs/compression.md has the times.
+/* Heads, codes and floats of a block in vectors of eight, for x86-64 levels; once per level, as table.h.  They give the same
+ * bits as the loops over codes.h that other levels have (codec_heads.h, codec_whole.h, codec_floats.h, codec_signs.h).
+ * Compilers turn those into slower code: docs/compression.md has the times.
  *
  * n is a multiple of 64.  Codes: no float is a NaN. */
 
