@@ -28,8 +28,13 @@ run: $(VENV)/run.stamp
 	$(BIN)/hocket bench allreduce -n 4 -b 8 -e 64M -f 2 --plot $(PLOT)
 	@echo "the plot is $(PLOT)"
 
-test: lint | $(IMPI)
+test: lint $(VENV)/bytecode.stamp | $(IMPI)
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+# torch's modules become bytecode before the processes of a test run begin, who would all do it at once.
+$(VENV)/bytecode.stamp: $(VENV)/test.stamp
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null
+	@touch $@
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
