@@ -1,7 +1,6 @@
 """Instructions: send, recv and reduce, each as far as its channels go without waiting; copy, apply and call."""
 
 from libc.stdint cimport uintptr_t
-from libc.string cimport memcpy
 
 from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
@@ -10,6 +9,9 @@ from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_dice
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
+
+cdef extern from "system/copy.h" nogil:
+    void hk_copy(void*, const void*, size_t)
 
 cdef enum:
     CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
@@ -217,7 +219,7 @@ cdef int call_failed(Core* e, hk_library* library) noexcept nogil:
 
 cdef inline int move(Core* e, Run* r, void* to, const void* source, size_t n) noexcept nogil:
     if r.device == NULL:
-        memcpy(to, source, n)
+        hk_copy(to, source, n)
         return 0
     return device_failed(e, r) if r.device.copy(r.device, r.call.stream, to, source, n) < 0 else 0
 

@@ -18,6 +18,8 @@
 #include <x86intrin.h>
 #endif
 
+#include "system/copy.h"
+
 enum {
     HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
     HK_FILL_TRY = 256,    /* after so many slots one is filled the other way */
@@ -95,7 +97,7 @@ static inline void hk_fill_slot(hk_fill *f, char *slot, const void *src, size_t 
     if (warm && len >= HK_FILL_TIMED) {
         const hk_fill_how how = hk_fill_next(f, slot, len);
         const uint64_t begin = __rdtsc();
-        how.past ? hk_fill_past(slot, (const char *)src, len) : (void)memcpy(slot, src, len);
+        how.past ? hk_fill_past(slot, (const char *)src, len) : hk_copy(slot, src, len);
         const uint64_t each = ((__rdtsc() - begin) << 10) / len;
         if (how.counts) hk_fill_learn(f, slot, how.past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
         return;
@@ -103,7 +105,7 @@ static inline void hk_fill_slot(hk_fill *f, char *slot, const void *src, size_t 
 #endif
     (void)f;
     (void)warm;
-    memcpy(slot, src, len);
+    hk_copy(slot, src, len);
 }
 
 #endif

@@ -134,7 +134,7 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
     } else {
         size_t left = (c->remote ? c->fetched : c->packet) - c->taken;
         n = (long)(left < len ? left : len);
-        memcpy(dst, c->data + (c->taken - c->staged), (size_t)n);
+        hk_copy(dst, c->data + (c->taken - c->staged), (size_t)n);
     }
     hk_ring_consume(ch, call, (size_t)n, 0);
     return n;
