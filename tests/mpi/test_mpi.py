@@ -27,6 +27,7 @@ SURVIVE = {"openmpi": ["--runtime-options", "continuous"], "impi": ["-disable-au
 LEVELS = ("funneled", "serialized", "multiple")
 """Single is funneled to us."""
 
+
 def others_more(*some: str) -> pytest.MarkDecorator:
     """Where what counts is hocket's own doing, whichever MPI carries it."""
     return pytest.mark.parametrize("mpi", [m if m in some else pytest.param(m, marks=pytest.mark.more) for m in MPIS])

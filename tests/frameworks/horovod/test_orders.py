@@ -22,7 +22,7 @@ for step in range(4):  # from the second on they are known by number
     xs = {name: torch.full((i + 1,), float(i + rank + step)) for i, name in enumerate(names)}
     if step == 2:
         xs["layer.3"] = torch.arange(3.0)  # the same name with another shape
-    order = sorted(names, key=lambda name: random.Random(f"{name} {rank * step}").random() * bool(rank))
+    order = sorted(names, key=lambda name: random.Random(f"{name} {rank} {step}").random())
     handles = {name: hvd.allreduce_async_(xs[name], name=name, op=hvd.Sum) for name in order}
     for name in reversed(names):
         made = hvd.synchronize(handles[name])
