@@ -4,7 +4,7 @@
 
 Prints microseconds of both, by the bytes of a message: of an allgather and an alltoall, whose messages are only moved,
 and of an allreduce.  `hocket tune` decides by the same measurement.  How long a cache line takes to the other core and
-back is told by `python -m hocket.bench.circles`.
+back is told by `python -m hocket.bench.memory.circles`.
 """
 
 from __future__ import annotations

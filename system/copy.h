@@ -1,17 +1,23 @@
 /* Copies of many bytes, where the C library's are slow.
  *
- * glibc copies from some kilobytes on by `rep movsb`.  Between a slot and an array that takes several times as long on an
- * AMD EPYC (Zen 3) as a loop over vectors: `hocket bench broadcast -n 2 -b 64K -e 4M -f 4`, 1 MiB, 591 us, and 48 where
- * GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=100000000 makes glibc use vectors.  docs/performance.md has more. */
+ * glibc copies from some kilobytes on by `rep movsb`.  An AMD EPYC (Zen 3) takes ten times as long for it where
+ * (to - from) mod 4096 is from 1 to 31, and only there: `python -m hocket.bench.memory.copies`.  From a slot, which begins
+ * with a page, to a large array of NumPy's, which begins 16 bytes after one, that is each time.  There a loop over
+ * vectors copies.  Elsewhere `rep movsb` is as fast, or faster. */
 #ifndef HK_COPY_H
 #define HK_COPY_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>
 
-enum { HK_COPY_MANY = 2048 }; /* fewer bytes glibc copies by vectors itself */
+enum {
+    HK_COPY_MANY = 2048, /* fewer bytes glibc copies by vectors itself */
+    HK_COPY_PAGE = 4096,
+    HK_COPY_BEHIND = 31 /* bytes behind `from` in their pages, at most, and `to` is slow */
+};
 
 __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(char *dst, const char *src, size_t len) {
     size_t i = 0;
@@ -29,10 +35,21 @@ __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(cha
 }
 #endif
 
+/* Is this one that `rep movsb` is slow for?  The kernel copies by it, too. */
+static inline int hk_copy_is_slow(const void *dst, const void *src, size_t len) {
+#ifdef __x86_64__
+    const uintptr_t behind = ((uintptr_t)dst - (uintptr_t)src) & (HK_COPY_PAGE - 1);
+    return len >= HK_COPY_MANY && behind - 1 < HK_COPY_BEHIND && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
+#else
+    (void)dst, (void)src, (void)len;
+    return 0;
+#endif
+}
+
 /* As memcpy. */
 static inline void hk_copy(void *dst, const void *src, size_t len) {
 #ifdef __x86_64__
-    if (len >= HK_COPY_MANY && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx")) {
+    if (hk_copy_is_slow(dst, src, len)) {
         hk_copy_vectors((char *)dst, (const char *)src, len);
         return;
     }

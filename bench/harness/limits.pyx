@@ -1,7 +1,7 @@
 """What the machine itself can do, for two processes: a cache line there and back, a socket in both directions at once.
 
 The loops are the plainest ones possible, without hocket's transports.  Only `through` drives a channel of hocket's: one
-thread has both its ends; and `fill` copies as the shm transport does.
+thread has both its ends; and `fill` and `copy` copy as hocket does.
 """
 
 from libc.stdlib cimport calloc, free, malloc
@@ -15,6 +15,9 @@ cdef extern from "system/atomics.h" nogil:
     unsigned int hk_load32(const unsigned int*)
     void hk_store32(unsigned int*, unsigned int)
     void hk_pause()
+
+cdef extern from "system/copy.h" nogil:
+    void hk_copy(void*, const void*, size_t)
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t c_send "send"(int, const void*, size_t, int)
@@ -45,6 +48,16 @@ def fill(unsigned char[::1] slot, const unsigned char[::1] src, bint past):
         fill_past(<char*>&slot[0], <const char*>&src[0], src.shape[0])
     else:
         memcpy(&slot[0], &src[0], src.shape[0])
+
+
+def copy(unsigned char[::1] dst, const unsigned char[::1] src, bint ours):
+    """Copy `src` to `dst`, as hocket does or by the C library's memcpy."""
+    if dst.shape[0] < src.shape[0]:
+        raise ValueError("there is too little room")
+    if ours:
+        hk_copy(&dst[0], &src[0], src.shape[0])
+    else:
+        memcpy(&dst[0], &src[0], src.shape[0])
 
 
 def pingpong(unsigned char[::1] shared, int rank, unsigned int first, unsigned int rounds):

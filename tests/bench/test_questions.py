@@ -14,13 +14,14 @@ RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
 @pytest.mark.parametrize(
     ("command", "heads"),
     [
-        ([sys.executable, "-m", "hocket.bench.circles", "--bytes", "4K"], ["| 128 KiB |", "| 32768 KiB |"]),
+        ([sys.executable, "-m", "hocket.bench.memory.circles", "--bytes", "4K"], ["| 128 KiB |", "| 32768 KiB |"]),
+        ([sys.executable, "-m", "hocket.bench.memory.copies", "--bytes", "16K"], ["| 0 |", "| 16 |", "| 4095 |"]),
         ([*RUN, "-m", "hocket.bench.reading", "--end", "128K"], ["| 32 KiB |", "| 128 KiB |"]),
         ([*RUN, "-m", "hocket.bench.awaited"], ["| wait |", "| await, 20 at once |", "| torch future |"]),
         ([*RUN, "-m", "hocket.bench.lanes", "--large", "4M"], ["| alone |", "| on a lane |", "| without lanes |"]),
         ([sys.executable, "-m", "hocket.bench.starts", "--jobs", "1"], ["| jobs |", "| 1 |"]),
     ],
-    ids=["circles", "reading", "awaited", "lanes", "starts"],
+    ids=["circles", "copies", "reading", "awaited", "lanes", "starts"],
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_a_question(command: list[str], heads: list[str]) -> None:

@@ -93,9 +93,11 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
             uint64_t tag, length;
             memcpy(&tag, copy + at + 8, 8), memcpy(&length, copy + at + 16, 8);
             if (flags & 2) length %= 100000;
-            hk_frame_write((char *)copy + at, tag, length);
-            if (length > size - 1 - at - HK_FRAME_BYTES) break;
-            at += HK_FRAME_BYTES + (size_t)length;
+            char header[HK_FRAME_ROOM];
+            const size_t before = hk_frame_write(header, tag, length), rest = size - 1 - at;
+            memcpy(copy + at, header, before < rest ? before : rest);
+            if (before > rest || length > rest - before) break;
+            at += before + (size_t)length;
         }
     bytes = copy, left = size - 1, calls = 0, piece = PIECES[flags >> 2 & 3];
     hk_receiver r = {0};

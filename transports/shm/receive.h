@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 
 #include "system/atomics.h"
+#include "system/copy.h"
 #include "system/wait.h"
 #include "transports/shm/ring.h"
 
@@ -55,7 +56,7 @@ static inline int hk_ring_open(hk_consumer *c) {
         return 1;
     }
     if (flags == HK_FAR || c->pid == HK_NO_MEMORY || where == 0) return hk_ring_fault(c);
-    if (c->stage == NULL && (c->stage = (char *)malloc(HK_SLOT_BYTES)) == NULL) {
+    if (c->stage == NULL && (c->stage = (char *)aligned_alloc(HK_COPY_PAGE, HK_SLOT_BYTES)) == NULL) {
         c->base.error = ENOMEM;
         return HK_FAULT;
     }
@@ -76,6 +77,17 @@ static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
     return n;
 }
 
+/* Fetch as many of them as the stage holds; 1, or HK_LOST, HK_FAULT. */
+static inline int hk_ring_stage(hk_consumer *c) {
+    c->staged = c->fetched;
+    while (c->fetched < c->packet && c->fetched < c->staged + HK_SLOT_BYTES) {
+        size_t left = c->packet - c->fetched, room = c->staged + HK_SLOT_BYTES - c->fetched;
+        long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
+        if (n < 0) return (int)n;
+    }
+    return 1;
+}
+
 static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_consumer *c = (hk_consumer *)ch;
     (void)call;
@@ -85,12 +97,8 @@ static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t 
         if (rc != 1) return rc;
     }
     if (c->remote && want && c->taken == c->fetched && c->fetched < c->packet) {
-        c->staged = c->fetched;
-        while (c->fetched < c->packet && c->fetched < c->staged + HK_SLOT_BYTES) {
-            size_t left = c->packet - c->fetched, room = c->staged + HK_SLOT_BYTES - c->fetched;
-            long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
-            if (n < 0) return (int)n;
-        }
+        int rc = hk_ring_stage(c);
+        if (rc != 1) return rc;
     }
     v->tag = c->tag;
     v->length = c->length;
@@ -124,6 +132,10 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
             c->data = NULL;
             return hk_ring_fault(c);
         }
+    }
+    if (c->remote && c->taken == c->fetched && hk_copy_is_slow(dst, (void *)(uintptr_t)(c->remote + c->fetched), len)) {
+        int rc = hk_ring_stage(c); /* twice, and still faster */
+        if (rc != 1) return rc;
     }
     if (c->remote && c->taken == c->fetched && len > 0) {
         size_t left = c->packet - c->taken;

@@ -5,14 +5,22 @@
  *   8   tag      8
  *  16   length   8  at most HK_FRAME_MAX
  *
+ * Before a long payload there are 40 bytes of zero more.  Linux copies to and from its buffers by `rep movsb`, which
+ * takes an AMD EPYC (Zen 3) three times as long where (to - from) mod 4096 is from 1 to 31 (system/copy.h).  A buffer of the
+ * kernel mostly begins with a frame, so a payload at 24 is slow from an array at 0 or 16 (NumPy's) of its page, each
+ * time.  One at 64 is not.  docs/performance.md has the times.
+ *
  * Pure functions on bytes, no I/O: this is what the fuzzer feeds. */
 #ifndef HK_FRAME_H
 #define HK_FRAME_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #define HK_FRAME_BYTES 24
+#define HK_FRAME_LONG 4096 /* bytes of a long payload, and of all longer ones */
+#define HK_FRAME_ROOM 64   /* bytes before it */
 #define HK_FRAME_MAX ((uint64_t)1 << 46)
 
 typedef struct hk_frame {
@@ -34,10 +42,19 @@ static inline uint32_t hk_frame_check(uint64_t tag, uint64_t length) {
     return (uint32_t)(h >> 32);
 }
 
-static inline void hk_frame_write(char out[HK_FRAME_BYTES], uint64_t tag, uint64_t length) {
+/* Bytes of a frame before its payload. */
+static inline size_t hk_frame_before(uint64_t length) {
+    return length < HK_FRAME_LONG ? HK_FRAME_BYTES : HK_FRAME_ROOM;
+}
+
+/* Writes hk_frame_before(length) bytes; how many. */
+static inline size_t hk_frame_write(char out[HK_FRAME_ROOM], uint64_t tag, uint64_t length) {
     const uint32_t check = hk_frame_check(tag, length);
     const uint64_t words[3] = {hk_le64((uint64_t)0x31746b68u | (uint64_t)check << 32), hk_le64(tag), hk_le64(length)};
+    const size_t before = hk_frame_before(length);
     memcpy(out, words, sizeof words);
+    memset(out + HK_FRAME_BYTES, 0, before - HK_FRAME_BYTES);
+    return before;
 }
 
 /* 0, or -1 if these 24 bytes are no header. */

@@ -24,8 +24,8 @@ enum {
 
 typedef struct hk_sender {
     hk_channel base;
-    char header[HK_FRAME_BYTES];
-    size_t header_left; /* of the open message's header */
+    char header[HK_FRAME_ROOM];
+    size_t header_bytes, header_left; /* of the open message's header */
     int open;
 } hk_sender;
 
@@ -48,12 +48,11 @@ static long hk_stream_send(hk_channel *ch, const hk_call *call, uint64_t length,
                            size_t len) {
     hk_sender *s = (hk_sender *)ch;
     if (done == 0 && !s->open) {
-        hk_frame_write(s->header, call->tag, length);
-        s->header_left = HK_FRAME_BYTES;
+        s->header_bytes = s->header_left = hk_frame_write(s->header, call->tag, length);
         s->open = 1;
     }
     if (len > HK_SEND_PIECE) len = HK_SEND_PIECE;
-    struct iovec v[2] = {{s->header + HK_FRAME_BYTES - s->header_left, s->header_left}, {(void *)src, len}};
+    struct iovec v[2] = {{s->header + s->header_bytes - s->header_left, s->header_left}, {(void *)src, len}};
     struct msghdr m = {0};
     m.msg_iov = s->header_left ? v : v + 1;
     m.msg_iovlen = (s->header_left ? 1 : 0) + (len ? 1 : 0);
@@ -88,7 +87,7 @@ static long hk_socket_read(hk_receiver *r, void *dst, size_t len) {
 /* Have at least `want` bytes in the stage, if they have come. */
 HK_ALWAYS_INLINE int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
     if (r->tail - r->head >= want) return 1;
-    if (r->stage == NULL && (r->stage = (char *)malloc(HK_STAGE)) == NULL) {
+    if (r->stage == NULL && (r->stage = (char *)aligned_alloc(HK_FRAME_ROOM, HK_STAGE)) == NULL) { /* frame.h: why */
         r->base.error = ENOMEM;
         return HK_FAULT;
     }
@@ -117,7 +116,9 @@ HK_ALWAYS_INLINE int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, siz
             ch->error = EPROTO;
             return HK_FAULT;
         }
-        r->head += HK_FRAME_BYTES;
+        const size_t before = hk_frame_before(r->length);
+        if ((e = hk_stage_fill(r, before, read)) != 1) return e; /* the header is looked at again */
+        r->head += before;
         r->left = r->length;
         r->open = 1;
     }

@@ -32,15 +32,15 @@ static inline int hk_tls_tell(hk_channel *ch, const hk_tls *t, int rc) {
 /* Taken is what was sealed: nothing of it lies in the caller's memory, but the end of the message may lie in `out`. */
 static long hk_tls_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_tls *t = ((hk_tls_sender *)ch)->tls;
-    const int before = hk_tls_flush(t, 0);
-    if (before != 1) return hk_tls_tell(ch, t, before);
+    const int flushed = hk_tls_flush(t, 0);
+    if (flushed != 1) return hk_tls_tell(ch, t, flushed);
     size_t taken = 0;
     if (len > HK_TLS_PIECE) len = HK_TLS_PIECE;
     if (done == 0) { /* the header and what follows it fill a record */
-        taken = len < HK_TLS_RECORD - HK_FRAME_BYTES ? len : HK_TLS_RECORD - HK_FRAME_BYTES;
-        hk_frame_write(t->first, call->tag, length);
-        if (taken) memcpy(t->first + HK_FRAME_BYTES, src, taken);
-        const long n = hk_tls_seal(t, t->first, HK_FRAME_BYTES + taken);
+        const size_t before = hk_frame_write(t->first, call->tag, length);
+        taken = len < HK_TLS_RECORD - before ? len : HK_TLS_RECORD - before;
+        if (taken) memcpy(t->first + before, src, taken);
+        const long n = hk_tls_seal(t, t->first, before + taken);
         if (n < 0) return hk_tls_tell(ch, t, (int)n);
     }
     if (taken < len) {

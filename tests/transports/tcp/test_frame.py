@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -13,13 +14,16 @@ import tracemalloc
 from pathlib import Path
 
 import headers
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hocket.conformance.ends import End, Side
 from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, Client, Hello, Server, prove
 from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
 from hocket.control.reactor import Reactor
+from hocket.transports.tcp.stream import SocketChannels
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "tests" / "fuzz" / "frame_fuzz.c"
@@ -50,6 +54,7 @@ BROKEN = [
     ("stream.h", "staged < r->left ? staged : (size_t)r->left", "staged"),
     ("stream.h", "r->tail, HK_STAGE - r->tail);", "r->tail, HK_STAGE);"),
     ("stream.h", "    r->left -= (uint64_t)n;\n", ""),
+    ("stream.h", "r->head += before;", "r->head += HK_FRAME_ROOM;"),
 ]
 
 
@@ -67,6 +72,21 @@ def test_the_libfuzzer_target(tmp_path: Path) -> None:
     options = ["-max_total_time=3", "-max_len=70000", f"-artifact_prefix={tmp_path}/"]
     done = run([*program, *options, str(tmp_path / "found"), str(SOURCE.parent / "corpus")])
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize(("length", "before"), [(0, 24), (4095, 24), (4096, 64), (70000, 64)])
+def test_a_long_payload_begins_where_the_kernel_copies_it_fast(length: int, before: int) -> None:
+    ours, theirs = socket.socketpair()
+    channels = SocketChannels(ours)
+    with theirs:
+        theirs.settimeout(30)
+        end = End(0, [None, Side(channels.send, channels.recv, channels)])
+        assert end.send(numpy.full(length, 7, numpy.uint8), tag=5) == "done"
+        channels.close()
+        sent = b"".join(iter(lambda: theirs.recv(1 << 16), b""))
+    tag, said = struct.unpack("<QQ", sent[8:24])
+    assert (sent[:4], tag, said) == (b"hkt1", 5, length)
+    assert sent[24:before] == bytes(before - 24) and sent[before:] == bytes([7]) * length
 
 
 # --- the handshake

@@ -1,6 +1,6 @@
 """How large should the memory be through which two processes hand over bytes?
 
-    python -m hocket.bench.circles [--bytes 64K]
+    python -m hocket.bench.memory.circles [--bytes 64K]
 
 Two processes, each bound to a core, write so many bytes into shared memory at once, and read the other's: each time
 behind those of the last time, and from the beginning again when the circle is full.  Prints the median time, by the
@@ -29,7 +29,7 @@ ROUNDS = 300
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.bench.circles", description=__doc__.split("\n")[0], allow_abbrev=False)
+    made = argparse.ArgumentParser(prog="python -m hocket.bench.memory.circles", description=__doc__.split("\n")[0])
     made.add_argument("--bytes", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
     nbytes = made.parse_args(argv).bytes
     cores = sorted(os.sched_getaffinity(0))[:2]

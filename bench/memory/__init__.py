@@ -1,0 +1,1 @@
+"""What this machine's memory does, without the rest of the library."""
