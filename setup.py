@@ -23,6 +23,7 @@ EXTENSIONS = [
     "bench.harness.limits",
     "collectives.arrays.buffers",
     "collectives.arrays.dlpack",
+    "collectives.communicator.collectives",
     "collectives.engine.drive",
     "collectives.engine.engine",
     "collectives.engine.instructions",

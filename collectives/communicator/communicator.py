@@ -27,7 +27,8 @@ Every call may raise ArgumentError (this rank's arrays or arguments are wrong) o
 result).  It may raise MismatchError, PeerLostError, TimeoutError or TransportError on all ranks; after one of these the
 communicator refuses calls.  All are `hocket.Error`.
 """
-# One long file: the public class, whose docstrings are the reference.  What the calls do is in its parts.
+# One long file: the public class, whose docstrings are the reference, with those of collectives.pyx.  What the calls do is
+# in its parts.
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ from hocket.collectives.calls.numbers import KINDS
 from hocket.collectives.calls.ops import Op
 from hocket.collectives.calls.options import Options, checked
 from hocket.collectives.communicator import objects
-from hocket.collectives.communicator.ending import NOTHING, Ending
+from hocket.collectives.communicator.collectives import Collectives
+from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import ANY, Message, Messenger, user_tag
@@ -53,13 +55,11 @@ from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.sparse import allreduce_sparse
 from hocket.collectives.communicator.stats import Stat, stats
 from hocket.collectives.engine.prepared import Prepared
-from hocket.collectives.engine.shortcut import ShortWay
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.collectives.plans.planner import Planner
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import Codec
 
 HIGHEST = 1000
 """The highest priority of a lane; the lowest is -HIGHEST."""
@@ -69,7 +69,7 @@ PARTS = frozenset({
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(ShortWay):
+class Communicator(Collectives):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -100,148 +100,6 @@ class Communicator(ShortWay):
     # (Options are given by name.  They are not keyword-only, as each such default costs a call 10 ns in CPython 3.11:
     # `python -m timeit -s "import hocket, numpy; c = hocket.init(); x = numpy.zeros(2, 'f4')" "c.allreduce(x)"`.)
 
-    def allreduce(
-        self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """Combine all ranks' x; every rank gets the result, in place or in `out`.
-
-        order="rank": combine strictly in rank order.  All ranks hold the same bits in any case.
-        Cost: at least 2n(p-1)/p bytes per rank.
-
-        >>> import hocket, numpy as np
-        >>> hocket.local_world(4).run(lambda comm: comm.allreduce(np.ones(3)).tolist())[0]
-        [4.0, 4.0, 4.0]
-        """
-        return self._call("allreduce", x, out, op, 0, None, async_op, timeout, algorithm, transport, order, codec)
-
-    def reduce(
-        self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, async_op: bool = False,
-        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any",
-    ) -> Any:  # fmt: skip
-        """Combine all ranks' x; the root gets the result (new, or in `out`), the others None.  x is untouched.
-
-        Cost: at least n(p-1)/p bytes per rank.
-        """
-        return self._call("reduce", x, out, op, root, None, async_op, timeout, algorithm, transport, order)
-
-    def reduce_scatter(
-        self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank."""
-        return self._call("reduce_scatter", x, out, op, 0, None, async_op, timeout, algorithm, transport, order, codec)
-
-    def reduce_scatterv(
-        self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
-        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any", codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
-        what = "reduce_scatter", x, out, op, 0, _given(counts)
-        return self._call(*what, async_op, timeout, algorithm, transport, order, codec)
-
-    def scan(
-        self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Rank r gets the combination of ranks 0..r, in rank order; in place or in `out`.
-
-        Cost: ceil(log2 p) steps of n bytes.
-        """
-        return self._call("scan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
-
-    def exscan(
-        self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Rank r gets the combination of ranks 0..r-1; rank 0's result is left as it was."""
-        return self._call("exscan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank")
-
-    # --- movement
-
-    def broadcast(
-        self, x: Any, root: int = 0, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """Give the root's x to all ranks, in place; with codec, what it is rounded to, to the root too.
-
-        Each rank receives n bytes.
-        """
-        return self._call("broadcast", x, None, None, root, None, async_op, timeout, algorithm, transport, "any", codec)
-
-    def allgather(
-        self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """Concatenate all ranks' rows on axis 0, in rank order.  Each rank receives n(p-1)/p bytes."""
-        return self._call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any", codec)
-
-    def allgatherv(
-        self, x: Any, counts: Sequence[int], out: Any = None, async_op: bool = False,
-        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """allgather with counts[r] rows from rank r; all ranks give the same counts."""
-        what = "allgather", x, out, None, 0, _given(counts)
-        return self._call(*what, async_op, timeout, algorithm, transport, "any", codec)
-
-    def gather(
-        self, x: Any, root: int = 0, out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Concatenate all ranks' rows on axis 0, at the root; None elsewhere.  The root receives n(p-1)/p bytes."""
-        return self._call("gather", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
-
-    def gatherv(
-        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, async_op: bool = False,
-        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """gather with counts[r] rows from rank r; all ranks give the same counts."""
-        return self._call("gather", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any")
-
-    def scatter(
-        self, x: Any = None, root: int = 0, out: Any = None, async_op: bool = False,
-        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Deal out the root's x of size * m rows: rank r gets rows r*m .. (r+1)*m.  The root sends n(p-1)/p bytes.
-
-        The other ranks say what they expect: `out` of m rows, or an x of the root's shape, which is not read.
-        """
-        return self._call("scatter", x, out, None, root, None, async_op, timeout, algorithm, transport, "any")
-
-    def scatterv(
-        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, async_op: bool = False,
-        timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """scatter with counts[r] rows for rank r; all ranks give the same counts.  x may be None with `out`."""
-        return self._call("scatter", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any")
-
-    def alltoall(
-        self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """Send rows d*m .. (d+1)*m of x (size * m rows) to rank d; the result holds the rows from each rank in order.
-
-        Cost: each rank sends and receives n(p-1)/p bytes.
-        """
-        return self._call("alltoall", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any", codec)
-
-    def alltoallv(
-        self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None,
-        async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
-        transport: str | None = None, codec: str | Codec | None = None,
-    ) -> Any:  # fmt: skip
-        """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
-        what = "alltoall", x, out, None, 0, (_given(send_counts, "send_counts"), _given(recv_counts, "recv_counts"))
-        return self._call(*what, async_op, timeout, algorithm, transport, "any", codec)
-
     def allreduce_sparse(
         self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None,
         codec: str | None = None, out: Any = None,
@@ -271,14 +129,6 @@ class Communicator(ShortWay):
         ([0, 1, 2, 7], [1.0, 1.0, 1.0, 3.0])
         """
         return allreduce_sparse(self, indices, values, n, algorithm, codec, timeout, out)
-
-    def barrier(
-        self, async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
-        transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Return when all ranks have called it: an allreduce of nothing."""
-        work = self._call("barrier", NOTHING, None, None, 0, None, async_op, timeout, algorithm, transport, "any")
-        return work.giving(None) if async_op else None
 
     def prepare(
         self, collective: str, x: Any, out: Any = None, op: Op | None = None, root: int = 0,
@@ -632,12 +482,6 @@ class Communicator(ShortWay):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        own = [name for name in [*vars(Communicator), *vars(self)] if not name.startswith("_") and name not in PARTS]
+        names = [*vars(Collectives), *vars(Communicator), *vars(self)]
+        own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]
-
-
-def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:
-    """`counts`, which a v-variant needs: without them it would be the even call."""
-    if counts is None:
-        raise ArgumentError(f"{what}=None must be row counts, one per rank; the call without v has equal ones")
-    return counts

@@ -8,14 +8,13 @@ import logging
 import time
 from typing import Any
 
-import numpy
-
 from hocket.arguments import seconds
 from hocket.collectives.calls.options import Options
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
+from hocket.collectives.engine.shortcut import NOTHING
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT
 from hocket.collectives.failures.reporting import Reporter
@@ -25,7 +24,6 @@ from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket")
 DONE, BUSY = CODES["done"], CODES["busy"]
-NOTHING = numpy.empty(0, numpy.uint8)
 SETTLE = 1.0
 """Seconds that the end of the job gives messages under way to arrive."""
 

@@ -43,3 +43,6 @@ cdef class Shortcut:
 
 cdef class ShortWay:
     cdef readonly Shortcut shortcut
+
+    cdef object call(self, str collective, object x, object out, object op, object root, object counts,
+                     object async_op, object timeout, object algorithm, object transport, object order, object codec)

@@ -1,7 +1,11 @@
 from typing import Any
 
+import numpy
+
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Plan
+
+NOTHING: numpy.ndarray
 
 def group_opened(change: int) -> None: ...
 

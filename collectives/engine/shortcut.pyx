@@ -7,6 +7,8 @@ and the general way decides.
 
 import weakref
 
+import numpy
+
 cimport numpy as np
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject, Py_TYPE
@@ -34,6 +36,8 @@ cdef enum:
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
+NOTHING = numpy.empty(0, numpy.uint8)
+"""What a barrier sums."""
 cdef object auto_codec = AUTO   # a name of C's: every call compares with it
 cdef int _groups_open = 0
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
@@ -248,6 +252,10 @@ cdef class ShortWay:
     def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
               codec=None):
         """Carry out one call: the short way if it was made before, else the general way."""
+        return self.call(collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order, codec)
+
+    cdef object call(self, str collective, object x, object out, object op, object root, object counts,
+                     object async_op, object timeout, object algorithm, object transport, object order, object codec):
         cdef bint auto = codec is not None and (codec is auto_codec or codec == auto_codec)
         if timeout is None and transport is None and (codec is None or auto):
             done = self.shortcut.take(collective, x, out, op, root, counts, algorithm, order, auto, async_op)

@@ -5,10 +5,10 @@
  *   8   tag      8
  *  16   length   8  at most HK_FRAME_MAX
  *
- * Before a long payload there are 40 bytes of zero more.  Linux copies to and from its buffers by `rep movsb`, which
- * takes an AMD EPYC (Zen 3) three times as long where (to - from) mod 4096 is from 1 to 31 (system/copy.h).  A buffer of the
- * kernel mostly begins with a frame, so a payload at 24 is slow from an array at 0 or 16 (NumPy's) of its page, each
- * time.  One at 64 is not.  docs/performance.md has the times.
+ * Before a long payload there are 40 bytes of zero more.  Linux copies into and out of its buffers by `rep movsb`, which
+ * takes an AMD EPYC (Zen 3) three times as long where (to - from) mod 4096 is from 1 to 31 (system/copy.h).  A buffer of
+ * the kernel mostly begins with a frame.  So a payload at 24 was slow each time, from and to arrays that begin 0 or 16
+ * bytes after a page, as NumPy's do.  One at 64 is not.  docs/performance.md has the times.
  *
  * Pure functions on bytes, no I/O: this is what the fuzzer feeds. */
 #ifndef HK_FRAME_H

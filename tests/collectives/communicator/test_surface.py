@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.communicator import Communicator
 
-METHODS = [name for name, each in vars(Communicator).items() if inspect.isfunction(each) and not name.startswith("_")]
+METHODS = [
+    name
+    for name, each in (vars(Collectives) | vars(Communicator)).items()
+    if inspect.isroutine(each) and not isinstance(each, staticmethod | classmethod) and not name.startswith("_")
+]
 
 
 @pytest.mark.parametrize("name", [*METHODS, "close"])
