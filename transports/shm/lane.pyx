@@ -69,12 +69,12 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
-L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 INTEL = HK_BY_REF_MIN, 1 << 20
-READS = {"GenuineIntel": (INTEL, INTEL), "": ((4 * L2, None), (1 << 20, None))}
+READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None), (1 << 20, None))}
 """By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
 moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does.  First
 where each rank has a core; then where ranks outnumber cores, so that one copy instead of two is what counts."""
+L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
 
