@@ -1,8 +1,8 @@
 /* Copies of many bytes, where the C library's are slow.
  *
  * glibc copies from some kilobytes on by `rep movsb`.  An AMD EPYC (Zen 3) takes ten times as long for it where
- * (to - from) mod 4096 is from 1 to 31, and only there: `python -m hocket.bench.memory.copies`.  From a slot, which begins
- * with a page, to a large array of NumPy's, which begins 16 bytes after one, that is each time.  There a loop over
+ * (to - from) mod 4096 is from 1 to 31, and only there: `python -m hocket.bench.memory.copies`.  From a slot, which
+ * begins with a page, to a large array of NumPy's, which begins 16 bytes after one, that is each time.  There a loop over
  * vectors copies.  Elsewhere `rep movsb` is as fast, or faster. */
 #ifndef HK_COPY_H
 #define HK_COPY_H
@@ -39,7 +39,8 @@ __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(cha
 static inline int hk_copy_is_slow(const void *dst, const void *src, size_t len) {
 #ifdef __x86_64__
     const uintptr_t behind = ((uintptr_t)dst - (uintptr_t)src) & (HK_COPY_PAGE - 1);
-    return len >= HK_COPY_MANY && behind - 1 < HK_COPY_BEHIND && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
+    if (len < HK_COPY_MANY || behind - 1 >= HK_COPY_BEHIND) return 0;
+    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
 #else
     (void)dst, (void)src, (void)len;
     return 0;

@@ -93,8 +93,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
             uint64_t tag, length;
             memcpy(&tag, copy + at + 8, 8), memcpy(&length, copy + at + 16, 8);
             if (flags & 2) length %= 100000;
-            char header[HK_FRAME_ROOM];
-            const size_t before = hk_frame_write(header, tag, length), rest = size - 1 - at;
+            char header[HK_FRAME_FAR];
+            const size_t before = hk_frame_write(header, tag, length, (void *)(uintptr_t)tag), rest = size - 1 - at;
             memcpy(copy + at, header, before < rest ? before : rest);
             if (before > rest || length > rest - before) break;
             at += before + (size_t)length;

@@ -14,7 +14,7 @@ import sys
 import time
 
 PLACE = 0xFFFFFFFF, bytes(16), 1
-HELLO = struct.pack("!6sHIII16sH16s64s32s", b"hocket", 2, 0, 1, *PLACE, b"rendezvous", b"x", bytes(32))
+HELLO = struct.pack("!6sHIII16sH16s64s32s", b"hocket", 3, 0, 1, *PLACE, b"rendezvous", b"x", bytes(32))
 NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT
 
 

@@ -3,12 +3,13 @@
  *   0   magic    4  "hkt1"
  *   4   check    4  of the other 20 bytes, so that a stream that lost its place is noticed at once
  *   8   tag      8
- *  16   length   8  at most HK_FRAME_MAX
+ *  16   length   8  at most HK_FRAME_MAX; and HK_FRAME_FURTHER
  *
- * Before a long payload there are 40 bytes of zero more.  Linux copies into and out of its buffers by `rep movsb`, which
- * takes an AMD EPYC (Zen 3) three times as long where (to - from) mod 4096 is from 1 to 31 (system/copy.h).  A buffer of
- * the kernel mostly begins with a frame.  So a payload at 24 was slow each time, from and to arrays that begin 0 or 16
- * bytes after a page, as NumPy's do.  One at 64 is not.  docs/performance.md has the times.
+ * Before a long payload there are zeros, until 64 bytes of the frame are full, or 96 (HK_FRAME_FURTHER).  Linux copies
+ * into and out of its buffers by `rep movsb`, which takes an AMD EPYC (Zen 3) three times as long where
+ * (to - from) mod 4096 is from 1 to 31 (system/copy.h).  A buffer of the kernel mostly begins with a frame, or with the
+ * last bytes of one.  So a payload at 24 was slow each time, from and to arrays that begin 0 or 16 bytes after a page,
+ * as NumPy's do.  docs/performance.md has the times.
  *
  * Pure functions on bytes, no I/O: this is what the fuzzer feeds. */
 #ifndef HK_FRAME_H
@@ -20,7 +21,9 @@
 
 #define HK_FRAME_BYTES 24
 #define HK_FRAME_LONG 4096 /* bytes of a long payload, and of all longer ones */
-#define HK_FRAME_ROOM 64   /* bytes before it */
+#define HK_FRAME_NEAR 64   /* bytes before it, */
+#define HK_FRAME_FAR 96    /* ... if it is HK_FRAME_FURTHER */
+#define HK_FRAME_FURTHER ((uint64_t)1 << 63)
 #define HK_FRAME_MAX ((uint64_t)1 << 46)
 
 typedef struct hk_frame {
@@ -42,30 +45,35 @@ static inline uint32_t hk_frame_check(uint64_t tag, uint64_t length) {
     return (uint32_t)(h >> 32);
 }
 
-/* Bytes of a frame before its payload. */
-static inline size_t hk_frame_before(uint64_t length) {
-    return length < HK_FRAME_LONG ? HK_FRAME_BYTES : HK_FRAME_ROOM;
+/* Would a long payload from `src` be slow 64 bytes after a page?  Or at 128, where a second one is? */
+static inline int hk_frame_further(const void *src) {
+    const uintptr_t place = (uintptr_t)src & 4095;
+    return place < 2 * HK_FRAME_NEAR && place % HK_FRAME_NEAR > 32;
 }
 
-/* Writes hk_frame_before(length) bytes; how many. */
-static inline size_t hk_frame_write(char out[HK_FRAME_ROOM], uint64_t tag, uint64_t length) {
-    const uint32_t check = hk_frame_check(tag, length);
-    const uint64_t words[3] = {hk_le64((uint64_t)0x31746b68u | (uint64_t)check << 32), hk_le64(tag), hk_le64(length)};
-    const size_t before = hk_frame_before(length);
+/* Writes the bytes before the payload, which lies at `src`; how many. */
+static inline size_t hk_frame_write(char out[HK_FRAME_FAR], uint64_t tag, uint64_t length, const void *src) {
+    const int further = length >= HK_FRAME_LONG && hk_frame_further(src);
+    const uint64_t said = length | (further ? HK_FRAME_FURTHER : 0);
+    const uint32_t check = hk_frame_check(tag, said);
+    const uint64_t words[3] = {hk_le64((uint64_t)0x31746b68u | (uint64_t)check << 32), hk_le64(tag), hk_le64(said)};
+    const size_t before = length < HK_FRAME_LONG ? HK_FRAME_BYTES : further ? HK_FRAME_FAR : HK_FRAME_NEAR;
     memcpy(out, words, sizeof words);
     memset(out + HK_FRAME_BYTES, 0, before - HK_FRAME_BYTES);
     return before;
 }
 
-/* 0, or -1 if these 24 bytes are no header. */
-static inline int hk_frame_read(const char in[HK_FRAME_BYTES], uint64_t *tag, uint64_t *length) {
+/* Bytes before the payload, or 0 if these 24 are no header. */
+static inline size_t hk_frame_read(const char in[HK_FRAME_BYTES], uint64_t *tag, uint64_t *length) {
     uint64_t words[3];
     memcpy(words, in, sizeof words);
-    const uint64_t head = hk_le64(words[0]), t = hk_le64(words[1]), n = hk_le64(words[2]);
-    if ((uint32_t)head != 0x31746b68u || (uint32_t)(head >> 32) != hk_frame_check(t, n) || n > HK_FRAME_MAX) return -1;
+    const uint64_t head = hk_le64(words[0]), t = hk_le64(words[1]), said = hk_le64(words[2]);
+    const uint64_t n = said & ~HK_FRAME_FURTHER;
+    if ((uint32_t)head != 0x31746b68u || (uint32_t)(head >> 32) != hk_frame_check(t, said)) return 0;
+    if (n > HK_FRAME_MAX) return 0;
     *tag = t;
     *length = n;
-    return 0;
+    return n < HK_FRAME_LONG ? HK_FRAME_BYTES : said & HK_FRAME_FURTHER ? HK_FRAME_FAR : HK_FRAME_NEAR;
 }
 
 #endif

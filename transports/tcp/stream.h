@@ -24,7 +24,7 @@ enum {
 
 typedef struct hk_sender {
     hk_channel base;
-    char header[HK_FRAME_ROOM];
+    char header[HK_FRAME_FAR];
     size_t header_bytes, header_left; /* of the open message's header */
     int open;
 } hk_sender;
@@ -48,7 +48,7 @@ static long hk_stream_send(hk_channel *ch, const hk_call *call, uint64_t length,
                            size_t len) {
     hk_sender *s = (hk_sender *)ch;
     if (done == 0 && !s->open) {
-        s->header_bytes = s->header_left = hk_frame_write(s->header, call->tag, length);
+        s->header_bytes = s->header_left = hk_frame_write(s->header, call->tag, length, src);
         s->open = 1;
     }
     if (len > HK_SEND_PIECE) len = HK_SEND_PIECE;
@@ -87,7 +87,7 @@ static long hk_socket_read(hk_receiver *r, void *dst, size_t len) {
 /* Have at least `want` bytes in the stage, if they have come. */
 HK_ALWAYS_INLINE int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
     if (r->tail - r->head >= want) return 1;
-    if (r->stage == NULL && (r->stage = (char *)aligned_alloc(HK_FRAME_ROOM, HK_STAGE)) == NULL) { /* frame.h: why */
+    if (r->stage == NULL && (r->stage = (char *)aligned_alloc(HK_FRAME_NEAR, HK_STAGE)) == NULL) { /* frame.h: why */
         r->base.error = ENOMEM;
         return HK_FAULT;
     }
@@ -112,11 +112,11 @@ HK_ALWAYS_INLINE int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, siz
     if (!r->open) {
         int e = hk_stage_fill(r, HK_FRAME_BYTES, read);
         if (e != 1) return e;
-        if (hk_frame_read(r->stage + r->head, &r->tag, &r->length) != 0) {
+        const size_t before = hk_frame_read(r->stage + r->head, &r->tag, &r->length);
+        if (before == 0) {
             ch->error = EPROTO;
             return HK_FAULT;
         }
-        const size_t before = hk_frame_before(r->length);
         if ((e = hk_stage_fill(r, before, read)) != 1) return e; /* the header is looked at again */
         r->head += before;
         r->left = r->length;

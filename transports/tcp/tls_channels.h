@@ -37,7 +37,7 @@ static long hk_tls_send(hk_channel *ch, const hk_call *call, uint64_t length, ui
     size_t taken = 0;
     if (len > HK_TLS_PIECE) len = HK_TLS_PIECE;
     if (done == 0) { /* the header and what follows it fill a record */
-        const size_t before = hk_frame_write(t->first, call->tag, length);
+        const size_t before = hk_frame_write(t->first, call->tag, length, src);
         taken = len < HK_TLS_RECORD - before ? len : HK_TLS_RECORD - before;
         if (taken) memcpy(t->first + before, src, taken);
         const long n = hk_tls_seal(t, t->first, before + taken);
