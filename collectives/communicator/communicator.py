@@ -27,8 +27,8 @@ Every call may raise ArgumentError (this rank's arrays or arguments are wrong) o
 result).  It may raise MismatchError, PeerLostError, TimeoutError or TransportError on all ranks; after one of these the
 communicator refuses calls.  All are `hocket.Error`.
 """
-# One long file: the public class, whose docstrings are the reference, with those of collectives.pyx.  What the calls do is
-# in its parts.
+# One long file: the public class, whose docstrings are the reference, with those of collectives.pyx.  What the calls do
+# is in its parts.
 
 from __future__ import annotations
 
