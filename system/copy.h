@@ -1,9 +1,9 @@
 /* Copies of many bytes, where the C library's are slow.
  *
  * glibc copies from some kilobytes on by `rep movsb`.  An AMD EPYC (Zen 3) takes ten times as long for it where
- * (to - from) mod 4096 is from 1 to 31, and only there: `python -m hocket.bench.memory.copies`.  From a slot, which
- * begins with a page, to a large array of NumPy's, which begins 16 bytes after one, that is each time.  There a loop over
- * vectors copies.  Elsewhere `rep movsb` is as fast, or faster. */
+ * (to - from) mod 4096 is from 1 to 31: `python -m hocket.bench.memory.copies`.  From a slot, which begins with a page, to
+ * a large array of NumPy's, which begins 16 bytes after one, that is each time.  There a loop over vectors copies.
+ * Elsewhere `rep movsb` was as fast, or faster.  A Zen 4 copies as fast either way, so all of AMD's are treated alike. */
 #ifndef HK_COPY_H
 #define HK_COPY_H
 
@@ -12,6 +12,7 @@
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>
+#endif
 
 enum {
     HK_COPY_MANY = 2048, /* fewer bytes glibc copies by vectors itself */
@@ -19,6 +20,23 @@ enum {
     HK_COPY_BEHIND = 31 /* bytes behind `from` in their pages, at most, and `to` is slow */
 };
 
+/* Are these many bytes, and is `dst` a little behind `src` in their pages? */
+static inline int hk_copy_is_behind(const void *dst, const void *src, size_t len) {
+    const uintptr_t behind = ((uintptr_t)dst - (uintptr_t)src) & (HK_COPY_PAGE - 1);
+    return len >= HK_COPY_MANY && behind - 1 < HK_COPY_BEHIND;
+}
+
+/* Is this a copy that `rep movsb` is slow for?  The kernel copies by it, too. */
+static inline int hk_copy_is_slow(const void *dst, const void *src, size_t len) {
+#ifdef __x86_64__
+    return hk_copy_is_behind(dst, src, len) && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
+#else
+    (void)dst, (void)src, (void)len;
+    return 0;
+#endif
+}
+
+#ifdef __x86_64__
 __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(char *dst, const char *src, size_t len) {
     size_t i = 0;
     for (; i + 128 <= len; i += 128) {
@@ -34,18 +52,6 @@ __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(cha
     memcpy(dst + i, src + i, len - i);
 }
 #endif
-
-/* Is this one that `rep movsb` is slow for?  The kernel copies by it, too. */
-static inline int hk_copy_is_slow(const void *dst, const void *src, size_t len) {
-#ifdef __x86_64__
-    const uintptr_t behind = ((uintptr_t)dst - (uintptr_t)src) & (HK_COPY_PAGE - 1);
-    if (len < HK_COPY_MANY || behind - 1 >= HK_COPY_BEHIND) return 0;
-    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
-#else
-    (void)dst, (void)src, (void)len;
-    return 0;
-#endif
-}
 
 /* As memcpy. */
 static inline void hk_copy(void *dst, const void *src, size_t len) {

@@ -23,7 +23,7 @@ from hocket.collectives.tuning.cases import parse_size
 
 PAGE = 4096
 BEHIND = (0, 1, 8, 16, 31, 32, 48, 64, 256, 2048, 4064, 4095)
-TURNS = 60
+TURNS, MOST = 60, 64 << 10
 
 Act = Callable[[], object]
 
@@ -32,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = argparse.ArgumentParser(prog="python -m hocket.bench.memory.copies", description=__doc__.split("\n")[0])
     made.add_argument("--bytes", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
     nbytes = made.parse_args(argv).bytes
+    if not 0 < nbytes <= MOST:
+        made.error(f"--bytes {nbytes}: 1 to {MOST}, which the kernel keeps until they are received")
     print(f"| (to - from) mod {PAGE} | memcpy, GB/s | hocket | into a socket | out of one |")
     print("|---|---|---|---|---|", flush=True)
     with (
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         socket.create_connection(listener.getsockname()) as sender,
         listener.accept()[0] as receiver,
     ):
+        for end in (sender, receiver):
+            end.settimeout(10)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for behind in BEHIND:
             page, ahead, to = (_room(nbytes, place) for place in (0, -behind, behind))

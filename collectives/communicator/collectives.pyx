@@ -1,7 +1,8 @@
 # cython: annotation_typing=False
 """The collectives of a communicator.  Its page (communicator.py) says what they have in common.
 
-They are here, as a method of Python's would take a tenth of a microsecond longer, which is a fifth of a short call.
+They are Cython's, as methods of Python's take 0.05 to 0.1 us longer, a tenth to a fifth of a short call.  Their types are
+for the reader and `help`; C shall not take them for its own (annotation_typing).
 """
 
 from collections.abc import Sequence

@@ -96,9 +96,7 @@ class Communicator(Collectives):
         self._lanes: dict[str, Communicator] = {}
         world.admit(self)
 
-    # --- reductions
-    # (Options are given by name.  They are not keyword-only, as each such default costs a call 10 ns in CPython 3.11:
-    # `python -m timeit -s "import hocket, numpy; c = hocket.init(); x = numpy.zeros(2, 'f4')" "c.allreduce(x)"`.)
+    # --- collectives with work of their own; collectives.pyx has the others
 
     def allreduce_sparse(
         self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None,

@@ -25,12 +25,25 @@ static int right(const char *name, copies *copy, size_t len, size_t to, size_t f
     return same;
 }
 
+/* Behind by 1 to 31 bytes of a page, in either direction, and only if they are many. */
+static int decides(void) {
+    const char *const page = (const char *)0x7000000;
+    int bad = 0;
+    for (long apart = -4097; apart <= 8193; apart++) {
+        const long behind = ((apart % 4096) + 4096) % 4096;
+        const int wanted = behind >= 1 && behind <= 31;
+        bad += hk_copy_is_behind(page + apart, page, 2048) != wanted || hk_copy_is_behind(page + apart, page, 2047);
+    }
+    if (bad) printf("hk_copy_is_behind: %d distances are wrong\n", bad);
+    return bad;
+}
+
 int main(void) {
     copies *vectors = NULL;
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx")) vectors = hk_copy_vectors;
 #endif
-    int bad = 0;
+    int bad = decides();
     for (size_t len = 0; len <= LONGEST; len++) {
         const size_t to = len % OFFSETS, from = len / OFFSETS % OFFSETS;
         bad += !right("hk_copy", by_hk_copy, len, to, from);

@@ -139,7 +139,7 @@ typedef struct hk_consumer {
     const char *data; /* its payload; NULL: none open */
     uint64_t tag, length;
     uint64_t remote;  /* where the payload of a far packet lies in the producer's memory, 0: not far */
-    char *stage;      /* HK_SLOT_BYTES, where far payload is fetched to that is not received into place */
+    char *stage;      /* HK_SLOT_BYTES from a page's begin on, for far payload that is not read into place at once */
     uint32_t fetched; /* bytes of the packet that were fetched; the last of them lie in the stage */
     uint32_t staged;  /* ... and where in the packet the stage begins */
 } hk_consumer;

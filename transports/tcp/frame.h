@@ -1,15 +1,16 @@
-/* The frame of a byte stream (TCP): a header of 24 bytes, little endian, then `length` bytes of payload.
+/* The frame of a byte stream (TCP): a header of 24 bytes, little endian, zeros before a long payload, then `length`
+ * bytes of payload.
  *
  *   0   magic    4  "hkt1"
  *   4   check    4  of the other 20 bytes, so that a stream that lost its place is noticed at once
  *   8   tag      8
  *  16   length   8  at most HK_FRAME_MAX; and HK_FRAME_FURTHER
  *
- * Before a long payload there are zeros, until 64 bytes of the frame are full, or 96 (HK_FRAME_FURTHER).  Linux copies
- * into and out of its buffers by `rep movsb`, which takes an AMD EPYC (Zen 3) three times as long where
- * (to - from) mod 4096 is from 1 to 31 (system/copy.h).  A buffer of the kernel mostly begins with a frame, or with the
- * last bytes of one.  So a payload at 24 was slow each time, from and to arrays that begin 0 or 16 bytes after a page,
- * as NumPy's do.  docs/performance.md has the times.
+ * A long payload begins 64 bytes after the header's begin, or 96 (HK_FRAME_FURTHER).  Linux copies into and out of its
+ * buffers by `rep movsb`, which takes an AMD EPYC (Zen 3) three to six times as long where (to - from) mod 4096 is from 1
+ * to 31 (system/copy.h).  A buffer of the kernel mostly begins with a frame, or with the last bytes of one.  So a payload
+ * at 24 was slow to send from each array that begins 0 or 16 bytes after a page, as NumPy's do.  The receiver's stage
+ * begins with a page, as frames mostly do there.  docs/performance.md has the times.
  *
  * Pure functions on bytes, no I/O: this is what the fuzzer feeds. */
 #ifndef HK_FRAME_H
@@ -20,9 +21,9 @@
 #include <string.h>
 
 #define HK_FRAME_BYTES 24
-#define HK_FRAME_LONG 4096 /* bytes of a long payload, and of all longer ones */
-#define HK_FRAME_NEAR 64   /* bytes before it, */
-#define HK_FRAME_FAR 96    /* ... if it is HK_FRAME_FURTHER */
+#define HK_FRAME_LONG 4096 /* a payload of so many bytes is long, */
+#define HK_FRAME_NEAR 64   /* ... and begins here, */
+#define HK_FRAME_FAR 96    /* ... or here */
 #define HK_FRAME_FURTHER ((uint64_t)1 << 63)
 #define HK_FRAME_MAX ((uint64_t)1 << 46)
 
@@ -45,7 +46,7 @@ static inline uint32_t hk_frame_check(uint64_t tag, uint64_t length) {
     return (uint32_t)(h >> 32);
 }
 
-/* Would a long payload from `src` be slow 64 bytes after a page?  Or at 128, where a second one is? */
+/* Would a long payload from `src` be slow at 64 bytes of a page?  Or at 128: its frame may begin at 64, behind another. */
 static inline int hk_frame_further(const void *src) {
     const uintptr_t place = (uintptr_t)src & 4095;
     return place < 2 * HK_FRAME_NEAR && place % HK_FRAME_NEAR > 32;
@@ -71,6 +72,7 @@ static inline size_t hk_frame_read(const char in[HK_FRAME_BYTES], uint64_t *tag,
     const uint64_t n = said & ~HK_FRAME_FURTHER;
     if ((uint32_t)head != 0x31746b68u || (uint32_t)(head >> 32) != hk_frame_check(t, said)) return 0;
     if (n > HK_FRAME_MAX) return 0;
+    if (n != said && n < HK_FRAME_LONG) return 0;
     *tag = t;
     *length = n;
     return n < HK_FRAME_LONG ? HK_FRAME_BYTES : said & HK_FRAME_FURTHER ? HK_FRAME_FAR : HK_FRAME_NEAR;

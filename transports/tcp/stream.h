@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include "system/atomics.h"
+#include "system/copy.h"
 #include "transports/channel.h"
 #include "transports/tcp/frame.h"
 
@@ -87,7 +88,7 @@ static long hk_socket_read(hk_receiver *r, void *dst, size_t len) {
 /* Have at least `want` bytes in the stage, if they have come. */
 HK_ALWAYS_INLINE int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read) {
     if (r->tail - r->head >= want) return 1;
-    if (r->stage == NULL && (r->stage = (char *)aligned_alloc(HK_FRAME_NEAR, HK_STAGE)) == NULL) { /* frame.h: why */
+    if (r->stage == NULL && (r->stage = (char *)aligned_alloc(HK_COPY_PAGE, HK_STAGE)) == NULL) { /* frame.h: why */
         r->base.error = ENOMEM;
         return HK_FAULT;
     }
@@ -155,7 +156,7 @@ HK_ALWAYS_INLINE long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, siz
     long n;
     if (staged) {
         n = (long)(staged < len ? staged : len);
-        memcpy(dst, r->stage + r->head, (size_t)n);
+        hk_copy(dst, r->stage + r->head, (size_t)n);
         r->head += (size_t)n;
     } else {
         n = read(r, dst, len);

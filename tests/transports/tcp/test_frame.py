@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import harness
 import headers
 import numpy
 import pytest
@@ -93,6 +94,31 @@ def test_a_long_payload_begins_where_the_kernel_copies_it_fast(length: int, plac
     tag, said = struct.unpack("<QQ", sent[8:24])
     assert (sent[:4], tag, said) == (b"hkt1", 5, length | (before == 96) << 63)
     assert sent[24:before] == bytes(before - 24) and sent[before:] == bytes([7]) * length
+
+
+EVERYWHERE = """
+    import numpy as np
+    import hocket
+    comm = hocket.init(transport="tcp")
+    for length in (0, 4095, 4096, 70000, 300001):
+        for place in (0, 16, 48, 112):
+            room = np.zeros(length + 8192, np.uint8)
+            at = (place - room.ctypes.data) % 4096
+            x = room[at : at + length]
+            if comm.rank == 0:
+                x[:] = np.arange(length) % 251
+                comm.send(x, 1)
+            else:
+                comm.recv(x, 0)
+                assert np.array_equal(x, np.arange(length) % 251), (length, place)
+    print("right")
+    comm.close()
+"""
+
+
+@pytest.mark.parametrize("encrypt", ["0", "1"])
+def test_payloads_of_each_place_arrive(encrypt: str) -> None:
+    assert harness.run(2, EVERYWHERE, HOCKET_ENCRYPT=encrypt) == ["right\n"] * 2
 
 
 # --- the handshake
