@@ -47,7 +47,7 @@ def fill(unsigned char[::1] slot, const unsigned char[::1] src, bint past):
     if past:
         fill_past(<char*>&slot[0], <const char*>&src[0], src.shape[0])
     else:
-        memcpy(&slot[0], &src[0], src.shape[0])
+        hk_copy(&slot[0], &src[0], src.shape[0])
 
 
 def copy(unsigned char[::1] dst, const unsigned char[::1] src, bint ours):

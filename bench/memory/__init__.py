@@ -1,1 +1,1 @@
-"""What this machine's memory does, without the rest of the library."""
+"""What this machine's memory does to copies, without a transport."""

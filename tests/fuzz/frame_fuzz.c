@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
             uint64_t tag, length;
             memcpy(&tag, copy + at + 8, 8), memcpy(&length, copy + at + 16, 8);
             if (flags & 2) length %= 100000;
-            char header[HK_FRAME_FAR];
+            char header[HK_FRAME_PADDED_MORE];
             const size_t before = hk_frame_write(header, tag, length, (void *)(uintptr_t)tag), rest = size - 1 - at;
             memcpy(copy + at, header, before < rest ? before : rest);
             if (before > rest || length > rest - before) break;

@@ -25,7 +25,7 @@ enum {
 
 typedef struct hk_sender {
     hk_channel base;
-    char header[HK_FRAME_FAR];
+    char header[HK_FRAME_PADDED_MORE];
     size_t header_bytes, header_left; /* of the open message's header */
     int open;
 } hk_sender;

@@ -55,7 +55,7 @@ BROKEN = [
     ("stream.h", "staged < r->left ? staged : (size_t)r->left", "staged"),
     ("stream.h", "r->tail, HK_STAGE - r->tail);", "r->tail, HK_STAGE);"),
     ("stream.h", "    r->left -= (uint64_t)n;\n", ""),
-    ("stream.h", "r->head += before;", "r->head += HK_FRAME_FAR;"),
+    ("stream.h", "r->head += before;", "r->head += HK_FRAME_PADDED_MORE;"),
 ]
 
 
