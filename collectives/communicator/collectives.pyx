@@ -1,11 +1,9 @@
 # cython: annotation_typing=False
 """The collectives of a communicator.  Its page (communicator.py) says what they have in common.
 
-They are Cython's, as methods of Python's take longer.  A barrier of one rank took 0.19 us, and takes 0.10 (AMD EPYC, Zen 3:
-`python -m timeit -s "import hocket; c = hocket.init()" "c.barrier()"`).
-
-Their types are
-for the reader and `help`; C shall not take them for its own (annotation_typing).
+They are Cython's, as methods of Python's take longer.  A barrier of one rank took 0.19 us, and takes 0.10 (AMD EPYC,
+Zen 3: `python -m timeit -s "import hocket; c = hocket.init()" "c.barrier()"`).  Their types are for the reader and
+`help`; C shall not take them for its own (annotation_typing).
 """
 
 from collections.abc import Sequence
