@@ -11,7 +11,7 @@ from hocket.algorithms.language.registry import algorithm
 from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
 
 
-@algorithm("reduce", "chain", pipeline=True)
+@algorithm("reduce", "chain", pipeline=True, repeats=False)
 def reduce(rank: int, size: int, root: int) -> Schedule:
     """From the rank left of the root, all the way down to it, adding.  p-1 steps of n bytes, one send each."""
     place = (rank - root) % size  # 0 is the root, the last one begins

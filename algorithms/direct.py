@@ -24,7 +24,7 @@ def one_shot(rank: int, size: int) -> Schedule:
     yield (*(Send(peer, 0) for peer in others), *(Recv(peer, 0, reduce=True) for peer in others))
 
 
-@algorithm("reduce_scatter", "direct", order="rank", period=cyclic)
+@algorithm("reduce_scatter", "direct", order="rank", period=cyclic, repeats=False)
 def reduce_scatter(rank: int, size: int) -> Schedule:
     """Every block goes straight to its owner, which reduces all p.  1 step, n(p-1)/p bytes."""
     others = _others(rank, size)
@@ -37,13 +37,13 @@ def allgather(rank: int, size: int) -> Schedule:
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True, period=cyclic)
+@algorithm("allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True, period=cyclic, repeats=False)
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2 steps, 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))
 
 
-@algorithm("reduce", "direct", order="rank")
+@algorithm("reduce", "direct", order="rank", repeats=False)
 def reduce(rank: int, size: int, root: int) -> Schedule:
     """Everybody sends to the root, which reduces all p.  1 step; the root takes n(p-1) bytes."""
     if rank == root:

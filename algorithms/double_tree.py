@@ -69,7 +69,7 @@ def _up(rank: int, size: int) -> Schedule:
         yield tuple(ops)
 
 
-@algorithm("allreduce", chunks=lambda size: 2, order="rank", pipeline=True)
+@algorithm("allreduce", chunks=lambda size: 2, order="rank", pipeline=True, repeats=False)
 def double_binary_tree(rank: int, size: int) -> Schedule:
     """Half the vector up and down each tree.  About 2 log2 p steps of n/2 bytes, at most 3n bytes sent a rank."""
     return then(_up(rank, size), mirror(_up(rank, size)))

@@ -113,6 +113,7 @@ def hierarchical(
         f" {between.collective} ({between.name}) between, {spread.collective} ({spread.name}) inside.",
         period=lambda size: _period(hosts, between),
         far=far if len(hosts) > 1 else None,
+        repeats=any(s.repeats for s in (gathered, between, spread) if CONTRACTS[s.collective].reduces),
     )
 
 

@@ -47,7 +47,7 @@ def _depth_first(offset: int, distance: int) -> Iterator[tuple[int, int]]:
         yield from _depth_first(offset, distance // 2)
 
 
-@algorithm("reduce_scatter", "pat", period=cyclic)
+@algorithm("reduce_scatter", "pat", period=cyclic, repeats=False)
 def reduce_scatter(rank: int, size: int, most: int = MOST) -> Schedule:
     """Sums climb all trees at once, nearest hop first.
 

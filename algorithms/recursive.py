@@ -50,7 +50,7 @@ def _rounds(rank: int, size: int) -> Iterator[_Round | None]:
             lo = mid
 
 
-@algorithm("reduce_scatter", "recursive_halving")
+@algorithm("reduce_scatter", "recursive_halving", repeats=False)
 def reduce_scatter(rank: int, size: int) -> Schedule:
     """Hand the other half's blocks over, keep mine, halve again.  ceil(log2 p) steps, about n(p-1)/p bytes."""
     for cut in _rounds(rank, size):
@@ -66,7 +66,7 @@ def allgather(rank: int, size: int) -> Schedule:
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "halving_doubling", chunks=lambda size: size)
+@algorithm("allreduce", "halving_doubling", chunks=lambda size: size, repeats=False)
 def allreduce(rank: int, size: int) -> Schedule:
     """Rabenseifner: halving reduce-scatter, doubling allgather.  2 ceil(log2 p) steps, about 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))

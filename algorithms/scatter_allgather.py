@@ -11,7 +11,7 @@ from hocket.algorithms.language.registry import algorithm
 from hocket.algorithms.language.schedule import Schedule
 
 
-@algorithm("reduce", chunks=lambda size: size)
+@algorithm("reduce", chunks=lambda size: size, repeats=False)
 def reduce_scatter_gather(rank: int, size: int, root: int) -> Schedule:
     """Recursive-halving reduce-scatter, binomial gather.  2 ceil(log2 p) steps, about 2n(p-1)/p bytes."""
     return then(recursive.reduce_scatter(rank, size), tree.gather(rank, size, root))

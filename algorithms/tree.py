@@ -48,7 +48,7 @@ def _up(rank: int, size: int, root: int, chunks: Callable[[range], Chunks], redu
             yield ()
 
 
-@algorithm("reduce", "binomial", order="rank")
+@algorithm("reduce", "binomial", order="rank", repeats=False)
 def reduce(rank: int, size: int, root: int) -> Schedule:
     """Sums of 1, 2, 4... ranks climb to the root.  ceil(log2 p) steps of n bytes."""
     return _up(rank, size, root, lambda interval: 0, reduce=True)
@@ -72,7 +72,7 @@ def scatter(rank: int, size: int, root: int) -> Schedule:
     return mirror(gather(rank, size, root))
 
 
-@algorithm("allreduce", "tree", order="rank")
+@algorithm("allreduce", "tree", order="rank", repeats=False)
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce to rank 0, broadcast from it.  2 ceil(log2 p) steps of n bytes."""
     return then(reduce(rank, size, 0), broadcast(rank, size, 0))

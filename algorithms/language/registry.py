@@ -58,6 +58,9 @@ class Algorithm:
     far: Callable[[int], int] | None = None
     """size -> the first step that goes between hosts, if those before stay within and those behind add up nothing: a
     codec is worth its while from there on."""
+    repeats: bool = True
+    """May several ranks make the same sum?  False, where no two do, saves a codec that rounds at random from walking all
+    ranks (proof/rounding.py)."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
 
@@ -86,6 +89,7 @@ def algorithm(
     pipeline: bool = False,
     requires: Callable[[int], str | None] = any_size,
     period: Callable[[int], int] = lopsided,
+    repeats: bool = True,
 ) -> Callable[[Steps], Steps]:
     """Register the decorated `(rank, size)` or `(rank, size, root)` function; its docstring becomes `doc`.
 
@@ -109,6 +113,7 @@ def algorithm(
             requires,
             inspect.getdoc(steps) or "",
             period,
+            repeats=repeats,
         )
         register(entry)
         return steps

@@ -51,6 +51,11 @@ Step: TypeAlias = tuple[Op, ...]
 Schedule: TypeAlias = Iterator[Step]
 
 
+def touched(op: Op) -> Sequence[int]:
+    """The chunk ids that an op reads or writes."""
+    return (op.source, op.target) if isinstance(op, Copy) else ids(op.chunks)
+
+
 def ids(chunks: Chunks) -> Sequence[int]:
     """The chunk ids of an op, whichever way they were written."""
     return (chunks,) if isinstance(chunks, int) else chunks

@@ -7,7 +7,9 @@ What is proven, for one size and root:
    step ends only when all its peers have posted theirs (no buffering at all);
 4. nothing that was never written is sent;
 5. every wanted chunk holds each wanted contribution exactly once, in rank order if that was promised;
-6. ranks that want the same result combine it the same way, so that all hold the same bits.
+6. ranks that want the same result combine it the same way, so that all hold the same bits;
+7. they do so by a codec that rounds at random, too: each encoded value is made by one rank, or by all from the same
+   numbers (rounding.py).
 
 The proof covers the schedule, not the engine that runs it.
 """
@@ -20,7 +22,8 @@ from collections.abc import Iterable, Sequence
 from hocket.algorithms.language.compose import pipelined
 from hocket.algorithms.language.contract import CONTRACTS, Contract, block_count
 from hocket.algorithms.language.registry import Algorithm, Order
-from hocket.algorithms.language.schedule import Chunks, Copy, Recv, Send, Step, ids
+from hocket.algorithms.language.schedule import Chunks, Copy, Recv, Send, Step, ids, touched
+from hocket.algorithms.proof.rounding import Rounding, repeats
 from hocket.algorithms.proof.walk import Pair, Programs, Value, start, walk
 from hocket.errors import ArgumentError, ScheduleError
 
@@ -35,6 +38,7 @@ def verify(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) ->
     if reason := algorithm.requires(size):
         raise ArgumentError(f"{algorithm.collective} {algorithm.name} does not run with {size} ranks: {reason}")
     span = algorithm.chunks(size) + algorithm.scratch
+    whole = segments == 1  # each segment is encoded by the steps of its own clock
     verify_steps(
         CONTRACTS[algorithm.collective],
         [list(pipelined(algorithm.steps(rank, size, root), segments, span)) for rank in range(size)],
@@ -44,6 +48,8 @@ def verify(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) ->
         segments=segments,
         order=algorithm.order,
         name=algorithm.name,
+        repeated=repeats(algorithm) or not whole,
+        far=algorithm.far(size) if algorithm.far is not None and whole else 0,
     )
 
 
@@ -57,8 +63,13 @@ def verify_steps(
     segments: int = 1,
     order: Order = "any",
     name: str = "schedule",
+    repeated: bool = True,
+    far: int = 0,
 ) -> None:
-    """Prove the schedules of all ranks, given by rank; the first fault found is raised as ScheduleError."""
+    """Prove the schedules of all ranks, given by rank; the first fault found is raised as ScheduleError.
+
+    `repeated`: several ranks may make the same sum.  `far`: the step from which on a codec encodes (Algorithm.far).
+    """
     programs = [list(schedule) for schedule in schedules]
     size, span = len(programs), chunks + scratch
     try:
@@ -67,7 +78,7 @@ def verify_steps(
         _check_ops(programs, span * segments)
         _check_messages(programs)
         held = start(contract, size, root, chunks, span, segments)
-        for _ in walk(programs, held):
+        for _ in walk(programs, held, Rounding(programs, repeated, far)):
             pass
         _check_results(contract, held, root, [(k * span, c) for k in range(segments) for c in range(chunks)], order)
     except ScheduleError as fault:
@@ -90,18 +101,17 @@ def _check_step(step: Step, rank: int, size: int, total: int) -> None:
     reduced: set[int] = set()
     for op in step:
         if isinstance(op, Copy):
-            touched: Sequence[int] = (op.source, op.target)
             written: Sequence[int] = (op.target,)
         else:
             if not 0 <= op.peer < size or op.peer == rank:
                 raise ScheduleError(f"{op} names no other rank of 0..{size - 1}")
-            touched = ids(op.chunks)
-            written = touched if isinstance(op, Recv) else ()
-        if not touched:
+            written = ids(op.chunks) if isinstance(op, Recv) else ()
+        named = touched(op)
+        if not named:
             raise ScheduleError(f"{op} carries nothing")
-        if len(set(touched)) < len(touched):
+        if len(set(named)) < len(named):
             raise ScheduleError(f"{op} names a chunk twice")
-        if min(touched) < 0 or max(touched) >= total:
+        if min(named) < 0 or max(named) >= total:
             raise ScheduleError(f"{op} names a chunk outside 0..{total - 1}")
         if isinstance(op, Recv) and op.reduce:
             reduced.update(written)
@@ -196,7 +206,7 @@ def _check_results(
     contract: Contract, held: list[dict[int, Value]], root: int, places: list[tuple[int, int]], order: Order
 ) -> None:
     size = len(held)
-    first: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}
+    first: dict[tuple[int, tuple[int, ...]], tuple[int, Value]] = {}
     for rank in range(size):
         for base, c in places:
             wanted = contract.wants(rank, size, root, c)
@@ -212,9 +222,14 @@ def _check_results(
                 raise ScheduleError(f"{where} holds {value.ranks}; wanted is each of {wanted} once")
             if order == "rank" and value.ranks != wanted:
                 raise ScheduleError(f"{where} is combined in the order {value.ranks}, but rank order is promised")
-            other, made = first.setdefault((base + c, wanted), (rank, value.made))
-            if made != value.made:
+            other, same = first.setdefault((base + c, wanted), (rank, value))
+            if same.made != value.made:
                 raise ScheduleError(f"{where} is combined otherwise than on rank {other}: their last bits may differ")
+            if same.coded != value.coded:
+                raise ScheduleError(
+                    f"{where} is encoded otherwise than on rank {other}: a codec that rounds at random would give them "
+                    "different bits; say repeats=True if several ranks make the same sum"
+                )
 
 
 def _show(chunks: Chunks) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hocket.algorithms.language.contract import Contract
 from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids
@@ -14,12 +14,24 @@ Programs = Sequence[Sequence[Step]]
 Pair = tuple[int, int]
 
 
+class Encodings(Protocol):
+    """Follows what a codec makes of the values (rounding.py)."""
+
+    def begin(self, t: int, held: list[dict[int, Value]]) -> None:
+        """Step t comes next."""
+
+    def rounded(self, total: Value, terms: Sequence[Value], rank: int, t: int) -> Value:
+        """The sum of these terms as `rank` encodes it in step t."""
+
+
 class Value(NamedTuple):
     """What a chunk holds: whose contributions to which chunk, in the order combined, and by which sums."""
 
     chunk: int
     ranks: tuple[int, ...]
     made: int
+    coded: int = 0
+    """Equal where a codec that rounds at random gives equal bits (rounding.py)."""
 
 
 def start(
@@ -33,17 +45,24 @@ def start(
     ]
 
 
-def walk(programs: Programs, held: list[dict[int, Value]]) -> Iterator[int]:
-    """Run all ranks in place, one step at each `next`.  The clock must be aligned and messages must match."""
+def walk(programs: Programs, held: list[dict[int, Value]], encodings: Encodings | None = None) -> Iterator[int]:
+    """Run all ranks in place, one step at each `next`.  The clock must be aligned and messages must match.
+
+    `encodings`: which sums a codec gives the same bits, where that is asked.
+    """
     sums: dict[tuple[int, ...], int] = {}
     for t in range(len(programs[0]) if programs else 0):
+        if encodings is not None:
+            encodings.begin(t, held)
         wires: dict[Pair, list[list[Value]]] = defaultdict(list)
         copied = [_leave(steps[t], rank, held[rank], wires, t) for rank, steps in enumerate(programs)]
         for rank, steps in enumerate(programs):
             written, terms = _arrive(steps[t], rank, wires)
             for chunk, arrived in terms.items():
                 own = [(rank, held[rank][chunk])] if chunk in held[rank] else []
-                written[chunk] = _combined([*own, *arrived], sums, len(programs), rank, t)
+                values = [value for _, value in sorted([*own, *arrived], key=lambda term: term[0])]
+                total = _combined(values, sums, len(programs), rank, t)
+                written[chunk] = total if encodings is None else encodings.rounded(total, values, rank, t)
             held[rank].update({**copied[rank], **written})
         yield t
 
@@ -84,8 +103,8 @@ def _read(held: dict[int, Value], chunk: int, rank: int, t: int) -> Value:
     return held[chunk]
 
 
-def _combined(terms: list[tuple[int, Value]], sums: dict[tuple[int, ...], int], size: int, rank: int, t: int) -> Value:
-    values = [value for _, value in sorted(terms, key=lambda term: term[0])]
+def _combined(values: list[Value], sums: dict[tuple[int, ...], int], size: int, rank: int, t: int) -> Value:
+    """The sum of the terms, given in rank order."""
     if len({value.chunk for value in values}) > 1:
         raise ScheduleError(f"rank {rank} step {t}: values of different chunks are added: {values}")
     if len(values) == 1:

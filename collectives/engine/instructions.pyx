@@ -162,7 +162,7 @@ cdef inline int fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int
     cdef size_t first = (<size_t>s.segment * x.segment + s.at) // x.itemsize * x.codec.block
     cdef size_t floats = min(n // x.itemsize * x.codec.block, x.held[s.piece] - first)
     cdef void* out = piece_at(r, x, &x.dst[s.piece], s)
-    cdef hk_dice rolls = dice(e, r, x, s.piece, first)
+    cdef hk_dice rolls = dice(r, x, s.piece, first)
     if r.device != NULL:
         return device_failed(e, r) if r.device.reduce(r.device, r, x, out, ways, k, floats, rolls) < 0 else 0
     x.codec.fold(x.codec, out, ways, k, floats, rolls)
@@ -259,7 +259,7 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if x.codec != NULL:
             skip_floats = skip * x.codec.block
             n = min(n * x.codec.block, x.held[i] - skip_floats)
-            rolls = dice(e, r, x, i, skip_floats)
+            rolls = dice(r, x, i, skip_floats)
         if r.device != NULL:
             if r.device.apply(r.device, r, x, to, source, n, rolls) < 0:
                 return device_failed(e, r)

@@ -212,10 +212,10 @@ cdef inline void step_on(Instr* x, Piece* pieces, State* s, size_t moved) noexce
         s.at = 0
 
 
-cdef inline hk_dice dice(Core* e, Run* r, Instr* x, int piece, size_t first) noexcept nogil:
-    """The random numbers by which this rank rounds float `first` of a piece, and on: others in each call, the same each
-    time that the program runs."""
+cdef inline hk_dice dice(Run* r, Instr* x, int piece, size_t first) noexcept nogil:
+    """The random numbers by which float `first` of a piece, and on, is rounded: others in each call, the same each time
+    that the program runs, and the same on all ranks that make the same sum."""
     cdef uint64_t key = 0
-    if x.codec.stochastic:
-        key = hk_stir(hk_stir(x.codec.seed, r.call.tag), <uint64_t>e.rank << 32 | <uint64_t>(x - r.instrs) << 16 | piece)
+    if x.dice != NULL:
+        key = hk_stir(hk_stir(x.codec.seed, r.call.tag), x.dice[piece])
     return hk_dice(key, <uint32_t>first)

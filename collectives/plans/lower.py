@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
-from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids
+from hocket.algorithms.language.schedule import Copy, Recv, Schedule, Send, Step, ids, touched
+from hocket.algorithms.proof.rounding import Numbers
 from hocket.collectives.plans.instr import ALIGN, OUT, SCRATCH, Apply, ChunkLayout, Instr, Lowered, Piece, Place
 from hocket.errors import ScheduleError
 
@@ -33,6 +34,7 @@ def lower(
     algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
     *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
     before: Apply | None = None, in_place: bool = False, after: Apply | None = None, far: int | None = None,
+    numbers: Numbers | None = None,
 ) -> Lowered:  # fmt: skip
     """Instructions for this rank.
 
@@ -40,10 +42,10 @@ def lower(
     become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
     `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
-    the same bits.  `far`: the step from which on they are encoded; None: all are.
+    the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: by which random numbers.
     """
     encoded = after is not None and after.made is not None
-    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None)
+    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None, numbers)
     if before is not None and after is not None and far is not None:
         return lowering.run_far(before, after, far)
     return lowering.run(before, in_place, after)
@@ -52,11 +54,13 @@ def lower(
 class _Lowering:
     def __init__(
         self, algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
-        eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool,
+        eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool, numbers: Numbers | None,
     ) -> None:  # fmt: skip
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, eager, multicasts
         self.join = join and layout.held is None  # the last block of a chunk may be short
-        self.encoded = encoded
+        self.encoded, self.numbers = encoded, numbers
+        self.done = 0
+        """Steps of the schedule."""
         self.lengths, self.held = layout.lengths, layout.held
         """Of the chunks, as they are in the step that is being lowered."""
         self.schedule: Schedule = algorithm.steps(rank, size, root)
@@ -94,7 +98,7 @@ class _Lowering:
         near = [[instr._replace(encoded=False) for instr in self._step(step)] for step in steps[:far]]
         self._lie(encoded=True)
         home, self.home = self.home, [None] * len(self.home)
-        moved = {c for step in steps[far:] for op in step for c in _chunks(op)}
+        moved = {c for step in steps[far:] for op in step for c in touched(op)}
         held = [c for c in sorted(moved) if self.place[c] is not None]
         coded = [[self._apply(held, encode, self._fresh)] if held else []]
         coded += [self._step(step) for step in steps[far:]]
@@ -121,13 +125,21 @@ class _Lowering:
                 self.place[c] = to(c)
         dst = self._pieces(chunks, self.place)
         src, dst = _same_cuts(src, dst)
-        return Instr("apply", src=src, dst=dst, applied=what, held=self._held(chunks))
+        dice = None if what.taken is None else self._dice(chunks)
+        return Instr("apply", src=src, dst=dst, applied=what, held=self._held(chunks), dice=dice)
 
     def _held(self, chunks: Sequence[int]) -> list[int] | None:
         """Elements here of the pieces of these chunks, where several are encoded as one."""
         return None if self.held is None else [self.held[c] for c in chunks if self.lengths[c]] or [0]
 
+    def _dice(self, chunks: Sequence[int]) -> list[int] | None:
+        """By which random numbers what these chunks hold now is encoded."""
+        if self.numbers is None or self.held is None:
+            return None
+        return [self.numbers(self.done, c) for c in chunks if self.lengths[c]] or [0]
+
     def _step(self, step: Step) -> list[Instr]:
+        self.done += 1
         sent = {c for op in step if isinstance(op, Send) for c in ids(op.chunks)}
         before = list(self.place)
         instrs = [self._copy_op(op, sent) for op in step if isinstance(op, Copy)]
@@ -228,7 +240,7 @@ class _Lowering:
             src, dst = _same_cuts(src, dst)
         if kind == "recv":
             return Instr(kind, sorted(peers), own, after, dst=dst)
-        return Instr(kind, sorted(peers), own, after, src, dst, held=self._held(chunks))
+        return Instr(kind, sorted(peers), own, after, src, dst, held=self._held(chunks), dice=self._dice(chunks))
 
     def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""
@@ -237,10 +249,6 @@ class _Lowering:
         for c in chunks:
             self.place[c] = self._fresh(c) if c in clash and not small else self._home(c)
         return bool(clash) and small
-
-
-def _chunks(op: Op) -> Sequence[int]:
-    return (op.source, op.target) if isinstance(op, Copy) else ids(op.chunks)
 
 
 def _same_cuts(a: list[Piece], b: list[Piece]) -> tuple[list[Piece], list[Piece]]:

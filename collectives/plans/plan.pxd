@@ -39,6 +39,7 @@ cdef struct Instr:
     const hk_codec* codec           # what its elements on the wire are, if they are of no dtype; or NULL
     bint encodes, decodes           # APPLY: its dst is encoded, not its src; the other way round ...
     size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
+    uint64_t* dice                  # ... by which random numbers each is encoded; NULL: the codec rounds to the nearest
 
 cdef struct Step:
     int first, count
@@ -73,7 +74,8 @@ cdef class Plan:
     cdef hk_codec codec             # ... the same, as these have it
     cdef int* peer_pool
     cdef size_t* held_pool
+    cdef uint64_t* dice_pool
     cdef Piece* piece_pool
 
-    cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held)
+    cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled)
     cdef Piece* _pieces(self, list source, int* pieces)

@@ -42,14 +42,15 @@ cdef class Plan:
     def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
                   uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
                   library=None, bint meets=False, str site="", size_t nbytes=0, codec=None):
-        cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0
+        cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0, rolled = 0
         cdef size_t total = 0, segments = 1
         for step in steps:
-            for kind, to, own, after, src, dst, applied, floats, encoded in step:
+            for kind, to, own, after, src, dst, applied, floats, dice, encoded in step:
                 n += 1
                 each = self._plain(segment, codec, itemsize, encoded)
                 self.mixed |= not encoded
                 held += len(floats or ())
+                rolled += len(dice or ())
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
                 for _, _, length in (src or dst or ()):
@@ -74,13 +75,14 @@ cdef class Plan:
         self.peer_pool = <int*>calloc(max(1, peers), sizeof(int))
         self.piece_pool = <Piece*>calloc(max(1, pieces), sizeof(Piece))
         self.held_pool = <size_t*>calloc(max(1, held), sizeof(size_t))
-        if not (self.steps and self.instrs and self.peer_pool and self.piece_pool and self.held_pool):
+        self.dice_pool = <uint64_t*>calloc(max(1, rolled), sizeof(uint64_t))
+        if not (self.steps and self.instrs and self.peer_pool and self.piece_pool and self.held_pool and self.dice_pool):
             raise MemoryError
-        peers = pieces = held = 0
+        peers = pieces = held = rolled = 0
         for s, step in enumerate(steps):
             self.steps[s] = Step(i, len(step))
             for instr in step:
-                self._fill(i, instr, codec, &peers, &pieces, &held)
+                self._fill(i, instr, codec, &peers, &pieces, &held, &rolled)
                 i += 1
 
     def words(self, tag):
@@ -101,9 +103,9 @@ cdef class Plan:
         """`nbytes` of the codec's elements; or, of an instruction that is not encoded, those of as many floats."""
         return nbytes if codec is None or encoded else nbytes // itemsize * codec.block * sizeof(float)
 
-    cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held):
+    cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, applied, floats, encoded = instr
+        kind, to, own, after, src, dst, applied, floats, dice, encoded = instr
         x.kind, x.own, x.after_sends = KINDS[kind], own, after
         x.segment, x.itemsize = self._plain(self.segment, codec, self.itemsize, encoded), self.itemsize
         if codec is not None:
@@ -122,6 +124,11 @@ cdef class Plan:
         for n in floats or ():
             self.held_pool[held[0]] = n
             held[0] += 1
+        if dice:
+            x.dice = self.dice_pool + rolled[0]
+        for number in dice or ():
+            self.dice_pool[rolled[0]] = number
+            rolled[0] += 1
         x.npeers = len(to)
         x.peers = self.peer_pool + peers[0]
         for p in to:
@@ -145,4 +152,5 @@ cdef class Plan:
         free(self.instrs)
         free(self.peer_pool)
         free(self.held_pool)
+        free(self.dice_pool)
         free(self.piece_pool)

@@ -13,6 +13,7 @@ from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
+from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
@@ -77,7 +78,7 @@ class Planner:
             algorithm, self.rank, self.size, call.root, layout,
             eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
             before=_applied(how.before, taken=given), in_place=call.in_place and given is None,
-            after=_applied(how.after, made=given), far=far,
+            after=_applied(how.after, made=given), far=far, numbers=_numbers(algorithm, call, self.rank, self.size),
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
@@ -230,6 +231,12 @@ def _applied(factor: float | None, taken: DType | None = None, made: DType | Non
 def _far(algorithm: Algorithm, call: Call, size: int) -> int | None:
     """The step from which on elements are encoded; None: all are."""
     return algorithm.far(size) if isinstance(call.wire, Codec) and algorithm.far is not None else None
+
+
+def _numbers(algorithm: Algorithm, call: Call, rank: int, size: int) -> Numbers | None:
+    """By which random numbers this rank encodes, if its codec rounds at random."""
+    at_random = isinstance(call.wire, Codec) and call.wire.stochastic
+    return numbers(algorithm, rank, size, call.root) if at_random else None
 
 
 def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:

@@ -187,6 +187,16 @@ def rounded_at_random(comm: Communicator) -> None:
         assert 0.8 < np.abs(z).mean() * np.sqrt(np.pi / 2) < 1.25, codec
 
 
+def rounded_alike(comm: Communicator) -> None:
+    """By every algorithm all ranks hold the same bits, also where several of them make the same sum."""
+    ways = [None, *names("allreduce")]
+    ways += [hierarchical("allreduce", groups, outer="recursive_doubling") for groups in GROUPS.get(comm.size, ())]
+    for codec, way, n in itertools.product(RANDOM, ways, LENGTHS[1:]):
+        came = comm.allreduce(vector(comm.rank, n), codec=codec, algorithm=way)
+        every = comm.allgather(came.view(np.uint32)).reshape(comm.size, -1)
+        assert (every == every[0]).all(), f"the ranks hold different bits: {codec}, {way}, {n}"
+
+
 def chosen(comm: Communicator) -> None:
     """codec="auto" is float32 or what is faster; all ranks take the same, and say why."""
     x = np.ones(3 << 18, np.float32)
@@ -273,7 +283,7 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, moved, parametrised, only_between_hosts, rounded_at_random, chosen, ragged, asynchronous, special,
+    sums, moved, parametrised, only_between_hosts, rounded_at_random, rounded_alike, chosen, ragged, asynchronous, special,
     bytes_are_fewer, read_only, wrong,
 )  # fmt: skip
 
