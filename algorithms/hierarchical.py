@@ -114,6 +114,7 @@ def hierarchical(
         period=lambda size: _period(hosts, between),
         far=far if len(hosts) > 1 else None,
         repeats=any(s.repeats for s in (gathered, between, spread) if CONTRACTS[s.collective].reduces),
+        parts=(gathered, between, spread),
     )
 
 

@@ -3,9 +3,9 @@
 Each function returns a codec, which is told by its parameters: equal ones go together, on all ranks.  An element on the
 wire is what one block of floats becomes; `block` is a multiple of 64, at most 1024.
 
-`rounding`: "nearest", or "stochastic", where x is the mean of what may come.  Then each element that a rank brings, and each
-sum, is rounded by another random number in each call, counted from `seed`.  All ranks hold the same bits, and the same
-program gives the same bits each time.
+`rounding`: "nearest", or "stochastic", where x is the mean of what may come.  Then each element that a rank brings, and
+each sum, is rounded by another random number in each call, counted from `seed`.  All ranks hold the same bits, and the
+same program gives the same bits each time.
 """
 
 from __future__ import annotations

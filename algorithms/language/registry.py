@@ -6,6 +6,7 @@ package; `hocket.algorithms.proof.verify` then proves it for any size.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,10 +60,18 @@ class Algorithm:
     """size -> the first step that goes between hosts, if those before stay within and those behind add up nothing: a
     codec is worth its while from there on."""
     repeats: bool = True
-    """May several ranks make the same sum?  False, where no two do, saves a codec that rounds at random from walking all
+    """May several ranks make the same sum?  False, where no two do, saves a codec that rounds at random a walk over all
     ranks (proof/rounding.py)."""
+    parts: tuple[Algorithm, ...] = ()
+    """The algorithms that it is made of."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
+
+    @property
+    def foreign(self) -> bool:
+        """Is it, or a part of it, not one of hocket's own, which hocket's tests prove?"""
+        own = self.steps.__module__.startswith("hocket.algorithms.")
+        return not own or any(part.foreign for part in self.parts)
 
 
 _known: dict[tuple[str, str], Algorithm] = {}
@@ -137,6 +146,7 @@ def names(collective: str) -> tuple[str, ...]:
 
 
 def _ignore_root(steps: Callable[..., Schedule]) -> Callable[[int, int, int], Schedule]:
+    @functools.wraps(steps)
     def unrooted(rank: int, size: int, root: int = 0) -> Schedule:
         return steps(rank, size)
 

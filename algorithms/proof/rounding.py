@@ -1,7 +1,7 @@
 """By which random numbers a codec rounds: those of the value that is encoded.
 
-Some codecs round at random.  A rank encodes what it brings, and each sum that it makes on the way.  Where several ranks make
-the same sum (one_shot, recursive doubling), all must round it by the same numbers, or they end with different bits.
+Some codecs round at random.  A rank encodes what it brings, and each sum that it makes on the way.  Where several
+ranks make the same sum (one_shot, recursive doubling), all round it by the same numbers, or they end with different bits.
 Different values have different numbers, so that their errors are independent and average out.
 
 `numbers` is what a plan rounds by.  `Rounding` follows it through a proof: verify.py shows that all ranks end with the
@@ -46,7 +46,7 @@ class Rounding:
         self.known: dict[tuple[int, ...], int] = {}
 
     def begin(self, t: int, held: list[dict[int, Value]]) -> None:
-        """Before the step `far` every rank encodes what it holds; if near steps came first, what takes part from then on."""
+        """Before the step `far` every rank encodes what it holds; after near steps, only what moves from then on."""
         if t == self.far:
             for rank, chunks in enumerate(held):
                 for place, value in chunks.items():

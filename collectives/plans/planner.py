@@ -13,6 +13,7 @@ from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
+from hocket.algorithms.proof.first_use import prove
 from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
@@ -56,6 +57,8 @@ class Planner:
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
+        if algorithm.foreign:
+            prove(algorithm, self.size, call.root)
         if call.codec and algorithm.library:
             raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:

@@ -283,8 +283,8 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, moved, parametrised, only_between_hosts, rounded_at_random, rounded_alike, chosen, ragged, asynchronous, special,
-    bytes_are_fewer, read_only, wrong,
+    sums, moved, parametrised, only_between_hosts, rounded_at_random, rounded_alike, chosen, ragged,
+    asynchronous, special, bytes_are_fewer, read_only, wrong,
 )  # fmt: skip
 
 

@@ -1,0 +1,86 @@
+"""An algorithm of the user's own is proven for the communicator's size before it moves a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.algorithms import Algorithm, Recv, Send, Step, get, hierarchical
+from hocket.algorithms.proof.first_use import prove
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import Error, ScheduleError
+
+
+def silent(rank: int, size: int, root: int) -> Iterator[Step]:
+    yield ()
+
+
+def waiting(rank: int, size: int, root: int) -> Iterator[Step]:
+    """Each receives before it sends."""
+    yield (Recv((rank - 1) % size, 0, reduce=True),)
+    yield (Send((rank + 1) % size, 0),)
+
+
+def raising(rank: int, size: int, root: int) -> Iterator[Step]:
+    yield (Send((1, 0)[rank], 0), Recv((1, 0)[rank], 0, reduce=True))
+
+
+def exchanging(rank: int, size: int, root: int) -> Iterator[Step]:
+    """Right for two ranks."""
+    yield (Send(1 - rank, 0), Recv(1 - rank, 0, reduce=True))
+
+
+def made(steps: object, **more: object) -> Algorithm:
+    return Algorithm("allreduce", steps.__name__, steps, lambda size: 1, **more)  # type: ignore[arg-type,attr-defined]
+
+
+WRONG = {
+    silent: r"allreduce silent, 3 ranks: at the end rank 0 chunk 0 holds \(0,\); wanted is each of \(0, 1, 2\) once",
+    waiting: "allreduce waiting, 3 ranks: deadlock without buffering: rank 0 waits in step 0",
+    raising: "allreduce raising, 3 ranks: its steps raise IndexError: tuple index out of range",
+    exchanging: "allreduce exchanging, 3 ranks: rank 2 step 0: .* names no other rank of 0..2",
+}
+
+
+def test_a_wrong_one_is_refused_and_all_goes_on() -> None:
+    def program(comm: Communicator) -> None:
+        x = np.ones(5, np.float32)
+        for steps, why in WRONG.items():
+            for call in (comm.allreduce, lambda x, **how: comm.allreduce(x, async_op=True, **how)):
+                with pytest.raises(ScheduleError, match=why):
+                    call(x, algorithm=made(steps))
+        assert (x == 1).all() and (comm.allreduce(x) == 3).all()
+
+    hocket.local_world(3).run(program)
+
+
+def test_a_right_one_runs_and_is_proven_once() -> None:
+    algorithm = made(exchanging)
+
+    def program(comm: Communicator) -> None:
+        for n in (5, 7, 5):
+            assert (comm.allreduce(np.ones(n, np.float32), algorithm=algorithm) == 2).all()
+
+    prove.cache_clear()
+    hocket.local_world(2).run(program)
+    assert prove.cache_info().currsize == 1
+
+
+def test_what_is_made_of_a_foreign_one_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hocket.algorithms.language.registry._known", {("allreduce", "silent"): made(silent)} | {
+        (kind, name): get(kind, name) for kind, name in (("reduce", "direct"), ("broadcast", "direct"))
+    })  # fmt: skip
+    groups = ((0, 1), (2, 3))
+    with pytest.raises(ScheduleError, match="allreduce hierarchical, 4 ranks: at the end"):
+        hocket.local_world(4).run(
+            lambda comm: comm.allreduce(np.ones(5), algorithm=hierarchical("allreduce", groups, outer="silent"))
+        )
+
+
+@pytest.mark.parametrize("name", ["ring", "direct"])
+def test_hockets_own_are_not_walked(name: str) -> None:
+    assert not get("allreduce", name).foreign and issubclass(ScheduleError, Error)
+    assert not hierarchical("allreduce", ((0, 1), (2, 3)), outer=name).foreign
