@@ -1,8 +1,8 @@
 """By which random numbers a codec rounds: those of the value that is encoded.
 
 Some codecs round at random.  A rank encodes what it brings, and each sum that it makes on the way.  Where several
-ranks make the same sum (one_shot, recursive doubling), all round it by the same numbers, or they end with different bits.
-Different values have different numbers, so that their errors are independent and average out.
+ranks make the same sum (one_shot, recursive doubling), all round it by the same numbers; else they would end with
+different bits.  Different values have different numbers, so that their errors are independent and average out.
 
 `numbers` is what a plan rounds by.  `Rounding` follows it through a proof: verify.py shows that all ranks end with the
 same bits.
