@@ -51,6 +51,7 @@ from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import ANY, Message, Messenger, user_tag
+from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.sparse import allreduce_sparse
 from hocket.collectives.communicator.stats import Stat, stats
@@ -69,7 +70,7 @@ PARTS = frozenset({
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(Collectives):
+class Communicator(PointToPoint):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -92,11 +93,12 @@ class Communicator(Collectives):
         self.messenger = Messenger(self.membership, self.reporter, planner, self.runner)
         self.ending = Ending(self.membership, self.reporter, planner)
         self._set_shortcut(self.runner.shortcut)
+        self._set_messages(self.messenger.short)
         self._serial = 0
         self._lanes: dict[str, Communicator] = {}
         world.admit(self)
 
-    # --- collectives with work of their own; collectives.pyx has the others
+    # --- collectives with work of their own; collectives.pyx and point_to_point.pyx have the other calls
 
     def allreduce_sparse(
         self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None,
@@ -159,40 +161,6 @@ class Communicator(Collectives):
         return Prepared(self, collective, x, out, op, whole(root, "root"), algorithm, order)
 
     # --- between two ranks
-
-    def send(
-        self, x: Any, dest: int, tag: int = 0, async_op: bool = False, timeout: float | None = None,
-        transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Send x to `dest`.  Returns when x may be changed, perhaps before `dest` has received it.
-
-        A rank may send to itself: what it sends is copied, and kept until it receives it.
-        """
-        options = checked(Options(async_op, timeout, None, transport))
-        to = self.membership.checked(dest, "dest")
-        return self.messenger.exchange(x, to, None, None, user_tag(whole(tag, "tag")), options)
-
-    def recv(
-        self, out: Any, source: int | None, tag: int = 0, async_op: bool = False, timeout: float | None = None,
-        transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
-
-        source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was, and `probe`
-        says so before.
-        """
-        options = checked(Options(async_op, timeout, None, transport))
-        place = ANY if source is None else self.membership.checked(source, "source")
-        return self.messenger.exchange(None, None, out, place, user_tag(whole(tag, "tag")), options)
-
-    def sendrecv(
-        self, x: Any, dest: int, out: Any, source: int, tag: int = 0, async_op: bool = False,
-        timeout: float | None = None, transport: str | None = None,
-    ) -> Any:  # fmt: skip
-        """Send x to `dest` while receiving `out` from `source`.  It cannot deadlock, even in a ring."""
-        options = checked(Options(async_op, timeout, None, transport))
-        ends = self.membership.checked(dest, "dest"), out, self.membership.checked(source, "source")
-        return self.messenger.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
 
     def probe(self, source: int | None = None, tag: int = 0, timeout: float | None = None) -> Message | None:
         """What the next message with `tag` from `source` (None: any rank) is, once it is there; `recv` then takes it.
@@ -365,6 +333,7 @@ class Communicator(Collectives):
         """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
         self.membership.timeout = arguments.seconds(seconds, "seconds")
         self.shortcut.set_timeout(self.membership.timeout)
+        self.messenger.short.set_timeout(self.membership.timeout)
 
     @property
     def groups(self) -> Groups:
@@ -480,6 +449,6 @@ class Communicator(Collectives):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        names = [*vars(Collectives), *vars(Communicator), *vars(self)]
+        names = [*vars(Collectives), *vars(PointToPoint), *vars(Communicator), *vars(self)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]

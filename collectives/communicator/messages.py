@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy
 
+from hocket.arguments import whole
 from hocket.collectives.arrays.buffers import Buffer, describe
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
-from hocket.collectives.calls.options import Options
+from hocket.collectives.calls.options import PLAIN, Options, checked
 from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import InHost, Queue
+from hocket.collectives.engine.short_messages import ShortMessages
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.plans.plan import Plan
@@ -61,6 +63,32 @@ class Messenger:
     def __init__(self, members: Members, reporter: Reporter, planner: Planner, runner: Runner) -> None:
         self.members, self.reporter, self.planner, self.runner = members, reporter, planner, runner
         self.rank, self.size = members.rank, members.size
+        self.short = ShortMessages(members.queues["messages", None].engine, members.timeout, reporter)
+
+    def send(
+        self, x: Any, dest: int, tag: int, async_op: bool, timeout: float | None, transport: str | None
+    ) -> Any:  # fmt: skip
+        """`send` of the communicator, whatever the arguments are."""
+        options = checked(Options(async_op, timeout, None, transport))
+        to = self.members.checked(dest, "dest")
+        return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), options)
+
+    def recv(
+        self, out: Any, source: int | None, tag: int, async_op: bool, timeout: float | None, transport: str | None
+    ) -> Any:  # fmt: skip
+        """`recv`, likewise."""
+        options = checked(Options(async_op, timeout, None, transport))
+        place = ANY if source is None else self.members.checked(source, "source")
+        return self.exchange(None, None, out, place, user_tag(whole(tag, "tag")), options)
+
+    def sendrecv(
+        self, x: Any, dest: int, out: Any, source: int, tag: int, async_op: bool, timeout: float | None,
+        transport: str | None,
+    ) -> Any:  # fmt: skip
+        """`sendrecv`, likewise."""
+        options = checked(Options(async_op, timeout, None, transport))
+        ends = self.members.checked(dest, "dest"), out, self.members.checked(source, "source")
+        return self.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
 
     def exchange(
         self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, options: Options
@@ -102,6 +130,8 @@ class Messenger:
             self.reporter.fail(engine, code, engine.culprit, timeout)
         if dst is not None:
             dst.restore()
+        if options == PLAIN:
+            self.short.remember(x, dest, out, source, plan, _label(model, 0))
         return out
 
     def share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:

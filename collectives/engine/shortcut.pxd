@@ -12,6 +12,20 @@ cdef object MISS            # what `take` returns for a call that wants the gene
 cdef enum: MAX_DIMS = 8
 
 
+cdef struct Seen:               # one argument, as far as a table asks
+    char* data
+    size_t count, nbytes
+    int ndim
+    const int64_t* dims
+    uintptr_t dtype             # NumPy: the descriptor's address; others: what DLPack says of it, odd
+    bint writable
+
+
+cdef bint see(object x, Seen* s) except -1
+cdef bint learn(object x) except -1
+cdef bint groups_open() noexcept
+
+
 cdef class Entry:               # what the general way resolved for one kind of call
     cdef Plan plan
     cdef str collective

@@ -44,19 +44,15 @@ cdef PyObject* _tensor_type = NULL              # the type whose tensors are loo
 cdef const DLPackExchangeAPI* _tensors = NULL
 
 
+cdef bint groups_open() noexcept:
+    """Is a `group()` open in some thread?"""
+    return _groups_open != 0
+
+
 def group_opened(int change):
     """A `group()` begins (+1) or ends (-1) in some thread: every call must take the general way meanwhile."""
     global _groups_open
     _groups_open += change
-
-
-cdef struct Seen:                       # one argument, as far as the table asks
-    char* data
-    size_t count, nbytes
-    int ndim
-    const int64_t* dims
-    uintptr_t dtype                     # NumPy: the descriptor's address; others: what DLPack says of it, odd
-    bint writable
 
 
 cdef bint see(object x, Seen* s) except -1:

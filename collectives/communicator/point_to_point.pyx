@@ -1,0 +1,56 @@
+# cython: annotation_typing=False
+"""Messages between two ranks, matched by tag.  Methods of Cython's for the same reason as in collectives.pyx."""
+
+from typing import Any
+
+from hocket.collectives.communicator.collectives cimport Collectives
+from hocket.collectives.engine.short_messages cimport ShortMessages
+from hocket.collectives.engine.shortcut cimport MISS
+
+
+cdef class PointToPoint(Collectives):
+    """What two ranks call."""
+
+    cdef ShortMessages messages
+
+    def _set_messages(self, ShortMessages messages):
+        self.messages = messages
+
+    def send(
+        self, x: Any, dest: int, tag: int = 0, async_op: bool = False, timeout: float | None = None,
+        transport: str | None = None,
+    ) -> Any:
+        """Send x to `dest`.  Returns when x may be changed, perhaps before `dest` has received it.
+
+        A rank may send to itself: what it sends is copied, and kept until it receives it.
+        """
+        if dest is not None and async_op is False and timeout is None and transport is None:
+            if self.messages.take(x, dest, None, None, tag) is not MISS:
+                return None
+        return self.messenger.send(x, dest, tag, async_op, timeout, transport)
+
+    def recv(
+        self, out: Any, source: int | None, tag: int = 0, async_op: bool = False, timeout: float | None = None,
+        transport: str | None = None,
+    ) -> Any:
+        """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
+
+        source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was, and `probe`
+        says so before.
+        """
+        if source is not None and async_op is False and timeout is None and transport is None:
+            done = self.messages.take(None, None, out, source, tag)
+            if done is not MISS:
+                return done
+        return self.messenger.recv(out, source, tag, async_op, timeout, transport)
+
+    def sendrecv(
+        self, x: Any, dest: int, out: Any, source: int, tag: int = 0, async_op: bool = False,
+        timeout: float | None = None, transport: str | None = None,
+    ) -> Any:
+        """Send x to `dest` while receiving `out` from `source`.  It cannot deadlock, even in a ring."""
+        if dest is not None and source is not None and async_op is False and timeout is None and transport is None:
+            done = self.messages.take(x, dest, out, source, tag)
+            if done is not MISS:
+                return done
+        return self.messenger.sendrecv(x, dest, out, source, tag, async_op, timeout, transport)

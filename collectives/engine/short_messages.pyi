@@ -1,0 +1,9 @@
+from typing import Any
+
+from hocket.collectives.engine.engine import Engine
+from hocket.collectives.plans.plan import Plan
+
+class ShortMessages:
+    def __init__(self, engine: Engine, timeout: float, reporter: Any) -> None: ...
+    def set_timeout(self, timeout: float) -> None: ...
+    def remember(self, x: Any, dest: int | None, out: Any, source: int | None, plan: Plan, label: int) -> None: ...

@@ -1,0 +1,140 @@
+"""The short way for messages of a kind that was sent before: blocking, of NumPy arrays or torch tensors.
+
+A direct-mapped table remembers the plans of the general way (communicator/messages.py) by the ranks at the ends, the dtype
+and the shapes; tags are no part of a plan.  Anything unusual is a MISS, and the general way decides.
+"""
+
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from hocket.collectives.engine.drive cimport run_init
+from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.engine.run cimport DONE, Run, nanoseconds
+from hocket.collectives.engine.shortcut cimport MAX_DIMS, MISS, Seen, groups_open, learn, see
+from hocket.collectives.plans.plan cimport IN, OUT, Plan
+from hocket.collectives.waiting.queued cimport reap_ended
+
+cdef enum:
+    ENTRIES = 64
+    NOBODY = -1                 # no end there: the message only goes out, or only comes in
+    ODD = -2                    # not an int that C holds
+    TAG_BITS = 31               # of users' tags
+
+
+cdef struct Shape:
+    int ndim
+    int64_t dims[MAX_DIMS]
+
+
+cdef class Entry:               # what the general way resolved for one kind of message
+    cdef Plan plan
+    cdef object dtype           # keeps a NumPy descriptor
+    cdef uintptr_t dtype_id
+    cdef uint64_t label         # of its messages, but for the tag
+    cdef int64_t dest, source
+    cdef Shape x, out
+
+
+cdef class ShortMessages:
+    """The table of a communicator, and the way through it."""
+
+    def __init__(self, Engine engine, double timeout, reporter):
+        self.engine, self.reporter = engine, reporter
+        self.entries = [None] * ENTRIES
+        self.limit = nanoseconds(timeout)
+
+    def set_timeout(self, double timeout):
+        self.limit = nanoseconds(timeout)
+
+    cdef object take(self, object x, object dest, object out, object source, object tag):
+        """`out`, or MISS.  dest or source None: there is no x, or no `out`."""
+        cdef Seen a, b
+        cdef Entry e
+        cdef Engine engine = self.engine
+        cdef Run* r
+        cdef int rc
+        cdef int64_t to = whole(dest), come = whole(source), label = whole(tag)
+        if label < 0 or label >> TAG_BITS or (to != NOBODY and not see(x, &a)) or (come != NOBODY and not see(out, &b)):
+            return MISS
+        entry = self.entries[slot(to, come, &a if to != NOBODY else &b)]
+        if entry is None:
+            return MISS
+        e = <Entry>entry
+        if e.dest != to or e.source != come or groups_open():
+            return MISS
+        if to != NOBODY and (e.dtype_id != a.dtype or not fits(&e.x, &a)):
+            return MISS
+        if come != NOBODY and (e.dtype_id != b.dtype or not fits(&e.out, &b) or not b.writable):
+            return MISS
+        if not engine.claim():
+            return MISS
+        r = &engine.run
+        try:
+            run_init(r, e.plan)
+            engine.tag = e.label | <uint64_t>label
+        except BaseException:
+            engine.release()
+            raise
+        r.base[IN], r.base[OUT] = a.data if to != NOBODY else NULL, b.data if come != NOBODY else NULL
+        r.reduce = NULL
+        r.call.tag, r.matched = e.label | <uint64_t>label, True
+        r.limit = self.limit
+        rc = engine.perform(r, e.plan)
+        if rc != DONE:
+            engine.hold((x, out))
+            self.reporter.fail(engine, rc, engine.culprit, self.limit * 1e-9)
+        reap_ended()
+        return out
+
+    def remember(self, x, dest, out, source, Plan plan, uint64_t label):
+        """Let the next such message take the short way, if it may.  `label`: of its messages, but for the tag."""
+        cdef Seen a, b
+        cdef Entry e
+        model = out if x is None else x
+        if not learn(model) or (x is not None and not see(x, &a)) or (out is not None and not see(out, &b)):
+            return
+        if (x is not None and a.ndim > MAX_DIMS) or (out is not None and b.ndim > MAX_DIMS):
+            return
+        e = Entry.__new__(Entry)
+        e.plan, e.dtype, e.label, e.dest, e.source = plan, model.dtype, label, whole(dest), whole(source)
+        e.dtype_id = b.dtype if x is None else a.dtype
+        if x is not None:
+            keep(&e.x, &a)
+        if out is not None:
+            keep(&e.out, &b)
+        self.entries[slot(e.dest, e.source, &b if x is None else &a)] = e
+
+
+cdef inline int64_t whole(object value) except? -3:
+    """An int as C's; None is NOBODY."""
+    cdef int beyond = 0
+    cdef int64_t n
+    if value is None:
+        return NOBODY
+    if type(value) is not int:
+        return ODD
+    n = PyLong_AsLongLongAndOverflow(value, &beyond)
+    return ODD if beyond or n < 0 else n
+
+
+cdef inline void keep(Shape* shape, Seen* s) noexcept:
+    cdef int i
+    shape.ndim = s.ndim
+    for i in range(s.ndim):
+        shape.dims[i] = s.dims[i]
+
+
+cdef inline bint fits(Shape* shape, Seen* s) noexcept:
+    cdef int i
+    if shape.ndim != s.ndim:
+        return False
+    for i in range(s.ndim):
+        if shape.dims[i] != s.dims[i]:
+            return False
+    return True
+
+
+cdef inline int slot(int64_t dest, int64_t source, Seen* s) noexcept:
+    cdef uintptr_t h = (<uintptr_t>(dest + 2) * 31 + <uintptr_t>(source + 2)) * 31 + (s.dtype >> 4)
+    h = h * 31 + s.count
+    return <int>((h ^ (h >> 7)) % ENTRIES)
