@@ -60,3 +60,6 @@ cdef class ShortWay:
 
     cdef object call(self, str collective, object x, object out, object op, object root, object counts,
                      object async_op, object timeout, object algorithm, object transport, object order, object codec)
+    cdef object of_number(self, str collective, object x, object out, object op, object root, object counts,
+                          object async_op, object timeout, object algorithm, object transport, object order,
+                          object codec)

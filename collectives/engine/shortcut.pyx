@@ -10,6 +10,7 @@ import weakref
 import numpy
 
 cimport numpy as np
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject, Py_TYPE
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
@@ -40,6 +41,7 @@ NOTHING = numpy.empty(0, numpy.uint8)
 """What a barrier sums."""
 cdef object auto_codec = AUTO   # a name of C's: every call compares with it
 cdef int _groups_open = 0
+cdef np.npy_intp one_element = 1
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
 cdef const DLPackExchangeAPI* _tensors = NULL
 
@@ -257,11 +259,42 @@ cdef class ShortWay:
             done = self.shortcut.take(collective, x, out, op, root, counts, algorithm, order, auto, async_op)
             if done is not MISS:
                 return done
+        if type(x) is float or type(x) is int:
+            done = self.of_number(collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
+                                  codec)
+            if done is not MISS:
+                return done
         if isinstance(x, numbers.KINDS):
             asked = op, root, counts, async_op, timeout, algorithm, transport, order, codec
             return numbers.carry_out(self, collective, x, out, *asked)
         options = Options(async_op, timeout, algorithm, transport, order, codec)
         return self.shortcut.runner().general(collective, x, out, op, root, counts, options)
+
+
+    cdef object of_number(self, str collective, object x, object out, object op, object root, object counts,
+                          object async_op, object timeout, object algorithm, object transport, object order,
+                          object codec):
+        """The short way of a number that becomes another one (calls/numbers.py), or MISS."""
+        cdef int beyond = 0
+        cdef int64_t whole = 0
+        if (out is not None or async_op or timeout is not None or transport is not None or codec is not None
+                or collective not in numbers.AGAIN):
+            return MISS
+        if type(x) is int:
+            whole = PyLong_AsLongLongAndOverflow(x, &beyond)
+            if beyond:
+                return MISS
+        one = np.PyArray_EMPTY(1, &one_element, np.NPY_DOUBLE if type(x) is float else np.NPY_INT64, 0)
+        if type(x) is float:
+            (<double*>np.PyArray_DATA(<np.ndarray>one))[0] = x
+        else:
+            (<int64_t*>np.PyArray_DATA(<np.ndarray>one))[0] = whole
+        done = self.shortcut.take(collective, one, None, op, root, counts, algorithm, order, False, False)
+        if done is MISS or done is None:
+            return done
+        if type(x) is float:
+            return (<double*>np.PyArray_DATA(<np.ndarray>done))[0]
+        return (<int64_t*>np.PyArray_DATA(<np.ndarray>done))[0]
 
 
 cdef tuple kept(object counts):
