@@ -52,8 +52,9 @@ from hocket.collectives.default import (
 )
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
+from hocket.collectives.waiting.grouping import group
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any
-from hocket.collectives.waiting.work import Work, group
+from hocket.collectives.waiting.work import Work
 from hocket.errors import (
     ArgumentError,
     Error,

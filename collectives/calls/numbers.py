@@ -23,14 +23,13 @@ TOGETHER = ("allgather", "gather")
 
 def carry_out(comm: Any, collective: str, x: Any, out: Any, *asked: Any) -> Any:
     """`comm._call` of the number x.  `asked`: op, root, counts, async_op and what follows."""
-    from hocket.collectives.waiting.work import open_group  # which needs the engine's short way, which needs this
+    from hocket.collectives.waiting.grouping import refuse_in_group  # which needs the engine's, which needs this
 
     if collective not in AGAIN + TOGETHER:
         raise ArgumentError(f"{collective} deals out rows, and x={x!r} is one number: pass an array of rows")
     if out is not None and collective in AGAIN:
         raise ArgumentError(f"x={x!r} is a number, so the result is a new one: out must be None")
-    if open_group() is not None:
-        raise ArgumentError(f"x={x!r} is a number; inside group() results come later, into arrays: pass one")
+    refuse_in_group(f"x={x!r} is a number, so the result is a new one", "pass an array")
     result = comm._call(collective, array_of(x), out, *asked)
     if collective not in AGAIN:
         return result

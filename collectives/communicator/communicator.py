@@ -60,6 +60,7 @@ from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.collectives.plans.planner import Planner
+from hocket.collectives.waiting.grouping import at_once
 from hocket.errors import ArgumentError
 
 HIGHEST = 1000
@@ -100,6 +101,7 @@ class Communicator(PointToPoint):
 
     # --- collectives with work of their own; collectives.pyx and point_to_point.pyx have the other calls
 
+    @at_once
     def allreduce_sparse(
         self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None,
         codec: str | None = None, out: Any = None,
@@ -184,6 +186,7 @@ class Communicator(PointToPoint):
 
     # --- Python objects, which are pickled
 
+    @at_once
     def broadcast_object(self, value: Any = None, root: int = 0, timeout: float | None = None) -> Any:
         """The root's value, on all ranks; the others' is not looked at.
 
@@ -196,14 +199,17 @@ class Communicator(PointToPoint):
         """
         return objects.broadcast(self, value, root, timeout)
 
+    @at_once
     def allgather_object(self, value: Any, timeout: float | None = None) -> list[Any]:
         """All ranks' values, in rank order."""
         return objects.allgather(self, value, timeout)
 
+    @at_once
     def gather_object(self, value: Any, root: int = 0, timeout: float | None = None) -> list[Any] | None:
         """All ranks' values, in rank order, at the root; None elsewhere."""
         return objects.gather(self, value, root, timeout)
 
+    @at_once
     def scatter_object(
         self, values: Sequence[Any] | None = None, root: int = 0, timeout: float | None = None
     ) -> Any:
@@ -214,12 +220,14 @@ class Communicator(PointToPoint):
         """Send a value to `dest`, whose `recv_object` takes it; a `recv` with this tag does not.  A long one waits."""
         objects.send(self, value, dest, whole(tag, "tag"), timeout)
 
+    @at_once
     def recv_object(self, source: int | None, tag: int = 0, timeout: float | None = None) -> Any:
         """The oldest value that was sent here with `tag` from `source`; None: of any rank."""
         return objects.recv(self, source, whole(tag, "tag"), timeout)
 
     # --- communicators
 
+    @at_once
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator for each color, its ranks ordered by (key, old rank); None for color None."""
         color, key = None if color is None else whole(color, "color"), whole(key, "key")
@@ -234,12 +242,14 @@ class Communicator(PointToPoint):
             made.membership.accept([offers[self.members.index(r)] for r in made.members])
         return made
 
+    @at_once
     def dup(self) -> Communicator:
         """Make a communicator of the same ranks, with an order of calls of its own."""
         made = self.split(0)
         assert made is not None
         return made
 
+    @at_once
     def lane(self, name: str, priority: int = 0) -> Communicator:
         """The communicator of the same ranks whose calls are ordered among themselves, but not with those made here.
 
@@ -278,6 +288,7 @@ class Communicator(PointToPoint):
             raise ArgumentError(f"lane({name!r}) was made with priority {made.membership.priority}, not {priority}")
         return made
 
+    @at_once
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order.  All ranks of this one call it; the others get None."""
         ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
@@ -285,6 +296,7 @@ class Communicator(PointToPoint):
             raise ArgumentError(f"ranks={ranks} names a rank twice")
         return self.split(0 if self.rank in ranks else None, ranks.index(self.rank) if self.rank in ranks else 0)
 
+    @at_once
     def create_group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Communicator:
         """Make a communicator of these ranks, in this order.  Only they call it.  MPI's Comm_create_group.
 
@@ -372,6 +384,7 @@ class Communicator(PointToPoint):
         hosts = ([i for i, r in enumerate(self.members) if r in host] for host in self.world.hosts)
         return sorted(here for here in hosts if here)
 
+    @at_once
     def tune(
         self, collectives: Sequence[str] | None = None, sizes: Sequence[int] | None = None, seconds: float = 10.0
     ) -> Tuning:

@@ -26,7 +26,7 @@ from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
-from hocket.collectives.waiting.work import open_group
+from hocket.collectives.waiting.grouping import open_group
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_code, by_name
 

@@ -13,7 +13,7 @@ import numpy
 
 from hocket.arguments import human
 from hocket.collectives.calls.options import Options
-from hocket.collectives.waiting.work import open_group
+from hocket.collectives.waiting.grouping import open_group
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.runner import Runner

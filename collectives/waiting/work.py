@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.shortcut import group_opened
 from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.queued import Queued
 
 DONE = CODES["done"]
-_groups = threading.local()
 LOOK = 0.0005
 """Seconds between two looks of a coroutine at a work that only its own calls drive."""
 
@@ -124,30 +121,3 @@ class _Coroutine:
 
     def look(self, seconds: float) -> None:
         self._queued.look(seconds)
-
-
-@contextlib.contextmanager
-def group() -> Generator[list[Work], None, None]:
-    """Issue several calls as one: inside the block each call returns at once; the block ends when all have ended.
-
-    Sends and receives of a group progress together, so their order does not matter.  Results are in place, in
-    `out=`, or in the array that the call returned.
-    """
-    if getattr(_groups, "open", None) is not None:
-        yield _groups.open  # nested: part of the outer group
-        return
-    works: list[Work] = []
-    _groups.open = works
-    group_opened(1)
-    try:
-        yield works
-    finally:
-        _groups.open = None
-        group_opened(-1)
-    for work in works:
-        work.wait()
-
-
-def open_group() -> list[Work] | None:
-    """The works of the group this thread is in, if it is in one."""
-    return getattr(_groups, "open", None)

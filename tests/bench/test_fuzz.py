@@ -38,7 +38,7 @@ import numpy as np
 import hocket
 from hocket.bench.adversary import fuzz_rank
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.waiting.work import open_group
+from hocket.collectives.waiting.grouping import open_group
 
 def broken(name):
     right = getattr(Communicator, name)
