@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import choices
+from hocket.collectives.waiting.grouping import at_once
 from hocket.compression.entries import Entry, Stats, loaded
 from hocket.compression.method import Array, Averaged, Batch, Method, chunks
 from hocket.compression.names import resolved
@@ -52,6 +53,7 @@ class Compressor:
         self._entries: dict[str, Entry] = {}
         self._memory = [np.empty(0, np.float32)] * 2
 
+    @at_once
     def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:
         """Average (or op "sum": add) all ranks' x in place, as far as the method sends it.  Returns x.
 
@@ -64,6 +66,7 @@ class Compressor:
         self.allreduce_all([x], [key], op, lr)
         return x
 
+    @at_once
     def allreduce_all(self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: float | None = None) -> None:
         """`allreduce` of several, each with its key, in as few calls as the method can: those of a bucket of gradients.
 
@@ -91,6 +94,7 @@ class Compressor:
             if op == "sum":
                 array *= np.float32(self.comm.size)
 
+    @at_once
     def reduce_scatter(self, x: Any, key: str, out: Any, op: str = "avg", lr: float | None = None) -> Any:
         """Average row r of all ranks' x, which has a row for each rank, into `out` of rank r.  Returns out.
 
@@ -110,6 +114,7 @@ class Compressor:
             result *= np.float32(self.comm.size)
         return out
 
+    @at_once
     def allgather(self, x: Any, key: str, out: Any) -> Any:
         """Gather all ranks' x, the rows of `out`, by what changed since the last call with this key.  Returns out.
 

@@ -168,6 +168,20 @@ def wrong(comm: Communicator) -> None:
     assert (stats.calls, stats.nbytes, stats.sent) == (1, 40, 30) and 0 < stats.error < 1 and stats.seconds > 0
 
 
+def inside_a_group(comm: Communicator) -> None:
+    """It would read what has not come."""
+    c, x, rows = Compressor(comm, "int8"), np.ones(4, np.float32), np.ones((comm.size, 4), np.float32)
+    for call, name in (
+        (lambda: c.allreduce(x, "w"), "allreduce"),
+        (lambda: c.allreduce_all([x], ["w"]), "allreduce_all"),
+        (lambda: c.reduce_scatter(rows, "r", x), "reduce_scatter"),
+        (lambda: c.allgather(x, "g", rows), "allgather"),
+    ):
+        with hocket.group(), pytest.raises(ArgumentError, match=rf"^{name}\(\) needs its result at once"):
+            call()  # type: ignore[no-untyped-call]
+    assert c.state_dict()["entries"] == {} and c.allreduce(x, "w")[0] == 1
+
+
 def several_at_once(comm: Communicator) -> None:
     """As one by one, in fewer calls."""
     shapes = ((40, 30), (1000,), (1,), (64, 10), (0,))
@@ -287,7 +301,7 @@ def wrong_rows(comm: Communicator) -> None:
 CHECKS: tuple[Callable[[Any], None], ...] = (
     nothing_is_lost, all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was,
     a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, a_rate_of_zero, several_at_once, tensors, wrong,
-    blocks_that_are_zero, rows_of_gradients, parameters_that_change_little, wrong_rows,
+    inside_a_group, blocks_that_are_zero, rows_of_gradients, parameters_that_change_little, wrong_rows,
 )  # fmt: skip
 
 
