@@ -96,6 +96,8 @@ class Communicator(PointToPoint):
         self._set_shortcut(self.runner.shortcut)
         self._set_messages(self.messenger.short)
         self._serial = 0
+        """How many communicators all members have made of this one: a part of their names, so that none has another's.
+        Messages of one that was closed may still be on their way."""
         self._lanes: dict[str, Communicator] = {}
         world.admit(self)
 
@@ -258,8 +260,8 @@ class Communicator(PointToPoint):
         (MPI users dup communicators, which have no priorities.)  This communicator has priority 0.
 
         All ranks make a lane together, at the first use of its name; later uses return the same lane.  It is closed by
-        itself, or with the job.  Raises ArgumentError if the ranks' priorities differ, or if the lane has another one.
-        Cost: two allgathers, the first time.
+        itself, or with the job; then its name stands for a new lane.  Raises ArgumentError if the ranks' priorities
+        differ, or if the lane has another one.  Cost: two allgathers, the first time.
 
         >>> import hocket, numpy as np
         >>> def both(comm):
@@ -274,10 +276,13 @@ class Communicator(PointToPoint):
         priority = whole(priority, "priority")
         if abs(priority) > HIGHEST:
             raise ArgumentError(f"priority={priority} must be between -{HIGHEST} and {HIGHEST}")
+        self._lanes = self._open_lanes()
         made = self._lanes.get(name)
         if made is None:
+            self.reporter.usable()
             within = f"lane({name!r})"
-            made = type(self)(self.world, f"{self.name}:{name}", self.members, self.tuning, priority)
+            self._serial += 1
+            made = type(self)(self.world, f"{self.name}/{self._serial}:{name}", self.members, self.tuning, priority)
             rows = self.runner.share([priority, made.membership.offer()], within)
             other = next((r for r, (asked, _) in enumerate(rows) if asked != priority), None)
             if other is not None:
@@ -287,6 +292,10 @@ class Communicator(PointToPoint):
         elif made.membership.priority != priority:
             raise ArgumentError(f"lane({name!r}) was made with priority {made.membership.priority}, not {priority}")
         return made
+
+    def _open_lanes(self) -> dict[str, Communicator]:
+        """The lanes by name, without those that were closed."""
+        return {name: lane for name, lane in list(self._lanes.items()) if not lane.reporter.closed}
 
     @at_once
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
@@ -424,7 +433,8 @@ class Communicator(PointToPoint):
     def stats(self) -> list[Stat]:
         """Count this rank's calls of each kind: their transport, their bytes, and the seconds that they took.
 
-        The kinds that took longest come first.  A call counts when its turn comes.  Always on.  Lanes are included.
+        The kinds that took longest come first.  A call counts when its turn comes.  Always on.  Lanes are included
+        until they are closed.
 
         >>> import hocket, numpy as np
         >>> def twice(comm):
@@ -434,7 +444,7 @@ class Communicator(PointToPoint):
         >>> hocket.local_world(2).run(twice)[0]
         [('allreduce', 2, 16000)]
         """
-        lanes = [row for name, lane in self._lanes.items() for row in stats(lane.membership, name)]
+        lanes = [row for name, lane in self._open_lanes().items() for row in stats(lane.membership, name)]
         return sorted(stats(self.membership) + lanes, key=lambda row: -row.seconds)
 
     # --- its end

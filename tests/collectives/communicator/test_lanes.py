@@ -14,7 +14,7 @@ OVERTAKES = """
     import json, time, hocket, numpy as np
     comm = hocket.init()
     urgent, bulk = comm.lane("urgent", priority=1), np.ones(16 << 20, np.float32)
-    assert comm.lane("urgent", priority=1) is urgent and urgent.name == "world:urgent"
+    assert comm.lane("urgent", priority=1) is urgent and urgent.name == "world/1:urgent"
     assert "priority 1" in urgent.explain().splitlines()[0]
     alone, beside, behind = [], [], []
     for found, on in ((alone, None), (beside, urgent), (behind, comm)) * 5:
@@ -108,7 +108,37 @@ def test_ranks_that_disagree() -> None:
         return ""
 
     for said in hocket.local_world(2).run(calls):
-        assert "'world:x'" in said and re.search(r"float64\[3\].*float64\[4\]", said, re.S), said
+        assert "'world/1:x'" in said and re.search(r"float64\[3\].*float64\[4\]", said, re.S), said
+
+
+CLOSED = """
+    import gc, hocket, weakref
+    comm = hocket.init()
+    names, gone = set(), []
+    for i in range(20):
+        for name in ("same", f"new {i}"):
+            with comm.lane(name, i) as lane:
+                assert lane.allreduce(1) == comm.size and lane is comm.lane(name, i)
+                lane.barrier(async_op=True).wait()
+                assert {row.lane for row in comm.stats()} >= {name}
+                names.add(lane.name)
+                gone.append(weakref.ref(lane))
+    del lane
+    last = comm.lane("same")
+    gc.collect()
+    print(len(names), sum(ref() is not None for ref in gone), {row.lane for row in comm.stats()} <= {"", "same"})
+    comm.close()
+    try:
+        comm.lane("same")
+    except hocket.ArgumentError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_closed_lane_is_forgotten_and_its_name_is_free(transport: str) -> None:
+    said = "40 0 True\ncommunicator 'world' is closed\n"
+    assert harness.run(2, CLOSED, HOCKET_TRANSPORT=transport) == [said] * 2
 
 
 def test_wrong_arguments() -> None:
