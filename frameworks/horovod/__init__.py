@@ -16,6 +16,7 @@ Around it:
     process_sets.py   sets of ranks
     settings.py       HOROVOD_ variables
     stall.py          says which ranks hold up which tensors
+    plain.py          Python values as JSON, instead of pickle
     timeline.py       a trace of all that, for a browser
     exceptions.py     errors, of classes that Horovod's users catch
     elastic.py        training that goes on without the ranks that were lost

@@ -21,6 +21,7 @@ from hocket.horovod.settings import Settings
 from hocket.horovod.stall import StallInspector
 from hocket.horovod.timeline import Timeline
 
+WITHIN = "hvd.init()"
 LEAVING = 5.0
 """Seconds that a rank which shuts down waits for the others to do so, too."""
 
@@ -40,7 +41,7 @@ class Job:
         self.registered: list[Any] = []
         """The objects that name process sets, which name none when the job is over."""
         self.next_set = 0
-        places = world.allgather_object((world.host, world.local_rank, world.local_size))
+        places = world.runner.share([world.host, world.local_rank, world.local_size], WITHIN)
         self.host: int
         self.local_rank: int
         self.local_size: int
@@ -91,7 +92,7 @@ class Job:
 
 
 def _places(world: Communicator) -> tuple[list[tuple[int, str]], str]:
-    rows = world.allgather_object((world.host, own_address(os.environ), secrets.token_hex(8)))
+    rows = world.runner.share([world.host, own_address(os.environ), secrets.token_hex(8)], WITHIN)
     return [(host, address) for host, address, _ in rows], rows[0][2]
 
 

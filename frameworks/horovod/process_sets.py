@@ -108,7 +108,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def _register(made: ProcessSet) -> None:
     current = job.current()
     ranks = _of_comm(made) if made.ranks is None else made.ranks
-    rows = current.control.allgather_object(ranks)
+    rows = current.control.runner.share(ranks, "hvd.add_process_set()")
     other = next((r for r, row in enumerate(rows) if row != ranks), None)
     if other is not None:
         raise ArgumentError(f"all ranks add the same process sets in the same order: this rank adds {ranks}, "

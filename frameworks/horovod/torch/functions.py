@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import pickle
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.horovod import job
+from hocket.horovod import job, plain
 from hocket.horovod.process_sets import ProcessSet, global_process_set, member
 from hocket.horovod.torch.autograd import allgather, broadcast_
 from hocket.horovod.torch.basics import rank
@@ -45,57 +46,49 @@ def broadcast_optimizer_state(
 ) -> None:  # fmt: skip
     """Give rank `root_rank`'s options and state to all ranks; those of the others may be empty or different.
 
-    The options and the state's shapes are pickled, its tensors go as they are.  Where the root has no state yet, the
-    parameters get gradients of zeros if they have none, as with Horovod.  `model` is not needed.  ValueError: L-BFGS.
+    Tensors go as they are, numbers, texts, lists and dicts as JSON; only what else there may be is pickled.  Where the
+    root has no state yet, the parameters get gradients of zeros if they have none, as with Horovod.  `model` is not
+    needed.  ValueError: L-BFGS.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ArgumentError("hvd.broadcast_optimizer_state: the state of torch.optim.LBFGS cannot be broadcast")
-    mine = optimizer.state_dict() if rank() == root_rank else None
     tensors: list[Tensor] = []
-    frame = broadcast_object(_frame(mine, tensors), root_rank, "optimizer_state", process_set)
-    if mine is None:
-        state = _filled(frame, tensors)
+
+    def told(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return _pickled_text(value)
+        tensors.append(value.detach())
+        return [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
+
+    def made(told: Any) -> Any:
+        if isinstance(told, str):
+            return _unpickled_text(told)
+        dtype, shape, kind = told
+        device = f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else kind
+        tensors.append(torch.empty(shape, dtype=getattr(torch, dtype), device=device))
+        return tensors[-1]
+
+    mine, state = rank() == root_rank, optimizer.state_dict()
+    frame = _broadcast_text(plain.text(state, told) if mine else "", root_rank, "optimizer_state", process_set)
+    if not mine:
+        state = plain.value(frame, made)
     named = [(f"optimizer_state.{i}", each) for i, each in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
-    if mine is None:
+    if not mine:
         optimizer.load_state_dict(state)
-    if not frame["state"]:
+    if not state["state"]:
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             if p.requires_grad and p.grad is None and not p.is_sparse:
                 p.grad = torch.zeros_like(p)
 
 
-class _Place:
-    """Where a tensor was."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.dtype, self.shape = tensor.dtype, tuple(tensor.shape)
-        self.device = tensor.device.type
-
-
-def _frame(value: Any, tensors: list[Tensor]) -> Any:
-    """`value` without its tensors, which are added to `tensors`."""
-    if isinstance(value, Tensor):
-        tensors.append(value.detach())
-        return _Place(value)
-    if isinstance(value, dict):
-        return {key: _frame(each, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_frame(each, tensors) for each in value)
-    return value
-
-
-def _filled(value: Any, tensors: list[Tensor]) -> Any:
-    """What `_frame` had, with new tensors, which are added to `tensors`."""
-    if isinstance(value, _Place):
-        device = f"cuda:{torch.cuda.current_device()}" if value.device == "cuda" else value.device
-        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=device))
-        return tensors[-1]
-    if isinstance(value, dict):
-        return {key: _filled(each, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_filled(each, tensors) for each in value)
-    return value
+def broadcast_values(
+    values: Any, root_rank: int = 0, name: str = "values", process_set: ProcessSet = global_process_set
+) -> Any:
+    """As broadcast_object, but only what JSON lacks is pickled (`hocket.horovod.plain`)."""
+    mine = rank() == root_rank
+    told = _broadcast_text(plain.text(values, _pickled_text) if mine else "", root_rank, name, process_set)
+    return values if mine else plain.value(told, _unpickled_text)
 
 
 def broadcast_object(
@@ -106,12 +99,7 @@ def broadcast_object(
     HOCKET_OBJECTS=0 refuses it, as who unpickles runs what the sender wrote.
     """
     mine = rank() == root_rank
-    data = _pickled(obj) if mine else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([data.numel()])
-    broadcast_(length, root_rank, f"{name}.length", process_set)
-    if not mine:
-        data = torch.empty(int(length), dtype=torch.uint8)
-    broadcast_(data, root_rank, f"{name}.data", process_set)
+    data = _broadcast_bytes(_pickled(obj) if mine else None, root_rank, name, process_set)
     return obj if mine else _unpickled(data)
 
 
@@ -125,17 +113,48 @@ def allgather_object(obj: Any, name: str = "object", process_set: ProcessSet = g
     return [obj if r == here else _unpickled(part) for r, part in enumerate(parts)]
 
 
-def _pickled(obj: Any) -> Tensor:
+def _broadcast_text(text: str, root_rank: int, name: str, process_set: ProcessSet) -> str:
+    data = _tensor(text.encode()) if rank() == root_rank else None
+    return _broadcast_bytes(data, root_rank, name, process_set).numpy().tobytes().decode()
+
+
+def _broadcast_bytes(data: Tensor | None, root_rank: int, name: str, process_set: ProcessSet) -> Tensor:
+    """The root's bytes, on all ranks; the others give None."""
+    length = torch.tensor([0 if data is None else data.numel()])
+    broadcast_(length, root_rank, f"{name}.length", process_set)
+    if data is None:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    return broadcast_(data, root_rank, f"{name}.data", process_set)
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _pickled_text(obj: Any) -> str:
+    return base64.b64encode(_pickled(obj).numpy().tobytes()).decode()
+
+
+def _unpickled_text(told: str) -> Any:
+    return _unpickled(_tensor(base64.b64decode(told)))
+
+
+def _allowed() -> None:
     if not job.current().world.world.config.objects:
         raise ArgumentError("this job refuses objects (HOCKET_OBJECTS=0): send tensors")
+
+
+def _pickled(obj: Any) -> Tensor:
+    _allowed()
     try:
         import cloudpickle
     except ImportError:
         data = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
     else:
         data = cloudpickle.dumps(obj)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return _tensor(data)
 
 
 def _unpickled(data: Tensor) -> Any:
+    _allowed()
     return pickle.load(io.BytesIO(data.numpy().tobytes()))

@@ -12,7 +12,7 @@ from hocket.errors import ArgumentError
 from hocket.horovod.process_sets import ProcessSet
 from hocket.horovod.torch import calls
 from hocket.horovod.torch.basics import Average
-from hocket.horovod.torch.functions import broadcast_object
+from hocket.horovod.torch.functions import broadcast_values
 
 Tensor = torch.Tensor
 Groups = list[list[Tensor]]
@@ -126,7 +126,7 @@ class Reducer:
     def _group(self, groups: int | Groups) -> None:
         """Which parameters are reduced together: in rank 0's order, so that it is the same on all ranks."""
         by_name = {self.names[p]: p for p in self.params}
-        order = broadcast_object(list(by_name), (self.process_set.ranks or [0])[0], "groups", self.process_set)
+        order = broadcast_values(list(by_name), (self.process_set.ranks or [0])[0], "groups", self.process_set)
         ordered = [by_name[name] for name in order if name in by_name]
         if isinstance(groups, int):
             count = min(groups, len(ordered))

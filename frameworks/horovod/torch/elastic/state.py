@@ -9,7 +9,7 @@ import torch
 
 from hocket.horovod.elastic import ObjectState
 from hocket.horovod.torch.elastic.sampler import ElasticSampler
-from hocket.horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from hocket.horovod.torch.functions import broadcast_optimizer_state, broadcast_parameters, broadcast_values
 
 KINDS = torch.nn.Module, torch.optim.Optimizer, ElasticSampler
 """Whose state is saved; of anything else the object itself."""
@@ -28,7 +28,7 @@ class TorchState(ObjectState):
         vars(self).update({name: value for name, value in given.items() if isinstance(value, KINDS)})
         self._stateful = [name for name, value in given.items() if isinstance(value, KINDS)]
         plain = {name: value for name, value in given.items() if value is not None and name not in self._stateful}
-        super().__init__(broadcast_object, **plain)
+        super().__init__(broadcast_values, **plain)
         self._keep()
 
     def save(self) -> None:
@@ -51,7 +51,7 @@ class TorchState(ObjectState):
             elif isinstance(value, torch.optim.Optimizer):
                 broadcast_optimizer_state(value, root_rank=0)
             else:
-                value.load_state_dict(broadcast_object(value.state_dict()))
+                value.load_state_dict(broadcast_values(value.state_dict()))
         super().sync()
         self._keep()
 
