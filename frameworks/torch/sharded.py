@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.fsdp import FSDPModule
@@ -76,7 +78,7 @@ class Checkpointed(Stateful):
 
     def state_dict(self) -> dict[str, Any]:
         kept = io.BytesIO()
-        torch.save(self.compressor.state_dict(), kept)
+        torch.save(_with(np.ndarray, torch.from_numpy, self.compressor.state_dict()), kept)
         kept.seek(0)
         comm = self.compressor.comm
         return {f"rank {comm.rank} of {comm.size}": kept}
@@ -84,4 +86,17 @@ class Checkpointed(Stateful):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for kept in state_dict.values():
             kept.seek(0)
-            self.compressor.load_state_dict(torch.load(kept, weights_only=False))
+            try:
+                state = torch.load(kept, weights_only=True)  # what a checkpoint holds is not run
+            except pickle.UnpicklingError as why:
+                raise ArgumentError(f"the state holds more than a Compressor's arrays and numbers: {why}") from None
+            self.compressor.load_state_dict(_with(torch.Tensor, torch.Tensor.numpy, state))
+
+
+def _with(kind: type, turn: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `turn(x)` for each x of this kind in it."""
+    if isinstance(value, dict):
+        return {key: _with(kind, turn, each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_with(kind, turn, each) for each in value)
+    return turn(value) if isinstance(value, kind) else value

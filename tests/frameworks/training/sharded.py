@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -156,6 +157,10 @@ def fsdp2_compressed() -> None:
     states = {"model": again.state_dict(), "owed": Checkpointed(other)}
     dcp.load(states, checkpoint_id=place)
     assert [each.tolist() for each in trained(model, 1)] == [each.tolist() for each in trained(again, 1)]
+    foreign = io.BytesIO()
+    torch.save({"entries": range(3)}, foreign)  # any class of Python's: to load it is to run it
+    with pytest.raises(hocket.ArgumentError, match="holds more than a Compressor's arrays and numbers"):
+        Checkpointed(other).load_state_dict({"rank 0 of 1": foreign})
     with pytest.raises(hocket.ArgumentError, match="'topk:0.1' has no reduce_scatter"):
         model = sharded(mesh)
         hocket.torch.compress(model, "topk:0.1")
