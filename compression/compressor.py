@@ -193,6 +193,13 @@ class Compressor:
         left = _square(entry.residual) if self.feedback else entry.left_square
         return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.square or 1.0)))
 
+    def forget(self, key: str) -> None:
+        """Drop what is kept for this key, and what is owed with it: its next vector may have another shape.
+
+        All ranks do it between the same calls.
+        """
+        self._entries.pop(_text(key), None)
+
     def state_dict(self) -> dict[str, Any]:
         """What this rank must keep to go on as if nothing had happened: arrays and numbers, for any checkpoint."""
         entries = {key: entry.saved() for key, entry in self._entries.items()}

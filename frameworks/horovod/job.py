@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hocket
@@ -27,9 +27,9 @@ LEAVING = 5.0
 
 
 class Job:
-    """What exists from hvd.init() to hvd.shutdown()."""
+    """What exists from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
 
-    def __init__(self, world: Communicator, perform: Perform) -> None:
+    def __init__(self, world: Communicator, perform: Callable[[], Perform]) -> None:
         self.settings: Settings = settings.read()
         self.world, self.perform = world, perform
         self.timeline = Timeline()
@@ -64,7 +64,7 @@ class Job:
         self.next_set = number + 1
         if made is None:
             return
-        member = self.members[number] = Member(made, self.settings, self.perform, self.timeline)
+        member = self.members[number] = Member(made, self.settings, self.perform(), self.timeline)
         if member.coordinator is not None:
             of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
             self.inspector.watch(member.coordinator, of)
@@ -111,7 +111,7 @@ def begun() -> bool:
     return _job is not None
 
 
-def begin(comm: Any, perform: Perform) -> bool:
+def begin(comm: Any, perform: Callable[[], Perform]) -> bool:
     """Join the job, if this has not been done: all its ranks call it.  Was it done now?
 
     `comm`: None, by what the launcher said; a list of ranks of that job; an mpi4py communicator; or hocket's.
@@ -122,7 +122,7 @@ def begin(comm: Any, perform: Perform) -> bool:
     return True
 
 
-def resume(world: Communicator, perform: Perform) -> None:
+def resume(world: Communicator, perform: Callable[[], Perform]) -> None:
     """A job of these ranks."""
     global _job
     made = Job(world, perform)

@@ -100,6 +100,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     process_set.process_set_id = None
     if number not in current.ranks:
         return False
+    current.registered.remove(process_set)
     current.dismiss(number, current.world.timeout)
     current.control.barrier()
     return True

@@ -166,6 +166,9 @@ def wrong(comm: Communicator) -> None:
             call()  # type: ignore[no-untyped-call]
     stats = c.stats("w")
     assert (stats.calls, stats.nbytes, stats.sent) == (1, 40, 30) and 0 < stats.error < 1 and stats.seconds > 0
+    c.forget("w")
+    c.forget("never seen")
+    assert np.count_nonzero(c.allreduce(np.ones(8, np.float32), "w")) == 4 and c.stats("w").calls == 1
 
 
 def inside_a_group(comm: Communicator) -> None:

@@ -24,7 +24,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     `comm`: a list of that job's ranks, an mpi4py communicator, or hocket's.  `process_sets`: those to register; sets
     can be added and removed later, whether "dynamic" is said or not.
     """
-    if job.begin(comm, Performer()):
+    if job.begin(comm, Performer):
         started(process_sets)
 
 

@@ -74,6 +74,7 @@ class Compression:
     @staticmethod
     def method(name: str) -> Coded:
         """One of hocket's methods with error feedback, as `hocket.compression.Compressor` names them: "topk:0.01",
-        "powersgd:4", "dgc:0.001".  What is not sent in a step is added to the next step's tensor of the same name."""
+        "powersgd:4", "dgc:0.001".  What is not sent in a step is added to the next step's tensor of the same name
+        and shape.  Without a name it is lost: give tensors names."""
         resolved(name)
         return Coded(METHOD + name)

@@ -13,7 +13,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import AdaSum, Compressor
 from hocket.horovod.agreeing.order import Order
-from hocket.horovod.agreeing.request import Request
+from hocket.horovod.agreeing.request import AUTO, Request
 from hocket.horovod.pending import Pending
 from hocket.horovod.torch.tensors import Tensor, Tensors, flat, row_unit, scaled_
 
@@ -24,10 +24,11 @@ METHOD = "method:"
 
 
 class Performer:
-    """The tensors' part of all process sets.  It keeps what methods of compression remember."""
+    """The tensors' part of one process set.  It keeps what methods of compression remember."""
 
     def __init__(self) -> None:
-        self._compressors: dict[tuple[Communicator, str], Compressor] = {}
+        self._memories: dict[str, _Memory] = {}
+        """By method."""
         self._ways: dict[str, Callable[..., list[Any]]] = {
             "allgather": _allgather, "broadcast": _broadcast, "alltoall": _alltoall, "reducescatter": _reducescatter,
         }  # fmt: skip
@@ -107,16 +108,41 @@ class Performer:
                     AdaSum().average(comm, each.numpy(), result, {}, 0)
                     each.copy_(torch.from_numpy(result))
         else:
-            self._compressor(comm, model.codec.removeprefix(METHOD)).allreduce_all(vectors, keys, model.op)
+            self._memory(comm, model.codec).allreduce(vectors, keys, [tuple(x.shape) for x, _ in pairs], model.op)
         for each, (_, out) in zip(vectors, pairs, strict=True):
             scaled_(each, model.postscale)
             out.copy_(each.view(out.shape))
 
-    def _compressor(self, comm: Communicator, method: str) -> Compressor:
-        found = self._compressors.get((comm, method))
+    def _memory(self, comm: Communicator, codec: str) -> _Memory:
+        found = self._memories.get(codec)
         if found is None:
-            found = self._compressors[comm, method] = Compressor(comm, method)
+            found = self._memories[codec] = _Memory(Compressor(comm, codec.removeprefix(METHOD)))
         return found
+
+
+class _Memory:
+    """What a method has not sent, by the names of the tensors."""
+
+    def __init__(self, compressor: Compressor) -> None:
+        self.compressor = compressor
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def allreduce(
+        self, vectors: Sequence[Tensor], keys: Sequence[str], shapes: Sequence[tuple[int, ...]], op: str
+    ) -> None:
+        """Of a name that has another shape than before nothing is added: it is another tensor.
+
+        A name that was made for one call is forgotten at once, as no later tensor has it.
+        """
+        for key, shape in zip(keys, shapes, strict=True):
+            if self.shapes.setdefault(key, shape) != shape:
+                self.compressor.forget(key)
+                self.shapes[key] = shape
+        self.compressor.allreduce_all(vectors, keys, op)
+        for key in keys:
+            if AUTO in key:
+                self.compressor.forget(key)
+                del self.shapes[key]
 
 
 def _zeros(request: Request) -> Tensors:

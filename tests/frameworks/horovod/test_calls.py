@@ -193,3 +193,31 @@ refused(ValueError, hvd.Compression.method, "no such method")
 refused(ValueError, hvd.allreduce, x, op=hvd.Max, compression=method)
 """
     harness.run(2, source, 60)
+
+
+METHODS = START + """
+import gc
+from hocket.compression import Compressor
+from hocket.compression.entries import Entry
+def kept(kind):
+    gc.collect()
+    return sum(type(each) is kind for each in gc.get_objects())
+half = hvd.Compression.method("topk:0.5")
+for shape, want in (((10,), 5), ((10,), 10), ((12,), 6), ((3, 4), 6), ((10,), 5)):     # the second has what is owed
+    assert hvd.allreduce(torch.ones(shape), name="m", op=hvd.Average, compression=half).sum() == want, shape
+assert hvd.allreduce(torch.ones(3), name="other").tolist() == [1.0] * 3
+assert kept(Entry) == 1
+for turn in range(5):
+    assert hvd.allreduce(torch.ones(10), compression=half).sum() == 5
+    assert sum(each.sum() for each in hvd.grouped_allreduce([torch.ones(4)] * 2, compression=half)) == 4
+    made = hvd.add_process_set([1])
+    if rank == 1:
+        hvd.allreduce(torch.ones(10), name="m", process_set=made, compression=half)
+        assert kept(Entry) == 2 and kept(Compressor) == 2
+    assert hvd.remove_process_set(made)
+assert (kept(Entry), kept(Compressor), kept(hvd.ProcessSet)) == (1, 1, 2)   # `made`, and that of all ranks
+"""
+
+
+def test_what_a_method_owes_goes_with_its_name_shape_and_set() -> None:
+    harness.run(2, METHODS, 40)
