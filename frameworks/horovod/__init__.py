@@ -20,6 +20,7 @@ Around it:
     timeline.py       a trace of all that, for a browser
     exceptions.py     errors, of classes that Horovod's users catch
     elastic.py        training that goes on without the ranks that were lost
+    meeting.py        how those that are left meet again
 
     torch/            the interface for torch; only there is torch imported
 """

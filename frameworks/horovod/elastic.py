@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import hocket
-from hocket.collectives.job.place import meeting_path
 from hocket.errors import PeerLostError
-from hocket.horovod import job, process_sets
+from hocket.horovod import job, meeting, process_sets
 from hocket.horovod.exceptions import HostsUpdatedInterrupt, LostError
 
 log = logging.getLogger("hocket")
-SETTLE = 0.5
-"""Seconds in which ranks that die together are all told of."""
-MEETING = 30.0
-"""Seconds for the survivors to meet; who does not come counts as lost."""
-PORTS = 16
 
 
 class State:
@@ -103,9 +95,11 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def call(state: State, *args: Any, **kwargs: Any) -> Any:
-        sync = True
+        sync, changed = True, False
         while True:
             try:
+                if changed:
+                    state.on_reset()
                 if sync:
                     state.sync()
                 return func(state, *args, **kwargs)
@@ -115,61 +109,39 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 rebuild(error.ranks if only_global else ())
                 state.restore()
                 sync = True
-            except HostsUpdatedInterrupt as changed:
-                sync = not changed.skip_sync
+            except HostsUpdatedInterrupt as update:
+                sync = not update.skip_sync
                 rebuild()
-            state.on_reset()
+            changed = True
 
     return call
-
-
-_meetings = 0
 
 
 def rebuild(failed: Sequence[int] = ()) -> None:
     """Make a job of the ranks that are still there, in the same order.  All of them call it.
 
-    `failed`: ranks that are known to have failed, although their processes may be there.
+    `failed`: ranks that are known to have failed, although their processes may be there.  Ranks may be lost meanwhile.
 
     Process sets other than the global one are no more.  Raises hocket's errors if the survivors do not meet.
     """
-    global _meetings
     old = job.current()
-    time.sleep(SETTLE)
-    here = old.world.world
-    gone = {*here.lost, *failed}
-    places, token = old.elastic
-    alone = [r for r in range(old.world.size) if old.world.members[r] not in gone]
+    time.sleep(meeting.SETTLE)
+    me = old.survivors.ranks[old.world.rank]
+    survivors = old.survivors.without({*meeting.lost(old.world), *failed})
     job.abandon()
     while True:
-        _meetings += 1
-        name = f"{token}.{_meetings}.{','.join(map(str, alone))}"
-        rank = alone.index(old.world.rank)
+        world, survivors = meeting.meet(survivors, me)
         try:
-            world = hocket.init(
-                rank, len(alone), _address(places[alone[0]], name, len({place[0] for place in places}) == 1),
-                timeout=MEETING, make_default=False)  # fmt: skip
+            job.resume(world, old.perform, survivors)
             break
-        except hocket.TimeoutError as late:
-            missing = [alone[r] for r in late.missing]
-            if not missing or old.world.rank in missing:
+        except PeerLostError as error:
+            log.warning("%s", error)
+            time.sleep(meeting.SETTLE)
+            gone = meeting.lost(world) or error.ranks
+            world.close()
+            if not gone:
                 raise
-            log.warning("ranks %s did not come to the meeting after a loss: going on without them", missing)
-            alone = [r for r in alone if r not in missing]
-        except PeerLostError as lost:
-            if not lost.ranks:
-                raise
-            alone = [r for i, r in enumerate(alone) if i not in lost.ranks]
-    job.resume(world, old.perform)
+            survivors = survivors.without(gone)
     process_sets.started(None)
     log.warning("going on with %d of %d ranks; this one was rank %d and is rank %d now",
-                len(alone), old.world.size, old.world.rank, world.rank)
-
-
-def _address(place: tuple[int, str], name: str, one_host: bool) -> str:
-    """Where the survivors meet: at the first of them."""
-    if one_host:
-        return "unix:" + meeting_path(os.environ, name)
-    first = 20000 + sum(name.encode()) * 37 % 10000
-    return f"tcp:{place[1]}:{first}-{first + PORTS - 1}"
-
+                world.size, old.world.size, old.world.rank, world.rank)

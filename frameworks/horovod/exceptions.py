@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 
 import hocket
 
@@ -40,6 +41,15 @@ class HostsUpdatedInterrupt(RuntimeError):
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the job's hosts have changed")
         self.skip_sync = skip_sync
+
+
+@contextlib.contextmanager
+def in_horovods_words() -> Generator[None, None, None]:
+    """Inside the block, errors become those that Horovod's users catch."""
+    try:
+        yield
+    except hocket.Error as error:
+        raise as_horovod(error) from None
 
 
 def as_horovod(error: BaseException, ranks: Sequence[int] = ()) -> BaseException:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import secrets
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job.place import own_address
 from hocket.errors import ArgumentError
 from hocket.horovod import settings
 from hocket.horovod.exceptions import NotInitializedError
+from hocket.horovod.meeting import WITHIN, Survivors, of_job
 from hocket.horovod.member import Member, Perform
 from hocket.horovod.settings import Settings
 from hocket.horovod.stall import StallInspector
 from hocket.horovod.timeline import Timeline
 
-WITHIN = "hvd.init()"
 LEAVING = 5.0
 """Seconds that a rank which shuts down waits for the others to do so, too."""
 
@@ -29,7 +26,7 @@ LEAVING = 5.0
 class Job:
     """What exists from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
 
-    def __init__(self, world: Communicator, perform: Callable[[], Perform]) -> None:
+    def __init__(self, world: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
         self.settings: Settings = settings.read()
         self.world, self.perform = world, perform
         self.timeline = Timeline()
@@ -51,8 +48,8 @@ class Job:
         self.homogeneous = len({local_size for _, _, local_size in places}) == 1
         self.control = world.dup()
         """For what all ranks do together, without names: process sets."""
-        self.elastic = _places(world)
-        """What survivors of a loss must know to meet again: each rank's host and address, and a name of this job."""
+        self.survivors = survivors or of_job(world)
+        """What survivors of a loss must know to meet again."""
         if self.settings.timeline not in ("", "DYNAMIC") and world.rank == 0:
             self.timeline.start(self.settings.timeline, self.settings.timeline_cycles)
 
@@ -91,11 +88,6 @@ class Job:
             self.world.close()
 
 
-def _places(world: Communicator) -> tuple[list[tuple[int, str]], str]:
-    rows = world.runner.share([world.host, own_address(os.environ), secrets.token_hex(8)], WITHIN)
-    return [(host, address) for host, address, _ in rows], rows[0][2]
-
-
 _job: Job | None = None
 
 
@@ -122,10 +114,10 @@ def begin(comm: Any, perform: Callable[[], Perform]) -> bool:
     return True
 
 
-def resume(world: Communicator, perform: Callable[[], Perform]) -> None:
-    """A job of these ranks."""
+def resume(world: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
+    """A job of these ranks.  `survivors`: who they are, if they were ranks of another one before."""
     global _job
-    made = Job(world, perform)
+    made = Job(world, perform, survivors)
     made.admit(0, range(world.size))
     _job = made
     atexit.register(end)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hocket.errors import ArgumentError
 from hocket.horovod import job
+from hocket.horovod.exceptions import in_horovods_words
 from hocket.horovod.member import Member
 
 
@@ -92,6 +93,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     return made
 
 
+@in_horovods_words()
 def remove_process_set(process_set: ProcessSet) -> bool:
     """End a set: all ranks of the job call it, and its tensors under way end first.  False if it is not registered."""
     number, current = process_set.process_set_id, job.current()
@@ -106,6 +108,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
+@in_horovods_words()
 def _register(made: ProcessSet) -> None:
     current = job.current()
     ranks = _of_comm(made) if made.ranks is None else made.ranks

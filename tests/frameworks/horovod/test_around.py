@@ -167,6 +167,56 @@ def test_the_survivors_of_a_loss_go_on(dies: str) -> None:
             assert end.code == 0 and "went on" in end.out, (r, end)
 
 
+LOST_MEANWHILE = """
+import os, signal, time
+import torch, hocket
+import hocket.horovod.torch as hvd
+from hocket.horovod import job
+hvd.init()
+first, anew, real = hvd.rank(), [], job.resume
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def resume(world, *more):
+    anew.append(world.size)
+    if first == 2 and len(anew) == 2:
+        die()                       # while rank 3 waits for it in its second rebuild
+    real(world, *more)
+    if first == 0:
+        die()                       # rank 2 trains already
+    if first == 3 and len(anew) == 1:
+        while not world.world.lost:
+            time.sleep(0.01)
+        time.sleep(1)               # rank 2 knows of it too
+        job.abandon()
+        raise hocket.PeerLostError("rank 3 has not made its job", [0])
+
+job.resume = resume
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 6:
+        if first == 1 and state.step == 3:
+            die()
+        if state.step == 3 and not anew:
+            hvd.add_process_set([0])        # rank 1 does not come to it
+        state.total = hvd.allreduce(torch.tensor(float(first)), name="x", op=hvd.Sum).item()
+        state.step += 1
+        state.commit()
+    return state.total
+
+print(train(hvd.elastic.TorchState(step=0, total=0.0)), anew, hvd.size())
+"""
+
+
+def test_ranks_are_lost_while_the_others_make_their_job_anew() -> None:
+    """Rank 1 dies; rank 0 when they have met, as rank 2 is done and rank 3 is not; rank 2 when these two have met."""
+    with harness.Job(4, LOST_MEANWHILE) as run:
+        ends = run.wait(90)
+    assert ends[3].code == 0 and ends[3].out == "3.0 [3, 2, 1] 1\n", ends[3]
+
+
 def test_hocket_run_lets_survivors_go_on(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ELASTIC)
