@@ -7,6 +7,7 @@ names of actors do, so that two jobs on one cluster can each have a group "defau
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import ray
 from ray.experimental import internal_kv
@@ -24,7 +25,9 @@ class RayStore:
     trusted = True  # who reaches it can start actors
 
     def __init__(self, group: str) -> None:
-        self.prefix = f"{ray.get_runtime_context().namespace}/{group}/"
+        parts = ray.get_runtime_context().namespace, group
+        self.prefix = "".join(quote(part, safe="") + "/" for part in parts)
+        """Without the slashes of names, so that no group's is the beginning of another's."""
 
     def set(self, key: str, value: str) -> None:
         internal_kv._internal_kv_put(self.prefix + key, value, namespace=SPACE)
