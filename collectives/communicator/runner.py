@@ -26,7 +26,7 @@ from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.tuning.codecs import Worth
-from hocket.collectives.waiting.grouping import open_group, outside
+from hocket.collectives.waiting.grouping import Outside, open_group
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError, TransportError
@@ -218,7 +218,7 @@ class Runner:
         """Every member's JSON value, by rank.  `within`: the call that this is a part of."""
         data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
         options = Options(timeout=timeout, within=within)
-        with outside():
+        with Outside():
             lengths = self.general("allgather", numpy.array([len(data)]), None, None, 0, None, options)
             rows = self.general("allgather", data, None, None, 0, lengths.tolist(), options)
         ends = numpy.cumsum(lengths)

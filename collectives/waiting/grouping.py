@@ -32,7 +32,8 @@ def group() -> Generator[list[Work], None, None]:
     Sends and receives of a group progress together, so their order does not matter.  Results are in place, in
     `out=`, or in the array that the call returned; inside the block there are none yet.  Calls that need another
     rank's answer before they return raise ArgumentError there, and nothing is sent: calls with numbers, calls with
-    objects (but `send_object`), those that make communicators, `allreduce_sparse` and `tune`.
+    objects (but `send_object`), those that make communicators, `allreduce_sparse` and `tune`.  Calls of
+    torch.distributed and of hocket.horovod are not part of a group: they are carried out at once.
     """
     if _thread.open is not None:
         yield _thread.open  # nested: part of the outer group
@@ -71,11 +72,13 @@ def at_once(call: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-@contextlib.contextmanager
-def outside() -> Generator[None, None, None]:
-    """Inside this block the thread is in no group: what a queued call must know first is exchanged at once."""
-    together, _thread.open = _thread.open, None
-    try:
-        yield
-    finally:
-        _thread.open = together
+class Outside:
+    """Inside this block the thread is in no group: for calls that are made for a call, and whose results it reads."""
+
+    __slots__ = ("_together",)
+
+    def __enter__(self) -> None:
+        self._together, _thread.open = _thread.open, None
+
+    def __exit__(self, *exc: object) -> None:
+        _thread.open = self._together

@@ -20,6 +20,7 @@ from typing import Any
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.waiting.grouping import Outside
 from hocket.errors import ArgumentError
 from hocket.horovod import messages
 from hocket.horovod.agreeing.numbers import Numbers
@@ -125,15 +126,17 @@ class Member:
             if self.timeline.cycles:
                 self.timeline.cycle()
             try:
-                if self.coordinator is not None:
-                    self.coordinator.take(0, items)
-                else:
-                    assert self._up is not None
-                    messages.send(self._up, [self._short(item) for item in items], [0])
+                with Outside():
+                    if self.coordinator is not None:
+                        self.coordinator.take(0, items)
+                    else:
+                        assert self._up is not None
+                        messages.send(self._up, [self._short(item) for item in items], [0])
             except BaseException as error:
                 self.fail(error)
         if waits is not None:
-            self._carry_out_all(waits)
+            with Outside():
+                self._carry_out_all(waits)
         elif self._orders:
             self._wake.put(None)
 

@@ -17,6 +17,7 @@ from torch.autograd.profiler import record_function
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.waiting.grouping import Outside
 from hocket.torch.failing import as_torch, in_torchs_words
 from hocket.torch.tensors import After, Tensor
 from hocket.torch.works import Work
@@ -64,7 +65,8 @@ class Issuing:
         batch = getattr(self._batch, "works", None)
         try:
             if waits(opts) and batch is None:
-                call(*args, timeout=limit(opts))
+                with Outside():  # `after` reads the result
+                    call(*args, timeout=limit(opts))
                 for act in after:
                     if act is not None:
                         act()

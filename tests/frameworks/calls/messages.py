@@ -34,6 +34,21 @@ def objects() -> None:
 
 
 @check
+def inside_a_group_of_hockets() -> None:
+    """torch's calls are none of it: they are carried out at once."""
+    rank, ranks = dist.get_rank(), range(dist.get_world_size())
+    with hocket.group():
+        rows, objects = [torch.zeros(2) for _ in ranks], [None for _ in ranks]
+        strided = torch.full((4, 2), float(rank))
+        dist.all_reduce(strided[:, 0])
+        dist.all_gather(rows, torch.full((2,), float(rank)))
+        dist.all_gather_object(objects, {"of": rank})
+        assert strided.tolist() == [[float(sum(ranks)), float(rank)]] * 4
+        assert [row.tolist() for row in rows] == [[float(r)] * 2 for r in ranks]
+        assert objects == [{"of": r} for r in ranks]
+
+
+@check
 def messages() -> None:
     p, rank = dist.get_world_size(), dist.get_rank()
     if p == 1:

@@ -196,7 +196,7 @@ refused(ValueError, hvd.allreduce, x, op=hvd.Max, compression=method)
 
 
 METHODS = START + """
-import gc
+import gc, hocket
 from hocket.compression import Compressor
 from hocket.compression.entries import Entry
 def kept(kind):
@@ -215,6 +215,9 @@ for turn in range(5):
         hvd.allreduce(torch.ones(10), name="m", process_set=made, compression=half)
         assert kept(Entry) == 2 and kept(Compressor) == 2
     assert hvd.remove_process_set(made)
+with hocket.group():    # of hocket's calls: Horovod's are none of it
+    assert hvd.allreduce(torch.ones(10), compression=half).sum() == 5
+    assert hvd.allgather_object([rank]) == [[0], [1]]
 assert (kept(Entry), kept(Compressor), kept(hvd.ProcessSet)) == (1, 1, 2)   # `made`, and that of all ranks
 """
 
