@@ -37,11 +37,26 @@ class Ending:
 
     def close(self, timeout: float) -> None:
         """`Communicator.close`."""
-        timeout = seconds(timeout, "timeout")
+        wrong = self._leave(seconds(timeout, "timeout"))
+        if wrong is not None:
+            raise wrong
+
+    def close_silently(self, timeout: float, told: str) -> None:
+        """`close` for a caller to which nothing may be raised.
+
+        What is wrong is logged after `told`, and the process ends with 1, unless it begins another job.
+        """
+        wrong = self._leave(timeout)
+        if wrong is not None:
+            log.error("%s%s", told, wrong)
+            self.world.unraised = True
+
+    def _leave(self, timeout: float) -> Error | None:
+        """Leave with all members.  Returns what is wrong, if anything."""
         if self.reporter.closed:
-            return
+            return None
         self.reporter.closed = True
-        wrong = None
+        wrong: Error | None = None
         if self.reporter.broken is None:
             wrong = self._last_barrier(timeout)
             self.reporter.broken = wrong or ArgumentError(f"communicator {self.name!r} is closed")
@@ -55,8 +70,7 @@ class Ending:
             for comm in self.world.present():
                 comm.ending.end_with_job()
             self.world.close()
-        if wrong is not None:
-            raise wrong
+        return wrong
 
     def end_with_job(self) -> None:
         """The job's communicator is closed: those made from it end too, with the transports."""

@@ -239,6 +239,8 @@ def _leave() -> None:
             if isinstance(error, BaseException):
                 comm.reporter.give_up(error)
             comm.close()
+            if comm.world.unraised:
+                exit_code.at_least(1)
         except Error as wrong:
             log.error("%s", wrong)
             exit_code.at_least(1)

@@ -87,6 +87,8 @@ class World:
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.closed = False
+        self.unraised = False
+        """Has one of its communicators ended with an error that could not be raised?"""
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left

@@ -6,7 +6,11 @@ from datetime import timedelta
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.torch.failing import in_torchs_words
 from hocket.torch.register import NAME
+
+WAIT = 5.0
+"""Seconds that the end of a group waits for the other ranks."""
 
 
 class Identity:
@@ -31,13 +35,20 @@ class Identity:
 
     def setTimeout(self, timeout: timedelta) -> None:
         """How long later calls may wait for other ranks."""
-        self.comm.set_timeout(timeout.total_seconds())
+        with in_torchs_words():
+            self.comm.set_timeout(timeout.total_seconds())
 
     def shutdown(self) -> None:
-        """`destroy_process_group`: waits, bounded, for the others to come to it; never raises."""
-        self.comm.close()
+        """`destroy_process_group`: waits, bounded, for the others to come to it.
+
+        It never raises: torch would keep this group and those that it has yet to destroy.
+        """
+        self._leave("destroy_process_group")
 
     def abort(self) -> None:
         """End all calls here and on the other ranks now, with an error that says so."""
         self.comm.reporter.give_up(hocket.Error("abort() was called"))
-        self.comm.close()
+        self._leave("abort")
+
+    def _leave(self, call: str) -> None:
+        self.comm.ending.close_silently(WAIT, f"{call}(): ")

@@ -183,3 +183,37 @@ def test_a_rank_that_raises_is_heard(tmp_path: pathlib.Path) -> None:
     """Without destroy_process_group, as scripts end that fail."""
     ends = run(2, FAILS, tmp_path)
     assert "ValueError: mine" in facts(ends[0])["text"] and "ValueError: mine" in ends[1].err
+
+
+DESTROYED = """
+start()
+group = dist.new_group()
+try:
+    if rank == 0:
+        raise ValueError("bad batch")
+    dist.all_reduce(torch.ones(3), group=group)
+except (ValueError, dist.DistError):
+    pass
+if rank == 0:
+    dist.broadcast(torch.ones(3), 0)
+dist.destroy_process_group()
+assert not dist.is_initialized()
+"""
+MEETS_AGAIN = """
+start()
+x = torch.ones(1)
+dist.all_reduce(x)
+say(again=x.item())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_group_whose_last_calls_differ_is_destroyed(again: bool, tmp_path: pathlib.Path) -> None:
+    """Of both groups: logged, and in the exit code unless the program goes on and ends well."""
+    ends = run(2, DESTROYED + MEETS_AGAIN * again, tmp_path)
+    for end in ends:
+        assert end.code == (0 if again else 1) and facts(end) == ({"again": 2} if again else {}), end
+        assert "rank 0 called broadcast(float32[3], root=0), first made at rank.py:" in end.err, end
+        assert "Traceback" not in end.err, end
+    assert "destroy_process_group(): the ranks called different things (communicator 'world/1'" in ends[0].err, ends
