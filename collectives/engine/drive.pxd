@@ -9,6 +9,9 @@ cdef enum:
     CHECK_NS = 50000000     # how often a long wait looks at signals, deadlines and its owner
     MAX_FDS = 64            # that a wait polls on
 
+cdef extern from "stdint.h":
+    const size_t FOLLOWED "SIZE_MAX"    # as the bytes that came to a run: it fails only because another one has failed
+
 cdef struct Elsewhere:              # what is queued in this process: waiting/progress.pyx fills it in, and knows more
     uint32_t* engines               # how many engines have queued runs
     int (*advance)(bint caller) noexcept nogil      # try those once that nobody else drives

@@ -256,7 +256,7 @@ cdef inline void forget(hk_channel* ch) noexcept nogil:
 
 cdef int failed_before(Core* e, Run* r) noexcept nogil:
     """The error of a run on an engine where another one failed before."""
-    r.culprit = e.failed_culprit
+    r.culprit, r.came = e.failed_culprit, FOLLOWED
     return ABORTED if e.failed == RAISED else e.failed
 
 

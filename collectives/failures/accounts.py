@@ -7,22 +7,21 @@ from collections.abc import Callable
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.plans.plan import Plan
-from hocket.collectives.waiting.queued import Queued, oldest
+from hocket.collectives.waiting.queued import Queued
 from hocket.control.records import Account
 
 
-def account_of(engine: Engine, ended: Queued | None = None, where: Callable[[], str] = caller_site) -> Account:
+def account_of(engine: Engine, queued: Queued | None, where: Callable[[], str] = caller_site) -> Account:
     """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it."""
-    plan, call, seq, site = at(engine, ended)
+    plan, call, seq, site = at(engine, queued)
     account: Account = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
     if plan is not None and plan.algorithm == "message":
         account["waits_for"] = sorted(plan.peers)
     return account
 
 
-def at(engine: Engine, ended: Queued | None = None) -> tuple[Plan | None, str, int, str | None]:
-    """The call that an engine is at: its plan, the call in words, its number, where it was made if that is known."""
-    queued = ended or oldest(engine)
+def at(engine: Engine, queued: Queued | None) -> tuple[Plan | None, str, int, str | None]:
+    """A queued call, or else the blocking one: its plan, its words, its number, where it was made if that is known."""
     if queued is not None:
         return queued.plan, queued.words, queued.seq, queued.site
     return engine.plan, engine.words, engine.sequence, None

@@ -11,7 +11,7 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
-from hocket.collectives.waiting.queued import under_way
+from hocket.collectives.waiting.queued import oldest, under_way
 from hocket.control.records import Account
 
 log = logging.getLogger("hocket")
@@ -46,7 +46,7 @@ class LongWaits:
 
     def go_on(self, engine: Engine, seconds: float) -> LongWait:
         """`engine` has waited for `seconds` by now: if that is long, tell the hub, or log which ranks hold it up."""
-        plan, _, seq, _ = at(engine)
+        plan, _, seq, _ = at(engine, oldest(engine))
         waiting = self._waits.get(engine)
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
             waiting = self._waits[engine] = LongWait(seq)
@@ -57,7 +57,7 @@ class LongWaits:
             waiting.stuck = True
             self.world.session.stuck({
                 "comm": self.name, "seq": seq, "ranks": self.world_ranks, "fingerprint": f"{plan.fingerprint:08x}",
-                "account": account_of(engine),
+                "account": account_of(engine, oldest(engine)),
             })  # fmt: skip
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
@@ -95,4 +95,4 @@ class LongWaits:
             told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
             if told:
                 others = {r: told.get(r) for r in range(self.size) if r != self.rank}
-                log.warning("%s", wording.still_waiting(account_of(engine), others, waiting.seconds))
+                log.warning("%s", wording.still_waiting(account_of(engine, oldest(engine)), others, waiting.seconds))

@@ -16,10 +16,10 @@ from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of
-from hocket.collectives.failures.callsite import thread_site
+from hocket.collectives.failures.callsite import caller_site, thread_site
 from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
-from hocket.collectives.waiting.queued import Queued, oldest
+from hocket.collectives.waiting.queued import Queued, first_failed, oldest
 from hocket.control.faults import LEFT
 from hocket.control.records import Account, Fault, Kind, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
@@ -70,13 +70,19 @@ class Reporter:
         raise type(self.broken)(*self.broken.args, *_details(self.broken)) from self.broken
 
     def fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
-        """Tell the others, hear them, and raise what happened."""
-        if code == CODES["aborted"] and self.broken is not None:
-            self.refuse()  # it had failed, or was closed, before this call
-        if ended is not None and (first := oldest(engine)) is not None and first.seq < ended.seq:
-            ended = first  # that one failed; those queued after it fail with it
+        """Tell the others, hear them, and raise what happened.
+
+        `ended`: the queued call that is waited for.  Another one may have failed, and this one with it.
+        """
+        where = caller_site
+        if (first := first_failed(engine)) is not None:
+            code, culprit, timeout, ended = first.status, first.culprit, first.limit, first
+        elif ended is not None and ended.followed:  # another thread's blocking call failed
+            ended, where = None, partial(thread_site, engine.caller)
+        if self.broken is not None and (code == CODES["aborted"] or code == CODES["raised"] and engine.error is None):
+            self.refuse()  # it had failed, or was closed, before this call; or another call has raised the error
         self.raised = True
-        account = account_of(engine, ended)
+        account = account_of(engine, oldest(engine) if code == CODES["aborted"] else ended, where)
         call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
             error = engine.error or Error("unknown")
@@ -209,7 +215,7 @@ class Reporter:
         for queue in list(self.members.queues.values()):
             engine = queue.engine
             if engine.in_call or oldest(engine) is not None:
-                found = account_of(engine, where=partial(thread_site, engine.caller))
+                found = account_of(engine, oldest(engine), partial(thread_site, engine.caller))
                 return found | (then if seq < found["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}
 

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from hocket.collectives.waiting cimport lead, news, progress, sleep
-from hocket.collectives.engine.drive cimport CHECK_NS, MAX_FDS, run_free, run_init, slow_check
+from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, run_free, run_init, slow_check
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
@@ -98,6 +98,16 @@ cdef class Queued:
     @property
     def came(self):
         return self.node.run.came
+
+    @property
+    def followed(self):
+        """Has it failed only because another run of its engine had?"""
+        return self.node.run.came == FOLLOWED
+
+    @property
+    def limit(self):
+        """Seconds that it may wait while nothing moves."""
+        return self.node.run.limit * 1e-9
 
     @property
     def words(self):
@@ -207,6 +217,15 @@ def oldest(Engine engine):
     for work in list(PENDING.values()):
         if (<Queued>work).engine is engine and ended(&(<Queued>work).node) != DONE:
             return work
+    return None
+
+
+def first_failed(Engine engine):
+    """The run of this engine's queue with which its failure began; None: it was a blocking call, or nothing failed here."""
+    for work in list(PENDING.values()):
+        if (<Queued>work).engine is engine and ended(&(<Queued>work).node) not in (BLOCKED, DONE, ABORTED):
+            if not (<Queued>work).followed:
+                return work
     return None
 
 

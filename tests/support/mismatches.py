@@ -128,6 +128,18 @@ MESSAGES: dict[str, tuple[Function, Function]] = {
     "set aside, then of the wrong size": (
         lambda c, x: (c.send(x[:5], 1, tag=7), c.send(x, 1, tag=8)),
         lambda c, x: (c.recv(x, 0, tag=8), c.recv(x, 0, tag=7))),
+    "an earlier recv, beside a send": (
+        lambda c, x: (c.send(x[:5], 1, tag=7), c.recv(x[:1], 1, tag=9)),
+        lambda c, x: (c.recv(x.view(np.int64)[:5], 0, tag=7, async_op=True), c.send(x[:1], 0, tag=9))),
+    "an earlier recv, beside a recv": (
+        lambda c, x: (c.send(x[:5], 1, tag=7), c.recv(x[:1], 1, tag=9)),
+        lambda c, x: (c.recv(x[:4], 0, tag=7, async_op=True), c.recv(x[:5], 0, tag=8))),
+    "an earlier recv, beside an asynchronous one": (
+        lambda c, x: (c.send(x[:5], 1, tag=7), c.recv(x[:1], 1, tag=9)),
+        lambda c, x: (c.recv(x[:4], 0, tag=7, async_op=True), c.recv(x[:5], 0, tag=8, async_op=True).wait())),
+    "a recv beside an earlier one": (
+        lambda c, x: (c.send(x[:5], 1, tag=7), c.recv(x[:1], 1, tag=9)),
+        lambda c, x: (c.recv(x[:5], 0, tag=8, async_op=True), c.recv(x[:4], 0, tag=7))),
 }
 # fmt: on
 

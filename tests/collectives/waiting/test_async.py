@@ -271,3 +271,23 @@ def test_between_threads(check: Program) -> None:
 @pytest.mark.parametrize(("size", "transport"), WORLDS)
 def test_between_ranks(size: int, transport: str) -> None:
     spread(CHECKS if size > 1 else ALONE, size, transport)
+
+
+def raises(a: Any, b: Any) -> Any:
+    raise ZeroDivisionError("mine")
+
+
+def wait_for_the_later_of_two(comm: Communicator) -> str:
+    comm.allreduce(np.ones(3), raises, async_op=True)
+    try:
+        comm.allreduce(np.ones(3), async_op=True).wait()
+    except (ZeroDivisionError, hocket.Error) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def test_a_function_that_raised_in_an_earlier_call() -> None:
+    """The later call failed with it; its error is that one's, and at once."""
+    with hocket.local_world(2) as world:
+        said = world.run(wait_for_the_later_of_two)
+    assert "ZeroDivisionError: mine" in said and all("ZeroDivisionError: mine" in each for each in said), said
