@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-Kind = Literal["mismatch", "timeout", "op", "error", "interrupt", "left", "lost"]
-"""What failed: calls that differ; a limit; a function given as op; a connection or a rank's own error; Ctrl-C; a call
-that needs a rank which has left; a rank that died."""
+Kind = Literal["mismatch", "timeout", "op", "error", "interrupt", "exit", "left", "lost"]
+"""What failed: calls that differ; a limit; a function given as op; a connection or a rank's own error; Ctrl-C; a rank
+that ends in the middle of a call, by sys.exit in a signal's handler; a call that needs a rank which has left; a rank
+that died."""
 State = Literal["in call", "idle", "without", "no answer", "lost", "left", "error"]
 """What a rank does on a communicator.  "without": it has closed or dropped it, or has not made it yet."""
 
@@ -29,6 +30,8 @@ class Account(TypedDict, total=False):
     """Its call of an earlier number, where the ranks parted."""
     waits_for: list[int]
     """Ranks of the communicator that its message waits for."""
+    handling: bool
+    """A signal's handler runs in the middle of the call."""
     text: str
     """Why it could not say."""
 

@@ -28,6 +28,10 @@ SETTLE = 1.0
 """Seconds that the end of the job gives messages under way to arrive."""
 
 
+OTHERS_END = 0.25
+"""Seconds that a rank which finds others in a call, at its end, gives them to say that they end too."""
+
+
 class Ending:
     """How a communicator is left."""
 
@@ -127,6 +131,8 @@ class Ending:
             if code == BUSY:  # works that nobody waited for end first
                 last = Queued(engine, plan, 0, 0, timeout=timeout)
                 code = last.status if last.wait(timeout + 1) else CODES["timeout"]
+            if code == CODES["mismatch"]:
+                self.reporter.await_verdict(OTHERS_END)
             if code not in (DONE, CODES["timeout"]):
                 self.reporter.fail(engine, code, last.culprit if last else engine.culprit, timeout, last)
             if code == DONE and self.name == "world" and self.members.size > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import signal
 import sys
 import threading
 from types import CodeType, FrameType
@@ -63,3 +64,12 @@ def thread_site(ident: int | None = None) -> str:
     """Where another thread (the main one if None) is now."""
     ident = ident or threading.main_thread().ident
     return shown_site(*_users(sys._current_frames().get(ident or 0)))
+
+
+def in_handler(ident: int) -> bool:
+    """Is another thread in the handler of a signal?"""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    frame = sys._current_frames().get(ident)
+    while frame is not None and frame.f_code not in handlers:
+        frame = frame.f_back
+    return frame is not None

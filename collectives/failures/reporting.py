@@ -16,7 +16,7 @@ from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of
-from hocket.collectives.failures.callsite import caller_site, thread_site
+from hocket.collectives.failures.callsite import caller_site, in_handler, thread_site
 from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest
@@ -89,6 +89,9 @@ class Reporter:
             engine.error = None
             if isinstance(error, HasLeft):
                 self._end_as_left(error.ranks, engine, account)
+            if isinstance(error, SystemExit):
+                self.give_up(error)
+                raise error
             told = f"{type(error).__name__}: {error}"
             if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
                 self._report("op", told, account)  # this rank goes on; what failed is a function given as op
@@ -216,6 +219,8 @@ class Reporter:
             engine = queue.engine
             if engine.in_call or oldest(engine) is not None:
                 found = account_of(engine, oldest(engine), partial(thread_site, engine.caller))
+                if engine.in_call and in_handler(engine.caller):
+                    found["handling"] = True
                 return found | (then if seq < found["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}
 
@@ -240,8 +245,23 @@ class Reporter:
         """
         self.raised = True
         if self.broken is None:
-            self._report("error", f"{type(error).__name__}: {error}", self.account(), first=self.finished() + 1)
-            self.abort(PeerLostError(f"this rank failed earlier: {type(error).__name__}: {error}"))
+            told, kind = f"{type(error).__name__}: {error}", "exit" if isinstance(error, SystemExit) else "error"
+            self._report(kind, told, self.account(), first=self.finished() + 1)
+            self.abort(PeerLostError(f"this rank failed earlier: {told}"))
+
+    def end_broken_off(self) -> None:
+        """At this rank's end.  Tell the others if it leaves a call whose error was not raised: SystemExit came first.
+
+        A signal's handler raises it as soon as Python code runs again, which may be before `fail` does.
+        """
+        engines = [queue.engine for queue in list(self.members.queues.values())]
+        broken_off = next((engine for engine in engines if engine.in_call and engine.failed), None)
+        if broken_off is not None and not self.raised:
+            self.give_up(SystemExit(f"in the middle of {broken_off.words}"))
+
+    def await_verdict(self, seconds: float) -> None:
+        """Wait a moment for the verdict, for a rank that others may know more than."""
+        self._heard.wait(seconds)
 
 
 def _details(error: BaseException) -> Iterable[Any]:

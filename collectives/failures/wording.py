@@ -38,6 +38,8 @@ def describe_account(account: Account | None) -> str:
     if account.get("call") == CLOSE and site == "?":
         return f"has come to the end of its program (its call number {number})"
     called = f"called {account.get('call', '?')} at {site}"
+    if account.get("handling"):
+        called = f"called {account['call']}, and is now in a signal's handler at {site}"
     return called if "waits_for" in account else f"{called} (its call number {number})"
 
 
@@ -76,7 +78,7 @@ def build(verdict: Verdict, members: list[int], me: int, call: str, closing: boo
         return errors.Error(
             f"the call of {told.who} failed: {told.text} ({told.where}). This communicator cannot be used any more."
         )
-    what = "was interrupted" if kind == "interrupt" else f"failed: {told.text}"
+    what = {"interrupt": "was interrupted", "exit": f"has ended: {told.text}"}.get(kind, f"failed: {told.text}")
     return errors.PeerLostError(f"{told.who} {what} ({told.where})", [] if told.by is None else [told.by])
 
 
@@ -84,6 +86,9 @@ def _mismatch(told: _Told, me: int, call: str, closing: bool) -> errors.Error:
     if told.waits_for is not None:
         return errors.MismatchError(
             f"{told.text}: a message must have the dtype and the size of its recv.{told.lines}", told.calls)
+    busy = [r for r, a in told.accounts.items() if a.get("handling")]
+    if busy and closing:  # by a signal that all ranks have got, perhaps: they end too, and take longer
+        return lost(busy, "a signal's handler runs in the middle of its call", me, call)
     early = [r for r, a in told.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
     if early and not closing:
         return lost(early, "it has left (closed this communicator, or exited)", me, call)

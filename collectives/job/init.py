@@ -238,6 +238,8 @@ def _leave() -> None:
         try:
             if isinstance(error, BaseException):
                 comm.reporter.give_up(error)
+            for each in comm.world.present():
+                each.reporter.end_broken_off()
             comm.close()
             if comm.world.unraised:
                 exit_code.at_least(1)

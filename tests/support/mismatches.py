@@ -130,7 +130,7 @@ MESSAGES: dict[str, tuple[Function, Function]] = {
         lambda c, x: (c.recv(x, 0, tag=8), c.recv(x, 0, tag=7))),
     "an earlier recv, beside a send": (
         lambda c, x: (c.send(x[:5], 1, tag=7), c.recv(x[:1], 1, tag=9)),
-        lambda c, x: (c.recv(x.view(np.int64)[:5], 0, tag=7, async_op=True), c.send(x[:1], 0, tag=9))),
+        lambda c, x: [c.recv(x.view(np.int64)[:5], 0, tag=7, async_op=True), c.send(x[:1], 0, tag=9)][0].wait()),
     "an earlier recv, beside a recv": (
         lambda c, x: (c.send(x[:5], 1, tag=7), c.recv(x[:1], 1, tag=9)),
         lambda c, x: (c.recv(x[:4], 0, tag=7, async_op=True), c.recv(x[:5], 0, tag=8))),

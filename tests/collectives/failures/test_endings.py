@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from typing import Any
+
 import numpy as np
 import pytest
-from harness import Job
+from harness import Ended, Job
 
 import hocket
 
@@ -104,6 +108,43 @@ def test_what_is_raised_comes_first() -> None:
 def test_the_code_that_the_program_chose_stays() -> None:
     with Job(2, START + "if rank == 0: comm.broadcast(x)\nsys.exit(3)") as job:
         assert [end.code for end in job.wait(30)] == [3, 3]
+
+
+PREEMPTED = START + """
+import signal
+def end(number, frame):
+    time.sleep({saving} * (rank == 0))
+    sys.exit({code})
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+{call}
+time.sleep(20)
+"""
+IN_A_CALL, IN_STEPS = "comm.allreduce(x)", "while True: comm.allreduce(x)"
+NOT_ALL = "if rank == 0: comm.allreduce(x)"
+
+
+def preempt(ranks: tuple[int, ...], **how: Any) -> list[Ended]:
+    """How two ranks end of which these get SIGTERM."""
+    with Job(2, PREEMPTED.format(**how)) as job:
+        for process in job.processes:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        for rank in ranks:
+            job.signal(rank, signal.SIGTERM)
+        return job.wait(15)
+
+
+@pytest.mark.parametrize(("call", "saving"), [(NOT_ALL, 0), (NOT_ALL, 0.8), (IN_STEPS, 0)])
+def test_ranks_that_a_signal_ends_keep_their_code(call: str, saving: float) -> None:
+    """Their handlers raise SystemExit, out of a call or beside it."""
+    assert [(end.code, end.err) for end in preempt((0, 1), call=call, saving=saving, code=0)] == [(0, "")] * 2
+
+
+def test_a_rank_that_ends_in_a_call_is_heard_of() -> None:
+    ends = preempt((0,), call="if rank: time.sleep(0.5)\n" + IN_A_CALL, saving=0, code=5)
+    assert ends[0].code == 5 and ends[0].err == "", ends
+    assert ends[1].code == 1 and "PeerLostError: rank 0 has ended: SystemExit: 5" in ends[1].err, ends
 
 
 def test_a_good_end_is_silent() -> None:
