@@ -13,7 +13,7 @@ from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import default
 from hocket.collectives.calls import asked
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import last_words
+from hocket.collectives.job import last_words, uncaught
 from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.local_world import lone_session
 from hocket.collectives.job.place import detect
@@ -134,6 +134,7 @@ def _communicator(
 ) -> Communicator:
     names = (transport or settings.transport or ",".join(registry.known())).split(",")
     log.info("%s", start.why)
+    uncaught.install()
     world = _alone(settings, names) if start.size == 1 else _join(start, settings, names, wait)
     world.why = start.why
     try:
@@ -244,7 +245,7 @@ def _leave() -> None:
             if comm.world.unraised:
                 exit_code.at_least(1)
         except Error as wrong:
-            log.error("%s", wrong)
+            log.error("%s", uncaught.once(str(wrong), comm.rank))
             exit_code.at_least(1)
         except Exception:
             log.debug("at exit", exc_info=True)

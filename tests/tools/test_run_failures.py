@@ -104,3 +104,29 @@ def test_words_of_ranks():
     assert said["PeerLostError"] == (True, "PeerLostError: rank 1 is gone") and said["TimeoutError"].followed
     assert not said["ArgumentError"].followed and not said["Broken"].followed and said["RuntimeError"].followed
     assert len(said["RuntimeError"].text) == last_words.LONGEST and "\x1b" not in said["RuntimeError"].text
+
+
+DIFFER = """
+import hocket, numpy as np
+comm = hocket.init()
+def step(n):
+    comm.allreduce(np.ones(n))
+step(4 if comm.rank == 2 else 3)
+"""
+DIFFER_AT_THE_END = "import hocket, numpy as np\ncomm = hocket.init()\ncomm.broadcast(np.ones(3), comm.rank)\n"
+
+
+def test_what_all_ranks_raise_is_printed_once(run):
+    """By one rank, with its own frames and without hocket's; the others print a line."""
+    code, _, err = run(3, DIFFER)
+    assert code == 1 and "hocket.errors.MismatchError: the ranks called different things" in err, err
+    assert err.count("rank 2 called allreduce(float64[4], op='sum')") == err.count("Traceback") == 1, err
+    assert "/collectives/" not in err and len(re.findall(r'File ".*program.py", line', err)) == 2, err
+    others = re.findall(r"\(rank \d has printed the whole\), at program.py:5 in step < program.py:6 in <module>", err)
+    assert len(others) == 2 and len(err.splitlines()) <= 15, err
+
+
+def test_what_is_wrong_at_the_end_is_printed_once(run):
+    code, _, err = run(3, DIFFER_AT_THE_END)
+    assert code == 1 and err.count("rank 2 called broadcast(float64[3], root=2)") == 1, err
+    assert err.count("has printed the whole") == 2, err

@@ -1,0 +1,84 @@
+"""How an error of hocket's that nobody catches is printed: without hocket's own frames, and by one rank of a job.
+
+Ranks that fail together raise the same text, which tells of all of them.  Under `hocket run` the first of them prints
+it; the others print one line, with the user's lines that led there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+import zlib
+from collections.abc import Callable
+from types import TracebackType
+
+from hocket.collectives.failures.callsite import AS_USERS
+from hocket.collectives.job.last_words import PLACE
+from hocket.errors import Error
+
+MOST_FRAMES = 6
+"""The innermost ones that the line of another rank shows."""
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+_before: _Hook | None = None
+
+
+def install() -> None:
+    """Print such errors so from now on; every other one goes to the hook that was there."""
+    global _before
+    if _before is None:
+        _before, sys.excepthook = sys.excepthook, _hook
+
+
+def once(text: str, rank: int) -> str:
+    """`text`, or its first line if another rank of this `hocket run` has printed it."""
+    first, _, more = text.partition("\n")
+    place = os.environ.get(PLACE)
+    if not more or not place:
+        return text
+    path = os.path.join(os.path.dirname(place), f"printed-{zlib.crc32(text.encode()):08x}")
+    try:
+        with open(path, "x") as file:
+            file.write(str(rank))
+    except FileExistsError:
+        with open(path) as file:
+            by = file.read()
+        who = f"rank {by}" if by else "another rank"
+        return f"{first.removesuffix(':')} ({who} has printed the whole)"
+    except OSError:  # the directory is gone with its launcher
+        return text
+    return text
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    assert _before is not None
+    if isinstance(error, Error):
+        trace = _users(trace)
+        error.__traceback__ = trace
+        for inner in (error.__cause__, error.__context__):
+            if isinstance(inner, Error):
+                inner.__traceback__ = _users(inner.__traceback__)
+        said = once(str(error), int(os.environ.get("HOCKET_RANK", "0")))
+        if said != str(error):
+            frames = traceback.extract_tb(trace)[: -MOST_FRAMES - 1 : -1]
+            here = " < ".join(f"{os.path.basename(each.filename)}:{each.lineno} in {each.name}" for each in frames)
+            with contextlib.suppress(OSError, ValueError):  # a closed stderr
+                print(f"{kind.__module__}.{kind.__qualname__}: {said}, at {here}", file=sys.stderr)
+            return
+    _before(kind, error, trace)
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    """Without hocket's frames, if others are left."""
+    kept = []
+    each = trace
+    while each is not None:
+        room, _, rest = str(each.tb_frame.f_globals.get("__name__", "")).partition(".")
+        if room != "hocket" or rest.partition(".")[0] in AS_USERS:
+            kept.append(each)
+        each = each.tb_next
+    found = None
+    for each in reversed(kept):
+        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found or trace
