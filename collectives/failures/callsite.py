@@ -60,8 +60,12 @@ def caller_site() -> str:
     return shown_site(*caller())
 
 
+NO_THREAD = -1
+"""No thread has this identifier."""
+
+
 def thread_site(ident: int | None = None) -> str:
-    """Where another thread (the main one if None) is now."""
+    """Where another thread (the main one if None) is now; "?" if it has ended."""
     ident = ident or threading.main_thread().ident
     return shown_site(*_users(sys._current_frames().get(ident or 0)))
 

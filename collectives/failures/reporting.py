@@ -222,7 +222,7 @@ class Reporter:
                 if engine.in_call and in_handler(engine.caller):
                     found["handling"] = True
                 return found | (then if seq < found["seq"] else {})
-        return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(), **then}
+        return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(self.world.thread), **then}
 
     def finished(self) -> int:
         """How many collectives this rank has finished: it has sent all that others need for them."""

@@ -24,8 +24,9 @@ def describe_account(account: Account | None) -> str:
         return "does not answer (stopped, or its interpreter is held)"
     if account.get("state") in ("lost", "left"):
         return "is gone (its process ended)" if account["state"] == "lost" else "has left the job"
+    here = f", it is at {account['site']}" if account.get("site", "?") != "?" else ""
     if account.get("state") == "without":
-        return f"no longer has this communicator (closed or dropped), it is at {account.get('site', '?')}"
+        return f"no longer has this communicator (closed or dropped){here}"
     if account.get("then"):
         now = f"in {account['call']}" if account.get("state") == "in call" else "in no call"
         site, seq = account.get("site", "?"), account["seq"]
@@ -33,7 +34,7 @@ def describe_account(account: Account | None) -> str:
         return f"called {account['then']}, and is now {now}"
     if account.get("state") == "idle":
         last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
-        return f"is not in a call on this communicator, it is at {account.get('site', '?')}{last}"
+        return f"is not in a call on this communicator{here}{last}"
     site, number = account.get("site", "?"), account.get("seq", "?")
     if account.get("call") == CLOSE and site == "?":
         return f"has come to the end of its program (its call number {number})"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from hocket.arguments import choices, whole
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.failures.callsite import NO_THREAD
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import World
 from hocket.control.faults import Faults
@@ -135,6 +136,7 @@ class LocalWorld:
 
         def start(rank: int) -> Communicator:
             world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank), check=self._check)
+            world.thread = NO_THREAD
             world.why = f"rank {rank} of {size}: a thread of local_world({size})"
             comm = Communicator(world, "world", range(size))
             comm.membership.accept(sessions[rank].exchange(comm.membership.offer(), 30.0))
@@ -151,12 +153,15 @@ class LocalWorld:
         def call(comm: Communicator) -> Result:
             from hocket.collectives import default
 
+            comm.world.thread = threading.get_ident()
             with default.current(comm):
                 try:
                     return function(comm, *args)
                 except BaseException as error:
                     comm.reporter.give_up(error)
                     raise
+                finally:
+                    comm.world.thread = NO_THREAD
 
         return in_threads(call, self.comms)
 

@@ -89,6 +89,8 @@ class World:
         self.closed = False
         self.unraised = False
         """Has one of its communicators ended with an error that could not be raised?"""
+        self.thread: int | None = None
+        """The thread that is this rank, if it is not the whole process; NO_THREAD: it is not known, or has ended."""
         self.why = ""
         self.reactor: Reactor | None = None
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
@@ -195,13 +197,17 @@ class World:
         for comm in self.present():
             if comm.name == fault["comm"]:
                 return comm.reporter.stop(fault)
-        return _without_it()
+        return self._without_it()
 
     def _on_ask(self, name: str) -> Account:
         comm = next((comm for comm in self.present() if comm.name == name), None)
         if comm is None:
-            return _without_it()
+            return self._without_it()
         return comm.reporter.account()
+
+    def _without_it(self) -> Account:
+        """This rank's account for a communicator that it does not have."""
+        return {"state": "without", "call": "", "site": thread_site(self.thread), "seq": 0}
 
     def _on_told(self, name: str, rank: int, account: Account) -> None:
         for comm in self.present():
@@ -238,11 +244,6 @@ class World:
             _open.discard(self)
             if not _open:
                 pool.rest()
-
-
-def _without_it() -> Account:
-    """This rank's account for a communicator that it does not have."""
-    return {"state": "without", "call": "", "site": thread_site(), "seq": 0}
 
 
 def _agree(names: Sequence[Sequence[str]]) -> None:

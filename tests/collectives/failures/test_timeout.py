@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import signal
+import threading
 import time
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from faulty import all_ready, facts, job
 
 import hocket
+from hocket.collectives.communicator.communicator import Communicator
 
 TRANSPORTS = ["shm", "tcp"]
 
@@ -269,3 +272,23 @@ def test_a_users_object_is_asked_nothing() -> None:
     with hocket.local_world(2) as world:
         texts = world.run(each)
     assert all("source=0, tag=0) at test_timeout.py" in text for text in texts), texts
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_threads_are_where_they_are(stays: bool) -> None:
+    """Not where the main thread is, which waits for them."""
+    over = threading.Event()
+
+    def late_elsewhere(comm: Communicator) -> str:
+        if comm.rank == 1:
+            over.wait(20 * stays)
+            return ""
+        with pytest.raises(hocket.TimeoutError) as error:
+            comm.allreduce(np.ones(3), timeout=0.3)
+        over.set()
+        return str(error.value)
+
+    with hocket.local_world(2) as world:
+        text = world.run(late_elsewhere)[0]
+    place = r", it is at test_timeout.py:\d+ in late_elsewhere" if stays else ""
+    assert re.search(rf"\n  rank 1 is not in a call on this communicator{place}\n", text), text
