@@ -19,7 +19,7 @@ from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.planner import NO_OP, Planner
-from hocket.collectives.waiting.queued import Queued, oldest, unreceived
+from hocket.collectives.waiting.queued import Queued, oldest, unended, unreceived
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket")
@@ -157,11 +157,10 @@ class Ending:
         for comm in there:
             for (kind, transport), queue in comm.membership.queues.items():
                 engine = queue.engine
-                while (first := oldest(engine)) is not None and first.status == 0:
-                    if not first.wait(max(0.0, deadline - time.monotonic())):
-                        break
-                if first is not None:
-                    left_open.append(f"{first.words} at {first.site}")
+                for call in unended(engine):
+                    call.wait(max(0.0, deadline - time.monotonic()))
+                if still := unended(engine):
+                    left_open += [f"{call.words} at {call.site}" for call in still]
                 elif kind == "messages":
                     _open_to_senders(queue, deadline)
                     never = f" that it never received, on communicator {comm.name!r}"

@@ -12,7 +12,7 @@ import hocket.errors as errors
 from hocket.control.records import Account, Verdict
 
 MOST_SHOWN = 8
-"""Ranks that a line of the log tells of."""
+"""Ranks that a line of the log tells of, and calls that a rank leaves open."""
 PAIRWISE = " What a rank sends to another by alltoallv is what that one expects from it."
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
@@ -122,7 +122,9 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
                 made_last = f", the last {last}" if last else ""
                 told.setdefault(r, []).append(f"made {number} calls on {queue}{made_last}")
     for r, state in enumerate(states):
-        told.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"])
+        told.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"][:MOST_SHOWN])
+        if (more := len(state["open"]) - MOST_SHOWN) > 0:
+            told[r].append(f"leaves open {more} more")
     calls = {r: "; ".join(texts) for r, texts in sorted(told.items()) if texts}
     if not calls:
         return None

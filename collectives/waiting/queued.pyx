@@ -220,6 +220,12 @@ def oldest(Engine engine):
     return None
 
 
+def unended(Engine engine):
+    """The calls of this engine's queue that have not ended well, the oldest first."""
+    return [work for work in list(PENDING.values())
+            if (<Queued>work).engine is engine and ended(&(<Queued>work).node) != DONE]
+
+
 def first_failed(Engine engine):
     """The run of this engine's queue with which its failure began; None: it was a blocking call, or nothing failed here."""
     for work in list(PENDING.values()):

@@ -31,6 +31,10 @@ DIFFER = {
     "different roots": ("comm.broadcast(x, rank)", "rank 1 called broadcast(float64[3], root=1)"),
     "a recv that nobody sends to": (
         "work = comm.recv(x, 0, async_op=True) if rank else None", "rank 1 leaves open recv(float64[3], source=0"),
+    "several recvs that nobody sends to": (
+        "for tag in range(10 * rank): comm.recv(x, 0, tag, async_op=True)",
+        "tag=6) at rank.py:6 in <module>; leaves open recv(float64[3], source=0, tag=7) at rank.py:6 in <module>; "
+        "leaves open 2 more"),
     "a message that nobody receives": (
         "comm.send(x, 1, tag=5) if rank == 0 else None", "rank 1 leaves open a message from rank 0 with tag 5"),
     "a message that was set aside": (
