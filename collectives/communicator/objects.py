@@ -40,7 +40,7 @@ def allgather(comm: Communicator, value: Any, timeout: float | None) -> list[Any
     data = _pickled(comm, value)
     lengths = [int(n) for n in comm.allgather(numpy.array([len(data)]), timeout=timeout)]
     every = comm.allgatherv(data, lengths, timeout=timeout)
-    return [value if r == comm.rank else pickle.loads(part.data) for r, part in enumerate(_parts(every, lengths))]
+    return _loaded(every, lengths)
 
 
 def gather(comm: Communicator, value: Any, root: int, timeout: float | None) -> list[Any] | None:
@@ -50,7 +50,7 @@ def gather(comm: Communicator, value: Any, root: int, timeout: float | None) -> 
     every = comm.gatherv(data, lengths, root, timeout=timeout)
     if every is None:
         return None
-    return [value if r == root else pickle.loads(part.data) for r, part in enumerate(_parts(every, lengths))]
+    return _loaded(every, lengths)
 
 
 def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -> Any:
@@ -72,7 +72,7 @@ def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -
     lengths = numpy.array([len(piece) for piece in pieces])
     comm.broadcast(lengths, root, timeout=timeout)
     comm.scatterv(numpy.concatenate(pieces), [*map(int, lengths)], root, timeout=timeout)
-    return given[root]
+    return pickle.loads(pieces[root].data)
 
 
 def send(comm: Communicator, value: Any, dest: int, tag: int, timeout: float | None) -> None:
@@ -140,5 +140,6 @@ def _joined(head: Array, rest: Array) -> Any:
     return pickle.loads(numpy.concatenate([head[LENGTH : LENGTH + _length(head)], rest]).data)
 
 
-def _parts(data: Array, lengths: list[int]) -> list[Array]:
-    return numpy.split(data, numpy.cumsum(lengths)[:-1])
+def _loaded(data: Array, lengths: list[int]) -> list[Any]:
+    """Every rank's object.  This rank's own too, so that its entry is a copy like the others."""
+    return [pickle.loads(part.data) for part in numpy.split(data, numpy.cumsum(lengths)[:-1])]

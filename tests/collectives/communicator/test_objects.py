@@ -35,6 +35,19 @@ def all_to_all(comm: Communicator) -> None:
     assert mine is not comm.allgather_object(b"")
 
 
+def own_entries_are_copies(comm: Communicator) -> None:
+    """But the root's of a broadcast, which is the value that the others copy."""
+    mine, me = {"a": [1]}, comm.rank
+    gathered = comm.gather_object(mine, 0)
+    for own in (
+        comm.allgather_object(mine)[me], gathered[0] if gathered else {"a": [1]},
+        comm.scatter_object([mine] * comm.size if me == 0 else None, 0),
+    ):  # fmt: skip
+        assert own == {"a": [1]}
+        own["a"].append(2)
+    assert mine == {"a": [1]} and (comm.broadcast_object(mine, 0) is mine) == (me == 0)
+
+
 def between_two(comm: Communicator) -> None:
     p, me = comm.size, comm.rank
     if p < 2:
@@ -81,7 +94,7 @@ def refused(comm: Communicator) -> None:
     assert comm.allgather_object(comm.rank) == [*range(comm.size)]
 
 
-CHECKS: tuple[Program, ...] = all_to_all, between_two, refused
+CHECKS: tuple[Program, ...] = all_to_all, own_entries_are_copies, between_two, refused
 
 
 @pytest.mark.parametrize(("size", "transport"), WORLDS)
