@@ -103,7 +103,7 @@ def describe(array, str what="x"):
     if isinstance(array, np.ndarray):
         a = <np.ndarray>array
         if not np.PyArray_IS_C_CONTIGUOUS(a):
-            return packed(describe(numpy.ascontiguousarray(array), what), array, np.PyArray_ISWRITEABLE(a))
+            return packed(describe(contiguous(array, what), what), array, np.PyArray_ISWRITEABLE(a))
         b = Buffer.__new__(Buffer)
         b.address = <uintptr_t>np.PyArray_DATA(a)
         b.nbytes = np.PyArray_NBYTES(a)
@@ -132,6 +132,16 @@ def describe(array, str what="x"):
     if isinstance(array, numpy.generic):
         b.writable = False              # `view` is a copy
     return b
+
+
+cdef object contiguous(object array, str what):
+    """A contiguous copy, or MemoryError."""
+    try:
+        return array.contiguous() if hasattr(array, "contiguous") else numpy.ascontiguousarray(array)
+    except (MemoryError, RuntimeError) as why:      # RuntimeError: torch's, which has no class of its own for it
+        raise NoMemory(
+            f"{what} is not contiguous, and there is not enough memory for a copy of its {array.nbytes} bytes ({why})"
+        ) from None
 
 
 cdef Buffer packed(Buffer copy, object array, bint writable):
@@ -198,7 +208,7 @@ cdef Buffer describe_torch(object tensor, str what):
     if not tensor.is_contiguous():
         if tensor.is_cuda:
             raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
-        return packed(describe_torch(tensor.detach().contiguous(), what), tensor, b.writable)
+        return packed(describe_torch(contiguous(tensor.detach(), what), what), tensor, b.writable)
     b.address = tensor.data_ptr()
     b.count = tensor.numel()
     b.nbytes = b.count * dtype.itemsize
@@ -213,12 +223,11 @@ def empty_like(Buffer model, tuple shape):
     """A new array of the model's kind and dtype (NumPy in, NumPy out; torch in, torch out) and this shape."""
     if model.foreign:
         return staging.empty_like(model.array, shape)
-    if hasattr(model.array, "new_empty"):
-        return model.array.new_empty(shape)
     dtype = model.array.dtype if hasattr(model.array, "dtype") else numpy.dtype(model.dtype.numpy)
     try:
-        return numpy.empty(shape, dtype)
-    except (MemoryError, OverflowError, ValueError) as why:     # ValueError: more bytes than there are addresses
+        return model.array.new_empty(shape) if hasattr(model.array, "new_empty") else numpy.empty(shape, dtype)
+    # ValueError: more bytes than there are addresses; RuntimeError: torch's, which has no class of its own for either
+    except (MemoryError, OverflowError, ValueError, RuntimeError) as why:
         raise NoMemory(f"the result has shape {shape}, for which there is not enough memory ({why})") from None
 
 

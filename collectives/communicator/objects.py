@@ -5,6 +5,7 @@ Who unpickles runs what the sender wrote, so a job of ranks that do not trust ea
 
 from __future__ import annotations
 
+import builtins
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy
 
 from hocket.collectives.calls.options import Options, checked
 from hocket.collectives.communicator.messages import ANY, object_tag
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, MemoryError
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -30,7 +31,7 @@ def broadcast(comm: Communicator, value: Any, root: int, timeout: float | None) 
     data = _pickled(comm, value) if mine else None
     head = _head(data) if data is not None else numpy.empty(HEAD, numpy.uint8)
     comm.broadcast(head, root, timeout=timeout)
-    rest = _rest(data) if data is not None else _room(head)
+    rest = _rest(data) if data is not None else _room(comm, _after(head))
     if len(rest):
         comm.broadcast(rest, root, timeout=timeout)
     return value if mine else _joined(head, rest)
@@ -59,7 +60,7 @@ def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -
         _allowed(comm)
         lengths = numpy.empty(comm.size, numpy.int64)
         comm.broadcast(lengths, root, timeout=timeout)
-        room = numpy.empty(int(lengths[comm.rank]), numpy.uint8)
+        room = _room(comm, int(lengths[comm.rank]))
         comm.scatterv(None, [*map(int, lengths)], root, room, timeout=timeout)
         return pickle.loads(room.data)
     try:
@@ -89,7 +90,7 @@ def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None
     label, head = object_tag(tag), numpy.empty(HEAD, numpy.uint8)
     work = comm.messenger.exchange(None, None, head, place, label, checked(Options(True, timeout)))
     work.wait()
-    rest = _room(head)
+    rest = _room(comm, _after(head))
     if len(rest):
         place = place if work.source is None else work.source
         comm.messenger.exchange(None, None, rest, place, label, checked(Options(timeout=timeout)))
@@ -131,9 +132,19 @@ def _length(head: Array) -> int:
     return int(head[:LENGTH].view(numpy.int64)[0])
 
 
-def _room(head: Array) -> Array:
-    """For what comes after `head`."""
-    return numpy.empty(max(0, _length(head) - (HEAD - LENGTH)), numpy.uint8)
+def _after(head: Array) -> int:
+    """How many bytes come after `head`."""
+    return max(0, _length(head) - (HEAD - LENGTH))
+
+
+def _room(comm: Communicator, nbytes: int) -> Array:
+    """For an object on its way.  Without memory for it this rank cannot go on, and the others hear of that."""
+    try:
+        return numpy.empty(nbytes, numpy.uint8)
+    except builtins.MemoryError as why:
+        error = MemoryError(f"there is not enough memory for the {nbytes} bytes of an object that comes ({why})")
+        comm.reporter.give_up(error)
+        raise error from None
 
 
 def _joined(head: Array, rest: Array) -> Any:

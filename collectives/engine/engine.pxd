@@ -6,6 +6,9 @@ from hocket.collectives.plans.plan cimport Plan
 from hocket.collectives.engine.run cimport Core, Run
 
 
+cdef object no_scratch(Plan plan)
+
+
 cdef class Engine:
     cdef Engine counter     # the engine that numbers our calls too; None: this one does
     cdef Core core

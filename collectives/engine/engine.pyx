@@ -20,6 +20,8 @@ from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMAT
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
+from hocket.errors import MemoryError as NoMemory
+
 cdef enum: RECENT = 16  # calls that are remembered for when ranks disagree; ranks are hardly ever further apart
 
 CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": ABORTED, "timeout": TIMED_OUT,
@@ -28,6 +30,11 @@ CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": AB
 cdef enum:
     IDLE_SPINS = 20             # of a wait for news that may not come for hours
     IDLE_YIELD_NS = 300000
+
+
+cdef object no_scratch(Plan plan):
+    """The error of a call that has no room to work in."""
+    return NoMemory(f"{plan.text} needs {plan.scratch} bytes to work in, for which there is not enough memory")
 
 
 cdef class Engine:
@@ -212,7 +219,7 @@ cdef class Engine:
                 self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
                 if self.scratch == NULL:
                     self.release()
-                    raise MemoryError
+                    raise no_scratch(plan)
             r.base[SCRATCH] = self.scratch
         r.waits = True
         self.plan = plan

@@ -7,7 +7,7 @@ from libc.string cimport memset
 
 from hocket.collectives.waiting cimport lead, news, progress, sleep
 from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, run_free, run_init, slow_check
-from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.engine.engine cimport Engine, no_scratch
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
@@ -62,7 +62,7 @@ cdef class Queued:
         if plan.scratch and in_host_memory:     # the engine's own scratch may be in use by a run before us
             self.own_scratch = <char*>malloc(plan.scratch)
             if self.own_scratch == NULL:
-                raise MemoryError
+                raise no_scratch(plan)
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
         n.core, n.status = &engine.core, BLOCKED

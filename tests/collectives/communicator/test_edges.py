@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from harness import Job
 from worlds import spread
 
 import hocket
@@ -162,3 +164,47 @@ def roots_apart(comm: Communicator) -> None:
 @pytest.mark.parametrize("transport", ["threads", "shm", "tcp"])
 def test_a_mismatch_names_the_call_where_the_ranks_parted(transport: str) -> None:
     spread(roots_apart, 3, transport)
+
+
+NO_ROOM = """
+import resource
+import numpy as np
+import hocket
+comm = hocket.init()
+x = np.zeros(1 << 24, np.float32)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+given = bytes(48 << 20) if comm.rank == 0 else None
+def told(call):
+    try:
+        call()
+    except hocket.Error as error:
+        print(type(error).__name__, error)
+def limit(room):
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, resource.RLIM_INFINITY))
+limit(64 << 10)
+told(lambda: comm.allreduce(x, codec="int8"))
+told(lambda: comm.allreduce(x, codec="int8", async_op=True).wait())
+told(lambda: comm.allreduce(x[::2]))
+limit(resource.RLIM_INFINITY - used if comm.rank == 0 else 32 << 20)
+told(lambda: comm.broadcast_object(given))
+"""
+
+
+def test_what_there_is_no_memory_for_is_said() -> None:
+    with Job(2, NO_ROOM) as job:
+        ends = job.wait(30)
+    for end in ends:
+        lines = end.out.splitlines()
+        for line in lines[:2]:
+            assert re.match(r"MemoryError allreduce\(float32\[16777216\], .*\) needs \d{8} bytes to work in", line), end
+        assert lines[2].startswith("MemoryError x is not contiguous, and there is not enough memory for a copy"), ends
+    assert re.search("MemoryError there is not enough memory for the 503\\d{5} bytes of an object", ends[1].out), ends
+    assert "PeerLostError rank 1 failed: MemoryError: there is not enough" in ends[0].out, ends
+
+
+def test_a_strided_tensor_that_there_is_no_memory_for() -> None:
+    torch = pytest.importorskip("torch")
+    wanted = "copy of its 2814749767106560 bytes"
+    with hocket.local_world(1) as world, pytest.raises(hocket.errors.MemoryError, match=wanted):
+        world.run(lambda comm: comm.allgather(torch.zeros(1).expand(10 << 46)))
