@@ -3,6 +3,7 @@
     method.py        what a method is
     compressor.py    `Compressor`: vectors by key
     entries.py       what it keeps for a key
+    step.py          calls that count together
     names.py         the methods by name
     codecs.py        codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
@@ -29,10 +30,11 @@ from hocket.compression.names import resolved
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse import NonZero, RandomK, Sparse, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
+from hocket.compression.step import Step
 from hocket.compression.wire import decode, encode
 
 __all__ = [
     "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Batch", "Coded", "Compressor", "DoubleSqueeze", "Elias", "Int",
     "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign", "Sparse",
-    "Stats", "TernGrad", "Threshold", "TopK", "decode", "encode", "resolved",
+    "Stats", "Step", "TernGrad", "Threshold", "TopK", "decode", "encode", "resolved",
 ]  # fmt: skip

@@ -19,10 +19,13 @@ from hocket.collectives.waiting.grouping import at_once
 from hocket.compression.entries import Entry, Stats, loaded
 from hocket.compression.method import Array, Averaged, Batch, Method, chunks
 from hocket.compression.names import resolved
+from hocket.compression.step import Outcome, Step, squared
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
 STATE = {"method", "size", "entries"}
+Rate = float | None
+"""A learning rate."""
 
 
 class Compressor:
@@ -52,6 +55,7 @@ class Compressor:
         self.method = resolved(method)
         self._entries: dict[str, Entry] = {}
         self._memory = [np.empty(0, np.float32)] * 2
+        self._last_step: Step | None = None
 
     @at_once
     def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:
@@ -59,38 +63,49 @@ class Compressor:
 
         `x`: a float32 NumPy array, or a torch tensor on the CPU, contiguous; of one shape in all calls with one `key`.
         `lr`: the learning rate that x will be multiplied by; if it changes, what is owed is rescaled, so that it counts
-        as much as when it was left (at a rate of 0, and after one, it stays as it is).  A NaN or an infinity anywhere
-        makes the whole result NaN on all ranks, and nothing is kept of the call: a training step that is skipped for it
-        changes nothing.  Cost: that of the method, and some passes over x in NumPy.
+        as much as when it was left (at a rate of 0, and after one, it stays as it is).  None: the rate is that of the
+        call before.  A NaN or an infinity anywhere makes the whole result NaN on all ranks, and nothing is kept of the
+        call: a training step that is skipped for it changes nothing, if all its calls are in one `step`.  Cost: that of
+        the method, and some passes over x in NumPy.
         """
         self.allreduce_all([x], [key], op, lr)
         return x
 
     @at_once
-    def allreduce_all(self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: float | None = None) -> None:
+    def allreduce_all(
+        self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: Rate | Sequence[Rate] = None
+    ) -> None:
         """`allreduce` of several, each with its key, in as few calls as the method can: those of a bucket of gradients.
 
-        All ranks give the same ones together.  A NaN makes that vector NaN, and what the method joins with it.
+        All ranks give the same ones together.  `lr`: one for all, or a list with that of each.  A NaN makes that vector
+        NaN, and what the method joins with it; in a `step` all.
         """
         _check(op)
         if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
             raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
+        rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(xs)
+        if len(rates) != len(xs):
+            raise ArgumentError(f"{len(xs)} vectors need one lr, or as many; got {len(rates)}")
         if not xs:
             return
         began, arrays = time.perf_counter(), [_array(x) for x in xs]
         entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
         vectors = self._scratch(0, entries)
-        squares = [self._owing(*each, lr) for each in zip(arrays, entries, vectors.parts, strict=True)]
+        factors = [self._factor(*each) for each in zip(entries, rates, strict=True)]
+        squares = [self._owing(*each) for each in zip(arrays, entries, vectors.parts, factors, strict=True)]
+        kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
         seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
         flat = _adjacent(arrays)
         results = self._scratch(1, entries) if flat is None else Batch(flat, arrays)
-        made = self.method.average_all(self.comm, vectors, results, [entry.kept for entry in entries], seeds)
+        made = self.method.average_all(self.comm, vectors, results, kepts, seeds)
         share = (time.perf_counter() - began) / len(made)
         for array, result in zip(arrays, results.parts, strict=True):
             if result is not array:
                 array[...] = result
-        for entry, left, square, array, one in zip(entries, vectors.parts, squares, arrays, made, strict=True):
-            self._settle(entry, left, square, array, one, lr, share)
+        for entry, left, square, array, one, rate in zip(
+            entries, vectors.parts, squares, arrays, made, rates, strict=True
+        ):
+            self._settle(entry, left, square, array, one, rate, share)
             if op == "sum":
                 array *= np.float32(self.comm.size)
 
@@ -107,7 +122,7 @@ class Compressor:
             raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
         entry = self._entry(key, array.shape, sharded=True)
         vector = self._scratch(0, [entry]).parts[0]
-        square = self._owing(array, entry, vector, lr)
+        square = self._owing(array, entry, vector, self._factor(entry, lr))
         made = self.method.scatter(self.comm, vector, result)
         self._settle(entry, vector, square, result, made, lr, time.perf_counter() - began)
         if op == "sum":
@@ -134,7 +149,7 @@ class Compressor:
         entry = self._entry(key, array.shape, (0,), sharded=True)
         made = self.method.gather(self.comm, array, result, entry.kept)
         entry.steps += 1
-        finite = math.isfinite(_square(result))  # the same on all ranks
+        finite = math.isfinite(squared(result))  # the same on all ranks
         entry.kept = made.kept if finite else {}
         seconds = entry.stats.seconds + time.perf_counter() - began
         error = float(np.linalg.norm(array - result[self.comm.rank]) / (np.linalg.norm(array) or 1.0))
@@ -142,25 +157,27 @@ class Compressor:
         return out
 
     def _settle(
-        self, entry: Entry, left: Array, square: float, result: Array, made: Averaged, lr: float | None, seconds: float
+        self, entry: Entry, left: Array, square: float, result: Array, made: Averaged, lr: Rate, seconds: float
     ) -> None:
-        """Keep what a call leaves; nothing, and a result of NaN, if that is not finite, which all ranks find alike."""
+        """Keep what a call leaves, or give it to the step; nothing, and a result of NaN, if that is not finite."""
         entry.steps += 1
-        finite = math.isfinite(_square(result)) if made.finite is None else made.finite
-        if finite:
-            entry.kept, entry.lr, entry.square = made.kept, lr, square
-            if self.feedback:
-                entry.residual[...] = left
-            else:
-                entry.left_square = _square(left)
-        else:
+        finite = math.isfinite(squared(result)) if made.finite is None else made.finite
+        if not finite:
             result[...] = np.nan
+        outcome = Outcome(entry, result, finite, made.kept, lr, square, left)
+        if self._step:
+            self._step.add(outcome)
+        elif finite:
+            outcome.settle(self.feedback)
         calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
         entry.stats = Stats(calls, left.nbytes, made.nbytes, seconds, entry.stats.error)
 
-    def _owing(self, array: Array, entry: Entry, vector: Array, lr: float | None) -> float:
+    def _factor(self, entry: Entry, lr: Rate) -> np.float32:
+        """By which what is owed is multiplied in a call at this rate."""
+        return np.float32(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
+
+    def _owing(self, array: Array, entry: Entry, vector: Array, factor: np.float32) -> float:
         """Make `vector` what is to be sent: `array`, and what is owed.  Returns the square of its length."""
-        factor = np.float32(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
         new, owed, whole = (each.reshape(-1) for each in (array, entry.residual, vector))
         square = 0.0
         for one in chunks(whole.size):
@@ -171,10 +188,15 @@ class Compressor:
             else:
                 np.multiply(owed[one], factor, out=whole[one])
                 whole[one] += new[one]
-            square += _square(whole[one])  # while it is near
+            square += squared(whole[one])  # while it is near
         if not math.isfinite(square):
             vector[...] = np.nan  # a part might not be sent, and stay
         return square
+
+    @property
+    def _step(self) -> Step | None:
+        """The one that is open."""
+        return self._last_step if self._last_step and not self._last_step.over else None
 
     def _scratch(self, which: int, entries: Sequence[Entry]) -> Batch:
         """Memory for a vector of each entry, one after the other."""
@@ -183,6 +205,28 @@ class Compressor:
             self._memory[which] = np.empty(count, np.float32)
         return Batch.of(self._memory[which], [entry.shape for entry in entries])
 
+    def step(self) -> Step:
+        """Begin a step of training, whose calls count together: `with c.step(): ...`, or until `end()` of what returns.
+
+        If one of the calls' results is not finite all of them become NaN at the end, on all ranks, and what is owed to
+        every key is as before: a step that is skipped for a NaN in one gradient loses nothing of the others.  A step
+        has one call with a key; `allgather` is no part of it.  Memory: once more what is owed.
+
+        >>> import hocket, numpy as np
+        >>> from hocket.compression import Compressor
+        >>> def skipped(comm):
+        ...     c, a, b = Compressor(comm, "topk:0.5"), np.array([3, 1], np.float32), np.array([np.nan, 1], np.float32)
+        ...     with c.step():
+        ...         c.allreduce(a, "a"), c.allreduce(b, "b")
+        ...     return a.tolist(), c.allreduce(np.zeros(2, np.float32), "a").tolist()
+        >>> hocket.local_world(2).run(skipped)[0]
+        ([nan, nan], [0.0, 0.0])
+        """
+        if self._step:
+            raise ArgumentError("a step of this Compressor is open: end it before the next begins")
+        self._last_step = Step(self.feedback)
+        return self._last_step
+
     def stats(self, key: str) -> Stats:
         """Of the calls with this key."""
         if key not in self._entries:
@@ -190,7 +234,7 @@ class Compressor:
         entry = self._entries[key]
         if entry.square is None:
             return entry.stats
-        left = _square(entry.residual) if self.feedback else entry.left_square
+        left = squared(entry.residual) if self.feedback else entry.left_square
         return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.square or 1.0)))
 
     def forget(self, key: str) -> None:
@@ -251,6 +295,8 @@ class Compressor:
             raise ArgumentError(f"key {key!r} stands for another kind of call: give this one another key")
         if entry.shape != shape:
             raise ArgumentError(f"key {key!r} stands for shape {entry.shape}, got {shape}: give it another key")
+        if self._step and entry in self._step:
+            raise ArgumentError(f"key {key!r} had a call in this step: a step has one call with each key")
         return entry
 
 
@@ -258,14 +304,6 @@ def _text(key: Any) -> str:
     if not isinstance(key, str):
         raise ArgumentError(f"key={reprlib.repr(key)} must be a text, the name of a vector: allreduce(x, key)")
     return key
-
-
-def _square(x: Array) -> float:
-    """Of its length; not finite if an element is not."""
-    flat = x.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
-    return square if math.isfinite(square) or not np.isfinite(flat).all() else float(np.dot(flat, flat.astype(float)))
 
 
 def _check(op: str) -> None:

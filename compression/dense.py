@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks
+from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks, times
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
@@ -184,6 +184,9 @@ class DoubleSqueeze(Together):
             _gather(result, column)
         of_block = codec.itemsize / codec.block
         return [Averaged({"owned": part.copy()}, int(p * part.size * of_block)) for part in owned]
+
+    def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
+        return times(kept, "owned", factor)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         if not all("owned" in kept for kept in kepts):

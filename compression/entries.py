@@ -46,6 +46,8 @@ class Entry:
     """The square of the length of what the last call had to send; None: the error is known."""
     left_square: float = 0.0
     """The same of what it did not send, where that is not kept."""
+    spare: Array | None = None
+    """Memory for what the calls of a `Step` leave, until it ends."""
     sharded: bool = False
     """Are the vectors' rows the ranks'?  Then another number of ranks makes them other vectors."""
 

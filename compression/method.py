@@ -88,6 +88,13 @@ class Method(Protocol):
         """Make the rows of `result` all ranks' vectors, by what changed since the call that returned `kept`."""
         raise ArgumentError(f"{self.name!r} has no allgather: codecs of blocks have")
 
+    def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
+        """`kept`, with what it owes times `factor`: the learning rate has changed, or what is owed decays.
+
+        As it is, unless a method owes a part of it.
+        """
+        return kept
+
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         """What rank `rank` of `size` keeps of a vector of `count` elements, of what the ranks of another job kept.
 
@@ -102,6 +109,11 @@ class Together(Method):
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         vectors, results = (Batch(each.reshape(-1), [each]) for each in (vector, result))
         return self.average_all(comm, vectors, results, [kept], [seed])[0]
+
+
+def times(kept: Kept, name: str, factor: np.float32) -> Kept:
+    """`kept`, with that array multiplied, if there is one."""
+    return kept if factor == 1 or name not in kept else {**kept, name: kept[name] * factor}
 
 
 def chunks(count: int, step: int = CHUNK) -> Iterator[slice]:

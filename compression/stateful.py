@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together, joined
+from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together, joined, times
 from hocket.compression.sparse import TopK, checked
 from hocket.errors import ArgumentError
 
@@ -122,12 +122,20 @@ class DGC(Together):
         most, length = self.clip / math.sqrt(size), float(np.linalg.norm(vector))
         return vector * np.float32(most / length) if length > most else vector
 
+    def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
+        """What waits; not the momentum, which is of gradients, as an optimizer's is."""
+        return times(kept, "v", factor)
+
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        """What has gathered is shared out as what is owed is; an average divides by another number now."""
-        taken = kepts[rank::size]
-        if not taken or not all(kepts):
+        """What has gathered is shared out as what is owed is; an average divides by another number now.
+
+        A rank beyond those that were takes over zeros.  All count as many calls, which decide what is sent together.
+        """
+        if not all(kepts):
             return {}
-        ratio = np.float32(size / len(kepts))
-        return {"step": taken[0]["step"]} | {
-            name: np.asarray(sum(kept[name] for kept in taken) * ratio, np.float32) for name in ("u", "v")
+        first, ratio = kepts[0], np.float32(size / len(kepts))
+        shared = {
+            name: np.asarray(sum((kept[name] for kept in kepts[rank::size]), np.zeros_like(first[name])) * ratio)
+            for name in ("u", "v")
         }
+        return {"step": first["step"], **shared}

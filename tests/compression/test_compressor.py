@@ -13,7 +13,7 @@ from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.compression import QSGD, Coded, Compressor, Method, PowerSGD, TopK
+from hocket.compression import DGC, QSGD, Coded, Compressor, Method, PowerSGD, TopK
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.compression.sparse import largest
 from hocket.errors import ArgumentError
@@ -38,7 +38,7 @@ def gradient(rank: int, step: int, shape: tuple[int, ...]) -> Array:
 def owed(comm: Communicator, c: Compressor, key: str) -> Array:
     """To the average, by all ranks."""
     entry = c.state_dict()["entries"][key]
-    residual = comm.allreduce(entry["residual"].astype(float), "avg")
+    residual = comm.allreduce((entry["residual"] + entry["kept"].get("v", 0)).astype(float), "avg")
     if "owned" not in entry["kept"]:
         return residual
     owned = comm.allgather(entry["kept"]["owned"].astype(float))[: residual.size]
@@ -110,13 +110,62 @@ def a_step_that_is_not_finite_changes_nothing(comm: Communicator) -> None:
 
 
 def a_rate_that_changes(comm: Communicator) -> None:
-    """In units of what the parameters move by, nothing is lost either."""
-    c, moved, right = Compressor(comm, "topk:0.1"), np.zeros(500), np.zeros(500)
-    for step in range(STEPS):
-        lr = 0.1 if step < 5 else 0.01
-        right += lr * np.mean([gradient(r, step, (500,)) for r in range(comm.size)], 0, dtype=float)
-        moved += lr * c.allreduce(gradient(comm.rank, step, (500,)), "w", lr=lr)
-    np.testing.assert_allclose(moved + 0.01 * owed(comm, c, "w"), right, atol=1e-5)
+    """In units of what the parameters move by, nothing is lost either, wherever a method keeps what it owes."""
+    for method in (*EXACT, DGC(0.1, momentum=0.0)):
+        c, moved, right = Compressor(comm, method), np.zeros((20, 25)), np.zeros((20, 25))
+        for step in range(STEPS):
+            rates = {"w": 0.1 if step < 5 else 0.01, "v": 1.0 if step < 8 else None}
+            given = [gradient(r, step, (20, 25)) for r in range(comm.size)]
+            xs = [given[comm.rank].copy() for _ in rates]
+            c.allreduce_all(xs, list(rates), lr=list(rates.values()))
+            right += rates["w"] * np.mean(given, 0, dtype=float)
+            moved += rates["w"] * xs[0]
+        np.testing.assert_allclose(moved + 0.01 * owed(comm, c, "w"), right, atol=1e-5, err_msg=str(method))
+        assert {key: one["lr"] for key, one in c.state_dict()["entries"].items()} == {"w": 0.01, "v": 1.0}
+
+
+def what_is_owed_decays(comm: Communicator) -> None:
+    """By the factor in each call, wherever a method keeps it."""
+    for method in ("topk:0.1", "doublesqueeze:sign", DGC(0.1, momentum=0.0)):
+        c, right = Compressor(comm, method, decay=0.5), np.zeros(500)
+        for step in range(4):
+            right = 0.5 * right + np.mean([gradient(r, step, (500,)) for r in range(comm.size)], 0, dtype=float)
+            right -= c.allreduce(gradient(comm.rank, step, (500,)), "w")
+        np.testing.assert_allclose(owed(comm, c, "w"), right, atol=1e-5, err_msg=str(method))
+
+
+def calls_that_count_together(comm: Communicator) -> None:
+    """A NaN in one of a step's vectors, and all are as before; without one, as if each call stood for itself."""
+    shapes = {"a": (40, 30), "b": (300,), "c": (16, 16)}
+    for method in (*EXACT, "int8", "ef21:topk:0.1", "dgc:0.1", "adasum", "elias:4"):
+        c, alone = Compressor(comm, method), Compressor(comm, method)
+        for step in range(5):
+            xs = {key: gradient(comm.rank, step, shape) for key, shape in shapes.items()}
+            before, bad = c.state_dict()["entries"], step in (2, 4)
+            if bad and comm.rank == step % comm.size:
+                xs["b"][step] = np.nan
+            with c.step():
+                c.allreduce(xs["a"], "a", lr=0.1)
+                c.allreduce_all([xs["b"], xs["c"]], ["b", "c"], lr=0.1)
+                with pytest.raises(ArgumentError, match="'a' had a call in this step"):
+                    c.allreduce(xs["a"], "a")
+                with pytest.raises(ArgumentError, match="a step of this Compressor is open"):
+                    c.step()
+            if bad:
+                assert all(np.isnan(x).all() for x in xs.values()), method
+                for key, one in c.state_dict()["entries"].items():
+                    assert np.array_equal(one["residual"], before[key]["residual"]), (method, key)
+                    assert all(np.array_equal(one["kept"][name], array) for name, array in before[key]["kept"].items())
+            elif step < 2:
+                ys = {key: gradient(comm.rank, step, shape) for key, shape in shapes.items()}
+                alone.allreduce(ys["a"], "a", lr=0.1)
+                alone.allreduce_all([ys["b"], ys["c"]], ["b", "c"], lr=0.1)
+                assert all(np.array_equal(xs[key], ys[key]) for key in shapes), method
+                assert all(c.stats(key).error == alone.stats(key).error for key in shapes), method
+    with pytest.raises(ZeroDivisionError), c.step():
+        c.allreduce(xs["a"], "a")
+        raise ZeroDivisionError
+    c.allreduce(xs["a"], "a")
 
 
 def a_rate_of_zero(comm: Communicator) -> None:
@@ -217,6 +266,8 @@ def several_at_once(comm: Communicator) -> None:
     for xs, keys in (([np.ones(3, np.float32)], ["a", "b"]), ([np.ones(3, np.float32)] * 2, ["a", "a"])):
         with pytest.raises(ArgumentError, match="need as many keys, each once"):
             all_of.allreduce_all(xs, keys)
+    with pytest.raises(ArgumentError, match="1 vectors need one lr, or as many; got 2"):
+        all_of.allreduce_all([np.ones(3, np.float32)], ["a"], lr=[0.1, 0.2])
     all_of.allreduce_all([], [])
 
 
@@ -303,8 +354,9 @@ def wrong_rows(comm: Communicator) -> None:
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
     nothing_is_lost, all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was,
-    a_step_that_is_not_finite_changes_nothing, a_rate_that_changes, a_rate_of_zero, several_at_once, tensors, wrong,
-    inside_a_group, blocks_that_are_zero, rows_of_gradients, parameters_that_change_little, wrong_rows,
+    a_step_that_is_not_finite_changes_nothing, calls_that_count_together, a_rate_that_changes, what_is_owed_decays,
+    a_rate_of_zero, several_at_once, tensors, wrong, inside_a_group,
+    blocks_that_are_zero, rows_of_gradients, parameters_that_change_little, wrong_rows,
 )  # fmt: skip
 
 
@@ -314,9 +366,9 @@ def test_between_ranks(size: int, transport: str) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 2)])
-@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize("method", [*EXACT, "dgc:0.1"])
 def test_the_ranks_become_more_or_fewer(method: str, before: int, after: int) -> None:
-    """What is owed to the average stays."""
+    """What is owed to the average stays, and a vector that is new may go with the old ones."""
 
     def run(comm: Communicator) -> tuple[dict[str, Any], Array]:
         c = Compressor(comm, method)
@@ -328,7 +380,8 @@ def test_the_ranks_become_more_or_fewer(method: str, before: int, after: int) ->
         c = Compressor(comm, method)
         c.load_state_dict(states)
         found = owed(comm, c, "w")
-        c.allreduce(gradient(comm.rank, 9, (40, 30)), "w", lr=0.1)
+        xs = [gradient(comm.rank, step, (40, 30)) for step in (8, 9)]
+        c.allreduce_all(xs, ["w", "new"], lr=0.1)
         return found
 
     made = hocket.local_world(before).run(run)
