@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from hocket.errors import ArgumentError
+from hocket.torch.buckets import Buckets, checked
+from hocket.torch.rates import Rates
 from hocket.torch.register import NAME
 
 
-def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0, gather: bool = False) -> Any:
+def compress(
+    module: Any, method: Any, feedback: bool = True, decay: float = 1.0, gather: bool = False, lr: Any = None
+) -> Any:
     """Let a module average its gradients by a method of `hocket.compression`.  Returns the `Compressor`.
 
     `module`: a DistributedDataParallel, or one that `fully_shard` was called on, whose group is hocket's; float32 on
     the CPU.  A bucket of DDP's is averaged as one, in a thread and by a communicator of the Compressor's own, while the
     backward pass goes on.  FSDP2's wait.  All ranks call this together.
+
+    A backward pass of DDP's counts as a whole: a NaN or an infinity in one gradient makes all of them NaN, on all
+    ranks, and what is owed stays as it was, so a step that is skipped for it loses nothing.  What is owed to a
+    parameter that no rank has used (find_unused_parameters=True) stays, too.  FSDP2's modules count each by itself.
+
+    `lr`: the optimizer, whose learning rates are read in each backward pass, or a function that returns the rate.  When
+    it changes, what is owed is rescaled, as in `Compressor.allreduce`; without `lr` it is not.  With a gradient scaler:
+    `lr=lambda: optimizer.param_groups[0]["lr"] / scaler.get_scale()`.
 
     The keys are the names of DDP's parameters, or of FSDP2's modules.  `state_dict()` is of this rank, and belongs into
     its checkpoint; `hocket.torch.sharded.Checkpointed` puts it into one of torch.distributed.checkpoint.
@@ -27,6 +38,7 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
     """
     from hocket.compression import Compressor
 
+    rates = Rates(lr)
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp and isinstance(module, fsdp.FSDPModule):
         from hocket.torch.sharded import shard_comm, use
@@ -34,45 +46,27 @@ def compress(module: Any, method: Any, feedback: bool = True, decay: float = 1.0
         comm = _comm(shard_comm(module))
         compressor = Compressor(comm, method, feedback, decay) if comm else None
         if compressor:
-            use(module, compressor, gather)
+            use(module, compressor, gather, rates)
     else:
         comm = _comm(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
         if comm and gather:
             raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
-        compressor = Compressor(comm.dup(), method, feedback, decay) if comm else None
+        compressor = Compressor(comm.dup(), method, feedback, decay) if comm and checked(module) else None
         if compressor:
-            _hook(module, compressor)
+            _hook(module, compressor, rates)
     if compressor is None:
         got = type(module).__name__
         raise ArgumentError(f"compress takes a DistributedDataParallel or FSDPModule of {NAME!r}, got {got}")
     return compressor
 
 
-def _hook(module: Any, compressor: Any) -> None:
-    names = {id(parameter): name for name, parameter in module.module.named_parameters()}
-    worker = ThreadPoolExecutor(1, "hocket-compress")  # one: buckets are averaged in the order that all ranks have
+def _hook(module: Any, compressor: Any, rates: Rates) -> None:
+    buckets = Buckets(module, compressor, rates)
 
     def compressed(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
-        begin, whole, parts = 0, bucket.buffer(), []
-        for parameter in bucket.parameters():  # as they lie in the bucket
-            parts.append(whole[begin : begin + parameter.numel()].view(parameter.shape))
-            begin += parameter.numel()
-        keys = [names[id(parameter)] for parameter in bucket.parameters()]
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        worker.submit(_average, compressor, parts, keys, whole, done)
-        return done
+        return buckets.average(bucket)
 
     module.register_comm_hook(None, compressed)
-
-
-def _average(compressor: Any, parts: list[Any], keys: list[str], whole: Any, done: Any) -> None:
-    """Average a bucket, and say so to DDP, which waits for `done`."""
-    try:
-        compressor.allreduce_all(parts, keys)
-    except BaseException as error:
-        done.set_exception(error)
-    else:
-        done.set_result(whole)
 
 
 def _comm(group: Any) -> Any:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError
+from hocket.torch.rates import Rates
 
 OPS = {"RedOpType.AVG": "avg", "RedOpType.SUM": "sum"}
 
@@ -30,11 +31,11 @@ def shard_comm(module: Any) -> Any:
     return mesh.get_group(mesh.ndim - 1)
 
 
-def use(module: Any, compressor: Compressor, gather: bool) -> None:
+def use(module: Any, compressor: Compressor, gather: bool, rates: Rates) -> None:
     """Make all of its FSDP modules average, and if wished gather, by the compressor."""
     for name, part in module.named_modules():
         if isinstance(part, FSDPModule):
-            part.set_custom_reduce_scatter(_ReduceScatter(compressor, f"{name}.gradients"))  # type: ignore[arg-type]
+            part.set_custom_reduce_scatter(_ReduceScatter(compressor, f"{name}.gradients", rates))  # type: ignore[arg-type]
             if gather:
                 part.set_custom_all_gather(_AllGather(compressor, f"{name}.parameters"))  # type: ignore[arg-type]
 
@@ -50,13 +51,17 @@ class _Of:
 
 
 class _ReduceScatter(_Of):
+    def __init__(self, compressor: Compressor, key: str, rates: Rates) -> None:
+        super().__init__(compressor, key)
+        self.rates = rates
+
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> None:
         if str(op) not in OPS:
             raise ArgumentError(f"compressed gradients are averaged or added, not {op}: set no gradient divide factor")
         rows = input_tensor.view(-1, *output_tensor.shape)
-        self.compressor.reduce_scatter(rows, self.key, output_tensor, OPS[str(op)])
+        self.compressor.reduce_scatter(rows, self.key, output_tensor, OPS[str(op)], self.rates.one())
 
 
 class _AllGather(_Of):

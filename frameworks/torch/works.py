@@ -137,7 +137,7 @@ class Work(_Base):  # type: ignore[misc]
             self._inner = Future() if self._side is None else Future(devices=[self._side.device])
             # An exception set on a future is a value like others for C++ (DDP would look for tensors in it); one that
             # a callback raises is an error there too.
-            self._future = self._inner.then(_unpacked)
+            self._future = self._inner.then(unpacked)
         if self.over():
             self.complete()
         else:
@@ -173,7 +173,8 @@ class Failed:
         return str, (str(self.error),)
 
 
-def _unpacked(done: Any) -> Any:
+def unpacked(done: Any) -> Any:
+    """A future's value; an error that is one is raised."""
     value = done.value()
     if isinstance(value, Failed):
         raise value.error

@@ -154,17 +154,83 @@ def ddp_compressed_beside_other_calls() -> None:
     assert compressor.stats("layers.0.weight").calls == 3
 
 
+class Two(nn.Module):
+    """Two parameters whose gradients are what it is called with; without a second one it has not used "b"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.zeros(8, 20)) for _ in range(2))
+
+    def forward(self, a: Tensor, b: Tensor | None) -> Tensor:
+        return (self.a * a).sum() + (0 if b is None else (self.b * b).sum())
+
+
+@case(2)
+def ddp_compressed_steps_that_are_skipped() -> None:
+    """What moved the parameters and what is owed are all that was given: also where steps are skipped for a NaN in one
+    gradient, where no rank has used a parameter, and where the learning rate changes."""
+    import hocket.torch
+
+    def gradient(step: int, who: int, name: str) -> Tensor:
+        return torch.randn(8, 20, generator=torch.Generator().manual_seed(1000 * step + 10 * who + ord(name)))
+
+    for method in ("topk:0.1", "doublesqueeze:int8", "powersgd:1"):
+        wrapped = DDP(Two(), find_unused_parameters=True, bucket_cap_mb=0.0001)
+        optimizer = torch.optim.SGD(wrapped.parameters(), 1.0)
+        compressor = hocket.torch.compress(wrapped, method, lr=optimizer)
+        right, skipped = {name: torch.zeros(8, 20) for name in "ab"}, 0
+        for step in range(12):
+            optimizer.param_groups[0]["lr"] = rate = 1.0 if step < 6 else 0.1
+            used = "a" if step % 4 == 1 else "ab"
+            given = {name: [gradient(step, r, name) for r in range(size())] for name in used}
+            if step % 4 == 3:
+                given["ab"[step % 8 == 3]][step % size()][2, 3] = float("nan")
+            optimizer.zero_grad()
+            wrapped(given["a"][rank()], given["b"][rank()] if "b" in given else None).backward()
+            got = [p.grad for p in wrapped.parameters() if p.grad is not None]
+            assert len(got) == len(given)
+            if step % 4 == 3:
+                assert all(each.isnan().all() for each in got)
+                skipped += 1
+                continue
+            optimizer.step()
+            for name, each in given.items():
+                right[name] -= rate * sum(each) / size()
+        assert skipped == 3
+        for name, parameter in wrapped.module.named_parameters():
+            entry = compressor.state_dict()["entries"][name]
+            owed = torch.tensor(entry["residual"])
+            dist.all_reduce(owed)
+            owed /= size()
+            if "owned" in entry["kept"]:
+                every = [torch.zeros(entry["kept"]["owned"].size) for _ in range(size())]
+                dist.all_gather(every, torch.tensor(entry["kept"]["owned"]))
+                owed += torch.cat(every)[:160].view(8, 20)
+            close([parameter - rate * owed], [right[name]], rtol=1e-4, atol=1e-4)
+        alike(wrapped.parameters())
+
+
 @case(2)
 def ddp_compressed_wrongly() -> None:
-    """What goes wrong in the thread comes out of the backward pass."""
+    """What cannot be compressed is told at once; what goes wrong in the thread comes out of the backward pass."""
     import hocket.torch
+
+    for model, text in (
+        (network().double(), "parameters of torch.float32 on the CPU, but '0.weight' is torch.float64 on cpu"),
+        (network().bfloat16(), "'0.weight' is torch.bfloat16"),
+        (nn.Sequential(nn.Embedding(5, 3, sparse=True)), "those of '0' are sparse: make it with sparse=False"),
+    ):
+        with pytest.raises(hocket.ArgumentError, match=text):
+            hocket.torch.compress(DDP(model), "int8")
+    with pytest.raises(hocket.ArgumentError, match="lr=0.1 must be the optimizer, or a function"):
+        hocket.torch.compress(DDP(network()), "int8", lr=0.1)
 
     wrapped = DDP(network(), bucket_cap_mb=0.001)
     compressor = hocket.torch.compress(wrapped, "topk:0.1")
     name = next(name for name, _ in wrapped.module.named_parameters())
     compressor.allreduce(torch.zeros(3), name)
     x, y = batch()
-    with pytest.raises(Exception, match=f"key '{name}' stands for shape"):
+    with pytest.raises(RuntimeError, match=f"ArgumentError: key '{name}' stands for shape"):
         nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
 
 

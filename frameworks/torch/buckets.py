@@ -1,0 +1,134 @@
+"""DDP's buckets, averaged by a `Compressor`: those of a backward pass count together, or not at all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hocket.errors import ArgumentError
+from hocket.torch.rates import Rates
+from hocket.torch.works import Failed, unpacked
+
+if TYPE_CHECKING:
+    from hocket.compression import Compressor, Step
+
+
+def checked(module: Any) -> Any:
+    """`module`, a DistributedDataParallel, if a Compressor can average its gradients."""
+    for name, p in module.module.named_parameters():
+        if p.requires_grad and (p.dtype != torch.float32 or p.device.type != "cpu"):
+            got = f"{p.dtype} on {p.device}"
+            raise ArgumentError(f"compress takes parameters of torch.float32 on the CPU, but {name!r} is {got}")
+    for name, part in module.module.named_modules():
+        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+            raise ArgumentError(
+                f"compress takes dense gradients, but those of {name or type(part).__name__!r} are sparse: "
+                "make it with sparse=False; the method 'nonzero' sends only what a batch has touched"
+            )
+    return module
+
+
+class Bucket(NamedTuple):
+    """What a backward pass asks to be averaged."""
+
+    parts: list[Any]
+    """The parameters' gradients, views of `whole`."""
+    keys: list[str]
+    rates: list[float | None]
+    used: np.ndarray[Any, Any] | None
+    """1 where the parameter has got a gradient on this rank; None: all have."""
+    whole: torch.Tensor
+    first: bool
+    last: bool
+    done: Any
+
+
+class Buckets:
+    """Averages buckets in a thread, in the order that all ranks have.  What DDP waits for comes with the last one."""
+
+    def __init__(self, module: Any, compressor: Compressor, rates: Rates) -> None:
+        self._compressor, self._rates = compressor, rates
+        self._names = {id(p): name for name, p in module.module.named_parameters()}
+        there = [p for p in module.module.parameters() if p.requires_grad]
+        self._used = Used(there) if module.find_unused_parameters else None
+        self._worker = ThreadPoolExecutor(1, "hocket-compress")
+        self._step: Step | None = None
+        self._waiting: list[Bucket] = []
+        self._error: Exception | None = None
+
+    def average(self, bucket: Any) -> Any:
+        """DDP's hook.  Returns the future of the bucket."""
+        whole, parameters = bucket.buffer(), bucket.parameters()
+        if whole.dtype != torch.float32 or whole.is_sparse:
+            got = "sparse" if whole.is_sparse else f"{whole.dtype}"
+            raise ArgumentError(f"compress takes dense gradients of torch.float32, but those of a bucket are {got}")
+        parts = [
+            part.view(p.shape)
+            for part, p in zip(whole.split([p.numel() for p in parameters]), parameters, strict=True)  # as they lie
+        ]
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        self._worker.submit(self._average, Bucket(
+            parts, [self._names[id(p)] for p in parameters], self._rates.of(parameters),
+            None if self._used is None else self._used.take(parameters),
+            whole, bucket.index() == 0, bucket.is_last(), done,
+        ))  # fmt: skip
+        return done.then(unpacked)  # an error that a callback raises is one for C++, too
+
+    def _average(self, bucket: Bucket) -> None:
+        if bucket.first:
+            self._begin()
+        self._waiting.append(bucket)
+        try:
+            if self._error is None:
+                self._send(bucket)
+        except Exception as error:
+            self._error = error
+        if self._error is not None or bucket.last:
+            for each in self._waiting:
+                each.done.set_result(each.whole if self._error is None else Failed(self._error))
+            self._waiting = []
+
+    def _begin(self) -> None:
+        """A backward pass begins.  One that did not come to its end is forgotten."""
+        if self._step is not None:
+            self._step.drop()
+        self._waiting, self._error = [], None
+        self._step = self._compressor.step()
+
+    def _send(self, bucket: Bucket) -> None:
+        parts, keys, rates = bucket.parts, bucket.keys, bucket.rates
+        if bucket.used is not None:  # DDP drops what comes for a parameter that no rank has used
+            used = self._compressor.comm.allreduce(bucket.used, "max").tolist()
+            parts, keys, rates = (list(itertools.compress(each, used)) for each in (parts, keys, rates))
+        self._compressor.allreduce_all(parts, keys, lr=rates)
+        if bucket.last and self._step is not None:
+            self._step.end()
+
+
+class Used:
+    """Which parameters have got a gradient since their bucket was sent, as DDP counts them to find the unused ones."""
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        self._used: set[int] = set()
+        self._nodes = []
+        for p in parameters:
+            with torch.enable_grad():
+                node = p.view_as(p).grad_fn.next_functions[0][0]  # it adds to p.grad, before DDP looks
+            node.register_prehook(partial(self._mark, p))
+            self._nodes.append(node)
+
+    def _mark(self, p: Any, gradients: Sequence[Any]) -> None:
+        if gradients[0] is not None or p.grad is not None:
+            self._used.add(id(p))
+
+    def take(self, parameters: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """1 for each that is one of them; it is none any more."""
+        found = np.array([id(p) in self._used for p in parameters], np.uint8)
+        self._used.difference_update(map(id, parameters))
+        return found
