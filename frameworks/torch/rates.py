@@ -21,17 +21,22 @@ class Rates:
         if not hasattr(self._lr, "param_groups"):
             rate = None if self._lr is None else float(self._lr())
             return [rate] * len(parameters)
-        found = {id(p): float(group["lr"]) for group in self._lr.param_groups for p in group["params"]}
+        found = {id(p): _rate(group) for group in self._lr.param_groups for p in group["params"]}
         return [found.get(id(p)) for p in parameters]
 
     def one(self) -> float | None:
         """That of all parameters, where they are averaged as one."""
         if not hasattr(self._lr, "param_groups"):
             return self.of([None])[0]
-        found = {float(group["lr"]) for group in self._lr.param_groups}
+        found = {_rate(group) for group in self._lr.param_groups}
         if len(found) > 1:
             raise ArgumentError(
-                f"the optimizer's groups have the rates {sorted(found)}, but a module of FSDP2 is averaged as one: "
-                "give lr= a function that returns its rate"
+                f"the optimizer's groups have the rates {sorted(map(str, found))}, but FSDP2 averages a module's "
+                "parameters as one: give lr= a function that returns the rate"
             )
         return found.pop()
+
+
+def _rate(group: dict[str, Any]) -> float | None:
+    """A group's; None: its optimizer has none."""
+    return None if group.get("lr") is None else float(group["lr"])

@@ -22,6 +22,8 @@ from hocket.horovod.torch.tensors import Tensor, Tensors, checked, mark, part, r
 
 Handle = Pending
 """Of a collective under way: for `poll` and `synchronize`."""
+Rates = tuple[float | None, ...]
+"""Learning rates of tensors."""
 
 
 def op_of(average: bool | None, op: int | None) -> int:
@@ -38,21 +40,21 @@ def op_of(average: bool | None, op: int | None) -> int:
 
 def submit(
     kind: str, name: str | None, tensors: Sequence[Tensor], outputs: Sequence[Tensor | None], process_set: ProcessSet,
-    grouped: bool = False, waits: bool = False, **fields: Any,
+    grouped: bool = False, waits: bool = False, rates: Rates = (), **fields: Any,
 ) -> Handle:  # fmt: skip
     """Note a collective.  `waits`: the caller waits for it at once."""
     part_of = member(process_set)
     full = f"{kind}.{name}" if name is not None else part_of.name(kind)
     request = Request(kind, full, tuple(map(part, tensors)), **fields)
     inputs = list(tensors)
-    return part_of.submit(request, Tensors(inputs, list(outputs), grouped, mark(inputs)), waits)
+    return part_of.submit(request, Tensors(inputs, list(outputs), grouped, mark(inputs), rates), waits)
 
 
 def reduced(
     tensors: Sequence[Tensor], name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
-    grouped: bool = False, in_place: bool = False, codec: str = "", waits: bool = False,
+    grouped: bool = False, in_place: bool = False, codec: str = "", waits: bool = False, rates: Rates = (),
 ) -> Handle:  # fmt: skip
-    """An allreduce."""
+    """An allreduce.  `rates`: each tensor's learning rate, for methods of compression that owe."""
     for each in tensors:
         reducible(checked(each, "allreduce"), "allreduce")
     if not tensors:
@@ -63,7 +65,7 @@ def reduced(
         raise ArgumentError(f"hvd.allreduce: compression {codec!r} goes with op Sum and Average only")
     outputs = tensors if in_place else [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
     return submit(
-        "allreduce", name, tensors, outputs, process_set, grouped, waits, op=OPS[op], prescale=float(prescale),
+        "allreduce", name, tensors, outputs, process_set, grouped, waits, rates, op=OPS[op], prescale=float(prescale),
         postscale=float(postscale), codec=codec)  # fmt: skip
 
 

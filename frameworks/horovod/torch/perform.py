@@ -60,14 +60,15 @@ class Performer:
         self, comm: Communicator, requests: Sequence[Request], payloads: Sequence[Tensors | None]
     ) -> list[Any]:
         model = requests[0]
-        outputs, flats = [], []
+        outputs, flats, rates = [], [], list[float | None]()
         for request, payload in zip(requests, payloads, strict=True):
             made = _zeros(request) if payload is None else payload
             outputs.append(made.outputs)
             flats += list(zip(made.inputs, made.outputs, strict=True))
+            rates += made.rates or [None] * len(made.inputs)
         keys = [f"{request.name}.{i}" for request in requests for i in range(len(request.parts))]
         if model.codec.startswith(METHOD) or model.op == "adasum":
-            self._by_method(comm, model, flats, keys)
+            self._by_method(comm, model, flats, keys, rates)
         else:
             for dtype in dict.fromkeys(x.dtype for x, _ in flats):
                 self._dense(comm, model, [pair for pair in flats if pair[0].dtype == dtype])
@@ -95,8 +96,9 @@ class Performer:
         torch._foreach_copy_(outs, _unflatten(whole, outs))
 
     def _by_method(
-        self, comm: Communicator, model: Request, pairs: Sequence[tuple[Tensor, Any]], keys: list[str]
-    ) -> None:
+        self, comm: Communicator, model: Request, pairs: Sequence[tuple[Tensor, Any]], keys: list[str],
+        rates: list[float | None],
+    ) -> None:  # fmt: skip
         """With state, or by AdaSum: vectors of float32 on the host."""
         vectors = [x.detach().to("cpu", torch.float32, copy=True).reshape(-1) for x, _ in pairs]
         for each in vectors:
@@ -108,7 +110,8 @@ class Performer:
                     AdaSum().average(comm, each.numpy(), result, {}, 0)
                     each.copy_(torch.from_numpy(result))
         else:
-            self._memory(comm, model.codec).allreduce(vectors, keys, [tuple(x.shape) for x, _ in pairs], model.op)
+            shapes = [tuple(x.shape) for x, _ in pairs]
+            self._memory(comm, model.codec).allreduce(vectors, keys, shapes, model.op, rates)
         for each, (_, out) in zip(vectors, pairs, strict=True):
             scaled_(each, model.postscale)
             out.copy_(each.view(out.shape))
@@ -128,8 +131,9 @@ class _Memory:
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def allreduce(
-        self, vectors: Sequence[Tensor], keys: Sequence[str], shapes: Sequence[tuple[int, ...]], op: str
-    ) -> None:
+        self, vectors: Sequence[Tensor], keys: Sequence[str], shapes: Sequence[tuple[int, ...]], op: str,
+        rates: Sequence[float | None],
+    ) -> None:  # fmt: skip
         """Of a name that has another shape than before nothing is added: it is another tensor.
 
         A name that was made for one call is forgotten at once, as no later tensor has it.
@@ -138,7 +142,7 @@ class _Memory:
             if self.shapes.setdefault(key, shape) != shape:
                 self.compressor.forget(key)
                 self.shapes[key] = shape
-        self.compressor.allreduce_all(vectors, keys, op)
+        self.compressor.allreduce_all(vectors, keys, op, rates)
         for key in keys:
             if AUTO in key:
                 self.compressor.forget(key)

@@ -52,6 +52,8 @@ class Reducer:
         self.passes, self.sparse_as_dense = passes, sparse_as_dense
         self.scales = (1.0 / predivide, predivide) if op == Average else (1.0, 1.0)
         self.codec = getattr(compression, "codec", "")
+        self._optimizer = optimizer
+        self._place = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self.under_way: dict[Tensor, Callable[[], None]] = {}
         """By parameter: waits for its reduction, and leaves the result in its gradient."""
         self.left: dict[Tensor, int] = {}
@@ -101,7 +103,8 @@ class Reducer:
         small = [self.compression.compress(_dense(p.grad)) for p in together]
         tensors, name = [each for each, _ in small], self.names[together[0]]
         how = name, self.op, *self.scales, self.process_set
-        handle = calls.reduced(tensors, *how, grouped=True, in_place=True, codec=self.codec)
+        rates = tuple(map(self._rate, together))
+        handle = calls.reduced(tensors, *how, grouped=True, in_place=True, codec=self.codec, rates=rates)
 
         def finish() -> None:
             for p, made, (_, ctx) in zip(together, calls.synchronize(handle), small, strict=True):
@@ -114,10 +117,15 @@ class Reducer:
         if self.sparse_as_dense:
             dense, ctx = self.compression.compress(p.grad.to_dense())
             how = self.names[p], self.op, *self.scales, self.process_set
-            handle = calls.reduced([dense], *how, in_place=True, codec=self.codec)
+            handle = calls.reduced([dense], *how, in_place=True, codec=self.codec, rates=(self._rate(p),))
             return lambda: self._take(p, self.compression.decompress(calls.synchronize(handle), ctx).to_sparse())
         whole = calls.sparse_allreduce_async(p.grad, self.names[p], self.op, self.process_set)
         return lambda: self._take(p, whole())
+
+    def _rate(self, p: Tensor) -> float | None:
+        """Its learning rate, which the next step will multiply its gradient by."""
+        lr = self._optimizer.param_groups[self._place[p]].get("lr")
+        return None if lr is None else float(lr)
 
     def _take(self, p: Tensor, made: Tensor) -> None:
         if made is not p.grad:

@@ -23,6 +23,8 @@ class Tensors(NamedTuple):
     grouped: bool
     event: Any = None
     """Of the stream in which CUDA tensors are made."""
+    rates: tuple[float | None, ...] = ()
+    """The learning rates that the results will be multiplied by, where they are known."""
 
     def result(self, made: list[Any]) -> Any:
         """What the handle's result is."""

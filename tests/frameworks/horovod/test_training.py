@@ -106,6 +106,32 @@ assert optimizer.param_groups[0]["lr"] == 0.5
     harness.run(2, source, 60)
 
 
+def test_what_is_owed_follows_the_learning_rate() -> None:
+    """What moved the parameters, and what moves them once all is sent, are all that was given."""
+    source = START + """
+w, v = (torch.nn.Parameter(torch.zeros(50)) for _ in range(2))
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD([{"params": [w], "lr": 1.0}, {"params": [v], "lr": 0.5}]), [("w", w), ("v", v)],
+    compression=hvd.Compression.method("threshold:1"))
+given = torch.zeros(50)
+for step in range(7):
+    if step == 5:
+        optimizer.load_state_dict(optimizer.state_dict())
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.1 if step == 4 else 1
+    each = [torch.randn(50, generator=torch.Generator().manual_seed(10 * step + r)) for r in range(size)]
+    if step == 6:  # large enough that nothing is owed after it
+        each = [(x.sign() + x) * 1000 for x in each]
+    optimizer.zero_grad()
+    ((w + v) * each[rank]).sum().backward()
+    optimizer.step()
+    given += optimizer.param_groups[0]["lr"] * sum(each) / size
+assert torch.allclose(w, -given, rtol=1e-5, atol=1e-4), (w + given).abs().max()
+assert torch.allclose(v, -given / 2, rtol=1e-5, atol=1e-4), (v + given / 2).abs().max()
+"""
+    harness.run(2, source, 60)
+
+
 def test_what_is_told_of_wrong_use() -> None:
     source = START + """
 def refused(kind, call):

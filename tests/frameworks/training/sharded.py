@@ -161,6 +161,15 @@ def fsdp2_compressed() -> None:
     torch.save({"entries": range(3)}, foreign)  # any class of Python's: to load it is to run it
     with pytest.raises(hocket.ArgumentError, match="holds more than a Compressor's arrays and numbers"):
         Checkpointed(other).load_state_dict({"rank 0 of 1": foreign})
+    groups = [{"params": [p], "lr": 0.1 * i} for i, p in enumerate(again.parameters(), 1)]
+    with pytest.raises(hocket.ArgumentError, match="FSDP2 averages a module's parameters as one: give lr= a function"):
+        model = sharded(mesh)
+        hocket.torch.compress(model, "int8", lr=torch.optim.SGD(groups))
+        trained(model, 1)
+    model = sharded(mesh)
+    compressor = hocket.torch.compress(model, "int8", lr=lambda: 0.25)
+    trained(model, 1)
+    assert compressor.state_dict()["entries"]["2.gradients"]["lr"] == 0.25
     with pytest.raises(hocket.ArgumentError, match="'topk:0.1' has no reduce_scatter"):
         model = sharded(mesh)
         hocket.torch.compress(model, "topk:0.1")
