@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Together
+from hocket.compression.method import Array, Averaged, Batch, Kept, Together, chunks
+
+SMALL, LARGE = 1e-20, 1e20
+"""Between them float32 squares and products neither vanish nor overflow in sums."""
 
 
 class AdaSum(Together):
     """Of two vectors (1 - ab/2aa) a + (1 - ab/2bb) b: their mean if they are parallel, their sum if they are at right
     angles.  Of more ranks, by pairs of neighbours, then pairs of pairs; an odd one out waits for the next round.
 
-    Each vector is combined by its own products, so a key is a layer.  No bits are saved: 2n(p-1)/p bytes per rank, as
-    those of an allreduce, and log2(p) sums of three numbers for each pair and vector.  Nothing is owed.  The steps of
-    the optimizer are meant for one rank's batch: nothing is divided by the ranks.
+    Each vector is combined by its own products, so a key is a layer; products are sums in float64 where float32 does
+    not hold them.  No bits are saved: 2n(p-1)/p bytes per rank, as those of an allreduce, and log2(p) sums of three
+    numbers for each pair and vector.  Nothing is owed.  The steps of the optimizer are meant for one rank's batch:
+    nothing is divided by the ranks.
 
     Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
 
@@ -59,15 +63,35 @@ def _combined(comm: Any, rows: list[Array], lengths: Sequence[int]) -> Array:
     """This rank's part of the result.  `lengths`: of the part, how much belongs to each vector."""
     ends = np.cumsum(lengths)[:-1]
     while len(rows) > 1:
-        pairs = list(zip(rows[::2], rows[1::2], strict=False))
-        dots = np.array([
-            [[float(np.dot(a, b)), float(np.dot(a, a)), float(np.dot(b, b))]
-             for a, b in zip(np.split(one, ends), np.split(other, ends), strict=True)]
-            for one, other in pairs
-        ])  # fmt: skip
-        ab, aa, bb = np.moveaxis(comm.allreduce(dots), -1, 0)
-        left, right = (1 - ab / np.where(square == 0, 1, 2 * square) for square in (aa, bb))
-        factors = (np.repeat(each, lengths, axis=1).astype(np.float32) for each in (left, right))
-        made = [a * f + b * g for (a, b), f, g in zip(pairs, *factors, strict=True)]
+        pairs = [
+            list(zip(np.split(one, ends), np.split(other, ends), strict=True))
+            for one, other in zip(rows[::2], rows[1::2], strict=False)
+        ]
+        dots = comm.allreduce(np.array([[_products(a, b) for a, b in pair] for pair in pairs]))
+        made = [
+            np.concatenate([_sum(*each) for each in zip(pair, of_pair, strict=True)])
+            for pair, of_pair in zip(pairs, dots, strict=True)
+        ]
         rows = made + rows[2 * len(pairs) :]
     return rows[0]
+
+
+def _products(a: Array, b: Array) -> Array:
+    """ab, aa and bb; in float64 where float32 does not hold the squares."""
+    with np.errstate(over="ignore"):
+        products = np.array([np.dot(a, b), np.dot(a, a), np.dot(b, b)], float)
+    if products[1:].min() > SMALL and products[1:].max() < LARGE:
+        return products
+    products[...] = 0
+    for one in chunks(a.size):
+        x, y = a[one].astype(float), b[one].astype(float)
+        products += np.dot(x, y), np.dot(x, x), np.dot(y, y)
+    return products
+
+
+def _sum(pair: tuple[Array, Array], products: Array) -> Array:
+    """Of two vectors; in float64 where one is so much the longer that a factor is large."""
+    (a, b), (ab, aa, bb) = pair, products
+    left, right = 1 - ab / (2 * aa or 1), 1 - ab / (2 * bb or 1)
+    kind = np.float64 if max(abs(left), abs(right)) > LARGE else np.float32
+    return np.asarray(a * kind(left) + b * kind(right), np.float32)

@@ -40,7 +40,7 @@ class SharedScale(Together):
         """Two calls for all: the scales, and the words."""
         scales = comm.allreduce(np.array([self._scale(part) for part in vectors.parts], np.float32), "max")
         fields = Fields((2 * self.levels * comm.size).bit_length())
-        codes = Batch.of(np.empty(vectors.flat.size, np.uint16), [part.shape for part in vectors.parts])
+        codes = Batch.of(np.empty(vectors.flat.size, fields.kind), [part.shape for part in vectors.parts])
         for part, scale, code, seed in zip(vectors.parts, scales, codes.parts, seeds, strict=True):
             dice = np.random.Generator(np.random.Philox(key=[self.seed ^ seed, comm.rank]))
             self._encode(part.reshape(-1), scale, dice, code.reshape(-1))
@@ -85,6 +85,8 @@ class Fields:
 
     def __init__(self, bits: int) -> None:
         self.each = WORD // bits
+        self.kind = np.uint16 if bits <= 16 else np.uint32
+        """What holds one."""
         self._shifts = np.arange(self.each, dtype=np.uint64) * np.uint64(bits)
         self._mask = np.uint64((1 << bits) - 1)
 

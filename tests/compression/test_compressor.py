@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -454,6 +455,13 @@ def test_adaptive_sums(size: int) -> None:
         assert alone.tolist() == [*range(1, p + 1), *[0] * (20 - p)]
         np.testing.assert_allclose(c.allreduce(np.full(9, 2, np.float32), "equal"), 2, rtol=1e-6)
         assert not c.allreduce(np.zeros(9, np.float32), "nothing").any()
+        for unit in (1e-42, 1e-38, 1e-23, 1e20, 1e38):  # whose squares are no float32
+            x = np.full(9, unit, np.float32)
+            np.testing.assert_allclose(c.allreduce(x.copy(), "alike"), x, rtol=1e-3)
+            y = np.eye(p, 20, dtype=np.float32)[comm.rank] * np.float32(unit)
+            assert c.allreduce(y, "apart").tolist() == [np.float32(unit)] * p + [0] * (20 - p)
+        x = np.full(9, 1e-38 if comm.rank else 1e38, np.float32)
+        np.testing.assert_allclose(c.allreduce(x, "far"), 1e38 / 2 ** math.ceil(math.log2(p)), rtol=1e-6)
 
     hocket.local_world(size).run(check)
 

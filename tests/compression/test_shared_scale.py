@@ -75,14 +75,31 @@ def test_between_ranks(size: int, transport: str) -> None:
 
 @pytest.mark.parametrize("levels", [1, 7, 127])
 def test_many_ranks_do_not_overflow_their_fields(levels: int) -> None:
-    for size in (2, 3, 7, 8, 15, 16, 100):
+    for size in (2, 3, 7, 8, 15, 16, 100, 258, 259, 600):
         fields = Fields((2 * levels * size).bit_length())
-        codes = [np.random.default_rng(r).integers(0, 2 * levels + 1, 500).astype(np.uint16) for r in range(size)]
+        codes = [np.random.default_rng(r).integers(0, 2 * levels + 1, 500).astype(fields.kind) for r in range(size)]
         for code in codes:
             code[:40] = 2 * levels
-        out = np.empty(500, np.uint16)
+        out = np.empty(500, fields.kind)
         fields.unpack(np.sum([fields.packed(code) for code in codes], 0, dtype=np.uint64), out)
         assert np.array_equal(out, np.sum(codes, 0))
+
+
+@pytest.mark.parametrize("size", [258, 259, 70_000])
+def test_more_ranks_than_16_bits_hold_the_sum_of(size: int) -> None:
+    """An average of ones is one: codes of the largest kind, from ranks that are alike."""
+
+    class Alike:
+        rank = 0
+
+        def __init__(self) -> None:
+            self.size = size
+
+        def allreduce(self, x: Any, op: str) -> Any:
+            return x * np.uint64(size) if op == "sum" else x
+
+    x = Compressor(Alike(), SharedScale(127, math.inf)).allreduce(np.array([1, -1, 1] * 4, np.float32), "w")
+    np.testing.assert_allclose(x, [1, -1, 1] * 4, rtol=1e-6)
 
 
 class By:
