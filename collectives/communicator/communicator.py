@@ -113,8 +113,9 @@ class Communicator(PointToPoint):
         `indices`: integers 0 to n - 1; what is given twice is added.  `values`: as many numbers, of one dtype on all
         ranks; how many may differ.  The result's indices ascend, and all ranks get the same bits.  NumPy arrays.
 
-        A pair is a value and 2 bytes, its distance from the one before: 6 bytes for float32.  `codec`, "fp16" or
-        "bf16": float32 values are sent so to who adds them, 4 bytes for each; sums are float32.
+        A pair is a value and 2 bytes, its distance from the one before: 6 bytes for float32, 12 if that is above
+        65,535, 18 from 2^48 on.  `codec`, "fp16" or "bf16": float32 values are sent so to who adds them, 4 bytes for
+        each; sums are float32.
 
         `algorithm`: "allgather", where every rank gets every rank's pairs: k(p-1) if each brings k.  "split": ranks add
         up one region each, which hold about as many pairs, and give its sum to all: 2k(p-1)/p pairs if all have the

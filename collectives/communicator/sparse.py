@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, whole
-from hocket.collectives.communicator.sparse_rows import Array, Sparse, itemsize, packed, rounded, unpacked
+from hocket.collectives.communicator.sparse_rows import (
+    MOST,
+    Array,
+    Sparse,
+    itemsize,
+    packed,
+    rounded,
+    unpacked,
+)
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES
 
@@ -18,7 +26,6 @@ if TYPE_CHECKING:
 WAYS = ("allgather", "split", "dense")
 SPLIT_FROM = 5
 """Ranks.  With fewer, what regions save is less than their second round costs, if few indices are common."""
-MOST = 1 << 62
 
 
 class Sum(NamedTuple):

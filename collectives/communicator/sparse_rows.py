@@ -1,4 +1,4 @@
-"""Indices and values on the wire: each value with the distance from the index before, in 2 bytes."""
+"""Indices and values on the wire: each value with the distance from the index before, in 2 bytes, or more if far."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from hocket.errors import ArgumentError
+
 Array = np.ndarray[Any, Any]
 Sparse = tuple[Array, Array]
 """(indices, values): int64, ascending, each once."""
 FAR = (1 << 16) - 1
-"""The longest distance.  A longer one is several: steps of this length to elements that get a zero."""
+"""The longest distance that a row can tell."""
+MOST = 1 << 62
+"""No vector is longer."""
+BEYOND = "not the bytes of a sparse vector: a pair is beyond 2^62 elements, or a row of distance 0 has no pair after it"
 
 
 def itemsize(dtype: np.dtype[Any], codec: str | None) -> int:
@@ -21,29 +26,70 @@ def itemsize(dtype: np.dtype[Any], codec: str | None) -> int:
 def packed(some: Sparse, first: int, codec: str | None) -> Array:
     """A row of bytes for each value.  No index is below `first`.
 
+    Rows whose distance is 0 stand before the row of a value that is further than FAR away: instead of a value they have
+    how many times FAR is between, the lowest bytes first.
+
     >>> packed((np.array([5, 6]), np.array([1, 2], np.int8)), 5, None).tolist()
     [[1, 0, 1], [1, 0, 2]]
+    >>> packed((np.array([700 * FAR + 3]), np.array([1], np.int8)), 0, None).tolist()
+    [[0, 0, 188], [0, 0, 2], [4, 0, 1]]
     """
     indices, values = some
     steps = np.diff(indices, prepend=first - 1)
-    between = (steps - 1) // FAR
-    places = np.cumsum(between + 1) - 1
+    times = (steps - 1) // FAR
     kind = np.dtype([("step", np.uint16), ("value", np.uint16 if codec else values.dtype)])
-    rows = np.zeros(places[-1] + 1 if len(places) else 0, kind)
-    rows["step"] = FAR
-    rows["step"][places] = steps - between * FAR
+    far, width = np.flatnonzero(times), kind.itemsize - 2
+    digits, more = _digits(times[far], width)
+    before = np.zeros(len(steps), np.int64)
+    before[far] = more
+    places = np.cumsum(before + 1) - 1
+    rows = np.zeros(len(steps) + int(before.sum()), kind)
+    rows["step"][places] = steps - times * FAR
     rows["value"][places] = _halved(values, codec) if codec else values
-    return rows.view(np.uint8).reshape(len(rows), kind.itemsize)
+    made = rows.view(np.uint8).reshape(len(rows), kind.itemsize)
+    for j in range(max(more, default=0)):
+        has = more > j
+        made[places[far][has] - more[has] + j, 2:] = digits[has, j]
+    return made
 
 
 def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -> Sparse:
-    """What `packed` had; a zero may be missing."""
+    """What `packed` had.  ArgumentError if `rows` are not what it makes: they may come from a stranger."""
     kind = np.dtype([("step", np.uint16), ("value", np.uint16 if codec else dtype)])
-    told = np.ascontiguousarray(rows).reshape(-1).view(kind)
-    indices = np.cumsum(told["step"], dtype=np.int64) + (first - 1)
-    found = _widened(told["value"], codec) if codec else told["value"]
-    own = (told["step"] != FAR) | (found != 0)
-    return (indices, found) if own.all() else (indices[own], found[own])
+    made = np.ascontiguousarray(rows).reshape(-1, kind.itemsize)
+    told = made.reshape(-1).view(kind)
+    own = told["step"] != 0
+    steps = told["step"].astype(np.int64)
+    if not own.all():
+        steps = steps[own] + FAR * _times(made[:, 2:], own)
+        told = told[own]
+    if float(first) + steps.sum(dtype=float) > MOST:
+        raise ArgumentError(BEYOND)
+    return np.cumsum(steps) + (first - 1), _widened(told["value"], codec) if codec else told["value"]
+
+
+def _digits(times: Array, width: int) -> tuple[Array, Array]:
+    """Numbers as digits of so many bytes, the lowest first, [number, digit, byte]; how many digits each has."""
+    count = -(-8 // width)
+    padded = np.zeros((len(times), count * width), np.uint8)
+    padded[:, :8] = times.astype("<i8").view(np.uint8).reshape(-1, 8)
+    digits = padded.reshape(-1, count, width)
+    return digits, count - np.argmax(digits.any(2)[:, ::-1], 1)
+
+
+def _times(fields: Array, own: Array) -> Array:
+    """For each row that has a value, the number that the rows before it tell.  `fields`: the values' bytes."""
+    width, places = fields.shape[1], np.flatnonzero(own)
+    others = np.flatnonzero(~own)
+    number = np.searchsorted(places, others)  # of the value that comes next
+    digit = others - np.concatenate([[-1], places])[number] - 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        told = fields[others] @ 256.0 ** np.arange(width) * 256.0 ** (width * digit)  # what is allowed is exact
+    if (number == len(places)).any() or not (told < MOST / FAR).all():
+        raise ArgumentError(BEYOND)
+    times = np.zeros(len(places), np.int64)
+    np.add.at(times, number, told.astype(np.int64))
+    return times
 
 
 def rounded(values: Array, codec: str) -> Array:

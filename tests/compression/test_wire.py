@@ -76,7 +76,7 @@ def test_what_is_lost_comes_later() -> None:
         (b"", "int8", 5, "260 B, got 0 B"), (bytes(261), "int8", 5, "260 B, got 261 B"),
         (bytes(260), "int8", 257, "got"), (bytes(7), "topk:0.5", 5, "6 bytes each"),
         (encode(vector(9), "topk:1"), "topk:1", 5, "element 8 of 5"),
-        (bytes(6), "topk:0.5", 5, "element -1 of 5"),
+        (bytes(6), "topk:0.5", 5, "distance 0 has no pair after it"),
     ],
 )  # fmt: skip
 def test_wrong_bytes(data: bytes, method: str, shape: int, told: str) -> None:

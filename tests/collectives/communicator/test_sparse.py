@@ -12,7 +12,7 @@ from worlds import spread
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.communicator.sparse import WAYS
-from hocket.collectives.communicator.sparse_rows import FAR, itemsize, packed, rounded, unpacked
+from hocket.collectives.communicator.sparse_rows import FAR, MOST, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES
 
@@ -46,6 +46,18 @@ def sums(comm: Communicator) -> None:
             out = np.full(n, 7, dtype)
             found = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec, out=out)
             assert np.array_equal(out, right) and np.array_equal(found[0], indices), (way, n)
+
+
+def a_pair_that_is_far(comm: Communicator) -> None:
+    """It costs as many bytes whatever lies between, up to the longest vector."""
+    for n in (1 << 20, 1 << 40, 1 << 61, (1 << 62) - 1):
+        for way in ("allgather", "split"):
+            before = sum(stat.bytes for stat in comm.stats())
+            indices = np.array([n // 2, n - 1 - comm.rank])
+            found = comm.allreduce_sparse(indices, np.ones(2, np.float32), n, way)
+            assert found[0].tolist() == sorted([n // 2, *range(n - comm.size, n)]), (n, way)
+            assert found[1].tolist() == [comm.size, *[1] * comm.size]
+            assert sum(stat.bytes for stat in comm.stats()) - before < 1000 * comm.size
 
 
 def same_bits(comm: Communicator) -> None:
@@ -87,15 +99,43 @@ def wrong(comm: Communicator) -> None:
 def test_far_apart() -> None:
     """Whatever the distances, and a zero that is one of the vector's."""
     dice = np.random.default_rng(4)
+    farther = 2.0 ** dice.integers(1, 54, 200) * dice.uniform(0.5, 1, 200)
     for first in (0, 7, FAR, 10**12):
-        for gaps in ([0], [FAR - 1, FAR, FAR + 1, 2 * FAR], [2 * FAR - 1, 1], dice.integers(1, 10**6, 1000), []):
+        for gaps in (
+            [0], [FAR - 1, FAR, FAR + 1, 2 * FAR], [2 * FAR - 1, 1], dice.integers(1, 10**6, 1000), [],
+            [FAR << 8, (FAR << 8) + 1, FAR << 16, 3, FAR * ((1 << 32) - 1), FAR << 32, FAR << 45],
+            farther.astype(int) + 1, [MOST - 1 - first],
+        ):  # fmt: skip
             indices = first + np.cumsum(np.array(gaps, np.int64))
-            values = dice.integers(1, 99, len(indices)).astype(np.float32)
-            for codec in (None, *HALF_NAMES):
-                rows = packed((indices, values), first, codec)
-                assert rows.shape[1] == itemsize(values.dtype, codec)
-                found = unpacked(rows, values.dtype, first, codec)
+            values = dice.integers(0, 99, len(indices))
+            for kind, codec in (("f4", None), ("f4", "fp16"), ("f4", "bf16"), ("i1", None), ("f8", None), ("g", None)):
+                rows = packed((indices, values.astype(kind)), first, codec)
+                size = itemsize(np.dtype(kind), codec)
+                assert rows.shape[1] == size and len(rows) <= len(values) * (1 + -(-6 // (size - 2)))
+                found = unpacked(rows, np.dtype(kind), first, codec)
                 assert np.array_equal(found[0], indices) and np.array_equal(found[1], values)
+
+
+def test_rows_of_strangers() -> None:
+    """Of what is no vector's an ArgumentError, and nothing else: no index is beyond, twice, or out of order."""
+    dice = np.random.default_rng(5)
+    refused = 0
+    for _ in range(2000):
+        size = int(dice.choice([3, 4, 6, 10]))
+        rows = dice.integers(0, 256, (int(dice.integers(0, 12)), size)).astype(np.uint8)
+        rows[dice.random(len(rows)) < dice.random(), :2] = 0
+        rows[dice.random(len(rows)) < 0.5, 2:] = 0
+        kind, codec = {3: ("i1", None), 4: ("f4", "bf16"), 6: ("f4", None), 10: ("f8", None)}[size]
+        try:
+            indices, values = unpacked(rows, np.dtype(kind), 5, codec)
+        except ArgumentError:
+            refused += 1
+            continue
+        assert len(indices) == len(values) and (np.diff(indices, prepend=4) > 0).all() and indices.max(initial=0) < MOST
+    assert 200 < refused < 1800
+    for rows in (np.zeros((1, 6), np.uint8), np.zeros((500, 6), np.uint8)):
+        with pytest.raises(ArgumentError, match="a row of distance 0 has no pair after it"):
+            unpacked(rows, np.dtype("f4"), 0, None)
 
 
 def test_halves_are_the_nearest() -> None:
@@ -112,7 +152,7 @@ def test_halves_are_the_nearest() -> None:
 
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), (5, "threads")])
 def test_between_ranks(size: int, transport: str) -> None:
-    spread((sums, same_bits, wrong), size, transport)
+    spread((sums, a_pair_that_is_far, same_bits, wrong), size, transport)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
