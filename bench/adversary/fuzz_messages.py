@@ -10,6 +10,7 @@ from typing import Any
 
 import hocket
 from hocket.bench.adversary.fuzz_calls import Guarded, WrongError
+from hocket.bench.adversary.fuzz_order import Orders
 from hocket.bench.adversary.fuzz_rounds import Messages
 from hocket.bench.adversary.fuzz_values import Array, values
 
@@ -95,19 +96,18 @@ class Exchange:
     def _blocking(self) -> None:
         """To one rank, which is not told the sources; the messages of each source come in their order."""
         me = self.comm.rank
-        waiting: dict[int, list[bytes]] = {}
+        sent: dict[int, list[bytes]] = {}
         for number, each in enumerate(self.what.messages):
             if each.source == me:
                 self.comm.send(self.data(number).copy(), each.dest, each.tag)
-            waiting.setdefault(each.source, []).append(self.data(number).tobytes())
+            sent.setdefault(each.source, []).append(self.data(number).tobytes())
+        orders = Orders(sent.values())
         for each in self.what.messages if self.what.messages[0].dest == me else ():
             got = Guarded(self.what.dtype, (each.count,))
             self.comm.recv(got.array, None, each.tag)
             got.check()
-            found = next((s for s, rest in waiting.items() if rest and rest[0] == got.array.tobytes()), None)
-            if found is None:
+            if not orders.take(got.array.tobytes()):
                 raise WrongError("what came from any source is no rank's next message")
-            waiting[found].pop(0)
 
     # --- checks
 

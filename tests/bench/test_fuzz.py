@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import random
 import re
 import shlex
 import sys
@@ -15,8 +16,10 @@ import pytest
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.bench import fuzz
 from hocket.bench.adversary import trial
+from hocket.bench.adversary.fuzz_calls import WrongError
+from hocket.bench.adversary.fuzz_messages import Exchange
 from hocket.bench.adversary.fuzz_program import program
-from hocket.bench.adversary.fuzz_rounds import Call, Calls, Drop, Make, Messages, Settle
+from hocket.bench.adversary.fuzz_rounds import Call, Calls, Drop, Make, Message, Messages, Settle
 from hocket.bench.adversary.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
 
 SECONDS = 12
@@ -182,6 +185,49 @@ def test_who_hangs_is_asked_where(
     monkeypatch.setattr(fuzz, "TIMEOUT", 1.0)
     out = failing(HANG, tmp_path, capsys, seed_with(result("barrier")))
     assert "ranks [1] did not end" in out and "in spoil" in out and "TimeoutError" in out, out
+
+
+# ---------------------------------------------------------------------------------------------- messages
+
+
+class Receiver:
+    """A communicator of a rank that receives these messages, whoever sent them."""
+
+    rank = 0
+
+    def __init__(self, arriving: list[bytes]) -> None:
+        self.arriving = iter(arriving)
+
+    def recv(self, out: np.ndarray, source: None, tag: int) -> None:
+        out.view(np.uint8)[:] = np.frombuffer(next(self.arriving), np.uint8)
+
+
+def judged(dtype: str, order: str, fits: Callable[[list[bytes]], bool]) -> None:
+    """Ranks 1 and 2 send messages a b and A B to rank 0, which gets them from any source in that order."""
+    sent = tuple(Message(source, 0, 3, 1, True) for source in (1, 1, 2, 2))
+    for seed in itertools.count():
+        exchange = Exchange(None, Messages(0, "blocking", dtype, sent), (seed,), random.Random(0))
+        made = [exchange.data(number).tobytes() for number in range(4)]
+        if fits(made):
+            exchange.comm = Receiver([made["abAB".index(each)] for each in order])
+            exchange.run()
+            return
+
+
+def ambiguous(made: list[bytes]) -> bool:
+    """All but the last are alike: who takes the first for rank 1's, whoever sent it, has no place for rank 2's last."""
+    return made[0] == made[1] == made[2] != made[3]
+
+
+@pytest.mark.parametrize("order", ["abAB", "aAbB", "aABb", "ABab", "AaBb", "AabB"])
+def test_messages_that_are_alike_may_be_either_sources(order: str) -> None:
+    judged("bool", order, ambiguous)
+
+
+@pytest.mark.parametrize(("order", "dtype"), [("BabA", "bool"), ("aabB", "int32"), ("abBA", "int32")])
+def test_a_wrong_order_is_told(order: str, dtype: str) -> None:
+    with pytest.raises(WrongError, match="is no rank's next message"):
+        judged(dtype, order, ambiguous if dtype == "bool" else lambda made: len(set(made)) == 4)
 
 
 # ---------------------------------------------------------------------------------------------- programs
