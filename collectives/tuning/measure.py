@@ -38,8 +38,8 @@ LEAST = 0.2
 """The part of its share that each size gets in any case."""
 HOPELESS = 3.0
 """An algorithm so many times slower than the best at the first looks gets no turns."""
-WITH_PLAN = 3.0
-"""A call that makes its plan may be so many times slower; for long vectors it is much less."""
+SHORT = 1e-3
+"""Seconds of a call that is worth FIRST more, even if it seems hopeless: a first one is slower than those behind it."""
 MOST_CALLS = 500
 """In a turn."""
 log = logging.getLogger("hocket")
@@ -87,7 +87,7 @@ def times(
 ) -> tuple[dict[str, float], int]:
     """Seconds of a call by algorithm, on all ranks the same; and the bytes that were taken, as near as they divide.
 
-    `seconds`: about how long; two calls of each algorithm are made in any case, of a hopeless one at least one.
+    `seconds`: about how long; two calls of each algorithm are made in any case, and only the second is timed.
     """
     what = case(collective, comm.size, nbytes, "float32", "sum", 0)
     given, result = arrays(what)
@@ -119,17 +119,21 @@ def times(
 def _look(
     comm: Communicator, collective: str, names: Sequence[str], call: Callable[[], Any], calls: int
 ) -> list[float]:
-    """Seconds of a call of each algorithm, on the slowest rank.  After a hopeless first call there is no second."""
+    """Seconds of a call of each algorithm, on the slowest rank.  Of a long hopeless one a single call is timed.
+
+    The call that makes the plan is never timed: a plan takes longer than hundreds of short calls.
+    """
     found: list[float] = []
     for name in names:
         comm.runner.retune(comm.tuning, (collective, name))
-        for n in (1, calls):  # the first makes the plan
+        call()
+        for n in dict.fromkeys((1, calls)):
             comm.barrier()
             start = time.perf_counter()
             for _ in range(n):
                 call()
             (seconds,) = slowest(comm, [(time.perf_counter() - start) / n])
-            if found and seconds > HOPELESS * WITH_PLAN * min(found):
+            if found and seconds > max(SHORT, HOPELESS * min(found)):
                 break
         found.append(seconds)
     return found

@@ -35,6 +35,28 @@ def test_slow_calls_get_no_more_turns_than_there_is_time(
     assert len(calls) <= most
 
 
+def test_making_a_plan_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan takes longer than hundreds of short calls: its maker would be found hopeless, and be kept as such."""
+
+    def planned(comm: Communicator, what: Any, given: Any, result: Any) -> Any:
+        planned_for: list[Any] = [None]
+
+        def call() -> None:
+            if planned_for[0] != comm.runner.members.only:
+                planned_for[0] = comm.runner.members.only
+                time.sleep(0.02)
+
+        return call
+
+    monkeypatch.setattr(measure, "call_of", planned)
+    with hocket.local_world(1) as world:
+        for nbytes in (8, 16 << 20):
+            for seconds in (1e-6, 0.1):  # no turns; turns
+                names = ["ring", "tree", "direct"]
+                found, _ = world.run(lambda comm: measure.times(comm, "allreduce", nbytes, names, seconds))[0]
+                assert all(t < 0.01 for t in found.values()), (nbytes, seconds, found)
+
+
 def test_all_points_are_there_whatever_is_measured_first() -> None:
     with hocket.local_world(2) as world:
         found = world.run(lambda comm: comm.tune(["reduce", "allreduce"], [8, 4096, 65536], seconds=0.05))[0]
