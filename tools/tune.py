@@ -2,6 +2,8 @@
 
 Without a launcher it starts the ranks itself, for each number of them that -n names; under `hocket run`, mpirun or
 torchrun the job's ranks are measured, over the hosts and transports that they use.  Rank 0 writes the file.
+
+Later jobs choose by what is kept.  What was measured beside other work is noise: it is measured again, and not kept.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ BETWEEN = (32, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 2
 COLUMNS = ("collective", "bytes", "chosen", "us", "why", "best", "us", "chosen / best")
 LOOK = 0.5
 """Seconds for which it looks how busy the machine is, before it measures."""
+TRIES = 3
+"""How often it measures, as long as the machine is busy."""
 NEAR = 1.1
 """A choice is good if it takes at most so many times the best algorithm's time."""
 
@@ -44,12 +48,13 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", metavar="S,...", help="bytes of a rank's whole vector (8 to 16M)")
     add("--seconds", type=float, default=10.0, metavar="S", help="about how long for each number of ranks (10)")
     add("--file", metavar="FILE", help=f"where it is kept ({cache.place()})")
+    add("--busy", action="store_true", help="keep the times even if other work disturbed the measuring")
     add("--check", action="store_true", help="keep nothing: measure, and show what is chosen beside the best")
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.  0; 1 if a run failed; 2: bad arguments."""
+    """Run the command line.  0; 1 if a run failed, or kept nothing as the machine was busy; 2: bad arguments."""
     made = parser()
     words = list(sys.argv[1:] if argv is None else argv)
     options = made.parse_args(words)
@@ -100,10 +105,11 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
         if options.check:
             return _check(comm, collectives, sizes, options.seconds)
         _quiet(comm)
-        before = _kept(path) if comm.rank == 0 else Tuning()
-        found = comm.tune(collectives, sizes, options.seconds)
+        found, disturbed = _measured(comm, collectives, sizes, options)
+        if disturbed and not options.busy:
+            return int(comm.rank == 0)  # a launcher ends the job for it: not before rank 0 has told
         if comm.rank == 0:
-            cache.store(path, before + found)
+            cache.store(path, _kept(path) + found)
             print(f"# {comm.membership.main.layout.text}: {len(found.points)} points measured, kept in {path}")
             _changes(comm, found)
             if found.reads:
@@ -111,8 +117,25 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
     return 0
 
 
+def _measured(
+    comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequence[int], options: argparse.Namespace
+) -> tuple[Tuning, str]:
+    """What was measured, and how that was disturbed each time ("": it was not); rank 0 tells."""
+    for left in (0,) if options.busy else reversed(range(TRIES)):
+        found, disturbed = measure.measured(comm, collectives, sizes, options.seconds)
+        if not disturbed:
+            break
+        if comm.rank == 0 and left:
+            print(f"# {disturbed}: measuring again", flush=True)
+        elif comm.rank == 0:
+            usual = "nothing is kept; run it when the machine is idle, or with --busy"
+            kept = "kept all the same" if options.busy else usual
+            print(f"# {comm.membership.main.layout.text}: {disturbed}: {kept}", file=sys.stderr, flush=True)
+    return found, disturbed
+
+
 def _quiet(comm: hocket.Communicator) -> None:
-    """Before anything is measured, say if the machine is busy."""
+    """Before anything is measured, say if the machine is busy: whoever sees it may end the other work, or this."""
     comm.barrier()
     before = busy.look()
     time.sleep(LOOK)

@@ -56,6 +56,16 @@ def check(collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> N
 
 def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> Tuning:
     """What `comm.tune` returns: the points of this communicator's layout, the same on all ranks."""
+    found, disturbed = measured(comm, collectives, sizes, seconds)
+    if disturbed and comm.rank == 0:
+        log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)
+    return found
+
+
+def measured(
+    comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float
+) -> tuple[Tuning, str]:
+    """The points, and how other work disturbed the measuring, in words ("": it did not)."""
     chosen = list(dict.fromkeys(collectives))
     check(chosen, sizes, seconds)
     if comm.world.config.algorithm:
@@ -76,10 +86,8 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
     finally:
         comm.runner.retune(before)
     disturbed = busy.told(*busy.taken(comm, start))
-    if disturbed and comm.rank == 0:
-        log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)
     cores = int(comm.allreduce(numpy.array([usable_cores()]), "min")[0])
-    return Tuning(points, cores, reads=rule)
+    return Tuning(points, cores, reads=rule), disturbed
 
 
 def times(

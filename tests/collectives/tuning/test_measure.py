@@ -35,7 +35,9 @@ def test_slow_calls_get_no_more_turns_than_there_is_time(
     assert len(calls) <= most
 
 
-def test_making_a_plan_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nbytes", [8, 16 << 20])
+@pytest.mark.parametrize("seconds", [1e-6, 0.1], ids=["a look", "turns"])
+def test_making_a_plan_is_not_timed(nbytes: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan takes longer than hundreds of short calls: its maker would be found hopeless, and be kept as such."""
 
     def planned(comm: Communicator, what: Any, given: Any, result: Any) -> Any:
@@ -49,12 +51,10 @@ def test_making_a_plan_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return call
 
     monkeypatch.setattr(measure, "call_of", planned)
+    names = ["ring", "tree", "direct"]
     with hocket.local_world(1) as world:
-        for nbytes in (8, 16 << 20):
-            for seconds in (1e-6, 0.1):  # no turns; turns
-                names = ["ring", "tree", "direct"]
-                found, _ = world.run(lambda comm: measure.times(comm, "allreduce", nbytes, names, seconds))[0]
-                assert all(t < 0.01 for t in found.values()), (nbytes, seconds, found)
+        found, _ = world.run(lambda comm: measure.times(comm, "allreduce", nbytes, names, seconds))[0]
+    assert all(t < 0.01 for t in found.values()), found
 
 
 def test_all_points_are_there_whatever_is_measured_first() -> None:

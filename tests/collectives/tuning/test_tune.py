@@ -8,6 +8,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
+from typing import Any
 
 import harness
 import numpy as np
@@ -17,7 +19,9 @@ from faulty import wait_for
 import hocket
 from hocket.algorithms.choice.tuning import Layout, Point, Tuning
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.tuning import busy, measure
 from hocket.errors import ArgumentError
+from hocket.tools import tune as command
 
 FEW = ["--collectives", "allreduce,reduce", "--sizes", "8,64K", "--seconds", "0.3"]
 EXPLAIN = """
@@ -29,7 +33,7 @@ print(comm.explain("allreduce", 4096))
 
 def tune(place: pathlib.Path, *words: str) -> str:
     env = {**os.environ, "XDG_CACHE_HOME": str(place), "HOCKET_TUNING": "auto"}
-    command = [sys.executable, "-m", "hocket", "tune", *words]
+    command = [sys.executable, "-m", "hocket", "tune", "--busy", *words]  # who else is on this machine?
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
     assert done.returncode == 0, done
     return done.stdout
@@ -46,6 +50,52 @@ def test_what_is_measured_is_kept_and_used_by_later_jobs(tmp_path: pathlib.Path)
         assert "the built-in table" in out
     checked = tune(tmp_path, "-n", "2", "--check", *FEW)
     assert "of 4 choices are within 10% of the best" in checked and "| allreduce | 8 B |" in checked
+
+
+QUIET, BUSY = 0.0, 0.4
+ALWAYS = [BUSY] * 9
+
+
+@pytest.mark.parametrize(
+    ("parts", "words", "code", "measured", "said"),
+    [
+        ([QUIET, QUIET], [], 0, 1, []),
+        ([QUIET, BUSY, QUIET], [], 0, 2, ["# the machine is busy: other processes take 40% of its cores: measuring"]),
+        (ALWAYS, [], 1, 3, ["cores: nothing is kept; run it when the machine is idle, or with --busy"]),
+        (ALWAYS, ["--busy"], 0, 1, ["cores: kept all the same"]),
+    ],
+    ids=["quiet", "again", "never", "busy"],
+)  # fmt: skip
+def test_noise_is_measured_again_and_not_kept(
+    parts: list[float], words: list[str], code: int, measured: int, said: list[str],
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """`parts` of the cores are taken by others: before it measures, and each time that it does."""
+    file, turns = tmp_path / "tuning.json", [iter(parts), iter(parts)]
+    options = command.parser().parse_args(["--file", str(file), "--seconds", "0.02", *words])
+    tries = []
+
+    def rank(comm: Communicator) -> int:
+        mine.comm = comm
+        return command._join(options, ["allreduce"], [8])
+
+    def counted(comm: Communicator, *args: Any) -> Any:
+        tries.append(comm.rank)
+        return right(comm, *args)
+
+    mine, right = threading.local(), measure.measured
+    monkeypatch.setattr(measure, "measured", counted)
+    monkeypatch.setattr(busy, "taken", lambda comm, before: (next(turns[comm.rank]), 0.0))
+    monkeypatch.setattr(command, "LOOK", 0.0)
+    monkeypatch.setattr(hocket, "init", lambda transport: contextlib.nullcontext(mine.comm))
+    file.write_text(only("ring"))
+    with hocket.local_world(2) as world:
+        assert world.run(rank) == [code, 0]
+    out, err = capfd.readouterr()
+    kept = {name for p in Tuning.read(file.read_text()).points for name in p.seconds}
+    assert tries.count(0) == measured and (len(kept) > 1) == (code == 0)
+    for text in said:
+        assert text in out + err
 
 
 def marked(mark: str) -> list[int]:
