@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.algorithms.drawing import picture, render
+from hocket.algorithms.drawing.part import spans
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm, get
 from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids
@@ -14,10 +15,16 @@ from hocket.algorithms.proof.verify import verify
 from hocket.arguments import whole
 from hocket.errors import ArgumentError
 
+MOST_RANKS = 128
+"""A picture's schedule is proven first.  Beyond so many ranks that takes longer than a user would wait."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Drawing:
-    """The schedule of all ranks.  `print` it, show it in a notebook, or `save` it."""
+    """The schedule of all ranks.  `print` it, show it in a notebook, or `save` it.
+
+    The text is whole.  A picture of more than some ranks, steps or chunks is a part, which says so.
+    """
 
     algorithm: Algorithm
     size: int
@@ -40,6 +47,9 @@ class Drawing:
         legend = "to 1: 0    send chunk 0 to rank 1      from 3: +2   receive chunk 2 from rank 3 and reduce it"
         return "\n".join([self.title, self.summary, "", *_table(self.programs), "", legend])
 
+    def __repr__(self) -> str:
+        return f"<Drawing of {self.title}>"
+
     def svg(self) -> str:
         """The picture as one SVG element."""
         return render.svg(self._picture())
@@ -59,6 +69,8 @@ class Drawing:
 
     def _picture(self) -> picture.Picture:
         """Prove the schedule first: a broken one raises its fault, and has a table, but no picture."""
+        if self.size > MOST_RANKS:
+            raise ArgumentError(f"cannot draw {self.size} ranks: a picture has at most {MOST_RANKS}; print the text")
         verify(self.algorithm, self.size, self.root)
         return picture.paint(self.title, self.summary, self.algorithm, self.programs, self.root)
 
@@ -96,7 +108,7 @@ def _cell(step: Step) -> list[str]:
         else:
             way = "to" if isinstance(op, Send) else "from"
             plus = "+" if isinstance(op, Recv) and op.reduce else ""
-            lines.setdefault((way, plus + picture.spans(ids(op.chunks))), []).append(op.peer)
+            lines.setdefault((way, plus + spans(ids(op.chunks))), []).append(op.peer)
     texts = [f"{way} {','.join(map(str, peers))}: {chunks}" for (way, chunks), peers in lines.items()]
     return sorted(texts, key=lambda text: text.startswith("from")) + copies
 

@@ -7,19 +7,20 @@ is one message in the colour of its (first) chunk: solid if it is added on arriv
 
 from __future__ import annotations
 
-import colorsys
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from hocket.algorithms.drawing.part import GAP, HEIGHT, LEFT, Part, part, spans
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids
 from hocket.algorithms.proof.walk import Value, start, walk
 
-LEFT, TOP, BOTTOM = 70, 84, 44
-LANE, STRIP, HEIGHT, GAP = 58, 72, 24, 120
-INK, PALE = "#333333", "#dddddd"
+INK, PALE, GREY, RED = "#333333", "#dddddd", "#666666", "#c1272d"
+LABEL, THIN = 12, 2
+"""The most characters of a label, and the least height of what a rank holds."""
 
 
 class Rect(NamedTuple):
@@ -56,91 +57,97 @@ class Picture(NamedTuple):
     shapes: list[Rect | Arrow | Text]
 
 
+class Message(NamedTuple):
+    source: int
+    target: int
+    chunks: tuple[int, ...]
+    adds: bool
+
+
 def paint(title: str, summary: str, algorithm: Algorithm, programs: Sequence[Sequence[Step]], root: int) -> Picture:
     """Place everything; the algorithm must be a correct one."""
-    size, steps = len(programs), len(programs[0])
-    chunks = algorithm.chunks(size)
+    size, chunks = len(programs), algorithm.chunks(len(programs))
     contract = CONTRACTS[algorithm.collective]
-    width = max(LEFT + STRIP + steps * (STRIP + GAP) + 20, 7 * max(len(title), len(summary)) + 40)
-    height = TOP + size * LANE + BOTTOM
-    shapes: list[Rect | Arrow | Text] = [Rect(0, 0, width, height, "#ffffff")]
-    shapes += [Text(20, 26, title, 16, "start"), Text(20, 46, summary, 12, "start", "#666666")]
-    for rank in range(size):
-        shapes.append(Text(LEFT - 10, _y(rank) + 4, f"rank {rank}", 12, "end"))
-        shapes.append(Arrow(LEFT, _y(rank), _x(steps) + STRIP, _y(rank), PALE, head=False))
+    drawn = part(programs, root, chunks)
+    width = max(drawn.width + 20, 7 * max(len(title), len(summary), len(drawn.note)) + 40)
+    shapes: list[Rect | Arrow | Text] = [Rect(0, 0, width, drawn.height, "#ffffff")]
+    shapes += [Text(20, 26, title, 16, "start"), Text(20, 46, summary, 12, "start", GREY)]
+    shapes += [Text(20, 66, drawn.note, 12, "start", RED)] if drawn.note else []
+    names = [*(f"rank {rank}" for rank in drawn.ranks), *(["others"] if drawn.others else [])]
+    for lane, name in enumerate(names):
+        shapes.append(Text(LEFT - 10, drawn.y(lane) + 4, name, 12, "end"))
+        shapes.append(Arrow(LEFT, drawn.y(lane), drawn.width, drawn.y(lane), PALE, head=False))
     held = start(contract, size, root, chunks)
     full = max(len(contract.wants(r, size, root, c) or ()) for r in range(size) for c in range(chunks)) or 1
-    shapes += _strips(held, 0, chunks, full)
-    for t in walk(programs, held):
-        shapes.append(Text(_x(t) + STRIP + GAP / 2, TOP - 14, f"step {t}", 12, "middle", "#666666"))
-        arrows = [part for rank in range(size) for part in _arrows(programs, rank, t, chunks)]
-        shapes += sorted(arrows, key=lambda part: not isinstance(part, Arrow))  # no arrow crosses a label
-        shapes += _strips(held, t + 1, chunks, full)
+    shapes += _strips(drawn, held, 0, full)
+    for t in walk([steps[: drawn.steps] for steps in programs], held):
+        shapes.append(Text(drawn.x(t) + drawn.strip + GAP / 2, drawn.top - 14, f"step {t}", 12, "middle", GREY))
+        arrows = [*_arrows(drawn, programs, t), *_copies(drawn, programs, t)]
+        shapes += sorted(arrows, key=lambda shape: not isinstance(shape, Arrow))  # no arrow crosses a label
+        shapes += _strips(drawn, held, t + 1, full)
     legend = "solid arrow: added on arrival.  dashed: overwrites.  box: a chunk, as full as it has contributions."
-    shapes.append(Text(20, height - 14, legend, 11, "start", "#666666"))
-    return Picture(width, height, shapes)
+    legend += "  3x: 3 messages." if drawn.others else ""
+    shapes.append(Text(20, drawn.height - 14, legend, 11, "start", GREY))
+    return Picture(width, drawn.height, shapes)
 
 
-def _x(state: int) -> float:
-    return LEFT + state * (STRIP + GAP)
-
-
-def _y(rank: int) -> float:
-    return TOP + rank * LANE + LANE / 2
-
-
-def colour(chunk: int, chunks: int) -> str:
-    """Evenly spaced hues; one chunk is blue."""
-    red, green, blue = colorsys.hls_to_rgb((0.6 + chunk / chunks) % 1, 0.48, 0.62)
-    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-
-
-def _strips(held: list[dict[int, Value]], state: int, chunks: int, full: int) -> list[Rect | Arrow | Text]:
+def _strips(drawn: Part, held: list[dict[int, Value]], state: int, full: int) -> list[Rect | Arrow | Text]:
     shapes: list[Rect | Arrow | Text] = []
-    cell = STRIP / chunks
-    for rank, values in enumerate(held):
-        x, top = _x(state), _y(rank) - HEIGHT / 2
-        shapes.append(Rect(x, top, STRIP, HEIGHT, "#ffffff", "#999999"))
-        for place, value in values.items():
-            if place < chunks:
-                high = HEIGHT * min(len(set(value.ranks)) / full, 1)
-                shapes.append(Rect(x + place * cell, top + HEIGHT - high, cell, high, colour(place, chunks)))
+    cell, x = drawn.strip / len(drawn.chunks), drawn.x(state)
+    for lane, rank in enumerate(drawn.ranks):
+        top = drawn.y(lane) - HEIGHT / 2
+        shapes.append(Rect(x, top, drawn.strip, HEIGHT, "#ffffff", "#999999"))
+        for place, chunk in enumerate(drawn.chunks):
+            if chunk in held[rank]:
+                high = max(THIN, HEIGHT * min(len(set(held[rank][chunk].ranks)) / full, 1))
+                shapes.append(Rect(x + place * cell, top + HEIGHT - high, cell, high, drawn.colour(chunk)))
     return shapes
 
 
-def _arrows(programs: Sequence[Sequence[Step]], rank: int, t: int, chunks: int) -> list[Rect | Arrow | Text]:
-    """The messages that a rank sends in a step, each with its label on a white ground."""
-    shapes: list[Rect | Arrow | Text] = []
-    left, right = _x(t) + STRIP + 3, _x(t + 1) - 3
-    arrivals = {peer: _arrivals(programs[peer][t], rank) for peer in range(len(programs))}
-    for op in programs[rank][t]:
-        if isinstance(op, Copy):
-            shapes.append(Text((left + right) / 2, _y(rank) - 4, f"copy {op.source} to {op.target}", 11))
-        elif isinstance(op, Send):
-            adds = next(arrivals[op.peer])
-            tint = colour(ids(op.chunks)[0] % chunks, chunks)
-            y, to_y = _y(rank), _y(op.peer)
-            shapes.append(Arrow(left, y, right, to_y, tint, dashed=not adds))
-            text = spans(ids(op.chunks))
-            wide = 7 * len(text)
-            part = min((16 + wide / 2) / math.hypot(right - left, to_y - y), 0.5)  # near its sender
-            x, at = left + (right - left) * part, y + (to_y - y) * part
-            shapes.append(Rect(x - wide / 2, at - 6, wide, 12, "#ffffff"))
-            shapes.append(Text(x, at + 4, text, 11, "middle", tint))
-    return shapes
+def _arrows(drawn: Part, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Rect | Arrow | Text]:
+    """The messages of a step, each with its label on a white ground; those from or to the other ranks are one."""
+    left, right = drawn.x(t) + drawn.strip + 3, drawn.x(t + 1) - 3
+    alike: dict[tuple[object, ...], list[Message]] = defaultdict(list)
+    for number, message in enumerate(_messages(programs, t)):
+        lanes = drawn.lane(message.source), drawn.lane(message.target)
+        others = len(drawn.ranks) in lanes
+        if min(lanes) < len(drawn.ranks):
+            alike[lanes, message.adds, None if others else number].append(message)
+    for (first, *more) in alike.values():
+        tint = drawn.colour(first.chunks[0])
+        y, to_y = (drawn.y(drawn.lane(rank)) for rank in first[:2])
+        yield Arrow(left, y, right, to_y, tint, dashed=not first.adds)
+        text = f"{len(more) + 1}x" if more else _label(first.chunks)
+        wide = 7 * len(text)
+        near = (16 + wide / 2) / math.hypot(right - left, to_y - y)  # to its sender, but not over its box
+        along = min(max(near, wide / 2 / (right - left)), 0.5)
+        x, at = left + (right - left) * along, y + (to_y - y) * along
+        yield Rect(x - wide / 2, at - 6, wide, 12, "#ffffff")
+        yield Text(x, at + 4, text, 11, "middle", tint)
 
 
-def _arrivals(step: Step, source: int) -> Iterator[bool]:
-    """For each message from `source` in turn: is it added on arrival?"""
-    return (op.reduce for op in step if isinstance(op, Recv) and op.peer == source)
+def _messages(programs: Sequence[Sequence[Step]], t: int) -> Iterator[Message]:
+    """Every message of a step.  Between two ranks they arrive in the order in which they are sent."""
+    adds: dict[tuple[int, int], list[bool]] = defaultdict(list)
+    for rank, steps in enumerate(programs):
+        for op in steps[t]:
+            if isinstance(op, Recv):
+                adds[op.peer, rank].append(op.reduce)
+    for rank, steps in enumerate(programs):
+        for op in steps[t]:
+            if isinstance(op, Send):
+                yield Message(rank, op.peer, tuple(ids(op.chunks)), adds[rank, op.peer].pop(0))
 
 
-def spans(chunks: Sequence[int]) -> str:
-    """0-3,7 for 0 1 2 3 7, in the order given."""
-    runs: list[list[int]] = []
-    for chunk in chunks:
-        if runs and chunk == runs[-1][1] + 1:
-            runs[-1][1] = chunk
-        else:
-            runs.append([chunk, chunk])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+def _copies(drawn: Part, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Text]:
+    middle = drawn.x(t) + drawn.strip + GAP / 2
+    for lane, rank in enumerate(drawn.ranks):
+        for op in programs[rank][t]:
+            if isinstance(op, Copy):
+                yield Text(middle, drawn.y(lane) - 4, f"copy {op.source} to {op.target}", 11)
+
+
+def _label(chunks: Sequence[int]) -> str:
+    """Of a message: its chunks, or how many they are."""
+    text = spans(chunks)
+    return text if len(text) <= LABEL else f"{len(chunks)} chunks"

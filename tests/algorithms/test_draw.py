@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hocket.algorithms import CONTRACTS, Algorithm, Copy, Recv, Schedule, Send, get, hierarchical, names, show
-from hocket.algorithms.drawing.picture import PALE, colour, spans
+from hocket.algorithms import CONTRACTS, Algorithm, Copy, Drawing, Recv, Schedule, Send, get, hierarchical, names, show
+from hocket.algorithms.drawing.part import CELL, colour, part, spans
+from hocket.algorithms.drawing.picture import PALE
 from hocket.errors import ArgumentError, ScheduleError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -51,6 +52,55 @@ def test_every_picture_is_well_formed_and_has_an_arrow_for_each_message(collecti
             assert drawing.title in texts
             assert [text for text in texts if str(text).startswith("rank ")] == [f"rank {r}" for r in range(size)]
             assert sum(str(text).startswith("step ") for text in texts) == len(drawing.programs[0])
+
+
+def texts_of(drawing: Drawing) -> list[str]:
+    return [str(text.text) for text in ET.fromstring(drawing.svg()).findall(f"{SVG}text")]
+
+
+def test_of_a_large_schedule_a_part_is_drawn() -> None:
+    """A ring of 64 ranks would be 374 megapixels, 48 MB as SVG."""
+    drawing = show("ring", size=40)
+    svg = drawing.svg()
+    drawn = ET.fromstring(svg)
+    texts = [text.text for text in drawn.findall(f"{SVG}text")]
+    note = "This is a part: ranks 0-15 of 40, steps 0-7 of 78, chunks 0-24 of 40.  The text (print) is whole."
+    assert note in texts and drawing.title in texts
+    assert len(svg) < 1 << 19 and float(drawn.get("width", 0)) < 3000 > float(drawn.get("height", 0))
+    assert [text for text in texts if str(text).startswith("rank ")] == [f"rank {r}" for r in range(16)]
+    assert texts.count("others") == 1
+    assert len(drawn.findall(f"{SVG}polygon")) == 8 * 17, "each step: of 16 ranks, and from the others to rank 0"
+    assert str(drawing).splitlines()[-4].startswith("77    to 39: 38"), "the text has all steps"
+    assert repr(drawing) == f"<Drawing of {drawing.title}>", "a notebook keeps this beside the picture"
+
+
+def test_the_root_is_in_the_part() -> None:
+    texts = texts_of(show("binomial", "broadcast", size=40, root=33))
+    assert [text for text in texts if text.startswith("rank ")] == [f"rank {r}" for r in (*range(15), 33)]
+    assert "This is a part: ranks 0-14,33 of 40.  The text (print) is whole." in texts
+
+
+def test_where_all_talk_to_all_fewer_are_drawn_and_one_arrow_stands_for_many() -> None:
+    texts = texts_of(show("direct", "alltoall", size=20))
+    assert texts.count("rank 7") == 1 and "rank 8" not in texts
+    assert texts.count("12x") == 16, "from each of 8 ranks to the 12 others, and back"
+
+
+@pytest.mark.parametrize("collective", CONTRACTS)
+def test_every_part_is_small(collective: str) -> None:
+    for name in names(collective):
+        algorithm = get(collective, name)
+        for size in (16, 64):
+            programs = [tuple(algorithm.steps(rank, size, 0)) for rank in range(size)]
+            drawn = part(programs, 0, algorithm.chunks(size))
+            assert drawn.width <= 3000 and drawn.height <= 1300, name
+            assert drawn.strip / len(drawn.chunks) >= CELL
+
+
+def test_of_too_many_ranks_there_is_no_picture() -> None:
+    drawing = show("direct", "broadcast", size=129)
+    with pytest.raises(ArgumentError, match="cannot draw 129 ranks: a picture has at most 128; print the text"):
+        drawing.svg()
 
 
 def arrows(name: str, collective: str) -> list[ET.Element]:
