@@ -134,7 +134,7 @@ def report(lines: Sequence[dict[str, Any]]) -> None:
     print(
         f"# measured: cable {there.link.latency * 1e6:.1f} us, {found['rate'] * 8e-9:.3f} Gbit/s each way at once;"
         f" inside {found['inside_latency'] * 1e6:.1f} us, {found['inside_rate'] / 1e9:.1f} GB/s;"
-        f" reduction {1e-9 / there.reduction:.1f} GB/s"
+        f" reduction {1e-9 / there.reducing:.1f} GB/s"
     )
     print("| algorithm | bytes | measured ms | simulated ms | error | on the wire, host a, host b (n) | simulated |")
     print("|---|---|---|---|---|---|---|")

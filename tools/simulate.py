@@ -19,6 +19,7 @@ from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical
 from hocket.algorithms.choice.table import select
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language.registry import Algorithm
+from hocket.algorithms.prediction.topology import DEFAULTS, FORMS, OPTIONS, UNITS
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
 from hocket.collectives.tuning.cases import COLLECTIVES, parse_size
@@ -32,15 +33,21 @@ COLUMNS = (
 )  # fmt: skip
 """(name, unit, width).  Behind them: the busiest link, and marks for the best and for hocket's unmeasured choice."""
 
+FORMS_WRITTEN = [form.written for form in FORMS.values()]
+TOPOLOGIES = "\n  ".join(["topologies:", *FORMS_WRITTEN, f"each with {OPTIONS}", UNITS, *DEFAULTS])
+
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="hocket simulate", description="Predict a collective.", allow_abbrev=False)
+    made = argparse.ArgumentParser(
+        prog="hocket simulate", description="Predict a collective.", allow_abbrev=False, epilog=TOPOLOGIES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     add = made.add_argument
     add("collective", choices=list(CONTRACTS), metavar="COLLECTIVE", help=", ".join(CONTRACTS))
     add("--algorithm", default="all", metavar="A,...", help="names, hierarchical among them, or all (the default)")
     add("--size", required=True, metavar="P,...", help="numbers of ranks")
     add("--bytes", required=True, metavar="N,...", help="a rank's whole vector: 8, 64K, 1M (powers of 1024)")
-    add("--topology", required=True, metavar="SPEC", help="hosts:4x8,inside=0.3us/10GB,link=20us/10Gbit; flat:, racks:")
+    add("--topology", required=True, metavar="SPEC", help="as hosts:4x8,inside=0.3us/10GB,link=20us/10Gbit; see below")
     add("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
     add("--json", metavar="FILE", help="write all numbers")
     add("--markdown", metavar="FILE", help="write a table for each of --bytes: algorithms by ranks")
@@ -66,7 +73,10 @@ def _report(options: argparse.Namespace) -> int:
             raise ArgumentError(f"{file} cannot be written")
     if options.plot and find_spec("matplotlib") is None:
         raise ArgumentError("--plot needs matplotlib (pip install matplotlib)")
-    print(f"# {options.collective} on {options.topology}\n{header()}", flush=True)
+    print(f"# {options.collective} on {options.topology}")
+    if there.assumed:
+        print(f"# assumed: {there.assumed}")
+    print(header(), flush=True)
     rows: list[Prediction] = []
     for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
         segment = (RINGS if len(there.groups(size)) == 1 else Traits()).segment

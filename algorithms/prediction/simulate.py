@@ -126,6 +126,7 @@ class _Run:
         self, algorithm: Algorithm, size: int, nbytes: float, topology: Topology, root: int, segment: int
     ) -> None:
         self.algorithm, self.size, self.nbytes, self.topology = algorithm, size, nbytes, topology
+        self.reducing = topology.reducing
         period = lcm(algorithm.period(size), topology.period(size))
         self.period = period if size % period == 0 else size
         chunks = algorithm.chunks(size)
@@ -210,20 +211,23 @@ class _Run:
             rank.at += 1
             peers: dict[int, tuple[int, float]] = {}
             sends, receives, reduced = 0, 0, 0.0
+            sending, receiving = 0.0, 0.0
             for op in step:
                 if isinstance(op, Send):
                     messages, nbytes = peers.get(op.peer, (0, 0.0))
                     peers[op.peer] = messages + 1, nbytes + self._bytes(op)
                     sends += 1
+                    sending += topology.handling(number, op.peer)
                 elif isinstance(op, Recv):
                     receives += 1
+                    receiving += topology.handling(op.peer, number)
                     reduced += self._bytes(op) if op.reduce else 0.0
                 elif isinstance(op, Copy):
-                    now += topology.reduction * self.whole
+                    now += self.reducing * self.whole
             if sends or receives:
-                rank.left, rank.leaving, rank.received = now + topology.overhead * sends, len(peers), receives
-                rank.ready = rank.left + topology.overhead * receives + topology.reduction * reduced
-                rank.tail = topology.overhead * receives + topology.reduction * min(reduced, GRAIN)
+                rank.left, rank.leaving, rank.received = now + sending, len(peers), receives
+                rank.ready = rank.left + receiving + self.reducing * reduced
+                rank.tail = receiving + self.reducing * min(reduced, GRAIN)
                 self.messages += sends
                 if peers:
                     streams = [self._stream(number, peer, *tally) for peer, tally in peers.items()]

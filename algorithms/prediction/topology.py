@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 from hocket.errors import ArgumentError
 
 OVERHEAD = 1e-6
-"""Seconds of CPU a message, at each end.  An allreduce of 8 bytes on 2 ranks (`hocket bench allreduce -n 2 -b 8 -e 8`)
-takes 0.4 us over shared memory and 3.9 us with `--transport tcp`, both ends and the way between them together."""
-REDUCTION = 1 / 9e9
-"""Seconds a byte reduced: a third of the 28 GB/s that a float32 sum of two moves, `python -m hocket.bench.kernels`."""
+"""Seconds of CPU a message, at each end, or the latency of its way if that is less.  An allreduce of 8 bytes on 2 ranks
+(`hocket bench allreduce -n 2 -b 8 -e 8`) takes 0.4 us over shared memory and 3.9 us with `--transport tcp`, both ends
+and the way between them together."""
+REDUCE = 9e9
+"""Bytes a second reduced, or what a rank's fastest link carries if that is more: who has links of 300 GB/s reduces on
+GPUs.  A third of the 28 GB/s that a float32 sum of two moves, `python -m hocket.bench.kernels`."""
 
 Port = tuple[str, int, int]
 """(kind, which, and for a pair the receiving rank, else 0)"""
@@ -50,10 +52,10 @@ class Topology:
     uplink: Link | None = None
     shared: bool = False
     """One memory carries all transfers inside a host, instead of each pair having the bandwidth for itself."""
-    overhead: float = OVERHEAD
-    """Seconds of CPU a message, at its sender and again at its receiver."""
-    reduction: float = REDUCTION
-    """Seconds of CPU a byte reduced."""
+    overhead: float | None = None
+    """Seconds of CPU a message, at its sender and again at its receiver.  None: as the way of the message suggests."""
+    reduction: float | None = None
+    """Seconds of CPU a byte reduced.  None: as the links suggest."""
 
     def check(self, size: int) -> None:
         """ArgumentError if so many ranks have no room."""
@@ -79,6 +81,29 @@ class Topology:
         if a == b and self.inside is not None:
             return self.inside.latency
         return self.link.latency + (self.uplink.latency if self.uplink and a // self.hosts != b // self.hosts else 0.0)
+
+    def handling(self, source: int, target: int) -> float:
+        """Seconds of CPU a message from rank to rank, at each end."""
+        return min(OVERHEAD, self.latency(source, target)) if self.overhead is None else self.overhead
+
+    @property
+    def reducing(self) -> float:
+        """Seconds of CPU a byte reduced."""
+        if self.reduction is not None:
+            return self.reduction
+        return 1 / max(REDUCE, self.link.bandwidth, self.inside.bandwidth if self.inside else 0.0)
+
+    @property
+    def assumed(self) -> str:
+        """What was not given, in the words of the text; "": nothing."""
+        found = []
+        if self.overhead is None:
+            ways = [self.link, *([self.inside] if self.inside else [])]
+            times = dict.fromkeys(f"{min(OVERHEAD, way.latency) * 1e6:g}us" for way in ways)
+            found.append(f"overhead={' (inside a host '.join(times)}{')' if len(times) > 1 else ''}")
+        if self.reduction is None:
+            found.append(f"reduce={1e-9 / self.reducing:g}GB")
+        return ", ".join(found)
 
     def ports(self, source: int, target: int, period: int) -> tuple[Port, ...]:
         """What a transfer from rank to rank passes; ranks that are `period` apart are taken for the same one."""
@@ -114,6 +139,10 @@ IN_A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 BYTES = {"bit": 1 / 8, "B": 1.0}
 PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 OPTIONS = "[,overhead=TIME][,reduce=RATE]"
+DEFAULTS = (
+    f"overhead: CPU time of a message, at each end ({OVERHEAD * 1e6:g}us, or the latency if that is less)",
+    f"reduce: what a rank adds up in a second ({REDUCE / 1e9:g}GB, or what its fastest link carries if that is more)",
+)
 UNITS = "TIME is like 20us (s, ms, us, ns), RATE a second's, like 10Gbit or 1.5GB (k, M, G, T: powers of 1000)"
 
 
@@ -170,13 +199,12 @@ def topology(text: str) -> Topology:
     words = rest.split(",") if rest else []
     numbers = _shape(words.pop(0) if form.numbers and words else "", form, text)
     given = _given(words, form, text)
-    overhead, reduce = given.pop("overhead", OVERHEAD), given.pop("reduce", 1 / REDUCTION)
+    if "reduce" in given:
+        given["reduction"] = 1 / given.pop("reduce")
     if kind == "flat":
-        return Topology(Link(given["latency"], given["bandwidth"]), overhead=overhead, reduction=1 / reduce)
+        return Topology(Link(given.pop("latency"), given.pop("bandwidth")), **given)
     *racks, hosts, ranks = numbers
-    return Topology(
-        ranks=ranks, hosts=hosts, racks=racks[0] if racks else 0, overhead=overhead, reduction=1 / reduce, **given
-    )
+    return Topology(ranks=ranks, hosts=hosts, racks=racks[0] if racks else 0, **given)
 
 
 def _shape(text: str, form: Form, whole: str) -> list[int]:

@@ -88,6 +88,9 @@ def test_overhead_and_reduction_cost_what_they_say() -> None:
     cpu = replace(FLAT, overhead=3e-6)
     assert simulate(ring, 4, 0, cpu).seconds == pytest.approx(6 * (A + 6e-6))
     assert simulate(one_shot, 4, 0, cpu).seconds == pytest.approx(A + 3 * 6e-6)
+    near = topology("hosts:2x2,inside=0.3us/1GB,link=20us/1GB")  # 0.3 us at each end inside, 1 us between hosts
+    assert simulate(get("broadcast", "direct"), 2, 0, near).seconds == pytest.approx(3 * 0.3e-6)
+    assert simulate(get("broadcast", "direct"), 3, 0, near).seconds == pytest.approx(0.3e-6 + 1e-6 + 20e-6 + 1e-6)
     slow = replace(FLAT, reduction=2 / B)  # twice as long as the link needs for it
     assert simulate(ring, 4, 64 * N, slow).seconds == pytest.approx(3 * 2 * 16 * N / B + 3 * (A + 16 * N / B))
     assert simulate(ring, 4, N, slow).seconds == pytest.approx(3 * (A + 3 * N / 4 / B) + 3 * (A + N / 4 / B))

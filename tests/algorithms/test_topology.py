@@ -20,6 +20,28 @@ def test_topologies_as_text() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "assumed"),
+    [
+        ("flat:latency=20us,bandwidth=1Gbit", "overhead=1us, reduce=9GB"),
+        ("flat:latency=0.5us,bandwidth=200Gbit", "overhead=0.5us, reduce=25GB"),
+        ("hosts:2x4,inside=0.3us/300GB,link=5us/400Gbit", "overhead=1us (inside a host 0.3us), reduce=300GB"),
+        ("hosts:2x4,inside=2us/5GB,link=5us/400Gbit,overhead=2us", "reduce=50GB"),
+        ("hosts:2x4,inside=2us/5GB,link=5us/1Gbit,reduce=1GB", "overhead=1us"),
+        ("flat:latency=20us,bandwidth=1Gbit,overhead=0us,reduce=1GB", ""),
+    ],
+)
+def test_what_is_not_given_fits_the_links(text: str, assumed: str) -> None:
+    assert topology(text).assumed == assumed
+
+
+def test_each_message_costs_as_its_way_suggests() -> None:
+    there = topology("hosts:2x4,inside=0.3us/300GB,link=5us/400Gbit")
+    assert (there.handling(0, 3), there.handling(0, 4), there.reducing) == (3e-7, 1e-6, 1 / 300e9)
+    given = topology("hosts:2x4,inside=0.3us/300GB,link=5us/400Gbit,overhead=2us,reduce=4GB")
+    assert (given.handling(0, 3), given.handling(0, 4), given.reducing) == (2e-6, 2e-6, 1 / 4e9)
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("", "accepted are flat:latency=TIME,bandwidth=RATE or hosts:.* or racks:"),

@@ -55,6 +55,19 @@ def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows == [["direct", "2", "1048576", "8389", "0.125", "0.125", "18", "1048576", "rank", "0", "out", "(100%)"]]
 
 
+def test_what_is_assumed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """It decides on fast links; `--help` says how it is given."""
+    words = ("broadcast", "--algorithm", "direct", "--size", "2", "--bytes", "8", "--topology")
+    assert simulate.main([*words, HOSTS]) == 0
+    assert "\n# assumed: overhead=1us (inside a host 0.3us), reduce=10GB\n" in capsys.readouterr().out
+    assert simulate.main([*words, f"{HOSTS},overhead=1us,reduce=1GB"]) == 0
+    assert "assumed" not in capsys.readouterr().out
+    told = simulate.parser().format_help()
+    assert "each with [,overhead=TIME][,reduce=RATE]" in told
+    assert "overhead: CPU time of a message, at each end (1us, or the latency if that is less)" in told
+    assert "reduce: what a rank adds up in a second (9GB, or what its fastest link carries if that is more)" in told
+
+
 def test_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     words = ("--algorithm", "ring,hierarchical", "--bytes", "1M", "--topology", HOSTS)
     file, picture = tmp_path / "rows.json", tmp_path / "time.png"
