@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from hocket.algorithms.language.compose import beside, embed, then
 from hocket.algorithms.language.contract import CONTRACTS
-from hocket.algorithms.language.registry import Algorithm, Order, get
+from hocket.algorithms.language.registry import Algorithm, Order, get, register
 from hocket.algorithms.language.schedule import Schedule
 from hocket.errors import ArgumentError
 
@@ -118,6 +118,29 @@ def hierarchical(
     )
 
 
+@lru_cache(maxsize=256)
+def _halves(collective: str, size: int) -> Algorithm:
+    """Two hosts of consecutive ranks; the first has one more if they are odd."""
+    middle = (size + 1) // 2
+    return hierarchical(collective, [group for group in (range(middle), range(middle, size)) if group])
+
+
+def example(collective: str) -> Algorithm:
+    """What `get(collective, "hierarchical")` gives: of two hosts with half of the ranks each, whatever their number."""
+    first, middle, last = STAGES[collective]
+    return Algorithm(
+        collective,
+        "hierarchical",
+        lambda rank, size, root: _halves(collective, size).steps(rank, size, root),
+        lambda size: _halves(collective, size).chunks(size),
+        order=_halves(collective, 4).order,
+        pipeline=True,
+        doc=f"Two hosts with half of the ranks each: {first} inside, {middle} between, {last} inside.\n\n"
+        "Other groups: `hocket.algorithms.hierarchical(collective, groups)`.",
+        period=lambda size: _halves(collective, size).period(size),
+    )
+
+
 def _inside(layout: _Layout, algorithm: Algorithm, rank: int, root: int, rooted: bool) -> Schedule:
     """All groups at once, in each all parts at once; part l has the group's l-th rank for its root."""
     j, member = layout.place(rank)
@@ -185,3 +208,7 @@ def _check_parts(groups: Groups, between: Algorithm, *inside: Algorithm) -> None
     for algorithm, size in ((between, len(groups)), *((a, len(g)) for a in inside for g in groups)):
         if reason := algorithm.requires(size):
             raise ArgumentError(f"{algorithm.collective} {algorithm.name} does not run with {size} ranks: {reason}")
+
+
+for _collective in STAGES:
+    register(example(_collective), listed=False)

@@ -76,7 +76,11 @@ class Drawing:
 
 
 def show(name: str | Algorithm, collective: str = "allreduce", size: int = 4, root: int = 0) -> Drawing:
-    """Draw a registered algorithm by name, or any Algorithm."""
+    """Draw a registered algorithm by name, or any Algorithm.
+
+    "hierarchical" is drawn of two hosts with half of the ranks each.  Of others:
+    `show(hocket.algorithms.hierarchical("allreduce", [(0, 1, 2), (3, 4)]), size=5)`.
+    """
     algorithm = name if isinstance(name, Algorithm) else get(collective, name)
     size, root = whole(size, "size"), whole(root, "root")
     if size < 1 or not 0 <= root < size:

@@ -75,16 +75,18 @@ class Algorithm:
 
 
 _known: dict[tuple[str, str], Algorithm] = {}
+_unlisted: dict[tuple[str, str], Algorithm] = {}
+"""Examples of what is made for the hosts of a job: `get` has them, `names` has not, as nobody chooses them by size."""
 Steps = TypeVar("Steps", bound=Callable[..., Schedule])
 
 
-def register(entry: Algorithm) -> Algorithm:
-    """Put an algorithm into the catalogue under its (collective, name)."""
+def register(entry: Algorithm, listed: bool = True) -> Algorithm:
+    """Put an algorithm into the catalogue under its (collective, name); `listed`: `names` has it."""
     _check_collective(entry.collective)
     key = entry.collective, entry.name
-    if key in _known:
+    if key in _known or key in _unlisted:
         raise ArgumentError(f"{entry.collective} algorithm {entry.name!r} is registered already; choose another name")
-    _known[key] = entry
+    (_known if listed else _unlisted)[key] = entry
     return entry
 
 
@@ -131,12 +133,18 @@ def algorithm(
 
 
 def get(collective: str, name: str) -> Algorithm:
-    """The algorithm of that name; an unknown one is an ArgumentError that lists the known ones."""
+    """The algorithm of that name; an unknown one is an ArgumentError that lists the known ones.
+
+    "hierarchical" is that of two hosts with half of the ranks each; `hierarchical(collective, groups)` makes any other.
+    """
     _check_collective(collective)
     try:
-        return _known[collective, name]
+        key = collective, name
+        return _known[key] if key in _known else _unlisted[key]
     except (KeyError, TypeError):  # TypeError: what cannot be a key
-        raise ArgumentError(f"no {collective} algorithm {name!r}; {choices(name, names(collective))}") from None
+        others = (other for known, other in _unlisted if known == collective)
+        known = choices(name, (*names(collective), *others))
+        raise ArgumentError(f"no {collective} algorithm {name!r}; {known}") from None
 
 
 def names(collective: str) -> tuple[str, ...]:

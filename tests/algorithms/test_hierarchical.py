@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.algorithms import CONTRACTS, Recv, Send, get, hierarchical, ids, names, verify
+from hocket.algorithms import CONTRACTS, Recv, Send, get, hierarchical, ids, names, show, simulate, topology, verify
 from hocket.algorithms.hierarchical import STAGES
 from hocket.errors import ArgumentError, ScheduleError
 
@@ -39,6 +39,28 @@ def test_every_grouping_outer_inner_root_and_number_of_leaders(
                 algorithm = hierarchical(collective, groups, inner, outer, leaders)
                 for root in range(size) if CONTRACTS[collective].rooted and size < 10 else (size - 1,):
                     verify(algorithm, size, root)
+
+
+@pytest.mark.parametrize("collective", STAGES)
+def test_by_name_it_is_that_of_two_hosts_with_half_of_the_ranks_each(collective: str) -> None:
+    found = get(collective, "hierarchical")
+    for size in (1, 2, 3, 4, 7, 8):
+        verify(found, size, size - 1)
+        verify(found, size, segments=2)
+        assert simulate(found, size, 1 << 20, topology("flat:latency=1us,bandwidth=1GB")).size == size
+    halves = hierarchical(collective, ((0, 1, 2, 3), (4, 5, 6)))
+    assert [list(found.steps(r, 7, 2)) for r in range(7)] == [list(halves.steps(r, 7, 2)) for r in range(7)]
+    assert str(show("hierarchical", collective, size=7, root=2)).splitlines()[3:] == (
+        str(show(halves, size=7, root=2)).splitlines()[3:]
+    )
+    assert "hierarchical" not in names(collective), "what is chosen by size alone"
+    with pytest.raises(ArgumentError, match="known: .*, hierarchical"):
+        get(collective, "hierarchic")
+
+
+def test_of_other_collectives_there_is_none() -> None:
+    with pytest.raises(ArgumentError, match="no scan algorithm 'hierarchical'; known: linear"):
+        show("hierarchical", "scan")
 
 
 @pytest.mark.parametrize("collective", STAGES)
