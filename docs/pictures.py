@@ -27,50 +27,69 @@ def number(cell: str) -> float:
 
 
 def times(path: pathlib.Path) -> None:
-    """Time of one call over the speed of the link, by codec."""
+    """Time of one call by codec, a panel for each link: they are no points of one scale."""
     head, *rows = table("16 MiB, ms")
-    figure, axis = _figure()
-    for color, row in zip(COLORS, (row for row in rows if row[0] != "auto"), strict=True):
-        axis.plot(head[1:4], [number(cell) for cell in row[1:4]], color=color, marker="o", label=row[0])
-    axis.set_yscale("log")
-    axis.set_ylabel("ms (lower is better)")
-    axis.set_title("allreduce of 16 MiB of float32, 2 hosts of 2 ranks, by link")
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.legend(frameon=False, fontsize=9)
+    rows = [row for row in reversed(rows) if row[0] != "auto"]
+    figure, axes = _figure((9, 3), ncols=3, sharey=True)
+    for column, axis in enumerate(axes, 1):
+        ms = [number(row[column]) for row in rows]
+        colors = [COLORS[1] if row[0] == "float32" else COLORS[4] for row in rows]
+        bars = axis.barh([row[0] for row in rows], ms, color=colors)
+        axis.bar_label(bars, [f"{t:g}" for t in ms], padding=3, fontsize=9)
+        axis.set_title(head[column], fontsize=10)
+        axis.set_xlim(0, 1.2 * max(ms))
+        axis.grid(False, axis="y")
+        axis.set_xlabel("ms (lower is better)", fontsize=9)
+    figure.suptitle("allreduce of 16 MiB of float32 by codec: 2 hosts of 2 ranks by link, and one machine", fontsize=11)
     _save(figure, path)
+
+
+LEAST = 97.3
+"""Accuracies below are drawn at the edge, with their number: they would press the others together."""
 
 
 def accuracies(path: pathlib.Path) -> None:
-    """Accuracy over how many times fewer bits are sent; methods that stand apart are named."""
+    """Accuracy of each method, those that send fewer bits further down."""
     _, *rows = table("method | bits of a parameter")
-    figure, axis = _figure()
-    for column, color, label in ((2, COLORS[4], "like data on all ranks"), (4, COLORS[2], "other digits on each rank")):
-        seen = [(number(row[1].partition("(")[2]), number(row[column]), row[0]) for row in rows if row[column]]
-        axis.scatter([x for x, _, _ in seen], [y for _, y, _ in seen], color=color, label=label, zorder=3)
-        for x, y, name in seen:
-            if y < 97.8 or x > 100:
-                named: Any = {"textcoords": "offset points", "ha": "right", "fontsize": 8}
-                axis.annotate(name.replace("`", ""), (x, y), (-6, -4), **named)
-    axis.axhline(number(rows[0][2]), color=COLORS[1], linewidth=0.8, zorder=1)
-    axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axis.set_xlabel("fewer bits on the wire")
-    axis.set_ylabel("accuracy, %")
-    axis.set_title("Handwritten digits, mean of 25 models")
-    axis.legend(frameon=False, fontsize=9, loc="lower left")
+    rows.sort(key=_ratio, reverse=True)
+    figure, (axis,) = _figure((8, 6), ncols=1)
+    names = [f"{row[0].replace('`', '')}   {_ratio(row):g}x" for row in rows]
+    kinds = (2, "o", COLORS[4], "like data on all ranks"), (4, "D", COLORS[2], "other digits on each rank")
+    for column, marker, color, label in kinds:
+        seen = [(number(row[column]), place) for place, row in enumerate(rows) if row[column]]
+        style: dict[str, Any] = {"color": color, "zorder": 3, "s": 36}
+        inside = [(x, y) for x, y in seen if x >= LEAST]
+        axis.scatter(*zip(*inside, strict=True), marker=marker, label=label, **style)
+        for x, y in seen:
+            if x < LEAST:
+                axis.scatter([LEAST], [y], marker="<", **style)
+                axis.annotate(f"{x:g}", (LEAST, y), (8, -3), textcoords="offset points", fontsize=9, color=color)
+    exact = next(number(row[2]) for row in rows if row[0] == "float32")
+    axis.axvline(exact, color=COLORS[1], linewidth=0.8, zorder=1)
+    axis.set_yticks(range(len(rows)), names, fontsize=9)
+    axis.set_xlim(left=LEAST - 0.03)
+    axis.set_xlabel("accuracy, % (line: float32)")
+    figure.suptitle("Handwritten digits, mean of 25 models, by method and how many times fewer bits it sends", size=11)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     _save(figure, path)
 
 
-def _figure() -> tuple[Any, Any]:
+def _ratio(row: list[str]) -> float:
+    return number(row[1].partition("(")[2])
+
+
+def _figure(size: tuple[float, float], **shape: Any) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")  # no display
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "hocket"})
-    figure, axis = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    axis.grid(True, alpha=0.3)
-    return figure, axis
+    figure, axes = pyplot.subplots(figsize=size, layout="constrained", squeeze=False, **shape)
+    for axis in axes[0]:
+        axis.grid(True, alpha=0.3)
+        axis.set_axisbelow(True)
+    return figure, axes[0]
 
 
 def _save(figure: Any, path: pathlib.Path) -> None:

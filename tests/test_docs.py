@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import html
 import importlib.util
 import os
 import pathlib
@@ -232,3 +233,12 @@ def test_the_pictures_of_compression_are_of_its_tables(tmp_path: pathlib.Path) -
         # What matplotlib writes around them differs from version to version.
         assert re.findall(r"<text.*?>(.*?)</text>", drawn) == re.findall(r"<text.*?>(.*?)</text>", kept)
         assert len(re.findall(r"<use ", drawn)) == len(re.findall(r"<use ", kept)) > 15
+
+
+def test_every_method_is_named_in_the_picture_of_accuracies() -> None:
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    _, *rows = pictures["table"]("method | bits of a parameter")
+    named = re.findall(r"<text.*?>(.*?)</text>", (ROOT / "docs" / "compression-accuracy.svg").read_text())
+    assert len(rows) > 15
+    for row in rows:
+        assert any(html.unescape(text).startswith(row[0].replace("`", "") + " ") for text in named), row[0]
