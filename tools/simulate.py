@@ -78,6 +78,7 @@ def _report(options: argparse.Namespace) -> int:
         print(f"# assumed: {there.assumed}")
     print(header(), flush=True)
     rows: list[Prediction] = []
+    chosen: list[Prediction] = []
     for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
         segment = (RINGS if len(there.groups(size)) == 1 else Traits()).segment
         found = []
@@ -92,6 +93,7 @@ def _report(options: argparse.Namespace) -> int:
             marks = [*(["best"] if row is found[0] else []), *(["hocket's choice"] if row.algorithm == own else [])]
             print(line(row) + (f"  <- {', '.join(marks)}" if marks else ""), flush=True)
         rows += found
+        chosen += [row for row in found if row.algorithm == own]
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"topology": options.topology, "rows": [record(row) for row in rows]}, file, indent=1)
@@ -101,7 +103,7 @@ def _report(options: argparse.Namespace) -> int:
     if options.plot and rows:
         from hocket.bench.harness.plot import plot_simulated
 
-        plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows)
+        plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows, chosen)
     return 0 if len(rows) == len(cases) else 1
 
 

@@ -6,7 +6,7 @@ They need matplotlib.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from hocket.algorithms import Prediction
@@ -15,6 +15,8 @@ from hocket.bench.harness.table import Row, bandwidth
 from hocket.bench.harness.targets import Target
 
 COLORS = {"hocket": "#c1272d", "gloo": "#0072b2", "openmpi": "#e69f00", "mpich": "#009e73", "impi": "#7a4fa3"}
+LINES = ("-", "--", ":", "-.")
+TIME = "time (lower is better)"
 MARKERS = {"hocket": "o", "gloo": "s", "openmpi": "^", "mpich": "v", "impi": "D"}
 
 
@@ -40,7 +42,7 @@ def plot(path: str, rows: Sequence[Row]) -> None:
         rates.plot(sizes, [bandwidth(c, s) * c.kind.factor(c.size) for c, s in points], **style)
     case = rows[0].case
     figure.suptitle(f"{case.collective} of {case.dtype} on {case.size} ranks of one machine", fontsize=13)
-    _axis(times, "time of one call", "µs (lower is better)")
+    _axis(times, "time of one call", TIME, duration)
     _axis(rates, "bus bandwidth", "GB/s (higher is better)")
     if len(names) > 1:
         _legend(figure, times, len(names))
@@ -54,7 +56,8 @@ def _legend(figure: Any, axis: Any, columns: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 4), frameon=False, fontsize=9)
 
 
-def _axis(axis: Any, title: str, unit: str) -> None:
+def _axis(axis: Any, title: str, unit: str, words: Callable[[float], str] = "{:g}".format) -> None:
+    """Both scales are logarithmic; `words` are those of a value."""
     from matplotlib.ticker import FuncFormatter
 
     axis.set_title(title)
@@ -63,7 +66,7 @@ def _axis(axis: Any, title: str, unit: str) -> None:
     axis.set_xlabel("size")
     axis.set_ylabel(unit)
     axis.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(nbytes)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     axis.grid(True, which="major", alpha=0.3)
 
 
@@ -74,6 +77,14 @@ def short(nbytes: float) -> str:
             return f"{nbytes:g} {unit}"
         nbytes /= 1024
     return f"{nbytes:g} GiB"
+
+
+def duration(us: float) -> str:
+    """500 ns, 1 µs, 10 ms, 2 s."""
+    for unit, of_it in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
+        if us >= 0.9999 * of_it:
+            return f"{us / of_it:g} {unit}"
+    return f"{us * 1e3:g} ns"
 
 
 def times(path: str, processor: str, found: Sequence[Result]) -> None:
@@ -94,7 +105,7 @@ def times(path: str, processor: str, found: Sequence[Result]) -> None:
             for label, color, marker, seconds in _beside(rows):
                 points = [(r.target.nbytes, s * 1e6) for r, s in zip(rows, seconds, strict=True) if s is not None]
                 axis.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4.5, label=label)
-            _axis(axis, f"{size} ranks", "µs (lower is better)")
+            _axis(axis, f"{size} ranks", TIME, duration)
             axis.tick_params(axis="x", labelsize=8)
         figure.suptitle(f"allreduce of float32 in shared memory: {processor}", fontsize=12)
         _legend(figure, axes[0][0], 3)
@@ -118,25 +129,41 @@ def _beside(rows: Sequence[Result]) -> list[tuple[str, str, str, list[float | No
     return [each for each in lines if any(s is not None for s in each[3])]
 
 
-def plot_simulated(path: str, title: str, rows: Sequence[Prediction]) -> None:
-    """Write the PNG: predicted time over ranks, or over bytes if all rows have the same number of ranks."""
+def plot_simulated(path: str, title: str, rows: Sequence[Prediction], chosen: Collection[Prediction] = ()) -> None:
+    """Write the PNG: predicted time over ranks, or over bytes if all rows have the same number of ranks.
+
+    `chosen`: those rows that hocket would run, unmeasured; they are marked.
+    """
     import matplotlib
 
     matplotlib.use("Agg")  # no display
     from matplotlib import pyplot
 
     over_ranks = len({row.size for row in rows}) > 1
-    figure, axis = pyplot.subplots(figsize=(8, 5), constrained_layout=True)
-    lines: dict[str, list[tuple[float, float]]] = {}
+    names = list(dict.fromkeys(row.algorithm for row in rows))
+    lengths = sorted({row.nbytes for row in rows}) if over_ranks else [0.0]
+    figure, axis = pyplot.subplots(figsize=(9, 6), constrained_layout=True)
+    lines: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for row in rows:
-        fixed = f", {short(row.nbytes)}" if over_ranks and len({r.nbytes for r in rows}) > 1 else ""
-        lines.setdefault(row.algorithm + fixed, []).append((row.size if over_ranks else row.nbytes, row.seconds * 1e6))
-    for label, points in lines.items():
-        axis.plot(*zip(*points, strict=True), marker="o", markersize=4.5, label=label)
-    _axis(axis, title, "µs (lower is better)")
-    _legend(figure, axis, len(lines))
+        line = names.index(row.algorithm), lengths.index(row.nbytes) if over_ranks else 0
+        lines.setdefault(line, []).append(_place(row, over_ranks))
+    for (name, length), points in sorted(lines.items()):
+        label = names[name] + (f", {short(lengths[length])}" if len(lengths) > 1 else "")
+        style: dict[str, Any] = {"color": f"C{name}", "linestyle": LINES[length % len(LINES)], "marker": "o"}
+        axis.plot(*zip(*sorted(points), strict=True), markersize=4.5, label=label, **style)
+    if chosen:
+        marks = zip(*(_place(row, over_ranks) for row in chosen), strict=True)
+        ring: dict[str, Any] = {"s": 130, "facecolors": "none", "edgecolors": "black", "linewidths": 1.6, "zorder": 4}
+        axis.scatter(*marks, label="hocket's choice, unmeasured", **ring)
+    _axis(axis, "", TIME, duration)
+    figure.suptitle(title, fontsize=10, wrap=True)
+    _legend(figure, axis, len(lines) + 1)
     if over_ranks:
         axis.set_xlabel("ranks")
         axis.xaxis.set_major_formatter(lambda ranks, _: f"{ranks:g}")
     figure.savefig(path, format="png", dpi=130)
     pyplot.close(figure)
+
+
+def _place(row: Prediction, over_ranks: bool) -> tuple[float, float]:
+    return row.size if over_ranks else row.nbytes, row.seconds * 1e6
