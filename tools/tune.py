@@ -102,9 +102,9 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
     """This process is one of the ranks; rank 0 prints and writes."""
     path = options.file or cache.place()
     with hocket.init(transport=options.transport) as comm:
+        _quiet(comm)
         if options.check:
             return _check(comm, collectives, sizes, options.seconds)
-        _quiet(comm)
         found, disturbed = _measured(comm, collectives, sizes, options)
         if disturbed and not options.busy:
             return int(comm.rank == 0)  # a launcher ends the job for it: not before rank 0 has told
