@@ -103,8 +103,16 @@ def _report(options: argparse.Namespace) -> int:
     if options.plot and rows:
         from hocket.bench.harness.plot import plot_simulated
 
-        plot_simulated(options.plot, f"{options.collective} on {options.topology}", rows, chosen)
+        plot_simulated(options.plot, _title(options, rows), rows, chosen)
     return 0 if len(rows) == len(cases) else 1
+
+
+def _title(options: argparse.Namespace, rows: Sequence[Prediction]) -> str:
+    """Of the picture: what all rows have in common."""
+    lengths, sizes = {int(row.nbytes) for row in rows}, {row.size for row in rows}
+    of = f" of {human(*lengths)}" if len(lengths) == 1 else ""
+    ranks = f"{min(sizes)} ranks " if len(sizes) == 1 else ""
+    return f"{options.collective}{of} on {ranks}{'in ' if ranks else ''}{options.topology}"
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -88,6 +88,21 @@ def test_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Pat
         picture.unlink()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "lengths", "title"),
+    [("8", "8,1M", f"allreduce on 8 ranks in {HOSTS}"), ("4,8", "1M", f"allreduce of 1 MiB on {HOSTS}")],
+)
+def test_a_picture_says_what_is_the_same_everywhere(
+    sizes: str, lengths: str, title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("hocket.bench.harness.plot.plot_simulated", lambda path, title, *rows: seen.append(title))
+    monkeypatch.setattr(simulate, "find_spec", lambda name: True)
+    words = ("--algorithm", "ring", "--size", sizes, "--bytes", lengths, "--plot", str(tmp_path / "x.png"))
+    assert simulate.main(["allreduce", *words, "--topology", HOSTS]) == 0
+    assert seen == [title]
+
+
 def test_what_would_take_too_long_is_mentioned(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
