@@ -10,6 +10,7 @@ write, and a read and one connection a rank.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
 from collections.abc import Iterable
@@ -21,7 +22,9 @@ from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import WRONG_KEY, Meet
 from hocket.control.session import Session
+from hocket.errors import TransportError
 
+log = logging.getLogger("hocket.control")
 NOTE = "hocket"
 """The key that rank 0 writes."""
 STRANGE_KEY = (
@@ -70,7 +73,12 @@ class MeetAtStore(Meet):
         found: list[Listener] = []
         try:
             for address in self.listen_at:
-                found.append(Listener(self.reactor, address, self.key, self.taker(hub)))
+                try:
+                    found.append(Listener(self.reactor, address, self.key, self.taker(hub)))
+                except TransportError as why:
+                    if address[0] != "unix":
+                        raise
+                    log.info("the ranks of this host meet over TCP: %s", why)
         except BaseException:
             for each in found:
                 each.close()

@@ -133,7 +133,9 @@ class Lane(Protocol):
 class Transport(Protocol):
     """One way between this process and others.  Made from a `Context`, after `available` gave None.
 
-    What its constructor or `reach` raises ends `init`.  An unreachable peer is a returned reason, no exception.
+    What its constructor raises is the reason why this rank has not got it, and the next transport is used; only
+    ArgumentError, PeerLostError and TimeoutError end `init`, as what `reach` raises does.  An unreachable peer is a
+    returned reason, no exception.
 
     It may have `traits: Traits`, the same on every rank that has it; without, its channels are taken for streams.
     It may have a `detail(rank) -> str`: what a user may want to know of the way to that rank, for `comm.explain()`;

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from hocket.bench.harness.worker import Order, Subject, Worker
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import Error, PeerLostError
-from hocket.transports.shm.transport import short_directory
+from hocket.system.machine import new_folder
 
 START = 120.0
 """Seconds for all ranks of a library to come: a cold import of torch takes many."""
@@ -58,7 +58,7 @@ class Started:
 
     def __init__(self, name: str, size: int, command: Any) -> None:
         self.name, self.size = name, size
-        self.directory = short_directory("hocket-bench-")
+        self.directory = new_folder("hocket-bench-")
         self.processes: list[subprocess.Popen[bytes]] = []
         self.lines: list[Any] = []
         self.about = ""

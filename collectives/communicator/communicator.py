@@ -372,10 +372,10 @@ class Communicator(PointToPoint):
     def host(self) -> int:
         """The number of this rank's host among this communicator's hosts, which are ordered by their first ranks.
 
-        Ranks are on one host if they share memory; where shared memory is not used, if their kernels have the same
-        identity.  `comm.split(comm.host)` makes a communicator of each host.
+        Ranks are on one host if they share memory; where they do not, if they name the same kernel, host name and
+        folder for temporary files.  `comm.split(comm.host)` makes a communicator of each host.
         """
-        return next(i for i, here in enumerate(self._by_host()) if self.rank in here)
+        return next(i for i, here in enumerate(self.membership.hosts) if self.rank in here)
 
     @property
     def local_rank(self) -> int:
@@ -384,16 +384,12 @@ class Communicator(PointToPoint):
         To choose a GPU, use the local rank of the communicator of `hocket.init`: one that `split` made counts only its
         own ranks.
         """
-        return self._by_host()[self.host].index(self.rank)
+        return self.membership.hosts[self.host].index(self.rank)
 
     @property
     def local_size(self) -> int:
         """How many ranks of this communicator are on this rank's host."""
-        return len(self._by_host()[self.host])
-
-    def _by_host(self) -> list[list[int]]:
-        hosts = ([i for i, r in enumerate(self.members) if r in host] for host in self.world.hosts)
-        return sorted(here for here in hosts if here)
+        return len(self.membership.hosts[self.host])
 
     @at_once
     def tune(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hocket.algorithms.choice.choose import Choice, choose
@@ -38,7 +39,7 @@ def explain(
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}{priority}"]
     if world.why:
         lines.append(f"  found by: {world.why}")
-    lines.append(f"  hosts: {' | '.join(','.join(map(str, g)) for g in comm.groups)} (proven by sharing memory)")
+    lines.append(f"  hosts: {_grouped(comm.membership.hosts)} ({_proof(comm)})")
     if world.config.encrypt:
         by = f"; certificates of {world.config.tls_ca}" if world.config.tls_cert else ""
         lines.append(f"  encrypted: all TCP connections, of data and control, by TLS 1.3 ({tls.version()}{by})")
@@ -69,6 +70,19 @@ def explain(
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
+
+
+def _grouped(groups: Iterable[Iterable[int]]) -> str:
+    return " | ".join(",".join(map(str, group)) for group in groups)
+
+
+def _proof(comm: Communicator) -> str:
+    """How it was seen which ranks are on one host."""
+    if not comm.world.near:
+        return "by the kernel and the host's name; no transport that shares memory is used"
+    if sorted(map(list, comm.groups)) == comm.membership.hosts:
+        return "proven by sharing memory"
+    return f"by the kernel, the host's name and its temporary folder; memory is shared by {_grouped(comm.groups)}"
 
 
 def _reads(comm: Communicator) -> list[str]:

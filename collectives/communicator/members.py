@@ -55,6 +55,12 @@ class Members:
         self._sole: dict[str, bool] = {}
 
     @property
+    def hosts(self) -> list[list[int]]:
+        """The members by host, also where they share no memory."""
+        found = ([i for i, r in enumerate(self.world_ranks) if r in host] for host in self.world.hosts)
+        return sorted(here for here in found if here)
+
+    @property
     def main(self) -> Queue:
         """The queue of collectives over whichever transports reach the members."""
         return self.queues["collectives", None]

@@ -26,7 +26,7 @@ from hocket.control import encryption
 from hocket.control.reactor import Reactor
 from hocket.control.session import Session
 from hocket.control.store import Store
-from hocket.errors import ArgumentError, Error, TransportError
+from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
 from hocket.system import exit_code
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
@@ -200,8 +200,11 @@ def _world(
             return kind
         try:
             made: Transport = kind(context)
-        except TransportError as why:
-            return str(why)
+        except (ArgumentError, PeerLostError, TimeoutError):  # of the user, or of another rank
+            raise
+        except Exception as why:  # what this machine refuses is a reason to use the next transport
+            log.debug("transport %s", name, exc_info=True)
+            return str(why) if isinstance(why, Error) else f"{type(why).__name__}: {why}"
         return made
 
     check_transports(*names)

@@ -26,10 +26,12 @@ from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport
 from hocket.transports.reference import Exchange, ReferenceTransport
 from hocket.transports.shm.transport import ThreadTransport
-from hocket.transports.shm.window import Window
+from hocket.transports.shm.window import Window, address_limit, room
 
 log = logging.getLogger("hocket")
 Result = TypeVar("Result")
+PRIVATE = 1 << 32
+"""Bytes of addresses of one rank: 4 GiB, or less where `ulimit -v` is set."""
 
 
 class _Meeting:
@@ -189,7 +191,8 @@ class LocalWorld:
 
 def _maker(size: int, transport: str) -> Callable[[int], Transport]:
     if transport == "threads":
-        windows = [Window(private=True) for _ in range(size)]
+        each = min(room(size, address_limit()), PRIVATE)
+        windows = [Window(private=True, reserve=each) for _ in range(size)]
         return lambda rank: ThreadTransport(rank, windows)
     if transport == "reference":
         exchange = Exchange()

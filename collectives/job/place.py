@@ -21,6 +21,7 @@ from hocket.control.dial import show
 from hocket.control.rendezvous import Meeting
 from hocket.control.secret import MAKE_ONE
 from hocket.errors import ArgumentError
+from hocket.system.machine import temporary
 
 log = logging.getLogger("hocket.collectives")
 CANDIDATES = 8  # ports that rank 0 may take, when no range is given
@@ -120,6 +121,8 @@ def ancestor(names: tuple[str, ...], pid: int) -> str:
         fields = tail.split()
         chain.append((pid, head.partition("(")[2], fields[19]))
         pid = int(fields[1])
+    if not chain:  # /proc is not mounted
+        return str(os.getppid() if names else pid)
     found = [entry for entry in chain[1:] if entry[1].startswith(names)] if names else chain
     number, _, started = (found or chain[1:] or chain)[0]
     return f"{number}.{started}"
@@ -129,15 +132,25 @@ def meeting_path(environ: Environ, job: str) -> str:
     """A unix path in this user's private directory.  (The listener checks that it is private.)
 
     XDG_RUNTIME_DIR, where it is the user's own, beats TMPDIR: nobody else can have made a directory in there before.
+    What cannot be written is passed over, by all ranks of the host alike.
     """
     name = f"hocket-{os.geteuid()}/{hashlib.sha256(job.encode()).hexdigest()[:16]}"
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if is_private(runtime):
-        path = os.path.join(runtime, name)
-        if len(os.fsencode(path)) <= PATH_LIMIT:
-            return path
-    path = os.path.join(environ.get("TMPDIR") or "/tmp", name)
-    return path if len(os.fsencode(path)) <= PATH_LIMIT else f"/tmp/{name}"
+    bases = [*([runtime] if is_private(runtime) else []), *temporary(environ)]
+    paths = [os.path.join(base, name) for base in bases]
+    paths = [path for path in paths if len(os.fsencode(path)) <= PATH_LIMIT]
+    return next((path for path in paths if _can_be_made(os.path.dirname(path))), paths[0])
+
+
+def _can_be_made(folder: str) -> bool:
+    """Is it there, or can it be made?  (Whose it is shows later, and is told then.)"""
+    base = os.path.dirname(folder)
+    try:
+        if os.statvfs(base).f_flag & os.ST_RDONLY:
+            return False
+    except OSError:
+        return False
+    return os.path.lexists(folder) or os.access(base, os.W_OK | os.X_OK, effective_ids=True)
 
 
 def _master(environ: Environ, me: Claim) -> str:

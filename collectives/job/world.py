@@ -23,8 +23,8 @@ from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Stuck, Verdict
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import in_core_order, usable_cores
+from hocket.system.machine import boot_id, own_folder
 from hocket.transports.base import Traits, Transport
-from hocket.transports.shm.transport import boot_id
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -96,10 +96,10 @@ class World:
         session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
         session.on_ask, session.on_told = self._on_ask, self._on_told
         mine = {
-            "kernel": boot_id(), "node": os.uname().nodename, "cores": sorted(os.sched_getaffinity(0)),
-            "usable": usable_cores(), "pid": os.getpid(), "tuning": tuning, "mpi": mpi.level if mpi else "",
-            "gpu": may_have_gpu(config.gpu), "names": list(names), "encrypt": config.encrypt,
-            "certified": config.encrypt and bool(config.tls_cert),
+            "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
+            "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
+            "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu), "names": list(names),
+            "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         _agree([each["names"] for each in met])
@@ -130,9 +130,11 @@ class World:
                 transport.close()
             raise
         self.groups = _hosts(size, self._share_a_host)
-        tried = any(traits.local for traits in self.traits.values())
-        self.hosts = self.groups if tried else _hosts(size, lambda a, b: _machine(met[a]) == _machine(met[b]))
-        """Ranks by host: those that share memory, or, where no rank tried to, those that name the same machine."""
+        self.near = any(traits.local for traits in self.traits.values())
+        """Was a transport tried that reaches ranks of a host alone?"""
+        places = [_machine(each, self.near) for each in met]
+        self.hosts = _hosts(size, lambda a, b: places[a] == places[b] or self._share_a_host(a, b))
+        """Ranks by host: those that share memory, and those that name the same machine, though memory failed them."""
 
     def admit(self, comm: Communicator) -> None:
         """Add a communicator; from now on it hears what the control plane says."""
@@ -291,9 +293,13 @@ def _home(met: Sequence[dict[str, Any]], rank: int) -> int:
     return in_core_order(cores)[here.index(rank)]
 
 
-def _machine(said: dict[str, Any]) -> tuple[str, str]:
-    """What tells machines apart: containers of one kernel have node names of their own."""
-    return said["kernel"], said["node"]
+def _machine(said: dict[str, Any], near: bool) -> tuple[str, ...]:
+    """What tells machines apart: containers of one kernel have node names of their own.
+
+    `near`: memory was tried.  Then ranks that have no folder in common are apart unless it is proven that they are not:
+    containers may have one node name, and each devices of its own.
+    """
+    return said["kernel"], said["node"], said["folder"] if near else ""
 
 
 def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:

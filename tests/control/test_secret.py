@@ -174,8 +174,8 @@ def test_a_directory_of_the_users_own_is_preferred(tmp_path: pathlib.Path) -> No
     """Another user, who was first in /tmp, stops nobody who has a runtime directory."""
     for mode, chosen in ((0o700, True), (0o755, False)):
         tmp_path.chmod(mode)
-        path = meeting_path({"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": "/elsewhere"}, "job")
-        assert path.startswith(str(tmp_path) if chosen else "/elsewhere"), path
+        path = meeting_path({"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": "/var/tmp"}, "job")
+        assert path.startswith(str(tmp_path) if chosen else "/var/tmp"), path
     assert meeting_path({"XDG_RUNTIME_DIR": str(tmp_path / ("x" * 120))}, "job").startswith("/tmp/hocket-")
 
 

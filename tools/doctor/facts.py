@@ -19,7 +19,7 @@ from hocket.collectives.job.config import PLACE, VARIABLES
 from hocket.collectives.tuning.cache import processor
 from hocket.kernels.cpu.reduce import features
 from hocket.system.cores import usable_cores
-from hocket.transports.shm.transport import boot_id
+from hocket.system.machine import boot_id
 
 Facts = dict[str, Any]
 ADDRESS, MTU = 0x8915, 0x8921

@@ -17,7 +17,7 @@ import numpy
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
 from hocket.system.cuda.shared import Mapped, Shared
-from hocket.transports.shm.transport import boot_id
+from hocket.system.machine import boot_id
 
 TOKEN = 32
 """Bytes."""

@@ -44,7 +44,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         int self
         uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
-        char* (*take)(void* lane, size_t nbytes) noexcept nogil
+        char* (*take)(void* lane, size_t nbytes, const char** why) noexcept nogil
         void* lane
         uint32_t* peer_bell
         uint32_t next
@@ -87,10 +87,10 @@ def circle(own_cache, peers):
     return min(max(1 << max(0, each.bit_length() - 1), LEAST), MOST)
 
 
-cdef char* take(void* lane, size_t nbytes) noexcept nogil:
+cdef char* take(void* lane, size_t nbytes, const char** why) noexcept nogil:
     """Memory of the window's, kept until the lane is closed and no peer reads it.  NULL: there is none."""
     with gil:
-        return (<RingLane>lane).more(nbytes)
+        return (<RingLane>lane).more(nbytes, why)
 
 
 cdef class RingLane:
@@ -109,6 +109,7 @@ cdef class RingLane:
     cdef hk_consumer* consumers
     cdef hk_shared_slots shared
     cdef list blocks        # (offset, bytes) of its window that it has
+    cdef bytes full         # why it could have no more, once that was so
     cdef bint closed
     cdef uint32_t circle
     cdef uint64_t far_moved, far_reduced
@@ -132,10 +133,12 @@ cdef class RingLane:
             self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
             self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
 
-    cdef char* more(self, size_t nbytes) noexcept:
+    cdef char* more(self, size_t nbytes, const char** why) noexcept:
         try:
             offset = self.own.alloc(nbytes)
-        except Exception:
+        except Exception as error:
+            self.full = str(error).encode()
+            why[0] = self.full
             return NULL
         self.blocks.append((offset, nbytes))
         return self.own.base + <size_t>offset

@@ -24,6 +24,11 @@ static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) 
     return where <= c->window_bytes && len <= c->window_bytes - where;
 }
 
+/* It could when the ranks met. */
+#define HK_NOT_READABLE \
+    "the system no longer lets this process read that one's memory: one of the two has changed its user or its " \
+    "privileges; do that before hocket.init(), or use HOCKET_TRANSPORT=tcp"
+
 static inline int hk_ring_fault(hk_consumer *c) {
     c->base.error = EPROTO;
     return HK_FAULT;
@@ -71,6 +76,7 @@ static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
     long n = process_vm_readv(c->pid, &here, 1, &there, 1, 0);
     if (n <= 0) {
         c->base.error = n ? errno : EPROTO;
+        if (n && errno == EPERM) c->base.words = HK_NOT_READABLE;
         return n && errno == ESRCH ? HK_LOST : HK_FAULT;
     }
     c->fetched += (uint32_t)n;

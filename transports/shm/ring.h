@@ -85,8 +85,8 @@ typedef struct hk_ring {
 
 typedef struct hk_producer hk_producer;
 
-/* Memory of the window for a lane, as long as that lives.  NULL: there is none. */
-typedef char *hk_take(void *lane, size_t nbytes);
+/* Memory of the window for a lane, as long as that lives.  NULL: there is none, and `why` says why, as long. */
+typedef char *hk_take(void *lane, size_t nbytes, const char **why);
 
 /* The multicast slots of a lane, private to its rank. */
 typedef struct hk_shared_slots {

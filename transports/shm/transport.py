@@ -17,45 +17,27 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import resource
 import shutil
 import socket
 import stat
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from hocket.control.addresses import PATH_LIMIT
 from hocket.control.dial import connect
 from hocket.control.handshake import Hello
 from hocket.errors import PeerLostError, TransportError
+from hocket.system.machine import boot_id, new_folder
 from hocket.transports.base import Context, Traits
 from hocket.transports.shm.lane import EAGER, NO_MEMORY, SLOT, RingLane
-from hocket.transports.shm.window import Window, read_memory
+from hocket.transports.shm.window import LEAST, LITTLE, RESERVE, Window, address_limit, read_memory, room
 
 PURPOSE = "shm"
-ROOM = 32
-"""Bytes of a socket's path below TMPDIR."""
+ADDRESSES = struct.Struct("=Q")
 LOOK = 0.1  # seconds between two looks whether the one waited for still lives
-
-
-def boot_id() -> str:
-    """The same on two processes only if one kernel runs both."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
-def short_directory(prefix: str) -> str:
-    """A new folder that only this user can enter, for sockets, whose paths are short: in /tmp if TMPDIR is too long."""
-    base = tempfile.gettempdir()
-    if len(os.fsencode(base)) > PATH_LIMIT - ROOM:
-        base = "/tmp"
-    try:
-        return tempfile.mkdtemp(prefix=prefix, dir=base)  # 0700
-    except OSError as why:
-        raise TransportError(f"no folder can be made in {base}: {why.strerror}; set TMPDIR to a short path") from None
 
 
 PREFIX = "hocket-"
@@ -72,28 +54,37 @@ class ShmTransport:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.window = Window()
+        self.window = Window(reserve=LITTLE)
         self.windows: list[Window | None] = [None] * context.size
         self.windows[context.rank] = self.window
         self.pids = [NO_MEMORY] * context.size
         """Of the processes whose memory this one may read, by rank."""
         self._arrived: dict[int, socket.socket] = {}
         self._changed = threading.Condition()
-        self._directory = short_directory(PREFIX)
+        self._directory = new_folder(PREFIX)
         self._doors: dict[int, str] = {}
         """The sockets of peers; one that is killed before it has shut its own cannot remove it."""
         path = os.path.join(self._directory, str(context.rank))
-        self._listener = context.listen(("unix", path), self._on_peer)
+        try:
+            self._listener = context.listen(("unix", path), self._on_peer)
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
 
     @staticmethod
     def available() -> str | None:
-        return None if hasattr(os, "memfd_create") else "this system has no memfd_create"
+        if not hasattr(os, "memfd_create"):
+            return "this system has no memfd_create"
+        longest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if longest != resource.RLIM_INFINITY and longest < LEAST:
+            return f"`ulimit -f` allows files of {longest} bytes, and shared memory counts as one: {LEAST} are needed"
+        return None
 
     def offer(self) -> dict[str, Any]:
         window = self.window
         return {
             "boot": boot_id(), "path": self._listener.address[1], "token": window.token.hex(),
-            "kept": window.token_address,
+            "kept": window.token_address, "limit": address_limit(),
         }  # fmt: skip
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
@@ -101,6 +92,8 @@ class ShmTransport:
         me = self.context.rank
         refusals = [None if r == me else self._visible(offer) for r, offer in enumerate(offers)]
         open_to = [r for r, why in enumerate(refusals) if why is None and r != me]
+        if self.window.reserved == LITTLE:
+            self.window.keep(_room(offers))
         self._doors = {r: offers[r]["path"] for r in open_to}
         links: dict[int, socket.socket] = {}
         for r in open_to:
@@ -114,9 +107,9 @@ class ShmTransport:
             try:
                 if r > me:
                     links[r] = self._accepted(r, deadline)
-                    _give(links[r], self.window.fd)
+                    _give(links[r], self.window)
                 elif r in links:
-                    _give(links[r], self.window.fd)
+                    _give(links[r], self.window)
             except (OSError, TransportError) as error:
                 refusals[r] = f"no connection to its socket: {error}"
         for r in open_to:
@@ -163,7 +156,8 @@ class ShmTransport:
 
     def _take(self, link: socket.socket, rank: int, token: str) -> str | None:
         try:
-            window = Window(_receive(link))
+            fd, reserved = _receive(link)
+            window = Window(fd, reserve=reserved)
         except (OSError, TransportError) as error:
             return f"its window could not be mapped: {error}"
         if window.token.hex() != token:
@@ -242,19 +236,27 @@ def _readable(link: socket.socket, offer: Any) -> int:
     return pid if known else NO_MEMORY
 
 
-def _give(link: socket.socket, fd: int) -> None:
-    link.sendmsg([b"w"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+def _room(offers: Sequence[Any]) -> int:
+    """Addresses for each window of this host: what fits into the least limit of its ranks."""
+    here = [offer for offer in offers if offer and offer["boot"] == boot_id()]
+    limits = [offer["limit"] for offer in here if isinstance(offer["limit"], int)]
+    return room(max(1, len(here)), min(limits, default=None))
 
 
-def _receive(link: socket.socket) -> int:
-    """The one descriptor of the next message."""
-    _, extra, _, _ = link.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+def _give(link: socket.socket, window: Window) -> None:
+    data = ADDRESSES.pack(window.reserved)
+    link.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [window.fd]))])
+
+
+def _receive(link: socket.socket) -> tuple[int, int]:
+    """The one descriptor of the next message, and how many addresses its owner keeps for it."""
+    said, extra, _, _ = link.recvmsg(ADDRESSES.size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    if len(fds) != 1:
+    if len(fds) != 1 or len(said) != ADDRESSES.size:
         for fd in fds:  # there is room for a second one
             os.close(fd)
         raise TransportError("the peer closed the connection before it passed its memory on")
-    return fds[0]
+    return fds[0], min(ADDRESSES.unpack(said)[0], RESERVE)

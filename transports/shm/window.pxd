@@ -15,6 +15,7 @@ cdef class Window:
     cdef list holes         # (bytes, offset) given back
     cdef list retired       # (addresses of readers' words, blocks) of lanes that were closed, but may still be read
 
+    cdef int _map(self, size_t reserve) except -1
     cdef size_t _proven_size(self) except 0
     cdef void retire(self, list words, list blocks)
     cdef _take_back(self)

@@ -1,11 +1,14 @@
 """Shared memory: a rank's window.
 
 It is an anonymous memfd that grows: no name is left behind, whatever is killed.  It is mapped once, into a
-range of addresses reserved far beyond its end, so that it can grow without being mapped again.  To touch an address
+range of addresses reserved far beyond its end, so that it can grow without being mapped again (where `ulimit -v` is set,
+the windows of all local ranks together take an eighth of what it allows, and the program has the rest).  To touch an address
 beyond its end is SIGBUS, so whoever reads a peer's window keeps its descriptor, and asks that for the size.
 """
 
+import errno as errors
 import os
+import resource
 import secrets
 import threading
 
@@ -17,6 +20,7 @@ from libc.string cimport memcpy, memset, strerror
 from posix.unistd cimport close
 from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
+from hocket.errors import MemoryError as NoMemory
 from hocket.errors import TransportError
 
 
@@ -26,7 +30,24 @@ cdef extern from "sys/mman.h" nogil:
 cdef extern from "system/atomics.h" nogil:
     uint32_t hk_load32(const uint32_t*)
 
-RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where a limit (ulimit -v) forbids it
+RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where `room` says so
+LITTLE = FIRST          # as long as nobody knows how many ranks there are
+LEAST = 1 << 25         # with less, a few communicators of many ranks would fill it
+ALL = 1 << 46           # addresses for all windows together: half of what a process has
+HINTS = {errors.EFBIG: "; `ulimit -f` limits it, which counts shared memory as a file"}
+
+
+def address_limit():
+    """Bytes of addresses that this process may have (ulimit -v); None: as many as there are."""
+    cdef object soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def room(ranks, limit):
+    """Addresses to reserve for the window of each of `ranks` ranks, if a process may have `limit` (or None) for all."""
+    if limit is None:
+        return min(RESERVE, ALL // ranks)
+    return min(RESERVE, max(LEAST, limit // (8 * ranks) // PAGE * PAGE))
 
 
 cdef extern from "sys/vfs.h" nogil:
@@ -59,28 +80,22 @@ cdef class Window:
     """Memory of one rank that all ranks of the host have mapped.
 
     `Window()` makes this process's own, `Window(fd)` maps a peer's (and takes the descriptor over, and keeps it: what
-    the peer says to lie in its window is looked for within the descriptor's size).
+    the peer says to lie in its window is looked for within the descriptor's size).  `reserve`: the addresses kept for it.
     `private=True`: plain memory, for ranks that are threads of one process.
     """
 
-    def __cinit__(self, int fd=-1, bint private=False):
+    def __cinit__(self, int fd=-1, bint private=False, size_t reserve=RESERVE):
         cdef bint own = fd < 0
-        cdef int flags = MAP_SHARED | MAP_NORESERVE | (MAP_ANONYMOUS if private else 0)
         self.base = NULL
         self.fd, self.private = fd, private
         self.holes, self.retired = [], []
         self.lock = threading.Lock()
         if own and not private:
-            self.fd = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self.reserved = RESERVE if not private else RESERVE // 16
-        while True:
-            self.base = <char*>mmap(NULL, self.reserved, PROT_READ | PROT_WRITE, flags, self.fd, 0)
-            if self.base != <char*>MAP_FAILED:
-                break
-            self.base = NULL
-            if self.reserved <= 1 << 28:
-                raise TransportError(f"cannot map shared memory: {strerror(errno).decode()}; is `ulimit -v` set?")
-            self.reserved //= 2
+            try:
+                self.fd = os.memfd_create("hocket", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            except OSError as e:
+                raise TransportError(f"no shared memory can be made: memfd_create: {e.strerror}") from None
+        self._map(reserve)
         if own:
             self.size = 0
             self._grow(FIRST)
@@ -89,6 +104,29 @@ cdef class Window:
         else:
             self.size = self._proven_size()
             self.token = self.base[:TOKEN]
+
+    cdef int _map(self, size_t reserve) except -1:
+        cdef int flags = MAP_SHARED | MAP_NORESERVE | (MAP_ANONYMOUS if self.private else 0)
+        cdef char* base = <char*>mmap(NULL, reserve, PROT_READ | PROT_WRITE, flags, self.fd, 0)
+        if base == <char*>MAP_FAILED:
+            raise TransportError(
+                f"cannot map {reserve >> 20} MiB for shared memory: {strerror(errno).decode()}; is `ulimit -v` set?"
+            )
+        self.base, self.reserved = base, reserve
+        return 0
+
+    def keep(self, size_t reserve):
+        """Reserve so many addresses from now on, or as many as there are.  Nothing that was allocated is in use yet."""
+        cdef char* base = self.base
+        cdef size_t reserved = self.reserved
+        while reserve > reserved:
+            try:
+                self._map(reserve)
+            except TransportError:
+                reserve //= 2
+            else:
+                munmap(base, reserved)
+                break
 
     cdef size_t _proven_size(self) except 0:
         """How large a peer's window is.  TransportError: it could turn a read into SIGBUS, or is none."""
@@ -106,12 +144,16 @@ cdef class Window:
         if self.fd < 0 and not self.private:
             raise TransportError("this rank has left the job: there is no more shared memory to be had from it")
         if size > self.reserved:
-            raise MemoryError(f"shared memory of this rank is full: {size} bytes wanted, {self.reserved} addresses kept")
+            raise NoMemory(
+                f"shared memory of this rank is full: {size} bytes wanted, and {self.reserved} addresses are kept for it"
+                f"{'; a larger `ulimit -v` gives it more' if address_limit() is not None else ''}"
+            )
         if not self.private:
             try:
                 os.posix_fallocate(self.fd, self.size, size - self.size)   # full memory: an error, not SIGBUS
             except OSError as e:
-                raise MemoryError(f"no shared memory for {size - self.size} more bytes: {e.strerror}") from None
+                hint = HINTS.get(e.errno, "")
+                raise NoMemory(f"no shared memory for {size - self.size} more bytes: {e.strerror}{hint}") from None
             if self.size == 0:
                 fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.size = size

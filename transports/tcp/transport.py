@@ -24,10 +24,10 @@ from hocket.control.dial import connect
 from hocket.control.handshake import Connection, Hello
 from hocket.errors import TransportError
 from hocket.system import tls
+from hocket.system.machine import boot_id
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
-from hocket.transports.shm.transport import boot_id
 from hocket.transports.tcp.stream import SocketChannels
 from hocket.transports.tcp.tls_channels import TlsChannels
 
@@ -254,7 +254,9 @@ def _is_offer(value: Any) -> bool:
 
 def network_id() -> str:
     """The same on two processes only if they share a loopback interface: one kernel, and one network namespace."""
-    return f"{boot_id()}:{os.stat('/proc/self/ns/net').st_ino}"
+    with contextlib.suppress(OSError):
+        return f"{boot_id()}:{os.stat('/proc/self/ns/net').st_ino}"
+    return f"{boot_id()}:no /proc"
 
 
 def tuned(link: socket.socket) -> socket.socket:

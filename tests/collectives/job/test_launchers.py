@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 import pytest
 
@@ -92,7 +93,9 @@ def test_all_ranks_of_a_job_meet_and_jobs_do_not():
         PLAIN, {**PLAIN, "MASTER_PORT": "1"},
     )]  # fmt: skip
     assert len(set(seen)) == len(seen)
-    assert path({**PLAIN, "TMPDIR": "/scratch"}).startswith(f"/scratch/hocket-{os.geteuid()}/")
+    with tempfile.TemporaryDirectory(dir="/tmp") as scratch:
+        assert path({**PLAIN, "TMPDIR": scratch}).startswith(f"{scratch}/hocket-{os.geteuid()}/")
+    assert path({**PLAIN, "TMPDIR": scratch}).startswith("/tmp/"), "which is gone"
     assert len(path({**PLAIN, "TMPDIR": "/long" * 30})) < 108
 
 

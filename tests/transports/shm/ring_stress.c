@@ -93,7 +93,8 @@ enum { CIRCLE = 2 * HK_SLOT_BYTES, GROWN = 2 * CIRCLE, FIRST_SHARED = HK_SMALL_S
 
 static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + ALL_SLOTS + REGION + 4095) / 4096 * 4096; }
 
-static char *from_window(void *lane, size_t nbytes) {
+static char *from_window(void *lane, size_t nbytes, const char **why) {
+    (void)why;
     place *w = lane;
     char *at = w->untaken;
     if ((w->untaken += nbytes) > w->region) die(1, "slots were taken twice");

@@ -1,0 +1,119 @@
+"""Shared memory that a system refuses is no failure of `init`: the reason is told, and TCP is used."""
+
+from __future__ import annotations
+
+import os
+
+import harness
+import pytest
+from worlds import PATH
+
+from hocket.bench.harness.hosts import refusal
+
+WHY_NOT = refusal()
+
+REFUSED = """
+import errno, os, resource
+import numpy as np, limited, hocket
+from hocket.transports.shm.transport import ShmTransport
+
+def raises(self, context):
+    raise OSError(errno.ENOSYS, "a reason of its own")
+
+rank = int(os.environ["HOCKET_RANK"])
+[
+    lambda: limited.refuse("memfd_create", errno.EPERM),
+    lambda: limited.limit(resource.RLIMIT_FSIZE, 100 << 10),
+    lambda: None,
+    lambda: setattr(ShmTransport, "__init__", raises),
+    lambda: limited.read_only("/tmp", "/var/tmp", "/dev/shm"),
+][rank]()
+with hocket.init() as comm:
+    assert comm.allreduce(np.ones(70000))[-1] == comm.size
+    here = [line for line in comm.explain().splitlines() if "hosts" in line or "shm" in line]
+    print(comm.world.transport((rank + 1) % comm.size), comm.local_rank, comm.local_size, *here, sep="|")
+"""
+
+
+def test_the_next_transport_is_used_and_the_host_stays_one() -> None:
+    """So that no two ranks choose the same GPU.  The last one, with nothing that it can write, needs root."""
+    size = 4 if WHY_NOT else 5
+    told = harness.run(size, REFUSED, PYTHONPATH=PATH, TMPDIR="/tmp")
+    for rank, line in enumerate(told):
+        assert line.startswith(f"tcp|{rank}|{size}|"), told
+        assert "memory is shared by 0 | 1 | 2 | 3" in line, told
+    reasons = [
+        "memfd_create: Operation not permitted", "`ulimit -f` allows", "offers no shared memory",
+        "OSError: [Errno 38] a reason of its own", "Read-only",
+    ]  # fmt: skip
+    for line, reason in zip(told, reasons, strict=False):
+        assert reason in line, line
+
+
+WITHOUT = """
+import limited
+limited.hide({hidden!r})
+import hocket
+with hocket.init() as comm:
+    print(comm.world.transport(1 - comm.rank), comm.local_rank, comm.allreduce(1))
+"""
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+@pytest.mark.parametrize("hidden", ["/proc/sys", pytest.param("/proc", marks=pytest.mark.more)])
+def test_without_proc(hidden: str) -> None:
+    assert harness.run(2, WITHOUT.format(hidden=hidden), PYTHONPATH=PATH) == ["shm 0 2\n", "shm 1 2\n"]
+
+
+ADDRESSES = """
+import resource, limited
+import numpy as np, hocket
+limited.limit(resource.RLIMIT_AS, limited.addresses() + (4 << 30))
+with hocket.init() as comm:
+    assert all(comm.world.transport(r) == "shm" for r in range(comm.size) if r != comm.rank)
+    assert comm.allreduce(np.ones(700_000))[-1] == comm.size
+    mine = hocket.empty(1000)
+    big = np.empty(5 << 29, np.uint8)                       # 2.5 GiB
+    print(comm.local_rank, comm.local_size)
+    try:
+        hocket.empty(1 << 30)
+    except hocket.Error as error:
+        assert "a larger `ulimit -v` gives it more" in str(error), error
+        print("told")
+    assert hocket.local_world(4).run(lambda each: each.allreduce(1)) == [4] * 4
+"""
+
+
+def test_a_limit_of_addresses_leaves_most_of_them_to_the_program() -> None:
+    """`ulimit -v`, as batch systems set it."""
+    assert harness.run(4, ADDRESSES, PYTHONPATH=PATH) == [f"{rank} 4\ntold\n" for rank in range(4)]
+
+
+LATER = """
+import os, resource, limited
+import numpy as np
+from hocket.transports.shm import lane
+lane.READS = {"": ((16385, 16385),) * 2}
+import hocket
+comm = hocket.init(transport="shm")
+WHAT
+x = np.zeros(1 << 20)
+try:
+    comm.allgather(x)                                       # both ways: long blocks are read where they lie
+    comm.send(x, 1 - comm.rank), comm.recv(x, 1 - comm.rank)    # one way: they pass through slots
+except hocket.Error as error:
+    print(error)
+"""
+FULL = "limited.limit(resource.RLIMIT_FSIZE, os.fstat(comm.world.transports['shm'].window.fd).st_size)"
+
+
+def test_memory_that_ends_in_a_call_is_told() -> None:
+    for said in harness.run(2, LATER.replace("WHAT", FULL), PYTHONPATH=PATH):
+        assert "no shared memory for" in said and "File too large; `ulimit -f` limits it" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_rank_that_drops_its_privileges_is_told_to_do_so_before() -> None:
+    source = LATER.replace("WHAT", "comm.barrier(); limited.drop_privileges()")
+    for said in harness.run(2, source, PYTHONPATH=PATH):
+        assert "has changed its user or its privileges; do that before hocket.init()" in said
