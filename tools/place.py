@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
+import hashlib
 import os
+import re
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterator
+
+from hocket.system.machine import boot_id, new_folder
 
 PREFIX = "hocket-run-"
 LOCK = "lock"
 """A file in it that the launcher holds a lock on: the system lets go of it however the launcher ends."""
-LONGEST = 80
-"""Bytes of TMPDIR: a longer one would not fit into a socket's path."""
+LOOKING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def place() -> Iterator[str]:
     """The path of a directory that is gone after the block, or, if this process is killed, when the next job starts."""
-    base = tempfile.gettempdir()
-    base = base if len(os.fsencode(base)) < LONGEST else "/tmp"
-    remove_left(base)
-    directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
+    prefix = of_this_host()
+    directory = new_folder(prefix)
     try:
+        remove_left(os.path.dirname(directory), prefix)
         with open(os.path.join(directory, f"{LOCK}-new"), "w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks: what is left there stays
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -34,9 +35,28 @@ def place() -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def remove_left(base: str) -> None:
-    """Remove this user's directories under `base` whose launchers have ended."""
-    for path in glob.glob(os.path.join(glob.escape(base), f"{PREFIX}*", LOCK)):
-        with contextlib.suppress(OSError), open(path) as lock:  # another user's, or gone meanwhile
+def of_this_host() -> str:
+    """How the names begin: hosts that share a folder may not see each other's locks."""
+    return f"{PREFIX}{hashlib.sha256(boot_id().encode()).hexdigest()[:6]}-"
+
+
+def remove_left(base: str, prefix: str) -> None:
+    """Remove this user's directories under `base` whose launchers, on this host, have ended."""
+    with contextlib.suppress(OSError), os.scandir(base) as entries:
+        for entry in entries:
+            if re.fullmatch(rf"{prefix}\w{{8}}", entry.name, re.ASCII):
+                _remove_if_left(entry.path)
+
+
+def _remove_if_left(path: str) -> None:
+    """Other users' are not even looked into.  In one's own, a lock that is no file was not made by hocket."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # it may be gone meanwhile
+        folder = os.open(path, LOOKING | os.O_DIRECTORY)
+        stack.callback(os.close, folder)
+        if os.fstat(folder).st_uid != os.geteuid():
+            return
+        lock = os.open(LOCK, LOOKING | os.O_NONBLOCK, dir_fd=folder)
+        stack.callback(os.close, lock)
+        if stat.S_ISREG(os.fstat(lock).st_mode):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)

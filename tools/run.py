@@ -17,8 +17,10 @@ import secrets
 import selectors
 import signal
 import socket
+import sys
 import time
 
+from hocket.errors import Error
 from hocket.tools.output import Screen, Source
 from hocket.tools.place import place
 from hocket.tools.rank import Rank, environment, start
@@ -35,7 +37,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(argv: list[str]) -> int:
     """Run the command line behind `hocket run`; returns the exit code: 0, or the first failing rank's."""
     options = asked(argv)
-    with place() as directory:
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(place())
+        except Error as why:
+            print(f"hocket run: {why}", file=sys.stderr)
+            return 1
         return Job(options, directory).run()
 
 
