@@ -312,7 +312,7 @@ class Communicator(PointToPoint):
         """Make a communicator of these ranks, in this order.  Only they call it.  MPI's Comm_create_group.
 
         `name` is the same on all of them, and of no other communicator made of this one.  If one of them does not come
-        within `timeout` seconds, this communicator ends too.
+        within `timeout` seconds, this communicator ends too.  Ranks that share several groups make them in one order.
         """
         if not isinstance(name, str):
             raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
