@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,6 +14,8 @@ Tensor = torch.Tensor
 After = Callable[[], object]
 """What is left to do when a call has ended: to copy a result to where the caller wants it."""
 
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""By the bytes of an element."""
 _SAME_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
@@ -37,12 +40,32 @@ def plain(tensor: Tensor, call: str) -> Tensor:
     return tensor.detach() if tensor.requires_grad or kind is not Tensor else tensor
 
 
+def as_integers(tensor: Tensor) -> Tensor:
+    """The same elements under a dtype that torch can copy; it moves its sub-byte and quantised ones no other way."""
+    can = str(tensor.dtype) in TORCH_NAMES or tensor.is_complex()
+    return tensor if can else tensor.view(INTEGERS[tensor.element_size()])
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    return as_integers(tensor).contiguous().view(tensor.dtype)
+
+
+def empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    return as_integers(like).new_empty(shape).view(like.dtype)
+
+
+def copy(to: Tensor, source: Tensor) -> None:
+    """Into a tensor of the caller's.  One of inference mode may be written to outside of it, as calls do in place."""
+    with torch.inference_mode() if to.is_inference() else contextlib.nullcontext():
+        as_integers(to).copy_(as_integers(source))
+
+
 def readable(tensor: Tensor, call: str) -> Tensor:
     """Its values, contiguous."""
     found = plain(tensor, call)
     if found.is_complex() and found.is_conj() or found.is_neg():
         found = found.resolve_conj().resolve_neg()
-    return found if found.is_contiguous() else found.contiguous()
+    return found if found.is_contiguous() else contiguous(found)
 
 
 def writable(tensor: Tensor, call: str, keep: bool = True) -> tuple[Tensor, After | None]:
@@ -52,10 +75,9 @@ def writable(tensor: Tensor, call: str, keep: bool = True) -> tuple[Tensor, Afte
         raise ArgumentError(f"{call}: several elements of the output are one in memory (expand()?); pass a clone()")
     if found.is_contiguous() and not found.is_neg() and not (found.is_complex() and found.is_conj()):
         return found, None
-    made = found.contiguous().resolve_conj().resolve_neg() if keep else torch.empty_like(
-        found, memory_format=torch.contiguous_format)
+    made = contiguous(found.resolve_conj().resolve_neg()) if keep else empty(found, found.shape)
     made = made.clone() if made.data_ptr() == found.data_ptr() else made
-    return made, lambda: found.copy_(made)
+    return made, lambda: copy(found, made)
 
 
 def moved(tensor: Tensor) -> Tensor:
@@ -94,7 +116,11 @@ def gathered(tensors: Sequence[Tensor], call: str) -> Tensor:
     """Their values as one flat tensor: a copy, unless they lie one behind the other."""
     found = [readable(each, call) for each in tensors]
     whole = joined(found)
-    return whole if whole is not None else torch.cat([each.reshape(-1) for each in found])
+    if whole is not None:
+        return whole
+    flat = [each.reshape(-1) for each in found]
+    made = torch.cat([as_integers(each) for each in flat])
+    return made if as_integers(flat[0]) is flat[0] else made.view(flat[0].dtype)
 
 
 def scattered(tensors: Sequence[Tensor], call: str) -> tuple[Tensor, After | None]:
@@ -103,11 +129,11 @@ def scattered(tensors: Sequence[Tensor], call: str) -> tuple[Tensor, After | Non
     whole = joined(found)
     if whole is not None:
         return whole, None
-    made = found[0].new_empty(sum(each.numel() for each in found))
+    made = empty(found[0], (sum(each.numel() for each in found),))
     parts = torch.split(made, [each.numel() for each in found])
 
     def deal() -> None:
         for each, part in zip(found, parts, strict=True):
-            each.copy_(part.view(each.shape))
+            copy(each, part.view(each.shape))
 
     return made, deal

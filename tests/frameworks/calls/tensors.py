@@ -97,3 +97,40 @@ def profiled() -> None:
         dist.all_gather([torch.empty(2) for _ in range(dist.get_world_size())], torch.ones(2))
     names = {each.key for each in seen.key_averages()}
     assert {"hocket:all_reduce", "hocket:all_gather"} <= names, names
+
+
+@check
+def dtypes_that_torch_cannot_copy() -> None:
+    """In lists, and strided: their bytes are moved."""
+    p, rank = dist.get_world_size(), dist.get_rank()
+
+    def made(k: int, dtype: torch.dtype) -> torch.Tensor:
+        return (torch.arange(16, dtype=torch.uint8) + k).view(dtype)
+
+    for dtype in (torch.uint4, torch.int2, torch.quint8, torch.qint32, torch.bits16):
+        outs, crossed, dealt = [made(99, dtype) for _ in range(p)], [made(99, dtype) for _ in range(p)], made(99, dtype)
+        strided = made(rank, dtype)[::2]
+        dist.all_gather(outs, made(rank, dtype))
+        dist.all_to_all(crossed, [made(k, dtype) for k in range(p)])
+        dist.scatter(dealt, [made(k, dtype) for k in range(p)] if rank == 0 else None)
+        dist.broadcast(strided, p - 1)
+        size = dtype.itemsize
+        wanted = [made(k, dtype).view(torch.uint8).tolist() for k in range(p)]
+        assert [out.view(torch.uint8).tolist() for out in outs] == wanted, dtype
+        assert [out.view(torch.uint8).tolist() for out in crossed] == [wanted[rank]] * p, dtype
+        assert dealt.view(torch.uint8).tolist() == wanted[rank], dtype
+        kept = torch.as_strided(strided, (16 // size,), (1,)).view(torch.uint8).view(-1, size).tolist()
+        of = [made(k, dtype).view(torch.uint8).view(-1, size).tolist() for k in (rank, p - 1)]
+        assert kept == [of[1][i] if i % 2 == 0 else of[0][i] for i in range(16 // size)], dtype
+
+
+@check
+def tensors_of_inference_mode() -> None:
+    """They are written to in place outside of it too, strided ones as well."""
+    p = dist.get_world_size()
+    with torch.inference_mode():
+        x = torch.ones(8)
+    for each in (x, x[::2], x.view(2, 4).t()):
+        before = each.clone()
+        dist.all_reduce(each)
+        assert torch.equal(each, before * p)
