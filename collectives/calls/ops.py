@@ -9,6 +9,7 @@ from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.functions import Fold, Function, folded, told_apart
 from hocket.errors import ArgumentError
 from hocket.kernels import ops as kernel_ops
+from hocket.kernels.dtypes import DType
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,9 @@ LARGEST_ELEMENT = 4096
 
 def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
     """`op` for x's dtype, or an error that says which ops or dtypes fit."""
-    dtype = x.dtype
     if isinstance(op, str):
         if op != "avg":
-            return Resolved(kernel_ops.by_name(op).name, kernel_ops.lookup(op, dtype))
+            return Resolved(kernel_ops.by_name(op).name, kernel_ops.lookup(op, _told(x)))
         return Resolved("avg", _summable(op, x), after=1.0 / size)
     if isinstance(op, PremulSum):
         return Resolved("premul_sum", _summable("premul_sum", x), before=op.factor)
@@ -104,4 +104,12 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
 def _summable(name: str, x: Buffer) -> int:
     if x.dtype.name == "bool":
         raise ArgumentError(f"op {name!r} needs numbers, got bool")
-    return kernel_ops.lookup("sum", x.dtype)
+    return kernel_ops.lookup("sum", _told(x))
+
+
+def _told(x: Buffer) -> DType:
+    """x's dtype, under the name that the caller knows it by, if hocket knows only its bytes."""
+    if x.dtype.kind != "opaque" or not hasattr(x.array, "dtype"):
+        return x.dtype
+    name = f"{x.array.dtype}, which is only moved, as {x.dtype.name}: convert it, or pass a function as op"
+    return x.dtype._replace(name=name)

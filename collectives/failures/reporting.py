@@ -245,7 +245,8 @@ class Reporter:
         """
         self.raised = True
         if self.broken is None:
-            told, kind = f"{type(error).__name__}: {error}", "exit" if isinstance(error, SystemExit) else "error"
+            told = f"{type(error).__name__}: {error}"
+            kind: Kind = "exit" if isinstance(error, SystemExit) else "error"
             self._report(kind, told, self.account(), first=self.finished() + 1)
             self.abort(PeerLostError(f"this rank failed earlier: {told}"))
 
