@@ -316,6 +316,9 @@ def _array(x: Any) -> Array:
     if isinstance(x, np.ndarray):
         array = x
     elif hasattr(x, "detach") and x.device.type == "cpu":
+        if str(x.dtype) != "torch.float32" or str(x.layout) != "torch.strided":  # some of them NumPy does not know
+            got = f"{x.dtype}{tuple(x.shape)}, {x.layout}"
+            raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")
         array = x.detach().numpy()
     else:
         raise ArgumentError(f"a Compressor takes NumPy arrays and torch tensors on the CPU, got {type(x).__name__}")
