@@ -12,10 +12,12 @@ import socket
 import stat
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from hocket.control.dial import failure, resolve, show
 from hocket.control.handshake import Address
 from hocket.errors import ArgumentError, TransportError
+from hocket.system.machine import numeric
 
 BindAddress = tuple[str, str] | tuple[str, str, int] | tuple[str, str, Iterable[int]]
 """To listen at; of TCP with a port, 0 (the system chooses), or candidates."""
@@ -60,11 +62,12 @@ def _listen(address: BindAddress) -> tuple[socket.socket, Address]:
     if address[0] == "unix":
         return _listen_unix(address[1])
     host, port = address[1], address[2]  # type: ignore[misc]
-    family, (numeric, *_) = resolve(host, 0)[0]
-    inner = getattr(ipaddress.ip_address(numeric.partition("%")[0]), "ipv4_mapped", None)
+    family, place = resolve(host, 0)[0]
+    found = ipaddress.ip_address(place[0].partition("%")[0])
+    inner = getattr(found, "ipv4_mapped", None)
     if inner is not None:  # ::ffff:10.0.0.1 is an IPv4 address in IPv6's clothes
-        family, numeric = socket.AF_INET, str(inner)
-    if ipaddress.ip_address(numeric.partition("%")[0]).is_unspecified:
+        family, place, found = socket.AF_INET, (str(inner), 0), inner
+    if found.is_unspecified:
         raise ArgumentError("a listener binds one interface, never all: give its address (HOCKET_IFACE)")
     failed = TransportError(f"tcp:{host}: no port to listen on was given")
     ports = [port] if isinstance(port, int) else list(port)
@@ -73,22 +76,22 @@ def _listen(address: BindAddress) -> tuple[socket.socket, Address]:
             time.sleep(random.uniform(0.001, 0.01))
         for number in ports:
             try:
-                return _listen_at(family, numeric, number)
+                return _listen_at(family, (place[0], number, *place[2:]))
             except OSError as why:
-                failed = failure(show(("tcp", numeric, number)), why, "cannot listen")
+                failed = failure(show(("tcp", numeric(place), number)), why, "cannot listen")
                 failed.errno = why.errno
         if failed.errno != errno.EADDRINUSE or len(ports) == 1:
             break
     raise failed
 
 
-def _listen_at(family: int, host: str, port: int) -> tuple[socket.socket, Address]:
+def _listen_at(family: int, place: Any) -> tuple[socket.socket, Address]:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
+        sock.bind(place)
         sock.listen(BACKLOG)  # where two have bound one port at once, this fails for one of them, or for both
-        return sock, ("tcp", host, sock.getsockname()[1])
+        return sock, ("tcp", numeric(place), sock.getsockname()[1])
     except OSError:
         sock.close()
         raise

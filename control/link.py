@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from hocket.control.handshake import Connection, prove
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
+from hocket.system.machine import numeric
 
 LIMIT = 16 << 20
 LENGTH = struct.Struct("!I")
@@ -106,7 +107,7 @@ class Link:
     @property
     def local_address(self) -> str | None:
         """The IP address of this end; None for a Unix socket."""
-        return None if self._sock.family == socket.AF_UNIX else str(self._sock.getsockname()[0])
+        return None if self._sock.family == socket.AF_UNIX else numeric(self._sock.getsockname())
 
     def start(self) -> None:
         self._reactor.add(self._sock, self._readable)

@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import itertools
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
 STILL_WAITING = 10.0  # seconds after which a rank logs for whom it waits
 AGAIN = 0.05  # seconds between two rounds over the candidates
+BESIDE = 1.0  # seconds after which a rank also looks where rank 0 listens besides: strangers there cost time
 RETURN = 0.5  # seconds in which a hub that was there and has gone may come again
 
 
@@ -46,20 +48,21 @@ def join(
     timeout: float,
     reactor: Reactor | None = None,
     encrypt: bool = False,
+    also: Meeting | None = None,
 ) -> Session:
     """Meet all `size` ranks of `job` at `address`.  key None: the user id alone is the proof, on a unix path only.
-    encrypt: control connections over TCP are encrypted, on all ranks or on none.
+    encrypt: control connections over TCP are encrypted, on all ranks or on none.  also: where rank 0 listens besides.
 
     Raises TimeoutError (names the ranks that did not come), ArgumentError (this rank is taken, another size),
     AuthError (another key).
     """
     if not 0 <= rank < size:
         raise ArgumentError(f"rank {rank} is outside of 0..{size - 1}")
-    if key is None and address[0] != "unix":
+    if key is None and (address[0] != "unix" or also is not None):
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
     reactor = reactor or Reactor()
-    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor, encrypt)
+    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor, encrypt, _candidates(also))
     try:
         session = meet.open() if rank == 0 else meet.find()
     except BaseException:
@@ -78,15 +81,16 @@ class Meet:
 
     def __init__(
         self, rank: int, size: int, candidates: list[Address], key: bytes | None, job: str, timeout: float,
-        reactor: Reactor, encrypt: bool = False,
+        reactor: Reactor, encrypt: bool = False, also: Sequence[Address] = (),
     ) -> None:  # fmt: skip
-        self.encrypt = encrypt
+        self.encrypt, self.also = encrypt, also
         self.rank, self.size, self.candidates, self.key, self.job = rank, size, candidates, key, job
         self.deadline, self.timeout, self.reactor = time.monotonic() + timeout, timeout, reactor
 
     def addresses(self) -> list[Address]:
         """Where rank 0 may be, in a round of looking for it."""
-        return self.candidates
+        soon = self.deadline - time.monotonic() > self.timeout - BESIDE
+        return self.candidates if soon else [*self.candidates, *self.also]
 
     # --- rank 0 ---
 
@@ -108,13 +112,37 @@ class Meet:
             raise
 
     def listen(self, hub: Hub) -> list[Listener]:
+        """Where the ranks meet, and beside it, if that can be."""
+        if not self.also:
+            return [self._first_free(hub)]
+        found = []
+        for take in (self._first_free, self._beside):
+            try:
+                found.append(take(hub))
+            except TransportError as why:
+                failed = why
+                log.info("the ranks do not meet there: %s", why)
+        if not found:
+            raise failed
+        return found
+
+    def _beside(self, hub: Hub) -> Listener:
+        failed = TransportError("the rendezvous address has no port")
+        for address in self.also:
+            try:
+                return Listener(self.reactor, address, self.key, self.taker(hub))
+            except (TransportError, ArgumentError) as why:
+                failed = TransportError(str(why))
+        raise failed
+
+    def _first_free(self, hub: Hub) -> Listener:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
                 found = Listener(self.reactor, address, self.key, self.taker(hub))
                 if address != self.candidates[0]:
                     log.info("%s is taken, so the ranks meet at %s", show(self.candidates[0]), show(address))
-                return [found]
+                return found
             except TransportError as why:
                 self._look_for_double(address, why)
                 if why.errno != errno.EADDRINUSE or time.monotonic() > self.deadline:
@@ -186,7 +214,8 @@ class Meet:
             raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
             f"rank {self.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
-            f"(is it running? timeout= or HOCKET_TIMEOUT is the limit); the last attempt: {last}{_hint(addresses)}",
+            f"(is it running? timeout= or HOCKET_TIMEOUT is the limit); the last attempt: {last}"
+            f"{_hint(addresses, self.key is not None)}",
             [0],
         )
 
@@ -248,18 +277,23 @@ def _close(listeners: Sequence[Listener]) -> None:
         listener.close()
 
 
-def _hint(addresses: Sequence[Address]) -> str:
+def _hint(addresses: Sequence[Address], keyed: bool) -> str:
     """A hint if rank 0 cannot be reached from another host at any of these; else ""."""
     here = [kind != "tcp" or place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses]
     if not addresses or not all(here):
         return ""
+    folder = next((os.path.dirname(place) for kind, place, *_ in addresses if kind == "unix"), "")
+    same = f"; the ranks of a host meet in {folder}: it must be the same for all of them (TMPDIR, XDG_RUNTIME_DIR)"
+    same += "" if keyed else ", or set HOCKET_SECRET on every rank, and they meet at MASTER_ADDR too"
     return (
-        "; that address is this host's own (loopback): if rank 0 is on another host, set MASTER_ADDR to an address "
-        "of it that is reached from here, such as 10.0.0.1, on every rank"
+        f"{same if folder else ''}; that address is this host's own (loopback): if rank 0 is on another host, set "
+        "MASTER_ADDR to an address of it that is reached from here, such as 10.0.0.1, on every rank"
     )
 
 
-def _candidates(address: Meeting) -> list[Address]:
+def _candidates(address: Meeting | None) -> list[Address]:
+    if address is None:
+        return []
     if address[0] == "unix":
         return [("unix", str(address[1]))]
     ports = address[2]  # type: ignore[misc]

@@ -23,6 +23,7 @@ from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import WRONG_KEY, Meet
 from hocket.control.session import Session
 from hocket.errors import TransportError
+from hocket.system.machine import local_end
 
 log = logging.getLogger("hocket.control")
 NOTE = "hocket"
@@ -66,7 +67,7 @@ class MeetAtStore(Meet):
         self.store, self.given = store, key
         self.doubted = 0.0  # since when the note does not fit to what this rank was given; 0: it fits
         self.listen_at: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
-        self.host = host
+        self.host = self.own = host
 
     def listen(self, hub: Hub) -> list[Listener]:
         assert self.key is not None
@@ -117,8 +118,8 @@ class MeetAtStore(Meet):
 
     def knock(self, address: Address) -> Session:
         session = super().knock(address)
-        if address[0] == "unix":  # on rank 0's host: that address reaches this rank too
-            session.home = self.host
+        if address[0] == "unix":  # on rank 0's host, but it may be in another network namespace
+            session.home = local_end(self.host) or self.own
         return session
 
 

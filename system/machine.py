@@ -1,9 +1,10 @@
-"""Which machine this process is on, and where in it a folder for sockets can be made."""
+"""Which machine this process is on, its addresses, and where in it a folder for sockets can be made."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
 from collections.abc import Mapping
 
@@ -22,6 +23,41 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return os.uname().nodename
+
+
+def loopback() -> str:
+    """The address of this machine for itself: 127.0.0.1, or ::1 where there is no IPv4."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1"
+    return "::1"
+
+
+def numeric(place: tuple[str, int] | tuple[str, int, int, int]) -> str:
+    """The address of a socket's name; with the interface (fe80::1%eth0), where the address says nothing without it."""
+    link = place[3] if len(place) == 4 else 0
+    address = place[0].partition("%")[0]
+    return f"{address}%{socket.if_indextoname(link)}" if link else address
+
+
+def local_end(host: str) -> str | None:
+    """The address of this machine from which it reaches `host`; None if it has no way there."""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, _, _, place in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as sock:
+            sock.connect(place)  # sends nothing, but chooses a local address
+            return numeric(sock.getsockname())
+    return None
+
+
+def seen_here(host: str, own: str) -> str:
+    """A neighbour's address on the link of our address `own`: interfaces have other names on each machine."""
+    address, named, _ = host.partition("%")
+    link = own.partition("%")[2]
+    return f"{address}%{link}" if named and link else host
 
 
 def temporary(environ: Mapping[str, str]) -> list[str]:

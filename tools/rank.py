@@ -48,8 +48,13 @@ class Rank:
         return True
 
 
-def environment(number: int, ranks: int, hub: str, secret: str, port: str, words: str) -> dict[str, str]:
-    """The environment of rank `number`.  `hub`: where the ranks meet; `words`: the file for its last words."""
+def environment(
+    number: int, ranks: int, hub: str, secret: str, master: tuple[str, int], words: str
+) -> dict[str, str]:
+    """The environment of rank `number`.  `hub`: where the ranks meet; `words`: the file for its last words.
+
+    `master`: a host and a port of this machine, for the programs of others.
+    """
     size = str(ranks)
     env = {
         **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
@@ -57,7 +62,7 @@ def environment(number: int, ranks: int, hub: str, secret: str, port: str, words
         "HOCKET_RENDEZVOUS": hub, "HOCKET_SECRET": secret, last_words.PLACE: words,
         # What torchrun sets, for programs of torch alone.
         "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        "MASTER_ADDR": master[0], "MASTER_PORT": str(master[1]),
     }  # fmt: skip
     env.pop("HOCKET_SECRET_FILE", None)
     env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time

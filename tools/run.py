@@ -21,6 +21,7 @@ import sys
 import time
 
 from hocket.errors import Error
+from hocket.system.machine import loopback
 from hocket.tools.output import Screen, Source
 from hocket.tools.place import place
 from hocket.tools.rank import Rank, environment, start
@@ -76,21 +77,21 @@ class Job:
     # --- starting ---
 
     def _start(self) -> None:
-        secret, port = secrets.token_hex(32), str(_free_port())
+        secret, master = secrets.token_hex(32), _free_port()
         for number in range(self.options.n):
             if self.signalled:  # the loop ends those that were started
                 return
             try:
-                self._start_rank(number, secret, port)
+                self._start_rank(number, secret, master)
             except OSError as why:
                 self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
                 self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
                 self.plan = [(0.0, signal.SIGKILL)]
                 return
 
-    def _start_rank(self, number: int, secret: str, port: str) -> None:
+    def _start_rank(self, number: int, secret: str, master: tuple[str, int]) -> None:
         words = os.path.join(self.directory, f"words-{number}")
-        env = environment(number, self.options.n, f"unix:{self.directory}/hub", secret, port, words)
+        env = environment(number, self.options.n, f"unix:{self.directory}/hub", secret, master, words)
         rank = Rank(number, start(self.options.command, env, number == 0, not self.options.no_prefix), words)
         self.ranks.append(rank)
         for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):
@@ -274,11 +275,11 @@ class Job:
                 os.close(end)
 
 
-def _free_port() -> int:
-    """A port for MASTER_PORT, on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
+def _free_port() -> tuple[str, int]:
+    """For MASTER_ADDR and MASTER_PORT: a port on which nobody listens now."""
+    host = loopback()
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        return host, free.getsockname()[1]
 
 
 def _name(number: int) -> str:

@@ -23,6 +23,7 @@ from hocket.control import secret
 from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket")
+LINK = "20"  # of an IPv6 address that means something on its own link only
 LEVELS = ("warning", "info", "debug")
 
 
@@ -103,15 +104,30 @@ def _gpu_sync(text: str) -> str:
 
 
 def interface_address(name: str) -> str:
-    """The address to listen on for HOCKET_IFACE: an IP address as it is, or the IPv4 address of an interface."""
+    """The address to listen on for HOCKET_IFACE: an IP address as it is, or an interface's: IPv4, if it has one."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(name))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             found = fcntl.ioctl(sock, 0x8915, struct.pack("256s", os.fsencode(name)[:15]))  # SIOCGIFADDR
-        except OSError as why:
-            raise ValueError(f"{why.strerror}; there are {', '.join(n for _, n in socket.if_nameindex())}") from None
+        except OSError:
+            if six := _ipv6_address(name):
+                return six
+            known = [each for _, each in socket.if_nameindex()]
+            what = "an interface without an address" if name in known else "no interface here"
+            raise ValueError(f"is {what}; there are {', '.join(known)}") from None
     return socket.inet_ntoa(found[20:24])
+
+
+def _ipv6_address(name: str) -> str:
+    """The IPv6 address of an interface, rather one that is known beyond its link; "": it has none."""
+    lines: list[list[str]] = []
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:
+        lines = [line.split() for line in file]
+    for _, scope, digits in sorted((line[3] == LINK, line[3], line[0]) for line in lines if line[5] == name):
+        address = str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+        return f"{address}%{name}" if scope == LINK else address
+    return ""
 
 
 VARIABLES = (
@@ -204,7 +220,7 @@ def given(settings: Config, phrase: str | bytes | None, iface: str | None, encry
         try:
             changes["iface"] = interface_address(iface)
         except ValueError as why:
-            raise ArgumentError(f"init(iface={iface!r}): {why}; accepted: an interface's name or address") from None
+            raise ArgumentError(f"init(iface=): {iface!r} {why}; accepted: an interface's name or address") from None
     return dataclasses.replace(settings, **changes) if changes else settings
 
 

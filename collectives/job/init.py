@@ -28,6 +28,7 @@ from hocket.control.session import Session
 from hocket.control.store import Store
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
 from hocket.system import exit_code
+from hocket.system.machine import loopback
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
 
@@ -227,8 +228,7 @@ def _interface(session: Session, settings: Config) -> str:
     """The address at which the other ranks reach us: our end of the connection to the rendezvous."""
     if settings.iface:
         return settings.iface
-    here: Any = session.local_address
-    return here or "127.0.0.1"
+    return session.local_address or loopback()
 
 
 @atexit.register

@@ -116,7 +116,7 @@ def _claim(environ: Environ, by: Launcher) -> Claim | None:
     if local_size is not None or nodes is not None:
         single = local_size == size or nodes == 1
     elif by.name == "the environment":
-        single = _loopback(environ)
+        single = by_loopback(environ)
     per_node = local_size == 1 or nodes == size
     return Claim(by, rank, size, local_rank, single, per_node, f" ({by.rank}, {size_name})")
 
@@ -125,7 +125,7 @@ def argued(environ: Environ, rank: int, size: int) -> Claim:
     if size < 1 or not 0 <= rank < size:
         raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
     local = integer(environ, "LOCAL_RANK") if environ.get("LOCAL_RANK") else None
-    return Claim(ARGUMENTS, rank, size, local, size == 1 or _loopback(environ), False, "")
+    return Claim(ARGUMENTS, rank, size, local, size == 1 or by_loopback(environ), False, "")
 
 
 def _agreed(claims: list[Claim]) -> list[Claim]:
@@ -153,7 +153,7 @@ def integer(environ: Environ, name: str) -> int:
         raise ArgumentError(f"{name} is {environ[name]!r}: a whole number is needed") from None
 
 
-def _loopback(environ: Environ) -> bool | None:
+def by_loopback(environ: Environ) -> bool | None:
     """Does MASTER_ADDR say that all ranks are on this machine?  (None: it does not.)"""
     host = environ.get("MASTER_ADDR")
     if not host:

@@ -6,7 +6,6 @@ and rank 0's address.  Opens no connection.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -15,13 +14,23 @@ import re
 import socket
 
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.launchers import ALONE, MPI_LAUNCHERS, Claim, Environ, argued, claims_of, completed, integer
+from hocket.collectives.job.launchers import (
+    ALONE,
+    MPI_LAUNCHERS,
+    Claim,
+    Environ,
+    argued,
+    by_loopback,
+    claims_of,
+    completed,
+    integer,
+)  # fmt: skip
 from hocket.control.addresses import PATH_LIMIT, is_private
 from hocket.control.dial import show
 from hocket.control.rendezvous import Meeting
 from hocket.control.secret import MAKE_ONE
 from hocket.errors import ArgumentError
-from hocket.system.machine import temporary
+from hocket.system.machine import local_end, loopback, temporary
 
 log = logging.getLogger("hocket.collectives")
 CANDIDATES = 8  # ports that rank 0 may take, when no range is given
@@ -42,6 +51,8 @@ class Place:
     key: bytes | None = dataclasses.field(repr=False)
     single_host: bool | None  # None: not known
     why: str
+    also: Meeting | None = None
+    """Where the ranks of one host meet besides, as they have a secret and may see different folders."""
 
 
 def detect(
@@ -71,12 +82,16 @@ def detect(
         meeting = ("unix", meeting_path(environ, job))
     else:
         meeting = ("tcp", _master(environ, me), _ports(environ, config, me, job))
+    also: Meeting | None = None
     key = config.secret
+    if key is not None and not given and single and environ.get("MASTER_ADDR") and by_loopback(environ):
+        also = ("tcp", environ["MASTER_ADDR"], _ports(environ, config, me, job))
     if key is None and meeting[0] == "tcp":
         key = _no_secret(me, show_meeting(meeting), auth)
     local_rank = me.rank if me.local_rank is None and single else me.local_rank
-    why = f"rank {me.rank} of {me.size} from {me.by.name}{me.named}; rendezvous {show_meeting(meeting)}"
-    return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why)
+    where = show_meeting(meeting) + (f" or {show_meeting(also)}" if also else "")
+    why = f"rank {me.rank} of {me.size} from {me.by.name}{me.named}; rendezvous {where}"
+    return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why, also)
 
 
 def launched(ranks: int | None) -> int | None:
@@ -98,6 +113,8 @@ def _without_secret() -> Place:
 def _job(environ: Environ, claims: list[Claim], single: bool | None) -> str:
     """A name that all ranks of this job, and no other job of this machine, compute."""
     me = claims[0].by
+    master = environ.get("MASTER_ADDR", "").partition("%")[0]  # behind it: how this host names the interface
+    environ = {**environ, "MASTER_ADDR": master}
     if me is ALONE:
         return f"alone:{ancestor((), os.getpid())}"
     for by in (claim.by for claim in claims):
@@ -168,15 +185,7 @@ def _master(environ: Environ, me: Claim) -> str:
 
 def own_address(environ: Environ) -> str:
     """The address from which this host reaches MASTER_ADDR; without MASTER_ADDR, its own name; else loopback."""
-    try:
-        found = socket.getaddrinfo(environ.get("MASTER_ADDR") or socket.gethostname(), 9, type=socket.SOCK_DGRAM)
-    except OSError:
-        return "127.0.0.1"
-    for family, kind, _, _, place in found:
-        with contextlib.suppress(OSError), socket.socket(family, kind) as sock:
-            sock.connect(place)  # sends nothing, but chooses a local address
-            return str(sock.getsockname()[0])
-    return "127.0.0.1"
+    return local_end(environ.get("MASTER_ADDR") or socket.gethostname()) or loopback()
 
 
 def _ports(environ: Environ, config: Config, me: Claim, job: str) -> list[int]:

@@ -24,7 +24,7 @@ from hocket.control.dial import connect
 from hocket.control.handshake import Connection, Hello
 from hocket.errors import TransportError
 from hocket.system import tls
-from hocket.system.machine import boot_id
+from hocket.system.machine import boot_id, seen_here
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
@@ -87,7 +87,8 @@ class TcpTransport:
             else:
                 refusals.append(None)
         known = {r: offer for r, offer in enumerate(offers) if offer and _is_offer(offer)}
-        self._addresses.update({r: (o["host"], o["port"]) for r, o in known.items()})
+        own = self._listener.address[1]
+        self._addresses.update({r: (seen_here(o["host"], own), o["port"]) for r, o in known.items()})
         self._ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
         return refusals
 
