@@ -5,7 +5,7 @@ A new run, or an end that another thread has brought about: `tell`.  It costs a 
 
 import os
 
-from libc.errno cimport errno
+from libc.errno cimport EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.run cimport hk_load32, hk_ring_bell
@@ -38,7 +38,8 @@ cdef int open_news() except -1:
     if news < 0:
         news = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         if news < 0:
-            raise Error(f"an asynchronous call needs a descriptor: {os.strerror(errno)}; raise the limit (ulimit -n)")
+            hint = "raise the limit (ulimit -n)" if errno in (EMFILE, ENFILE) else "this system refuses eventfd"
+            raise Error(f"an asynchronous call needs a descriptor: {os.strerror(errno)}; {hint}")
     return 0
 
 

@@ -117,3 +117,18 @@ def test_a_rank_that_drops_its_privileges_is_told_to_do_so_before() -> None:
     source = LATER.replace("WHAT", "comm.barrier(); limited.drop_privileges()")
     for said in harness.run(2, source, PYTHONPATH=PATH):
         assert "has changed its user or its privileges; do that before hocket.init()" in said
+
+
+def test_a_refused_eventfd_is_told_as_such() -> None:
+    """More descriptors would not help."""
+    source = """
+        import errno, limited, hocket
+        import numpy as np
+        limited.refuse("eventfd2", errno.EPERM)
+        try:
+            hocket.init().allreduce(np.ones(3), async_op=True)
+        except hocket.Error as error:
+            print(error)
+    """
+    (said,) = harness.run(1, source, PYTHONPATH=PATH)
+    assert "Operation not permitted; this system refuses eventfd" in said
