@@ -31,6 +31,7 @@ TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
 JUDGE = 2.0  # seconds after which a rank that followed is named, if the rank that began is not even ending
 LOOK = 0.05  # seconds between looks for that rank's last words
 SAME = 0.3  # seconds in which a second Ctrl-C is the first: our parent may pass on what the terminal sent to both
+MEET = 2.0  # seconds after which ranks that still meet will not meet one that has ended
 DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,6 +58,8 @@ class Job:
         self.signalled: list[int] = []
         self.failed: list[Rank] = []  # as they ended
         self.failed_at: float | None = None  # when the first failed; None once a rank has been named
+        self.hub = os.path.join(directory, "hub")  # there while ranks meet
+        self.missed_at: float | None = None  # when ranks were first seen to meet after another had ended
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
         self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to the living ranks
         self.selector = selectors.DefaultSelector()
@@ -91,7 +94,7 @@ class Job:
 
     def _start_rank(self, number: int, secret: str, master: tuple[str, int]) -> None:
         words = os.path.join(self.directory, f"words-{number}")
-        env = environment(number, self.options.n, f"unix:{self.directory}/hub", secret, master, words)
+        env = environment(number, self.options.n, f"unix:{self.hub}", secret, master, words)
         rank = Rank(number, start(self.options.command, env, number == 0, not self.options.no_prefix), words)
         self.ranks.append(rank)
         for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):
@@ -119,6 +122,8 @@ class Job:
                     self._ended(rank, now)
             if self.failed_at is not None:
                 self._judge(self.failed_at, now)
+            elif self._some_left():
+                self._look_who_is_missed(now)
             while self.plan and self.plan[0][0] <= now:
                 self._signal_all(self.plan.pop(0)[1])
         self._drain()
@@ -126,6 +131,7 @@ class Job:
     def _sleep(self) -> float | None:
         times = [when for when, _ in self.plan[:1]]
         times += [] if self.failed_at is None else [time.monotonic() + LOOK]
+        times += [time.monotonic() + MEET / 4] if self._some_left() else []
         times += [due for source in self._sources() if (due := source.due()) is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
@@ -164,6 +170,23 @@ class Job:
         if self.failed_at is None:
             self.failed_at, report = now, self.options.timeout_grace
             self.plan = [(now + report, signal.SIGTERM), (now + report + TERM, signal.SIGKILL)]
+
+    def _some_left(self) -> bool:
+        """Has a rank ended well, and do others go on?"""
+        return not (self.exit_code or self.options.elastic) and any(rank.code == 0 for rank in self.ranks)
+
+    def _look_who_is_missed(self, now: float) -> None:
+        """Others that meet now would wait for a rank that has ended until their time is over."""
+        if not os.path.exists(self.hub):
+            self.missed_at = None
+            return
+        self.missed_at = self.missed_at or now
+        if now - self.missed_at < MEET:
+            return
+        gone = next(rank for rank in self.ranks if rank.code == 0)
+        self.exit_code, self.plan = 1, [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
+        why = "and others wait for it in hocket.init()"
+        self._say(f"rank {gone.number} (pid {gone.process.pid}) ended with exit code 0, {why}; ending the job")
 
     def _goes_on(self, rank: Rank) -> None:
         """A rank has failed, and the others go on; the last one to fail ends a job in which none ends well."""

@@ -130,3 +130,27 @@ def test_what_is_wrong_at_the_end_is_printed_once(run):
     code, _, err = run(3, DIFFER_AT_THE_END)
     assert code == 1 and err.count("rank 2 called broadcast(float64[3], root=2)") == 1, err
     assert err.count("has printed the whole") == 2, err
+
+
+def test_a_rank_that_ended_well_and_is_waited_for_is_named(run):
+    """It never came to init, as the launcher knows."""
+    began = time.monotonic()
+    code, out, err = run(3, START + """
+if rank == 1:
+    sys.exit(0)
+import hocket
+hocket.init()
+""")
+    assert code == 1 and time.monotonic() - began < 20
+    assert re.search(r"rank 1 \(pid \d+\) ended with exit code 0, and others wait for it in hocket.init", err)
+    assert not any(map(alive, pids(out)))
+
+
+def test_ranks_need_not_end_together(run):
+    """Nor all be ranks of hocket's."""
+    code, out, err = run(3, START + """
+if rank == 1:
+    sys.exit(0)
+time.sleep(3)
+""")
+    assert (code, err) == (0, "")
