@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
-from hocket.arguments import choices, kind
+from hocket.arguments import LONGEST, choices, kind
 from hocket.control import secret
 from hocket.errors import ArgumentError
 
@@ -45,10 +45,10 @@ def _words(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
+    value = float("inf" if text.lower() == "none" else text)
+    if not value > 0:
         raise ValueError
-    return value
+    return min(value, LONGEST)
 
 
 def _level(text: str) -> str:
@@ -135,7 +135,8 @@ VARIABLES = (
     Variable("HOCKET_ALGORITHM", _words, "a name, or collective=name with commas between", "", "algorithm to use"),
     Variable("HOCKET_TUNING", _tuning, "auto, off, measure, or a file's path with a / in it", "auto",
              "what algorithms are chosen by: what `hocket tune` measured, the built-in table, a second at the start"),
-    Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0", "300", "how long a call may wait for other ranks"),
+    Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0; inf or none: no limit", "300",
+             "how long a call may wait for other ranks"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
     Variable("HOCKET_SECRET", secret.read_text, "at least 16 bytes that are not easily guessed", "",
              "the job's secret, the same on every rank"),

@@ -10,8 +10,10 @@ import sys
 import sysconfig
 import tempfile
 
+import harness
 import pytest
 
+from hocket.arguments import LONGEST
 from hocket.collectives.calls import asked
 from hocket.collectives.job import init
 from hocket.collectives.job.config import VARIABLES, Config, interface_address
@@ -233,13 +235,20 @@ def test_config_reads_everything_and_hides_the_secret():
 
 @pytest.mark.parametrize(
     "name, value",
-    [("TIMEOUT", "soon"), ("TIMEOUT", "0"), ("TIMEOUT", "inf"), ("TIMEOUT", "nan"), ("LOG", "loud"), ("PORTS", "9-1"),
+    [("TIMEOUT", "soon"), ("TIMEOUT", "0"), ("TIMEOUT", "-1"), ("TIMEOUT", "nan"), ("LOG", "loud"), ("PORTS", "9-1"),
      ("PORTS", "x"), ("PORTS", "0-7"), ("PORTS", "70000"), ("TRANSPORT", "a b"), ("ALGORITHM", ","),
      ("IFACE", "no-such-if"), ("SECRET_FILE", "/no/such/file")],
 )  # fmt: skip
 def test_bad_values_are_named(name, value):
     with pytest.raises(ArgumentError, match=f"HOCKET_{name} is '{re.escape(value)}'.*accepted: "):
         Config.from_env({f"HOCKET_{name}": value})
+
+
+def test_no_limit_of_time():
+    for text in ("inf", "none", "1e12"):
+        assert Config.from_env({"HOCKET_TIMEOUT": text}).timeout == LONGEST
+    source = "import hocket\nwith hocket.init() as comm: print(comm.allreduce(1), comm.timeout)"
+    assert harness.run(2, source, HOCKET_TIMEOUT="none") == [f"2 {LONGEST}\n"] * 2
 
 
 def test_unknown_settings_are_told(caplog):
