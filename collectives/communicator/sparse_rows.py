@@ -74,7 +74,7 @@ def _digits(times: Array, width: int) -> tuple[Array, Array]:
     padded = np.zeros((len(times), count * width), np.uint8)
     padded[:, :8] = times.astype("<i8").view(np.uint8).reshape(-1, 8)
     digits = padded.reshape(-1, count, width)
-    return digits, count - np.argmax(digits.any(2)[:, ::-1], 1)
+    return digits, count - np.argmax(np.asarray(digits.any(2))[:, ::-1], 1)
 
 
 def _times(fields: Array, own: Array) -> Array:
