@@ -19,7 +19,8 @@ from hocket.collectives.failures.accounts import account_of
 from hocket.collectives.failures.callsite import caller_site, in_handler, thread_site
 from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
-from hocket.collectives.waiting.queued import Queued, first_failed, oldest
+from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
+from hocket.collectives.waiting.work import broken_off
 from hocket.control.faults import LEFT
 from hocket.control.records import Account, Fault, Kind, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
@@ -256,9 +257,10 @@ class Reporter:
         A signal's handler raises it as soon as Python code runs again, which may be before `fail` does.
         """
         engines = [queue.engine for queue in list(self.members.queues.values())]
-        broken_off = next((engine for engine in engines if engine.in_call and engine.failed), None)
-        if broken_off is not None and not self.raised:
-            self.give_up(SystemExit(f"in the middle of {broken_off.words}"))
+        left = [engine.words for engine in engines if engine.in_call and engine.failed]
+        left += [run.words for engine in engines for run in unended(engine) if run in broken_off]
+        if left and not self.raised:
+            self.give_up(SystemExit(f"in the middle of {left[0]}"))
 
     def await_verdict(self, seconds: float) -> None:
         """Wait a moment for the verdict, for a rank that others may know more than."""

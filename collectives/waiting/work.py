@@ -12,6 +12,8 @@ from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.queued import Queued
 
 DONE = CODES["done"]
+broken_off: list[Queued] = []
+"""Runs whose wait a signal's handler has ended by SystemExit, perhaps before their own error was raised."""
 LOOK = 0.0005
 """Seconds between two looks of a coroutine at a work that only its own calls drive."""
 
@@ -39,9 +41,13 @@ class Work:
         """
         if self._queued.status == 0:
             refuse_inside()
-        if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
-            return False
-        self._settle(self._queued)
+        try:
+            if not self._queued.wait(-1.0 if timeout is None else max(0.0, timeout)):
+                return False
+            self._settle(self._queued)
+        except SystemExit:
+            broken_off.append(self._queued)
+            raise
         self._settle = _settled
         self._queued.let_go()
         return True

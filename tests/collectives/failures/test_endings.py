@@ -126,6 +126,7 @@ time.sleep(20)
 """
 IN_A_CALL, IN_STEPS = "comm.allreduce(x)", "while True: comm.allreduce(x)"
 NOT_ALL = "if rank == 0: comm.allreduce(x)"
+WAITED = "if rank == 0: comm.allreduce(x, async_op=True).wait()"
 
 
 def preempt(ranks: tuple[int, ...], **how: Any) -> list[Ended]:
@@ -139,7 +140,7 @@ def preempt(ranks: tuple[int, ...], **how: Any) -> list[Ended]:
         return job.wait(15)
 
 
-@pytest.mark.parametrize(("call", "saving"), [(NOT_ALL, 0), (NOT_ALL, 0.8), (IN_STEPS, 0)])
+@pytest.mark.parametrize(("call", "saving"), [(NOT_ALL, 0), (NOT_ALL, 0.8), (IN_STEPS, 0), (WAITED, 0)])
 def test_ranks_that_a_signal_ends_keep_their_code(call: str, saving: float) -> None:
     """Their handlers raise SystemExit, out of a call or beside it."""
     assert [(end.code, end.err) for end in preempt((0, 1), call=call, saving=saving, code=0)] == [(0, "")] * 2
