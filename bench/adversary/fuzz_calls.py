@@ -11,7 +11,17 @@ import numpy as np
 import hocket
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.bench.adversary.fuzz_rounds import Call
-from hocket.bench.adversary.fuzz_values import ALL, FUNCTIONS, Array, Wanted, difference, reduced, values
+from hocket.bench.adversary.fuzz_values import (
+    ALL,
+    CODECS,
+    FUNCTIONS,
+    Array,
+    Wanted,
+    difference,
+    encoded,
+    reduced,
+    values,
+)
 
 GUARD, POISON = 64, 0xA5
 """Bytes before and after each array, which nobody may change."""
@@ -70,11 +80,14 @@ class Case:
         shapes = [self._shape(r) for r in range(comm.size)]
         needed = range(comm.size) if call.collective not in ("broadcast", "scatter", "barrier") else [call.root]
         self.inputs: dict[int, Array] = {}
+        added = call.op or ("sum" if call.codec else None)  # a codec wants numbers, not any bits
         for r in needed:
             count = int(np.prod(shapes[r], dtype=np.int64))
-            self.inputs[r] = values((*key, r), call.dtype, count, call.op).reshape(shapes[r])
+            self.inputs[r] = values((*key, r), call.dtype, count, added).reshape(shapes[r])
         self.shape = shapes[self.rank]
         self.wanted = self._wanted()
+        if self.wanted is not None and call.codec is not None:
+            self.wanted = encoded(self.wanted, list(self.inputs.values()), call.codec)
 
     # --- shapes and results
 
@@ -118,7 +131,7 @@ class Case:
 
     def _reduced(self, last: int) -> Wanted:
         call, ranks = self.call, range(last)
-        left = call.algorithm in FROM_ZERO.get(call.collective, ())
+        left = call.codec is None and call.algorithm in FROM_ZERO.get(call.collective, ())
         xs, factors = [self.inputs[r] for r in ranks], call.factors[:last]
         return reduced(xs, call.dtype, call.op or "", factors, left, self.comm.size)
 
@@ -160,7 +173,7 @@ class Case:
         if call.way == "in place" and call.collective == "allgather" and self.inputs[me].nbytes:
             out = self._guarded((sum(self.blocks), *call.tail))
             out.array[own] = self.inputs[me]
-            return Places(out.array[own], out.array, [out], False)
+            return Places(out.array[own], out.array, [out], call.codec is not None)
         x = self._guarded(self.shape)
         if call.collective not in ("broadcast", "scatter") or not rooted_elsewhere:
             x.array[...] = self.inputs[me]
@@ -192,7 +205,8 @@ class Case:
 
     def _options(self) -> dict[str, Any]:
         call = self.call
-        found = {"algorithm": call.algorithm, "transport": call.transport}
+        codec = None if call.codec is None else CODECS[call.codec][0]
+        found = {"algorithm": call.algorithm, "transport": call.transport, "codec": codec}
         options: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
         if call.order != "any":
             options["order"] = call.order

@@ -14,7 +14,7 @@ from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS, reduces
 from hocket.bench.adversary.fuzz_rounds import Call, Calls, Drop, Make, Message, Messages, Round, Settle
-from hocket.bench.adversary.fuzz_values import ALL, DT, FUNCTIONS, KIND, OPAQUE, ops_for
+from hocket.bench.adversary.fuzz_values import ALL, CODECS, DT, FUNCTIONS, KIND, OPAQUE, ops_for
 
 EDGES = (48, 64, 4096, 16384, 65536)
 """Bytes at which a call may go another way."""
@@ -22,6 +22,8 @@ LONG = 3 << 20
 WAYS = ("new", "new", "given", "in place")
 VECTOR = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")
 """Collectives with counts."""
+ENCODING = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+"""Collectives that take a codec, of float32."""
 PRIVATE_ALGORITHMS = ("direct", "pairwise")
 """Those that alltoallv may run: no rank knows the others' counts."""
 COMMUNICATORS = 7
@@ -71,8 +73,9 @@ def _call(dice: random.Random, size: int, transport: str) -> Call:
     collective = dice.choice([*CONTRACTS, *VECTOR, *["allreduce"] * 3, "barrier"])
     contract = "allreduce" if collective == "barrier" else collective
     reducing = reduces(collective)
-    dtype = dice.choice([*DT, "affine"] if reducing else [*DT, *OPAQUE])
-    op = _op(dice, collective, dtype) if reducing else None
+    codec = dice.choice(list(CODECS)) if collective in ENCODING and dice.random() < 0.25 else None
+    dtype = "float32" if codec else dice.choice([*DT, "affine"] if reducing else [*DT, *OPAQUE])
+    op = None if not reducing else dice.choice(["sum", "avg"]) if codec else _op(dice, collective, dtype)
     rows, tail = _shape(dice, dtype, size if collective in VECTOR else 1)
     counts = _counts(dice, rows, size) if collective in VECTOR and dice.random() < 0.4 else None
     matrix = _matrix(dice, rows, size) if collective == "alltoall" and counts else ()
@@ -87,7 +90,8 @@ def _call(dice: random.Random, size: int, transport: str) -> Call:
         collective, dtype, None if scalar else rows, () if scalar else tail, None if matrix else counts, matrix, op,
         _factors(dice, dtype, size) if op == "premul_sum" else (), dice.randrange(size), order, algorithm,
         "tcp" if transport == "shm" and dice.random() < 0.05 else None, way, dice.random() < 0.15,
-        tuple(dice.random() < 0.5 for _ in range(size)), tuple(later), dice.choice([1, 1, 2, 3]),
+        tuple(dice.random() < 0.5 for _ in range(size)), tuple(later),
+        1 if codec else dice.choice([1, 1, 2, 3]), codec,
     )  # fmt: skip
 
 

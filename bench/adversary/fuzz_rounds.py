@@ -36,6 +36,8 @@ class Call:
     """Ranks that make it asynchronous."""
     repeats: int
     """How often it is called: from the second time on it takes a shorter way."""
+    codec: str | None = None
+    """One of fuzz_values.CODECS."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.bench.kernels import numpy_dtype
+from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, TernGrad
+from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DTYPES
 from hocket.kernels.ops import OPS
 
@@ -57,6 +59,16 @@ def compose(a: Array, b: Array) -> Array:
     out = np.empty_like(a)
     out["m"], out["c"] = a["m"] * b["m"], a["m"] * b["c"] + a["c"]
     return out
+
+
+CODECS: dict[str, tuple[str | Codec, float]] = {
+    "fp16": ("fp16", 2.0**-11), "bf16": ("bf16", 2.0**-8), "int8": ("int8", 0.51 / 127), "fp8": ("fp8", 1.02 / 16),
+    "int4": ("int4", 0.51 / 7), "sign": ("sign", 2.0), "Int(3)": (Int(3), 0.51 / 3), "OneBit": (OneBit(64), 2.0),
+    "Int8 at random": (Int8(64, "stochastic"), 1.02 / 127), "Int4 at random": (Int4(rounding="stochastic"), 1.02 / 7),
+    "QSGD": (QSGD(7), 1.02 / 7), "QSGD l2": (QSGD(3, 64, "l2"), 3.0), "TernGrad": (TernGrad(), 2.0),
+    "Natural": (Natural(), 1.02),
+}  # fmt: skip
+"""What float32 is sent as; and the largest error of one encoding, as a part of the vector's largest magnitude."""
 
 
 FUNCTIONS: dict[str, Function] = {"first": first, "larger": larger, "compose": compose}
@@ -189,6 +201,14 @@ def _rounded(xs: Sequence[Array], dtype: str, op: str, factors: Sequence[float],
     # The smallest subnormal: of a product or a quotient that lies below the normal numbers.
     least = (roundings + 1) * float(info.smallest_subnormal)
     return Wanted(total, np.expm1(roundings * np.log1p(np.longdouble(unit))) * scale + least)
+
+
+def encoded(exact: Wanted, xs: Sequence[Array], codec: str) -> Wanted:
+    """A result whose ranks' vectors, and whose sums on the way, were encoded: each at most once for each rank, and once
+    more."""
+    largest = sum(float(np.abs(x).max(initial=0)) for x in xs)
+    room = np.longdouble(CODECS[codec][1] * largest + 1e-6) * (len(xs) + 1)
+    return Wanted(exact.array, (0 if exact.bound is None else exact.bound) + np.full(exact.array.shape, room))
 
 
 def difference(got: Array, wanted: Wanted) -> str:
