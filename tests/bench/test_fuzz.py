@@ -18,9 +18,9 @@ from hocket.bench import fuzz
 from hocket.bench.adversary import trial
 from hocket.bench.adversary.fuzz_calls import WrongError
 from hocket.bench.adversary.fuzz_messages import Exchange
-from hocket.bench.adversary.fuzz_program import program
+from hocket.bench.adversary.fuzz_program import ENCODING, program
 from hocket.bench.adversary.fuzz_rounds import Call, Calls, Drop, Make, Message, Messages, Settle
-from hocket.bench.adversary.fuzz_values import ALL, Wanted, difference, ops_for, reduced, values
+from hocket.bench.adversary.fuzz_values import ALL, CODECS, Wanted, difference, ops_for, reduced, values
 
 SECONDS = 12
 
@@ -250,6 +250,7 @@ def test_everything_is_called() -> None:
     assert {call.dtype for call in found} == set(ALL)
     assert {(c.dtype, c.op) for c in found if c.op} == {(d, op) for d in ALL for op in ops_for(d)}
     assert {call.way for call in found} == {"new", "given", "in place"}
+    assert {(c.collective, c.codec) for c in found if c.codec} == {(c, k) for c in ENCODING for k in CODECS}
     kinds = {type(each) for seed in range(5) for each in program(seed, 3, 60, "shm")}
     assert kinds == {Calls, Messages, Make, Drop, Settle}
 
