@@ -20,8 +20,12 @@ RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
         ([*RUN, "-m", "hocket.bench.awaited"], ["| wait |", "| await, 20 at once |", "| torch future |"]),
         ([*RUN, "-m", "hocket.bench.lanes", "--large", "4M"], ["| alone |", "| on a lane |", "| without lanes |"]),
         ([sys.executable, "-m", "hocket.bench.starts", "--jobs", "1"], ["| jobs |", "| 1 |"]),
+        (
+            [sys.executable, "-m", "hocket.bench.messages", "openmpi", "--seconds", "0.05"],
+            ["| openmpi: ping-pong 8 B |", "| openmpi: sendrecv 1,048,576 B |"],
+        ),
     ],
-    ids=["circles", "copies", "reading", "awaited", "lanes", "starts"],
+    ids=["circles", "copies", "reading", "awaited", "lanes", "starts", "messages"],
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_a_question(command: list[str], heads: list[str]) -> None:
