@@ -27,6 +27,8 @@ from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.grouping import open_group
+from hocket.collectives.waiting.queued import Queued
+from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_code, by_name
 
@@ -63,7 +65,7 @@ class Messenger:
     def __init__(self, members: Members, reporter: Reporter, planner: Planner, runner: Runner) -> None:
         self.members, self.reporter, self.planner, self.runner = members, reporter, planner, runner
         self.rank, self.size = members.rank, members.size
-        self.short = ShortMessages(members.queues["messages", None].engine, members.timeout, reporter)
+        self.short = ShortMessages(members.queues["messages", None].engine, members.timeout, self)
 
     def send(
         self, x: Any, dest: int, tag: int, async_op: bool, timeout: float | None, transport: str | None
@@ -120,6 +122,7 @@ class Messenger:
         there = InHost(queue, call, NO_OP)
         at = (src.address if src else 0, dst.address if dst else 0)
         engine = queue.engine
+        self._shorten(x, dest, out, source, plan, model, options)
         if options.async_op or open_group() is not None:
             return self.runner.start(queue, plan, *at, -1, options, call, there, label)
         code = engine.execute(plan, *at, -1, None, timeout, label)
@@ -130,9 +133,24 @@ class Messenger:
             self.reporter.fail(engine, code, engine.culprit, timeout)
         if dst is not None:
             dst.restore()
-        if options == PLAIN:
-            self.short.remember(x, dest, out, source, plan, _label(model, 0))
         return out
+
+    def _shorten(
+        self, x: Any, dest: int | None, out: Any, source: int | None, plan: Plan, model: Buffer, options: Options
+    ) -> None:
+        """Let the next such message take the short way (engine/short_messages.pyx), if it may."""
+        if options._replace(async_op=False) == PLAIN and not model.foreign:
+            self.short.remember(x, dest, out, source, plan, _label(model, 0))
+
+    def work(self, run: Queued, result: Any) -> Work:
+        """The handle of a message that the short way has queued."""
+        engine = self.members.queues["messages", None].engine
+
+        def settle(ended: Queued) -> None:
+            if ended.status != DONE:
+                self.reporter.fail(engine, ended.status, ended.culprit, self.members.timeout, ended)
+
+        return Work(run, result, settle)
 
     def share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
         """Exchange JSON values among `ranks`, which alone call it; in their order.  The first of them collects."""

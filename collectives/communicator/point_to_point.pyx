@@ -24,9 +24,10 @@ cdef class PointToPoint(Collectives):
 
         A rank may send to itself: what it sends is copied, and kept until it receives it.
         """
-        if dest is not None and async_op is False and timeout is None and transport is None:
-            if self.messages.take(x, dest, None, None, tag) is not MISS:
-                return None
+        if dest is not None and timeout is None and transport is None:
+            done = self.messages.take(x, dest, None, None, tag, async_op)
+            if done is not MISS:
+                return done
         return self.messenger.send(x, dest, tag, async_op, timeout, transport)
 
     def recv(
@@ -38,8 +39,8 @@ cdef class PointToPoint(Collectives):
         source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was, and `probe`
         says so before.
         """
-        if source is not None and async_op is False and timeout is None and transport is None:
-            done = self.messages.take(None, None, out, source, tag)
+        if source is not None and timeout is None and transport is None:
+            done = self.messages.take(None, None, out, source, tag, async_op)
             if done is not MISS:
                 return done
         return self.messenger.recv(out, source, tag, async_op, timeout, transport)
@@ -49,8 +50,8 @@ cdef class PointToPoint(Collectives):
         timeout: float | None = None, transport: str | None = None,
     ) -> Any:
         """Send x to `dest` while receiving `out` from `source`.  It cannot deadlock, even in a ring."""
-        if dest is not None and source is not None and async_op is False and timeout is None and transport is None:
-            done = self.messages.take(x, dest, out, source, tag)
+        if dest is not None and source is not None and timeout is None and transport is None:
+            done = self.messages.take(x, dest, out, source, tag, async_op)
             if done is not MISS:
                 return done
         return self.messenger.sendrecv(x, dest, out, source, tag, async_op, timeout, transport)

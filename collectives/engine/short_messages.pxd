@@ -1,14 +1,31 @@
 """The table of messages that were sent before, and the short way that it opens."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.engine.shortcut cimport MAX_DIMS
+from hocket.collectives.plans.plan cimport Plan
+
+
+cdef struct Shape:
+    int ndim
+    int64_t dims[MAX_DIMS]
+
+
+cdef class Entry:               # what the general way resolved for one kind of message
+    cdef Plan plan
+    cdef object dtype           # keeps a NumPy descriptor
+    cdef uintptr_t dtype_id
+    cdef uint64_t label         # of its messages, but for the tag
+    cdef int64_t dest, source
+    cdef Shape x, out
 
 
 cdef class ShortMessages:
     cdef Engine engine
     cdef list entries
     cdef uint64_t limit
-    cdef object reporter
+    cdef object messenger
 
-    cdef object take(self, object x, object dest, object out, object source, object tag)
+    cdef object take(self, object x, object dest, object out, object source, object tag, bint later)
+    cdef object queue(self, Entry e, char* src, char* dst, uint64_t label, object x, object out)

@@ -1,18 +1,20 @@
-"""The short way for messages of a kind that was sent before: blocking, of NumPy arrays or torch tensors.
+"""The short way for messages of a kind that was sent before, of NumPy arrays or torch tensors.
 
 A direct-mapped table remembers the plans of the general way (communicator/messages.py) by the ranks at the ends, the dtype
 and the shapes; tags are no part of a plan.  Anything unusual is a MISS, and the general way decides.
 """
+
+import weakref
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.engine.drive cimport run_init
 from hocket.collectives.engine.engine cimport Engine
-from hocket.collectives.engine.run cimport DONE, Run, nanoseconds
+from hocket.collectives.engine.run cimport DONE, Run, hk_load32, may_drive, nanoseconds
 from hocket.collectives.engine.shortcut cimport MAX_DIMS, MISS, Seen, groups_open, learn, see
 from hocket.collectives.plans.plan cimport IN, OUT, Plan
-from hocket.collectives.waiting.queued cimport reap_ended
+from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 
 cdef enum:
     ENTRIES = 64
@@ -21,33 +23,24 @@ cdef enum:
     TAG_BITS = 31               # of users' tags
 
 
-cdef struct Shape:
-    int ndim
-    int64_t dims[MAX_DIMS]
-
-
-cdef class Entry:               # what the general way resolved for one kind of message
-    cdef Plan plan
-    cdef object dtype           # keeps a NumPy descriptor
-    cdef uintptr_t dtype_id
-    cdef uint64_t label         # of its messages, but for the tag
-    cdef int64_t dest, source
-    cdef Shape x, out
+cdef class Entry:
+    pass
 
 
 cdef class ShortMessages:
     """The table of a communicator, and the way through it."""
 
-    def __init__(self, Engine engine, double timeout, reporter):
-        self.engine, self.reporter = engine, reporter
+    def __init__(self, Engine engine, double timeout, messenger):
+        self.engine = engine
+        self.messenger = weakref.ref(messenger)     # weak, as it owns us: a dropped communicator is freed at once
         self.entries = [None] * ENTRIES
         self.limit = nanoseconds(timeout)
 
     def set_timeout(self, double timeout):
         self.limit = nanoseconds(timeout)
 
-    cdef object take(self, object x, object dest, object out, object source, object tag):
-        """`out`, or MISS.  dest or source None: there is no x, or no `out`."""
+    cdef object take(self, object x, object dest, object out, object source, object tag, bint later):
+        """`out`, or the Work if `later`, or MISS.  dest or source None: there is no x, or no `out`."""
         cdef Seen a, b
         cdef Entry e
         cdef Engine engine = self.engine
@@ -66,8 +59,12 @@ cdef class ShortMessages:
             return MISS
         if come != NOBODY and (e.dtype_id != b.dtype or not fits(&e.out, &b) or not b.writable):
             return MISS
-        if not engine.claim():
-            return MISS
+        if later or not engine.claim():         # others are queued, or another thread is at it: this one queues too
+            if hk_load32(&engine.core.aborted) or not may_drive(&engine.core, True):
+                return MISS
+            work = self.queue(e, a.data if to != NOBODY else NULL, b.data if come != NOBODY else NULL,
+                              e.label | <uint64_t>label, x, out)
+            return work if later else work.result()
         r = &engine.run
         try:
             run_init(r, e.plan)
@@ -82,9 +79,16 @@ cdef class ShortMessages:
         rc = engine.perform(r, e.plan)
         if rc != DONE:
             engine.hold((x, out))
-            self.reporter.fail(engine, rc, engine.culprit, self.limit * 1e-9)
+            self.messenger().reporter.fail(engine, rc, engine.culprit, self.limit * 1e-9)
         reap_ended()
         return out
+
+    cdef object queue(self, Entry e, char* src, char* dst, uint64_t label, object x, object out):
+        cdef Queued made = queue_run(self.engine, e.plan, src, dst, NULL, self.limit, (x, out))
+        made.node.run.call.tag, made.node.run.matched = label, True
+        self.engine.tag = label
+        made.enqueue(False)
+        return self.messenger().work(made, out)
 
     def remember(self, x, dest, out, source, Plan plan, uint64_t label):
         """Let the next such message take the short way, if it may.  `label`: of its messages, but for the tag."""

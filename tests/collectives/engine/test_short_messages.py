@@ -45,10 +45,16 @@ def known_kinds(comm: Communicator) -> None:
         assert comm.send(X * tag, other, tag) is None
     for tag in (2**31 - 1, 0, 7):  # in another order than they were sent
         assert comm.recv(out, other, tag) is out and (out == X * tag).all()
+    works = [comm.recv(np.zeros(6), other, tag, async_op=True) for tag in range(5)]
+    works += [comm.send(X * tag, other, tag, async_op=True) for tag in (4, 3)]
+    for tag in (2, 1, 0):  # with works under way a blocking one queues behind them
+        comm.send(X * tag, other, tag)
+    assert all((work.result() == X * tag).all() for tag, work in enumerate(works[:5]))
+    assert works[5].result() is None and works[6].wait()
     for call in (
         lambda: comm.send(X[:5], other), lambda: comm.send(X.astype(int), other), lambda: comm.send(X[::2], other),
         lambda: comm.send(X.reshape(2, 3), other), lambda: comm.recv(fixed, other), lambda: comm.recv(out, None),
-        lambda: comm.send(X, other, async_op=True), lambda: comm.send(X, other, timeout=3.0),
+        lambda: comm.send(X, other, async_op=True, timeout=3.0), lambda: comm.send(X, other, timeout=3.0),
         lambda: comm.send(X, np.int64(other)), lambda: comm.recv(out, other, transport="threads"),
         lambda: comm.sendrecv(X, other, np.zeros(5), other), lambda: comm.send(list(X), other),
     ):  # fmt: skip
