@@ -18,7 +18,7 @@ from hocket.algorithms.choice.table import select
 from hocket.algorithms.drawing.draw import Drawing, show
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language.contract import CONTRACTS, Contract
-from hocket.algorithms.language.registry import Algorithm, algorithm, get, names, register
+from hocket.algorithms.language.registry import Algorithm, algorithm, get, names, register, vouch
 from hocket.algorithms.language.schedule import Chunks, Copy, Op, Recv, Schedule, Send, Step, ids
 from hocket.algorithms.prediction.cost import cost
 from hocket.algorithms.prediction.simulate import Prediction, simulate
@@ -54,3 +54,5 @@ __all__ = [
     "verify",
     "verify_steps",
 ]
+
+vouch(*(get(collective, name) for collective in CONTRACTS for name in names(collective)))

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 from hocket.algorithms.language.compose import beside, embed, then
 from hocket.algorithms.language.contract import CONTRACTS
-from hocket.algorithms.language.registry import Algorithm, Order, get, register
+from hocket.algorithms.language.registry import Algorithm, Order, get, register, vouch
 from hocket.algorithms.language.schedule import Schedule
 from hocket.errors import ArgumentError
 
@@ -101,7 +101,8 @@ def hierarchical(
     def far(size: int) -> int:
         return sum(1 for _ in _inside(layout, gathered, 0, 0, contract.rooted))
 
-    return Algorithm(
+    parts = gathered, between, spread
+    made = Algorithm(
         collective,
         "hierarchical",
         steps,
@@ -113,9 +114,11 @@ def hierarchical(
         f" {between.collective} ({between.name}) between, {spread.collective} ({spread.name}) inside.",
         period=lambda size: _period(hosts, between),
         far=far if len(hosts) > 1 else None,
-        repeats=any(s.repeats for s in (gathered, between, spread) if CONTRACTS[s.collective].reduces),
-        parts=(gathered, between, spread),
+        repeats=any(part.repeats for part in parts if CONTRACTS[part.collective].reduces),
     )
+    if all(part.own for part in parts):
+        vouch(made)
+    return made
 
 
 @lru_cache(maxsize=256)

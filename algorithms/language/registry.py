@@ -6,10 +6,9 @@ package; `hocket.algorithms.proof.verify` then proves it for any size.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from hocket.algorithms.language.contract import CONTRACTS, block_count
@@ -35,9 +34,12 @@ def cyclic(size: int) -> int:
     return 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A schedule for every rank of every size, and what one must know before choosing it."""
+    """A schedule for every rank of every size, and what one must know before choosing it.
+
+    Each is equal to itself only, as nobody can tell whether two functions do the same.
+    """
 
     collective: str
     name: str
@@ -60,18 +62,12 @@ class Algorithm:
     """size -> the first step that goes between hosts, if those before stay within and those behind add up nothing: a
     codec is worth its while from there on."""
     repeats: bool = True
-    """May several ranks make the same sum?  False, where no two do, saves a codec that rounds at random a walk over all
-    ranks (proof/rounding.py)."""
-    parts: tuple[Algorithm, ...] = ()
-    """The algorithms that it is made of."""
+    """May several ranks make the same sum?  False says that no two ranks do.  Then a codec that rounds at random needs
+    no walk over all ranks (proof/rounding.py)."""
+    own: bool = field(default=False, init=False, repr=False)
+    """Is it one of hocket's own, which its tests prove?  A copy that `dataclasses.replace` makes is not."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
-
-    @property
-    def foreign(self) -> bool:
-        """Is it, or a part of it, not one of hocket's own, which hocket's tests prove?"""
-        own = self.steps.__module__.startswith("hocket.algorithms.")
-        return not own or any(part.foreign for part in self.parts)
 
 
 _known: dict[tuple[str, str], Algorithm] = {}
@@ -147,6 +143,12 @@ def get(collective: str, name: str) -> Algorithm:
         raise ArgumentError(f"no {collective} algorithm {name!r}; {known}") from None
 
 
+def vouch(*algorithms: Algorithm) -> None:
+    """Say that these are hocket's own.  For hocket's own modules."""
+    for each in algorithms:
+        object.__setattr__(each, "own", True)
+
+
 def names(collective: str) -> tuple[str, ...]:
     """The names registered for a collective, in order of registration."""
     _check_collective(collective)
@@ -154,7 +156,6 @@ def names(collective: str) -> tuple[str, ...]:
 
 
 def _ignore_root(steps: Callable[..., Schedule]) -> Callable[[int, int, int], Schedule]:
-    @functools.wraps(steps)
     def unrooted(rank: int, size: int, root: int = 0) -> Schedule:
         return steps(rank, size)
 

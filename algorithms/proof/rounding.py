@@ -1,4 +1,4 @@
-"""By which random numbers a codec rounds: those of the value that is encoded.
+"""The random numbers that a codec rounds by belong to the value that is encoded, not to the rank that encodes it.
 
 Some codecs round at random.  A rank encodes what it brings, and each sum that it makes on the way.  Where several
 ranks make the same sum (one_shot, recursive doubling), all round it by the same numbers; else they would end with
@@ -11,6 +11,7 @@ same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
@@ -18,18 +19,26 @@ from hocket.algorithms.language.schedule import touched
 from hocket.algorithms.proof.walk import Programs, Value, start, walk
 
 Numbers = Callable[[int, int], int]
-"""(steps done, chunk) -> which of 2^64 sequences of random numbers this rank encodes what the chunk then holds by."""
+"""(steps done, chunk) -> the sequence of random numbers, one of 2^64, that this rank rounds by when it encodes what the
+chunk then holds."""
 
 
 def numbers(algorithm: Algorithm, rank: int, size: int, root: int = 0) -> Numbers:
     """The random numbers of one rank's encodings.  All ranks are walked, unless no two of them make the same sum."""
     if not repeats(algorithm):
         return lambda done, chunk: (rank + size * done) << 32 | chunk
+    mine = _walked(algorithm, rank, size, root)
+    return lambda done, chunk: mine[done][chunk] << 32 | chunk
+
+
+@lru_cache(maxsize=256)
+def _walked(algorithm: Algorithm, rank: int, size: int, root: int) -> list[dict[int, int]]:
+    """By which sums this rank has made what each chunk holds, after so many steps."""
     held = start(CONTRACTS[algorithm.collective], size, root, algorithm.chunks(size))
     mine = [{chunk: value.made for chunk, value in held[rank].items()}]
     for _ in walk([list(algorithm.steps(each, size, root)) for each in range(size)], held):
         mine.append({chunk: value.made for chunk, value in held[rank].items()})
-    return lambda done, chunk: mine[done][chunk] << 32 | chunk
+    return mine
 
 
 def repeats(algorithm: Algorithm) -> bool:

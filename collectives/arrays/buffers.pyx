@@ -138,6 +138,8 @@ cdef object contiguous(object array, str what):
     """A contiguous copy, or MemoryError."""
     try:
         return array.contiguous() if hasattr(array, "contiguous") else numpy.ascontiguousarray(array)
+    except NotImplementedError:
+        raise
     except (MemoryError, RuntimeError) as why:      # RuntimeError: torch's, which has no class of its own for it
         raise NoMemory(
             f"{what} is not contiguous, and there is not enough memory for a copy of its {array.nbytes} bytes ({why})"
@@ -226,6 +228,8 @@ def empty_like(Buffer model, tuple shape):
     dtype = model.array.dtype if hasattr(model.array, "dtype") else numpy.dtype(model.dtype.numpy)
     try:
         return model.array.new_empty(shape) if hasattr(model.array, "new_empty") else numpy.empty(shape, dtype)
+    except NotImplementedError:
+        raise
     # ValueError: more bytes than there are addresses; RuntimeError: torch's, which has no class of its own for either
     except (MemoryError, OverflowError, ValueError, RuntimeError) as why:
         raise NoMemory(f"the result has shape {shape}, for which there is not enough memory ({why})") from None

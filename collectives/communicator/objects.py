@@ -5,7 +5,6 @@ Who unpickles runs what the sender wrote, so a job of ranks that do not trust ea
 
 from __future__ import annotations
 
-import builtins
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy
 
 from hocket.collectives.calls.options import Options, checked
 from hocket.collectives.communicator.messages import ANY, object_tag
-from hocket.errors import ArgumentError, MemoryError
+from hocket.errors import ArgumentError, Error
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -141,8 +140,8 @@ def _room(comm: Communicator, nbytes: int) -> Array:
     """For an object on its way.  Without memory for it this rank cannot go on, and the others hear of that."""
     try:
         return numpy.empty(nbytes, numpy.uint8)
-    except builtins.MemoryError as why:
-        error = MemoryError(f"there is not enough memory for the {nbytes} bytes of an object that comes ({why})")
+    except MemoryError as why:
+        error = Error(f"there is not enough memory for the {nbytes} bytes of an object that comes ({why})")
         comm.reporter.give_up(error)
         raise error from None
 

@@ -34,5 +34,6 @@ cdef class Engine:
     cdef void number(self, Run* r, Plan plan) noexcept
     cdef bint claim(self) noexcept
     cdef void release(self) noexcept
+    cdef int make_room(self, Plan plan) except -1
     cdef int perform(self, Run* r, Plan plan) except -1000
     cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user) except -1

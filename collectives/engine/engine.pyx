@@ -206,6 +206,16 @@ cdef class Engine:
     cdef void release(self) noexcept:
         hk_store32(&self.core.claimed, 0)
 
+    cdef int make_room(self, Plan plan) except -1:
+        """Memory for the plan to work in.  MemoryError: the call has no number yet, so it may be made again."""
+        if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be in use
+            free(self.scratch)
+            self.scratch = <char*>malloc(plan.scratch)
+            self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
+            if self.scratch == NULL:
+                raise no_scratch(plan)
+        return 0
+
     cdef int perform(self, Run* r, Plan plan) except -1000:
         """Run what has been prepared, in this thread, which has claimed the engine; the claim ends here.
 
@@ -213,13 +223,6 @@ cdef class Engine:
         """
         cdef int rc = BLOCKED
         if r.device == NULL:
-            if plan.scratch > self.scratch_bytes and self.core.failed == 0:     # a failed run's may still be in use
-                free(self.scratch)
-                self.scratch = <char*>malloc(plan.scratch)
-                self.scratch_bytes = plan.scratch if self.scratch != NULL else 0
-                if self.scratch == NULL:
-                    self.release()
-                    raise no_scratch(plan)
             r.base[SCRATCH] = self.scratch
         r.waits = True
         self.plan = plan
@@ -261,6 +264,8 @@ cdef class Engine:
             self.prepare(r, plan, src, dst, op, user)
             if placed is not None:
                 placed.place(r, plan.scratch)
+            else:
+                self.make_room(plan)
         except BaseException:
             self.release()
             raise

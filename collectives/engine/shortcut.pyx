@@ -167,7 +167,10 @@ cdef class Shortcut:
         elif e.fresh:
             if out is not None:
                 return MISS
-            result = self._fresh(e, x)
+            try:
+                result = self._fresh(e, x)
+            except (MemoryError, RuntimeError):     # RuntimeError: torch's
+                return MISS                         # the general way says so in words
             if not see(result, &b):
                 return MISS
             dst = b.data
@@ -188,6 +191,7 @@ cdef class Shortcut:
         r = &engine.run
         try:
             run_init(r, e.plan)
+            engine.make_room(e.plan)
         except BaseException:
             engine.release()
             raise

@@ -20,7 +20,6 @@ from hocket.collectives.failures.callsite import caller_site, in_handler, thread
 from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
-from hocket.collectives.waiting.work import broken_off
 from hocket.control.faults import LEFT
 from hocket.control.records import Account, Fault, Kind, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
@@ -258,7 +257,7 @@ class Reporter:
         """
         engines = [queue.engine for queue in list(self.members.queues.values())]
         left = [engine.words for engine in engines if engine.in_call and engine.failed]
-        left += [run.words for engine in engines for run in unended(engine) if run in broken_off]
+        left += [run.words for engine in engines for run in unended(engine) if run.broken_off]
         if left and not self.raised:
             self.give_up(SystemExit(f"in the middle of {left[0]}"))
 

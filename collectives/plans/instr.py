@@ -47,7 +47,7 @@ class Instr(NamedTuple):
     held: Sequence[int] | None = None
     """apply, reduce: elements here of each piece, where several are encoded as one."""
     dice: Sequence[int] | None = None
-    """apply, reduce: by which random numbers each piece is encoded, where a codec rounds at random."""
+    """apply, reduce: the random numbers that each piece is rounded by, where a codec rounds at random."""
     encoded: bool = True
     """Its elements are those on the wire; else, in a plan that encodes some steps only, those of the caller."""
 

@@ -42,7 +42,8 @@ def lower(
     become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
     `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
-    the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: by which random numbers.
+    the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: the random ones
+    that a codec rounds by.
     """
     encoded = after is not None and after.made is not None
     lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None, numbers)
@@ -133,7 +134,7 @@ class _Lowering:
         return None if self.held is None else [self.held[c] for c in chunks if self.lengths[c]] or [0]
 
     def _dice(self, chunks: Sequence[int]) -> list[int] | None:
-        """By which random numbers what these chunks hold now is encoded."""
+        """The random numbers that what these chunks hold now is rounded by."""
         if self.numbers is None or self.held is None:
             return None
         return [self.numbers(self.done, c) for c in chunks if self.lengths[c]] or [0]

@@ -39,7 +39,7 @@ cdef struct Instr:
     const hk_codec* codec           # what its elements on the wire are, if they are of no dtype; or NULL
     bint encodes, decodes           # APPLY: its dst is encoded, not its src; the other way round ...
     size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
-    uint64_t* dice                  # ... by which random numbers each is encoded; NULL: the codec rounds to the nearest
+    uint64_t* dice                  # ... the random numbers that each is rounded by; NULL: the codec rounds to the nearest
 
 cdef struct Step:
     int first, count

@@ -57,12 +57,12 @@ class Planner:
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
-        if algorithm.foreign:
-            prove(algorithm, self.size, call.root)
         if call.codec and algorithm.library:
             raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
+        if not algorithm.own:
+            prove(algorithm, self.size, call.root)
         if algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):
@@ -237,7 +237,7 @@ def _far(algorithm: Algorithm, call: Call, size: int) -> int | None:
 
 
 def _numbers(algorithm: Algorithm, call: Call, rank: int, size: int) -> Numbers | None:
-    """By which random numbers this rank encodes, if its codec rounds at random."""
+    """The random numbers that this rank rounds by, if its codec rounds at random."""
     at_random = isinstance(call.wire, Codec) and call.wire.stochastic
     return numbers(algorithm, rank, size, call.root) if at_random else None
 

@@ -14,6 +14,7 @@ cdef class Queued:
     cdef readonly Plan plan
     cdef readonly uint32_t seq          # its number among the engine's calls
     cdef tuple made                     # where the user made it: (code, line)
+    cdef public bint broken_off         # SystemExit ended the wait for it, perhaps before its own error was raised
     cdef bint interrupted               # by a signal, or what `on_wait` raised: kept in engine.error
     cdef object keep, user
     cdef char* own_scratch

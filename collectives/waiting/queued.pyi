@@ -16,6 +16,7 @@ class Queued:
     plan: Plan
     seq: int
     site: str | None
+    broken_off: bool
     def __init__(
         self, engine: Engine, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
         timeout: float = 0, tag: int | None = None, keep: Any = None,

@@ -12,8 +12,6 @@ from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.queued import Queued
 
 DONE = CODES["done"]
-broken_off: list[Queued] = []
-"""Runs whose wait a signal's handler has ended by SystemExit, perhaps before their own error was raised."""
 LOOK = 0.0005
 """Seconds between two looks of a coroutine at a work that only its own calls drive."""
 
@@ -46,7 +44,7 @@ class Work:
                 return False
             self._settle(self._queued)
         except SystemExit:
-            broken_off.append(self._queued)
+            self._queued.broken_off = True
             raise
         self._settle = _settled
         self._queued.let_go()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,9 +11,8 @@ import pytest
 
 import hocket
 from hocket.algorithms import Algorithm, Recv, Send, Step, get, hierarchical
-from hocket.algorithms.proof.first_use import prove
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import Error, ScheduleError
+from hocket.errors import ScheduleError
 
 
 def silent(rank: int, size: int, root: int) -> Iterator[Step]:
@@ -57,16 +58,19 @@ def test_a_wrong_one_is_refused_and_all_goes_on() -> None:
     hocket.local_world(3).run(program)
 
 
-def test_a_right_one_runs_and_is_proven_once() -> None:
-    algorithm = made(exchanging)
+def test_a_right_one_runs_and_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, proven = made(exchanging), []
+    monkeypatch.setattr("hocket.algorithms.proof.first_use.verify", lambda *which: proven.append(which))
 
     def program(comm: Communicator) -> None:
         for n in (5, 7, 5):
             assert (comm.allreduce(np.ones(n, np.float32), algorithm=algorithm) == 2).all()
 
-    prove.cache_clear()
+    with hocket.local_world(1) as world:
+        world.run(lambda comm: comm.allreduce(np.ones(3), algorithm=made(silent)))
+    assert len(proven) == 1  # of one rank
     hocket.local_world(2).run(program)
-    assert prove.cache_info().currsize == 1
+    assert 2 <= len(proven) <= 3  # by whichever rank came first, or by both
 
 
 def test_what_is_made_of_a_foreign_one_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +84,23 @@ def test_what_is_made_of_a_foreign_one_is_foreign(monkeypatch: pytest.MonkeyPatc
         )
 
 
+class Unhashable(list):  # type: ignore[type-arg]
+    def __call__(self, rank: int, size: int, root: int) -> Iterator[Step]:
+        return exchanging(rank, size, root)
+
+
+def test_steps_without_a_hash() -> None:
+    algorithm = Algorithm("allreduce", "unhashable", Unhashable(), lambda size: 1)
+    hocket.local_world(2).run(lambda comm: comm.allreduce(np.ones(3), algorithm=algorithm))
+    with pytest.raises(ScheduleError, match="allreduce unhashable, 3 ranks"):
+        hocket.local_world(3).run(lambda comm: comm.allreduce(np.ones(3), algorithm=algorithm))
+
+
 @pytest.mark.parametrize("name", ["ring", "direct"])
-def test_hockets_own_are_not_walked(name: str) -> None:
-    assert not get("allreduce", name).foreign and issubclass(ScheduleError, Error)
-    assert not hierarchical("allreduce", ((0, 1), (2, 3)), outer=name).foreign
+def test_hockets_own_are_not_walked_and_copies_of_them_are(name: str) -> None:
+    own = get("allreduce", name)
+    assert own.own and hierarchical("allreduce", ((0, 1), (2, 3)), outer=name).own
+    for copy in (dataclasses.replace(own), dataclasses.replace(own, steps=functools.wraps(own.steps)(silent))):
+        assert not copy.own
+    with pytest.raises(ScheduleError, match="wanted is each of"):
+        hocket.local_world(3).run(lambda comm: comm.allreduce(np.ones(3), algorithm=copy))
