@@ -33,16 +33,23 @@ def carry_out(comm: Any, collective: str, x: Any, out: Any, *asked: Any) -> Any:
     result = comm._call(collective, array_of(x), out, *asked)
     if collective not in AGAIN:
         return result
-    back = partial(number_of, type(x))
+    back = partial(number_of, kind_of(x))
     return result.turned(back) if asked[3] else back(result)
 
 
 def array_of(x: Any) -> numpy.ndarray[Any, Any]:
     """One element."""
     try:
-        return numpy.array([x], DTYPES.get(type(x)))
+        return numpy.array([x], DTYPES.get(kind_of(x)))
     except OverflowError:
         raise ArgumentError(f"x={x} does not fit into 64 bits") from None
+
+
+def kind_of(x: Any) -> type:
+    """The type of its result: Python's, for one that is derived of it; NumPy's own."""
+    if isinstance(x, (numpy.number, numpy.bool_)):
+        return type(x)
+    return next(kind for kind in DTYPES if isinstance(x, kind))
 
 
 def number_of(kind: type, result: Any) -> Any:

@@ -52,8 +52,9 @@ class Ending:
         """
         wrong = self._leave(timeout)
         if wrong is not None:
-            log.error("%s%s", told, wrong)
             self.world.unraised = True
+            with contextlib.suppress(ValueError, OSError):  # the program has closed where it would be written
+                log.error("%s%s", told, wrong)
 
     def _leave(self, timeout: float) -> Error | None:
         """Leave with all members.  Returns what is wrong, if anything."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from hocket.arguments import whole
-from hocket.collectives.arrays.buffers import Buffer, describe
+from hocket.collectives.arrays.buffers import Buffer, describe, overlap
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.options import PLAIN, Options, checked
@@ -104,6 +104,8 @@ class Messenger:
                 buffer.stage()
         if src is not None and dst is not None and src.dtype != dst.dtype:
             raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
+        if src is not None and dst is not None and overlap(src, dst):
+            raise ArgumentError("out overlaps x; sendrecv needs separate memory")
         queue = self.runner.queue("messages", options.transport)
         queue.check_thread()
         if source == ANY:

@@ -49,7 +49,9 @@ cdef class PointToPoint(Collectives):
         self, x: Any, dest: int, out: Any, source: int, tag: int = 0, async_op: bool = False,
         timeout: float | None = None, transport: str | None = None,
     ) -> Any:
-        """Send x to `dest` while receiving `out` from `source`.  It cannot deadlock, even in a ring."""
+        """Send x to `dest` while receiving `out`, which lies apart from x, from `source`.  It cannot deadlock, even in
+        a ring.
+        """
         if dest is not None and source is not None and timeout is None and transport is None:
             done = self.messages.take(x, dest, out, source, tag, async_op)
             if done is not MISS:

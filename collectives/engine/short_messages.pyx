@@ -57,10 +57,14 @@ cdef class ShortMessages:
             return MISS
         if to != NOBODY and (e.dtype_id != a.dtype or not fits(&e.x, &a)):
             return MISS
+        if to != NOBODY and come != NOBODY and a.data < b.data + b.nbytes and b.data < a.data + a.nbytes:
+            return MISS
         if come != NOBODY and (e.dtype_id != b.dtype or not fits(&e.out, &b) or not b.writable):
             return MISS
+        if engine.core.failed or hk_load32(&engine.core.aborted):
+            return MISS                             # the general way refuses, and keeps nothing
         if later or not engine.claim():         # others are queued, or another thread is at it: this one queues too
-            if hk_load32(&engine.core.aborted) or not may_drive(&engine.core, True):
+            if not may_drive(&engine.core, True):
                 return MISS
             work = self.queue(e, a.data if to != NOBODY else NULL, b.data if come != NOBODY else NULL,
                               e.label | <uint64_t>label, x, out)

@@ -16,7 +16,7 @@ from cpython.ref cimport PyObject, Py_TYPE
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_FLOAT, DLPACK_MAJOR, DLPackExchangeAPI,
+from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_MAJOR, DLPackExchangeAPI,
                                         DLTensor)
 from hocket.collectives.engine.drive cimport run_init
 from hocket.collectives.engine.engine cimport Engine
@@ -81,7 +81,7 @@ cdef bint see_tensor(object x, Seen* s) except -1:
         return False
     if t.device_type != DLPACK_CPU or t.lanes != 1 or t.bits % 8 or x.requires_grad:
         return False
-    if t.code == DLPACK_COMPLEX and x.is_conj() or t.code in (DLPACK_COMPLEX, DLPACK_FLOAT) and x.is_neg():
+    if t.code == DLPACK_COMPLEX and x.is_conj() or x.is_neg():
         return False                    # lazy: the memory holds other values than the tensor
     if t.data == NULL:                  # freed, or never there
         return False
@@ -186,8 +186,8 @@ cdef class Shortcut:
             if not may_drive(&engine.core, True):
                 return MISS
             return self.queue(e, a.data, dst, x, result)
-        if not engine.claim():
-            return MISS
+        if engine.core.failed or stopped(&engine.core, engine.seq + 1) or not engine.claim():
+            return MISS                # of a call that fails at once the general way keeps nothing
         r = &engine.run
         try:
             run_init(r, e.plan)

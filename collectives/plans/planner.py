@@ -13,7 +13,7 @@ from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
-from hocket.algorithms.proof.first_use import prove
+from hocket.algorithms.proof.first_use import proven
 from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
@@ -62,7 +62,7 @@ class Planner:
         if algorithm.library:
             return self._library_plan(queue, call, how, options, algorithm)
         if not algorithm.own:
-            prove(algorithm, self.size, call.root)
+            algorithm = proven(algorithm, self.size, call.root)
         if algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):

@@ -137,7 +137,7 @@ cdef class RingLane:
         try:
             offset = self.own.alloc(nbytes)
         except Exception as error:
-            self.full = str(error).encode()
+            self.full = self.full or str(error).encode()    # channels point to it
             why[0] = self.full
             return NULL
         self.blocks.append((offset, nbytes))

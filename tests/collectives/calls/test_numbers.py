@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,24 @@ def asynchronous(comm: Communicator) -> None:
     assert comm.allgather(1, async_op=True).result().tolist() == [1] * comm.size
 
 
+class Level(enum.IntEnum):
+    TWO = 2
+
+
+class Share(float):
+    pass
+
+
+def derived(comm: Communicator) -> None:
+    """Of a type that is derived of Python's the result is Python's."""
+    for number, kind in ((Level.TWO, int), (Share(0.5), float)):
+        for _ in range(2):
+            found = comm.allreduce(number)
+            assert type(found) is kind and found == number * comm.size
+    with pytest.raises(ArgumentError, match="does not fit into 64 bits"):
+        comm.allreduce(type("Big", (int,), {})(1 << 63))
+
+
 def refused(comm: Communicator) -> None:
     for call, why in (
         (lambda: comm.allreduce(1, out=np.zeros(1)), "x=1 is a number, so the result is a new one"),
@@ -70,7 +89,7 @@ def refused(comm: Communicator) -> None:
     assert comm.allreduce(1) == comm.size
 
 
-CHECKS: tuple[Program, ...] = sums, moved, asynchronous, refused
+CHECKS: tuple[Program, ...] = sums, moved, derived, asynchronous, refused
 
 
 @pytest.mark.parametrize(("size", "transport"), WORLDS)

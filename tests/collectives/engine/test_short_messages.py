@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,30 @@ def known_kinds(comm: Communicator) -> None:
             comm.send(X, other, tag)  # type: ignore[arg-type]
 
 
+def apart(comm: Communicator) -> None:
+    """x and out of a sendrecv."""
+    both, other = np.zeros(12), 1 - comm.rank
+    for _ in range(2):
+        comm.sendrecv(both[:6], other, both[6:], other)
+        for out in (both[:6], both[3:9]):
+            with pytest.raises(ArgumentError, match="out overlaps x; sendrecv needs separate memory"):
+                comm.sendrecv(both[:6], other, out, other)
+
+
+def negated(comm: Communicator) -> None:
+    """A lazy tensor's memory holds other values than it."""
+    torch = pytest.importorskip("torch")
+    other, x = 1 - comm.rank, torch.full((3,), 2)
+    out = torch.empty_like(x)
+    for _ in range(2):
+        comm.sendrecv(x, other, out, other)
+        comm.allreduce(x.clone())
+        lazy = torch._neg_view(x)
+        for call in (lambda lazy=lazy: comm.sendrecv(lazy, other, out, other), lambda lazy=lazy: comm.allreduce(lazy)):
+            with pytest.raises(ArgumentError, match="negated"):
+                call()
+
+
 def an_earlier_recv_goes_first(comm: Communicator) -> None:
     """A queued recv of the same tag gets the earlier message, though the later recv could take the short way."""
     other, first, second = 1 - comm.rank, np.zeros(6), np.zeros(6)
@@ -82,7 +108,37 @@ def an_earlier_recv_goes_first(comm: Communicator) -> None:
 
 @pytest.mark.parametrize("transport", ["threads", "shm", "tcp"])
 def test_what_is_known_and_what_is_not(transport: str) -> None:
-    spread([known_kinds, an_earlier_recv_goes_first], 2, transport)
+    spread([known_kinds, an_earlier_recv_goes_first, apart], 2, transport)
+
+
+def test_lazy_tensors() -> None:
+    hocket.local_world(2).run(negated)
+
+
+def test_a_refused_call_keeps_no_arrays() -> None:
+    """On a communicator that has failed."""
+
+    def program(comm: Communicator) -> None:
+        x, other = np.ones(3), 1 - comm.rank
+        for _ in range(2):
+            comm.sendrecv(x, other, np.empty(3), other)
+            comm.send(x, other)
+            comm.recv(np.empty(3), other)
+            comm.allreduce(x)
+        with pytest.raises(MismatchError):
+            comm.allreduce(np.ones(3 + comm.rank))
+        before = sys.getrefcount(x)
+        for _ in range(20):
+            for call in (
+                lambda: comm.allreduce(x), lambda: comm.send(x, other),
+                lambda: comm.sendrecv(x, other, np.empty(3), other),
+            ):  # fmt: skip
+                with pytest.raises(MismatchError):
+                    call()
+        gc.collect()  # errors' frames
+        assert sys.getrefcount(x) < before + 10
+
+    hocket.local_world(2).run(program)
 
 
 def test_a_wrong_message_is_told_as_by_the_general_way() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from harness import Ended, Job
 
 import hocket
+from hocket.collectives.communicator.communicator import Communicator
 
 START = """
 import os, sys, time
@@ -262,3 +264,21 @@ def test_a_call_that_the_failed_rank_has_finished_ends_well(transport: str) -> N
     with Job(2, FINISHED, env={"HOCKET_TRANSPORT": transport}) as job:
         ends = job.wait(30)
     assert "ValueError: a bug of rank 0" in ends[1].out and ends[1].code == 0, ends
+
+
+def test_an_end_that_may_not_raise_does_not_where_nothing_can_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `destroy_process_group` after `sys.stderr.close()`."""
+
+    def closed(*args: object) -> None:
+        raise ValueError("I/O operation on closed file")
+
+    monkeypatch.setattr(logging.getLogger("hocket"), "error", closed)
+
+    def program(comm: Communicator) -> None:
+        comm.barrier()
+        if comm.rank:
+            comm.allreduce(np.ones(1), async_op=True)
+        comm.ending.close_silently(5.0, "destroy_process_group(): ")
+        assert comm.world.unraised
+
+    hocket.local_world(2).run(program)

@@ -11,6 +11,7 @@ import pytest
 
 import hocket
 from hocket.algorithms import Algorithm, Recv, Send, Step, get, hierarchical
+from hocket.algorithms.proof.first_use import proven
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ScheduleError
 
@@ -38,10 +39,26 @@ def made(steps: object, **more: object) -> Algorithm:
     return Algorithm("allreduce", steps.__name__, steps, lambda size: 1, **more)  # type: ignore[arg-type,attr-defined]
 
 
+def endless(rank: int, size: int, root: int) -> Iterator[Step]:
+    while True:
+        yield ()
+
+
+def not_ops(rank: int, size: int, root: int) -> Iterator[Step]:
+    yield ((1 - rank, 0),)  # type: ignore[misc]
+
+
+def not_whole(rank: int, size: int, root: int) -> Iterator[Step]:
+    yield (Send((rank + 1) % size, 0.0), Recv((rank - 1) % size, 0.0, reduce=True))  # type: ignore[arg-type]
+
+
 WRONG = {
     silent: r"allreduce silent, 3 ranks: at the end rank 0 chunk 0 holds \(0,\); wanted is each of \(0, 1, 2\) once",
     waiting: "allreduce waiting, 3 ranks: deadlock without buffering: rank 0 waits in step 0",
     raising: "allreduce raising, 3 ranks: its steps raise IndexError: tuple index out of range",
+    endless: "allreduce endless, 3 ranks: rank 0 yields more than 100,000 steps; does it end",
+    not_ops: r"allreduce not_ops, 3 ranks: \(1, 0\) is no Send, Recv or Copy",
+    not_whole: "allreduce not_whole, 3 ranks: its steps raise TypeError",
     exchanging: "allreduce exchanging, 3 ranks: rank 2 step 0: .* names no other rank of 0..2",
 }
 
@@ -58,19 +75,27 @@ def test_a_wrong_one_is_refused_and_all_goes_on() -> None:
     hocket.local_world(3).run(program)
 
 
-def test_a_right_one_runs_and_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, proven = made(exchanging), []
-    monkeypatch.setattr("hocket.algorithms.proof.first_use.verify", lambda *which: proven.append(which))
+def once(rank: int, size: int, root: int) -> Iterator[Step]:
+    """Its steps can be walked a single time, and so can the ops of each."""
+    if rank in asked:
+        return iter(())
+    asked.append(rank)
+    return iter([(op for op in step) for step in exchanging(rank, size, root)])  # type: ignore[misc]
 
-    def program(comm: Communicator) -> None:
-        for n in (5, 7, 5):
-            assert (comm.allreduce(np.ones(n, np.float32), algorithm=algorithm) == 2).all()
 
-    with hocket.local_world(1) as world:
-        world.run(lambda comm: comm.allreduce(np.ones(3), algorithm=made(silent)))
-    assert len(proven) == 1  # of one rank
-    hocket.local_world(2).run(program)
-    assert 2 <= len(proven) <= 3  # by whichever rank came first, or by both
+asked: list[int] = []
+
+
+def test_what_is_proven_is_what_runs() -> None:
+    """It is walked once for a size, however often it is used."""
+    algorithm = made(once)
+
+    asked.clear()
+    proven.cache_clear()
+    proven(algorithm, 2, 0)
+    hocket.local_world(2).run(lambda comm: [comm.allreduce(np.ones(n), algorithm=algorithm) for n in (5, 7, 5)])
+    assert asked == [0, 1]
+    assert hocket.local_world(2).run(lambda comm: comm.allreduce(np.ones(3), algorithm=algorithm)[0]) == [2, 2]
 
 
 def test_what_is_made_of_a_foreign_one_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
