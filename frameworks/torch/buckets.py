@@ -81,14 +81,14 @@ class Buckets:
         return done.then(unpacked)  # an error that a callback raises is one for C++, too
 
     def _average(self, bucket: Bucket) -> None:
-        if bucket.first:
-            self._begin()
-        self._waiting.append(bucket)
         try:
+            if bucket.first:
+                self._begin()
             if self._error is None:
                 self._send(bucket)
         except Exception as error:
             self._error = error
+        self._waiting.append(bucket)
         if self._error is not None or bucket.last:
             for each in self._waiting:
                 each.done.set_result(each.whole if self._error is None else Failed(self._error))
@@ -99,7 +99,13 @@ class Buckets:
         if self._step is not None:
             self._step.drop()
         self._waiting, self._error = [], None
-        self._step = self._compressor.step()
+        try:
+            self._step = self._compressor.step()
+        except ArgumentError:
+            raise ArgumentError(
+                "a backward pass is a step of the Compressor by itself, but another step is open: call backward() "
+                "outside `with compressor.step():`, and end() every other step before"
+            ) from None
 
     def _send(self, bucket: Bucket) -> None:
         parts, keys, rates = bucket.parts, bucket.keys, bucket.rates

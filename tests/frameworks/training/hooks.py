@@ -227,9 +227,14 @@ def ddp_compressed_wrongly() -> None:
 
     wrapped = DDP(network(), bucket_cap_mb=0.001)
     compressor = hocket.torch.compress(wrapped, "topk:0.1")
-    name = next(name for name, _ in wrapped.module.named_parameters())
-    compressor.allreduce(torch.zeros(3), name)
     x, y = batch()
+    with pytest.raises(RuntimeError, match="ArgumentError: a backward pass is a step .* outside"), compressor.step():
+        nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
+    nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
+
+    name = next(name for name, _ in wrapped.module.named_parameters())
+    compressor.forget(name)
+    compressor.allreduce(torch.zeros(3), name)
     with pytest.raises(RuntimeError, match=f"ArgumentError: key '{name}' stands for shape"):
         nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
 
