@@ -46,9 +46,10 @@ def broadcast_optimizer_state(
 ) -> None:  # fmt: skip
     """Give rank `root_rank`'s options and state to all ranks; those of the others may be empty or different.
 
-    Tensors go as they are, numbers, texts, lists and dicts as JSON; only what else there may be is pickled.  Where the
-    root has no state yet, the parameters get gradients of zeros if they have none, as with Horovod.  `model` is not
-    needed.  ValueError: L-BFGS.
+    Tensors go as they are, numbers, texts, lists and dicts as JSON; only what else there may be is pickled.  In the
+    state an OrderedDict and the like become dicts, and named tuples become tuples.  Where the root has no state yet,
+    the parameters get gradients of zeros if they have none, as with Horovod.  `model` is not needed.  ValueError:
+    L-BFGS.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ArgumentError("hvd.broadcast_optimizer_state: the state of torch.optim.LBFGS cannot be broadcast")
@@ -69,7 +70,8 @@ def broadcast_optimizer_state(
         return tensors[-1]
 
     mine, state = rank() == root_rank, optimizer.state_dict()
-    frame = _broadcast_text(plain.text(state, told) if mine else "", root_rank, "optimizer_state", process_set)
+    bare = {**state, "state": _bare(state["state"])}
+    frame = _broadcast_text(plain.text(bare, told) if mine else "", root_rank, "optimizer_state", process_set)
     if not mine:
         state = plain.value(frame, made)
     named = [(f"optimizer_state.{i}", each) for i, each in enumerate(tensors)]
@@ -80,6 +82,15 @@ def broadcast_optimizer_state(
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             if p.requires_grad and p.grad is None and not p.is_sparse:
                 p.grad = torch.zeros_like(p)
+
+
+def _bare(value: Any) -> Any:
+    """`value` with plain dicts and tuples: load_state_dict makes them of derived dicts, and fails with named tuples."""
+    if isinstance(value, dict):
+        return {key: _bare(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    return list(map(_bare, value)) if type(value) is list else value
 
 
 def broadcast_values(

@@ -22,7 +22,7 @@ def test_values_come_back_as_they_were() -> None:
 
 
 SOURCE = """
-import os, sys
+import collections, os, sys
 os.environ["HOCKET_OBJECTS"] = "0"
 import torch
 import hocket.horovod.torch as hvd
@@ -43,9 +43,14 @@ adam = torch.optim.Adam(model.parameters(), 0.1 + rank, betas=(0.5, 0.25 * (rank
 if rank == 0:
     model(torch.ones(1, 3)).sum().backward()
     adam.step()
+    kept = adam.state[model.bias]
+    kept["ordered"] = collections.OrderedDict(a=torch.ones(3), b=[collections.defaultdict(int, x=torch.ones(2))])
+    kept["named"] = collections.namedtuple("Named", "low high")(torch.zeros(2), 5)
 hvd.broadcast_parameters(model.state_dict(), 0)
 hvd.broadcast_optimizer_state(adam, 0)
-group = adam.param_groups[0]
+group, kept = adam.param_groups[0], adam.state[model.bias]
+assert kept["ordered"]["a"].tolist() == [1, 1, 1] and kept["ordered"]["b"][0]["x"].tolist() == [1, 1]
+assert kept["named"][0].tolist() == [0, 0] and kept["named"][1] == 5
 assert group["lr"] == 0.1 and group["betas"] == (0.5, 0.25) and group["foreach"] is None
 optimizer = hvd.DistributedOptimizer(adam, model.named_parameters(), groups=1)
 alone = hvd.add_process_set([1])
