@@ -73,17 +73,18 @@ class Compressor:
 
     @at_once
     def allreduce_all(
-        self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: Rate | Sequence[Rate] = None
+        self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: Rate | Sequence[Rate] | Array = None
     ) -> None:
         """`allreduce` of several, each with its key, in as few calls as the method can: those of a bucket of gradients.
 
-        All ranks give the same ones together.  `lr`: one for all, or a list with that of each.  A NaN makes that vector
+        All ranks give the same ones together.  `lr`: one for all, or that of each.  A NaN makes that vector
         NaN, and what the method joins with it; in a `step` all.
         """
         _check(op)
         if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
             raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
-        rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(xs)
+        several: list[Any] = [lr] * len(xs) if np.ndim(lr) == 0 else list(lr)  # type: ignore[arg-type]
+        rates = [None if one is None else float(one) for one in several]
         if len(rates) != len(xs):
             raise ArgumentError(f"{len(xs)} vectors need one lr, or as many; got {len(rates)}")
         if not xs:

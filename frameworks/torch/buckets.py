@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.torch.rates import Rates
+from hocket.torch.rates import Rate, Rates
 from hocket.torch.works import Failed, unpacked
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Bucket(NamedTuple):
     parts: list[Any]
     """The parameters' gradients, views of `whole`."""
     keys: list[str]
-    rates: list[float | None]
+    rates: list[Rate]
     used: np.ndarray[Any, Any] | None
     """1 where the parameter has got a gradient on this rank; None: all have."""
     whole: torch.Tensor
@@ -54,6 +54,7 @@ class Buckets:
 
     def __init__(self, module: Any, compressor: Compressor, rates: Rates) -> None:
         self._compressor, self._rates = compressor, rates
+        self._rate: Callable[[Any], Rate]
         self._names = {id(p): name for name, p in module.module.named_parameters()}
         there = [p for p in module.module.parameters() if p.requires_grad]
         self._used = Used(there) if module.find_unused_parameters else None
@@ -72,9 +73,11 @@ class Buckets:
             part.view(p.shape)
             for part, p in zip(whole.split([p.numel() for p in parameters]), parameters, strict=True)  # as they lie
         ]
+        if bucket.index() == 0:
+            self._rate = self._rates.read()  # once for all buckets of a backward pass
         done: torch.futures.Future[Any] = torch.futures.Future()
         self._worker.submit(self._average, Bucket(
-            parts, [self._names[id(p)] for p in parameters], self._rates.of(parameters),
+            parts, [self._names[id(p)] for p in parameters], [*map(self._rate, parameters)],
             None if self._used is None else self._used.take(parameters),
             whole, bucket.index() == 0, bucket.is_last(), done,
         ))  # fmt: skip

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hocket.errors import ArgumentError
+
+Rate = float | None
+"""None: it is not known."""
 
 
 class Rates:
@@ -16,19 +19,23 @@ class Rates:
             raise ArgumentError(f"lr={lr!r} must be the optimizer, or a function that returns the learning rate")
         self._lr = lr
 
-    def of(self, parameters: Sequence[Any]) -> list[float | None]:
-        """The rate of each; None: it is not known."""
-        if not hasattr(self._lr, "param_groups"):
-            rate = None if self._lr is None else float(self._lr())
-            return [rate] * len(parameters)
-        found = {id(p): _rate(group) for group in self._lr.param_groups for p in group["params"]}
-        return [found.get(id(p)) for p in parameters]
+    def read(self) -> Callable[[Any], Rate]:
+        """As they are now: what returns a parameter's."""
+        groups = getattr(self._lr, "param_groups", None)
+        if groups is None:
+            rate = self._common()
+            return lambda parameter: rate
+        found = {id(p): rate for group in groups for rate in [_rate(group)] for p in group["params"]}
+        return lambda parameter: found.get(id(parameter))
 
-    def one(self) -> float | None:
+    def one(self) -> Rate:
         """That of all parameters, where they are averaged as one."""
-        if not hasattr(self._lr, "param_groups"):
-            return self.of([None])[0]
-        found = {_rate(group) for group in self._lr.param_groups}
+        groups = getattr(self._lr, "param_groups", None)
+        if groups is None:
+            return self._common()
+        found = {_rate(group) for group in groups}
+        if not found:
+            raise ArgumentError("the optimizer has no groups of parameters yet, so no rate: add them before backward()")
         if len(found) > 1:
             raise ArgumentError(
                 f"the optimizer's groups have the rates {sorted(map(str, found))}, but FSDP2 averages a module's "
@@ -36,7 +43,10 @@ class Rates:
             )
         return found.pop()
 
+    def _common(self) -> Rate:
+        return None if self._lr is None else float(self._lr())
 
-def _rate(group: dict[str, Any]) -> float | None:
+
+def _rate(group: dict[str, Any]) -> Rate:
     """A group's; None: its optimizer has none."""
     return None if group.get("lr") is None else float(group["lr"])

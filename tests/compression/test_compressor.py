@@ -270,8 +270,12 @@ def several_at_once(comm: Communicator) -> None:
     for xs, keys in (([np.ones(3, np.float32)], ["a", "b"]), ([np.ones(3, np.float32)] * 2, ["a", "a"])):
         with pytest.raises(ArgumentError, match="need as many keys, each once"):
             all_of.allreduce_all(xs, keys)
-    with pytest.raises(ArgumentError, match="1 vectors need one lr, or as many; got 2"):
-        all_of.allreduce_all([np.ones(3, np.float32)], ["a"], lr=[0.1, 0.2])
+    for rates in ([0.1, 0.2], np.array([0.1, 0.2])):
+        with pytest.raises(ArgumentError, match="1 vectors need one lr, or as many; got 2"):
+            all_of.allreduce_all([np.ones(3, np.float32)], ["a"], lr=rates)
+        all_of.allreduce_all([np.ones(3, np.float32), np.ones(2, np.float32)], ["a", "b"], lr=rates)
+        found = [all_of.state_dict()["entries"][key]["lr"] for key in "ab"]
+        assert found == [0.1, 0.2] and [*map(type, found)] == [float, float]
     all_of.allreduce_all([], [])
 
 

@@ -211,6 +211,39 @@ def ddp_compressed_steps_that_are_skipped() -> None:
 
 
 @case(2)
+def ddp_compressed_rates() -> None:
+    """They are read in each backward pass, once for all its buckets."""
+    import hocket.torch
+
+    rates = {"0.weight": 0.5, "0.bias": 0.25}
+    read: list[str] = []
+
+    class Optimizer:
+        @property
+        def param_groups(self) -> list[dict[str, Any]]:
+            read.append("groups")
+            named = wrapped.module.named_parameters()
+            return [{"params": [p], "lr": rates[name]} for name, p in named if name in rates]
+
+    def rate() -> float:
+        read.append("function")
+        return rates["0.bias"]
+
+    for lr, what in ((Optimizer(), "groups"), (rate, "function")):
+        wrapped = DDP(network(), bucket_cap_mb=0.001)
+        compressor = hocket.torch.compress(wrapped, "topk:0.1", lr=lr)
+        for passes in (1, 2):
+            rates["0.bias"], read[:] = 0.1 * passes, []
+            nn.functional.mse_loss(wrapped(mine(batch()[0])), mine(batch()[1])).backward()
+            assert read == [what]
+            found = {name: entry["lr"] for name, entry in compressor.state_dict()["entries"].items()}
+            assert found["0.bias"] == rates["0.bias"]
+            assert (found["0.weight"], found["2.weight"]) == (
+                (0.5, None) if what == "groups" else (rates["0.bias"], rates["0.bias"])
+            )
+
+
+@case(2)
 def ddp_compressed_wrongly() -> None:
     """What cannot be compressed is told at once; what goes wrong in the thread comes out of the backward pass."""
     import hocket.torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +166,10 @@ def fsdp2_compressed() -> None:
     with pytest.raises(hocket.ArgumentError, match="FSDP2 averages a module's parameters as one: give lr= a function"):
         model = sharded(mesh)
         hocket.torch.compress(model, "int8", lr=torch.optim.SGD(groups))
+        trained(model, 1)
+    with pytest.raises(hocket.ArgumentError, match="the optimizer has no groups"):
+        model = sharded(mesh)
+        hocket.torch.compress(model, "int8", lr=types.SimpleNamespace(param_groups=[]))
         trained(model, 1)
     model = sharded(mesh)
     compressor = hocket.torch.compress(model, "int8", lr=lambda: 0.25)
