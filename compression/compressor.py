@@ -17,9 +17,9 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.collectives.waiting.grouping import at_once
 from hocket.compression.entries import Entry, Stats, loaded
-from hocket.compression.method import Array, Averaged, Batch, Method, chunks
+from hocket.compression.method import Array, Averaged, Batch, Method, chunks, squared
 from hocket.compression.names import resolved
-from hocket.compression.step import Outcome, Step, squared
+from hocket.compression.step import Outcome, Step
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
@@ -165,11 +165,12 @@ class Compressor:
         finite = math.isfinite(squared(result)) if made.finite is None else made.finite
         if not finite:
             result[...] = np.nan
-        outcome = Outcome(entry, result, finite, made.kept, lr, square, left)
+        owed, left_square = (left, 0.0) if self.feedback else (None, squared(left))
+        outcome = Outcome(entry, result, finite, made.kept, lr, square, owed, left_square)
         if self._step:
             self._step.add(outcome)
         elif finite:
-            outcome.settle(self.feedback)
+            outcome.settle()
         calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
         entry.stats = Stats(calls, left.nbytes, made.nbytes, seconds, entry.stats.error)
 
@@ -225,7 +226,7 @@ class Compressor:
         """
         if self._step:
             raise ArgumentError("a step of this Compressor is open: end it before the next begins")
-        self._last_step = Step(self.feedback)
+        self._last_step = Step()
         return self._last_step
 
     def stats(self, key: str) -> Stats:

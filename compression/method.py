@@ -119,3 +119,11 @@ def times(kept: Kept, name: str, factor: np.float32) -> Kept:
 def chunks(count: int, step: int = CHUNK) -> Iterator[slice]:
     """Of `count` elements, `step` at a time."""
     return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))
+
+
+def squared(x: Array) -> float:
+    """The square of its length; not finite if an element is not."""
+    flat = x.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(flat, flat))
+    return square if np.isfinite(square) or not np.isfinite(flat).all() else float(np.dot(flat, flat.astype(float)))

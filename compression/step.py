@@ -21,16 +21,18 @@ class Outcome(NamedTuple):
     kept: Kept
     lr: float | None
     square: float
-    left: Array
-    """What was not sent."""
+    left: Array | None
+    """What was not sent; None: without feedback ..."""
+    left_square: float
+    """... the square of its length is enough."""
 
-    def settle(self, feedback: bool) -> None:
+    def settle(self) -> None:
         """The call counts."""
         entry = self.entry
         entry.kept, entry.square = self.kept, self.square
         entry.lr = entry.lr if self.lr is None else self.lr
-        if not feedback:
-            entry.left_square = squared(self.left)
+        if self.left is None:
+            entry.left_square = self.left_square
         elif self.left is entry.spare:
             entry.residual, entry.spare = entry.spare, entry.residual
         else:
@@ -38,6 +40,8 @@ class Outcome(NamedTuple):
 
     def kept_for_later(self) -> Outcome:
         """The same, with what was not sent in memory of its own: the next call takes the Compressor's."""
+        if self.left is None:
+            return self
         if self.entry.spare is None:
             self.entry.spare = np.empty_like(self.entry.residual)
         self.entry.spare[...] = self.left
@@ -47,8 +51,8 @@ class Outcome(NamedTuple):
 class Step:
     """The calls between `Compressor.step()` and `end()`; as a context manager, those of the block."""
 
-    def __init__(self, feedback: bool) -> None:
-        self._feedback, self.over = feedback, False
+    def __init__(self) -> None:
+        self.over = False
         self._outcomes: dict[int, Outcome] = {}  # by the entry's id
 
     def __enter__(self) -> Step:
@@ -75,7 +79,7 @@ class Step:
         counts = all(one.finite for one in self._outcomes.values())
         for one in self._outcomes.values():
             if counts:
-                one.settle(self._feedback)
+                one.settle()
             else:
                 one.result[...] = np.nan
         self.drop()
@@ -84,11 +88,3 @@ class Step:
     def drop(self) -> None:
         """Forget the calls: what is owed stays what it was before them.  Their results are as they are."""
         self._outcomes, self.over = {}, True
-
-
-def squared(x: Array) -> float:
-    """The square of its length; not finite if an element is not."""
-    flat = x.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
-    return square if np.isfinite(square) or not np.isfinite(flat).all() else float(np.dot(flat, flat.astype(float)))

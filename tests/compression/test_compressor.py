@@ -163,6 +163,12 @@ def calls_that_count_together(comm: Communicator) -> None:
                 alone.allreduce_all([ys["b"], ys["c"]], ["b", "c"], lr=0.1)
                 assert all(np.array_equal(xs[key], ys[key]) for key in shapes), method
                 assert all(c.stats(key).error == alone.stats(key).error for key in shapes), method
+    one, other = (Compressor(comm, "topk:0.1", feedback=False) for _ in range(2))
+    with one.step():
+        for each in (one, other):
+            each.allreduce(gradient(comm.rank, 0, (300,)), "a")
+    assert one.stats("a").error == other.stats("a").error > 0
+    assert one._entries["a"].spare is None  # no memory for what nobody will ask for
     with pytest.raises(ZeroDivisionError), c.step():
         c.allreduce(xs["a"], "a")
         raise ZeroDivisionError
