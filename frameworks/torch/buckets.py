@@ -137,7 +137,7 @@ class Used:
             self._used.add(id(p))
 
     def take(self, parameters: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """1 for each that is one of them; it is none any more."""
+        """1 for each parameter that has got a gradient.  They are forgotten then."""
         found = np.array([id(p) in self._used for p in parameters], np.uint8)
         self._used.difference_update(map(id, parameters))
         return found
