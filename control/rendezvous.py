@@ -31,7 +31,7 @@ KNOCK = 1.0  # seconds for one candidate to prove itself
 WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is believed
 STILL_WAITING = 10.0  # seconds after which a rank logs for whom it waits
 AGAIN = 0.05  # seconds between two rounds over the candidates
-BESIDE = 1.0  # seconds after which a rank also looks where rank 0 listens besides: strangers there cost time
+BESIDE = 1.0  # seconds (or a quarter of its time) after which a rank also looks where rank 0 listens besides
 RETURN = 0.5  # seconds in which a hub that was there and has gone may come again
 
 
@@ -88,8 +88,8 @@ class Meet:
         self.deadline, self.timeout, self.reactor = time.monotonic() + timeout, timeout, reactor
 
     def addresses(self) -> list[Address]:
-        """Where rank 0 may be, in a round of looking for it."""
-        soon = self.deadline - time.monotonic() > self.timeout - BESIDE
+        """Where rank 0 may be, in a round of looking for it: first where strangers cost no time."""
+        soon = self.deadline - time.monotonic() > self.timeout - min(BESIDE, self.timeout / 4)
         return self.candidates if soon else [*self.candidates, *self.also]
 
     # --- rank 0 ---

@@ -126,6 +126,21 @@ def test_no_rank_0_at_all(start, unix):
     assert told["error"] == "TimeoutError" and told["gone"] == [0] and "ENOENT" in told["text"]
 
 
+def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tmp_path):
+    """It sees another folder than rank 0, which listens at both places already."""
+    beside = ("tcp", "127.0.0.1", ports)
+    found: list[object] = []
+    first = threading.Thread(
+        target=lambda: found.append(rendezvous.join(0, 2, unix, KEY, "job", 20.0, also=beside)), daemon=True)
+    first.start()
+    eventually(("127.0.0.1", ports[0])).close()
+    found.append(rendezvous.join(1, 2, ("unix", str(tmp_path / "other")), KEY, "job", 0.9, also=beside))
+    first.join(10)
+    assert len(found) == 2
+    for session in found:
+        session.close()
+
+
 def test_a_duplicate_rank_is_told_and_the_job_goes_on(start, unix):
     first = [start.one(0, 3, unix), start.one(1, 3, unix)]
     first[1].hear("there")
