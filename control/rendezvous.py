@@ -49,9 +49,11 @@ def join(
     reactor: Reactor | None = None,
     encrypt: bool = False,
     also: Meeting | None = None,
+    told: bool = True,
 ) -> Session:
     """Meet all `size` ranks of `job` at `address`.  key None: the user id alone is the proof, on a unix path only.
     encrypt: control connections over TCP are encrypted, on all ranks or on none.  also: where rank 0 listens besides.
+    told: the caller or a launcher gave the address; else it was found from MASTER_ADDR, or by the temporary folder.
 
     Raises TimeoutError (names the ranks that did not come), ArgumentError (this rank is taken, another size),
     AuthError (another key).
@@ -62,7 +64,7 @@ def join(
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
     reactor = reactor or Reactor()
-    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor, encrypt, _candidates(also))
+    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor, encrypt, _candidates(also), told)
     try:
         session = meet.open() if rank == 0 else meet.find()
     except BaseException:
@@ -81,9 +83,9 @@ class Meet:
 
     def __init__(
         self, rank: int, size: int, candidates: list[Address], key: bytes | None, job: str, timeout: float,
-        reactor: Reactor, encrypt: bool = False, also: Sequence[Address] = (),
+        reactor: Reactor, encrypt: bool = False, also: Sequence[Address] = (), told: bool = True,
     ) -> None:  # fmt: skip
-        self.encrypt, self.also = encrypt, also
+        self.encrypt, self.also, self.told = encrypt, also, told
         self.rank, self.size, self.candidates, self.key, self.job = rank, size, candidates, key, job
         self.deadline, self.timeout, self.reactor = time.monotonic() + timeout, timeout, reactor
 
@@ -215,13 +217,27 @@ class Meet:
         raise TimeoutError(
             f"rank {self.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
             f"(is it running? timeout= or HOCKET_TIMEOUT is the limit); the last attempt: {last}"
-            f"{_hint(addresses, self.key is not None)}",
+            f"{self.hint(addresses)}",
             [0],
         )
 
     def nobody(self, addresses: list[Address]) -> str:
         """What did not happen, for an error's text."""
         return f"rank 0 of job {self.job!r} was not found"
+
+    def hint(self, addresses: Sequence[Address]) -> str:
+        """What to do if rank 0 cannot be reached from another host at any of these; else ""."""
+        here = [kind != "tcp" or place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses]
+        folder = next((os.path.dirname(place) for kind, place, *_ in addresses if kind == "unix"), "")
+        if not all(here) or not addresses or (folder and self.told):
+            return ""
+        same = f"; the ranks of a host meet in {folder}: it must be the same for all of them (TMPDIR, XDG_RUNTIME_DIR)"
+        same += "" if self.key else ", or set HOCKET_SECRET on every rank, and they meet at MASTER_ADDR too"
+        elsewhere = "give" if self.told else "set MASTER_ADDR to"
+        return (
+            f"{same if folder else ''}; that address is this host's own (loopback): if rank 0 is on another host, "
+            f"{elsewhere} an address of it that is reached from here, such as 10.0.0.1, on every rank"
+        )
 
     def knock(self, address: Address) -> Session:
         left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
@@ -275,20 +291,6 @@ class Meet:
 def _close(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
         listener.close()
-
-
-def _hint(addresses: Sequence[Address], keyed: bool) -> str:
-    """A hint if rank 0 cannot be reached from another host at any of these; else ""."""
-    here = [kind != "tcp" or place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses]
-    if not addresses or not all(here):
-        return ""
-    folder = next((os.path.dirname(place) for kind, place, *_ in addresses if kind == "unix"), "")
-    same = f"; the ranks of a host meet in {folder}: it must be the same for all of them (TMPDIR, XDG_RUNTIME_DIR)"
-    same += "" if keyed else ", or set HOCKET_SECRET on every rank, and they meet at MASTER_ADDR too"
-    return (
-        f"{same if folder else ''}; that address is this host's own (loopback): if rank 0 is on another host, set "
-        "MASTER_ADDR to an address of it that is reached from here, such as 10.0.0.1, on every rank"
-    )
 
 
 def _candidates(address: Meeting | None) -> list[Address]:

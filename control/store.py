@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from hocket.control.handshake import Address, AuthError
@@ -63,7 +63,7 @@ class MeetAtStore(Meet):
         *, path: str, host: str, ports: Iterable[int] | None, encrypt: bool = False,
     ) -> None:  # fmt: skip
         own = secrets.token_bytes(32) if rank == 0 else None
-        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt)
+        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt, told=False)
         self.store, self.given = store, key
         self.doubted = 0.0  # since when the note does not fit to what this rank was given; 0: it fits
         self.listen_at: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
@@ -115,6 +115,10 @@ class MeetAtStore(Meet):
         if not addresses:
             return "rank 0 has not written into the store where it is"
         return "rank 0 was not found where the store says that it is"
+
+    def hint(self, addresses: Sequence[Address]) -> str:
+        """Rank 0 alone chose the folder."""
+        return super().hint([each for each in addresses if each[0] == "tcp"])
 
     def knock(self, address: Address) -> Session:
         session = super().knock(address)

@@ -52,7 +52,9 @@ class Place:
     single_host: bool | None  # None: not known
     why: str
     also: Meeting | None = None
-    """Where the ranks of one host meet besides, as they have a secret and may see different folders."""
+    """A second place to meet, for ranks of one host that see other folders.  It needs a secret."""
+    told: bool = False
+    """Did the caller or `hocket run` give the address?"""
 
 
 def detect(
@@ -91,7 +93,7 @@ def detect(
     local_rank = me.rank if me.local_rank is None and single else me.local_rank
     where = show_meeting(meeting) + (f" or {show_meeting(also)}" if also else "")
     why = f"rank {me.rank} of {me.size} from {me.by.name}{me.named}; rendezvous {where}"
-    return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why, also)
+    return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why, also, bool(given))
 
 
 def launched(ranks: int | None) -> int | None:

@@ -49,7 +49,9 @@ def at_address(place: Place, wait: float, encrypt: bool) -> Start:
         raise ArgumentError(NO_SECRET)
 
     def meet(reactor: Reactor) -> tuple[Session, str]:
-        session = join(place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt, place.also)
+        session = join(
+            place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt, place.also, place.told
+        )  # fmt: skip
         return session, place.job
 
     return Start(place.rank, place.size, place.why, meet)

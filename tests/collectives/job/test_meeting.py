@@ -141,3 +141,19 @@ def test_a_secret_lets_ranks_meet_that_see_other_folders() -> None:
 def test_without_one_they_are_told_where_they_should_have_met() -> None:
     (said,) = apart(1, 1, 0.3)
     assert said.startswith("True") and "set HOCKET_SECRET on every rank" in said and "loopback" in said, said
+
+
+def test_ranks_that_a_launcher_told_where_to_meet_are_not_told_of_folders() -> None:
+    source = """
+        import os, hocket
+        os.environ["HOCKET_RANK"] = "1"
+        for address in (None, "tcp:127.0.0.1:1"):
+            try:
+                hocket.init(*([1, 2] if address else []), address=address, timeout=0.2)
+            except hocket.TimeoutError as error:
+                print(error)
+    """
+    (told,) = harness.run(1, source, HOCKET_SIZE="2")
+    by_launcher, by_caller = told.splitlines()
+    assert "unix:" in by_launcher and "must be the same" not in by_launcher and "MASTER_ADDR" not in told, told
+    assert "give an address of it that is reached from here" in by_caller, told
