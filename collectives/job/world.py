@@ -129,7 +129,7 @@ class World:
             for transport in self.transports.values():
                 transport.close()
             raise
-        self.groups = _hosts(size, self._share_a_host)
+        self.groups = _sharing(size, self._share_a_host)
         self.near = any(traits.local for traits in self.traits.values())
         """Was a transport tried that reaches ranks of a host alone?"""
         places = [_machine(each, self.near) for each in met]
@@ -302,13 +302,25 @@ def _machine(said: dict[str, Any], near: bool) -> tuple[str, ...]:
     return said["kernel"], said["node"], said["folder"] if near else ""
 
 
-def _hosts(size: int, together: Any) -> tuple[tuple[int, ...], ...]:
-    """Ranks grouped by `together(a, b)`, asked both ways; a rank that is together with no other is alone."""
+_Together = Callable[[int, int], bool]
+
+
+def _sharing(size: int, together: _Together) -> tuple[tuple[int, ...], ...]:
+    """Ranks grouped so that in a group each is together with each, asked both ways."""
     groups: list[list[int]] = []
     for r in range(size):
-        home = next((g for g in groups if together(g[0], r) and together(r, g[0])), None)
+        home = next((g for g in groups if all(together(a, r) and together(r, a) for a in g)), None)
         if home is None:
             groups.append([r])
         else:
             home.append(r)
     return tuple(tuple(g) for g in groups)
+
+
+def _hosts(size: int, together: _Together) -> tuple[tuple[int, ...], ...]:
+    """Ranks grouped so that two that are together, asked both ways, are in one group: through a third one, too."""
+    groups: list[list[int]] = []
+    for r in range(size):
+        joined = [g for g in groups if any(together(a, r) and together(r, a) for a in g)]
+        groups = [g for g in groups if g not in joined] + [[*(a for g in joined for a in g), r]]
+    return tuple(sorted(tuple(sorted(g)) for g in groups))

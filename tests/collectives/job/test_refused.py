@@ -9,6 +9,7 @@ import pytest
 from worlds import PATH
 
 from hocket.bench.harness.hosts import refusal
+from hocket.collectives.job.world import _hosts, _sharing
 
 WHY_NOT = refusal()
 
@@ -48,6 +49,14 @@ def test_the_next_transport_is_used_and_the_host_stays_one() -> None:
     ]  # fmt: skip
     for line, reason in zip(told, reasons, strict=False):
         assert reason in line, line
+
+
+def test_a_host_holds_all_that_one_of_its_ranks_shares_something_with() -> None:
+    """1 shares memory with 0, which sees another folder, and names one machine with 2: they choose GPUs together."""
+    memory, machines = {(0, 1), (1, 0), (3, 4)}, "ABBCD"
+    assert _hosts(5, lambda a, b: machines[a] == machines[b] or (a, b) in memory) == ((0, 1, 2), (3,), (4,))
+    assert _hosts(4, lambda a, b: (a + b) % 2 == 1 and 3 in (a, b)) == ((0, 2, 3), (1,))
+    assert _sharing(3, lambda a, b: 1 in (a, b)) == ((0, 1), (2,)), "0 and 2 do not share memory"
 
 
 WITHOUT = """
