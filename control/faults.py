@@ -2,8 +2,9 @@
 
     report (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their accounts, or no answer  ->  "verdict"
 
-Later reports of the same communicator are folded into the first.  Knows no sockets and no clock: it is told which
-rank sent what and when time is over, and says what to send by calling `send(rank, message)`.
+Later reports of the same communicator are folded into the first, but all ranks hear which ones a signal ends.  Knows
+no sockets and no clock: it is told which rank sent what and when time is over, and says what to send by calling
+`send(rank, message)`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ GATHER = 0.4  # seconds in which a rank says what it was doing
 NO_ANSWER: Account = {"state": "no answer"}
 LEFT: Kind = "left"
 """The kind of a fault that only concerns ranks that wait for the reporter, which needed a rank that has left."""
+EXIT: Kind = "exit"
+"""The kind of a fault that all ranks hear of, whatever failed before: a signal's handler has ended the reporter."""
 
 
 @dataclasses.dataclass
@@ -50,6 +53,9 @@ class Faults:
                 self._send(rank, {"verdict": {**fault, "by": by}})
             return
         case = self._cases.get(comm)
+        if case is not None and fault["kind"] == EXIT:
+            for rank in fault["ranks"]:
+                self._send(rank, {"verdict": {**fault, "by": by}})
         if case is None:
             ranks = [int(rank) for rank in fault["ranks"]]
             case = self._cases[comm] = Case({**fault, "ranks": ranks, "by": by}, {})

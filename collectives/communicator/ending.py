@@ -70,6 +70,9 @@ class Ending:
             verdict, members = self.reporter.verdict, self.members
             if verdict is not None and verdict["kind"] == "mismatch":
                 wrong = wording.build(verdict, members.world_ranks, members.rank, "close", True)
+        if wrong is not None and self.reporter.others_exit():
+            log.info("at close: %s", wrong)
+            wrong = None
         self.reporter.gone = True
         if self.name == "world":
             for comm in self.world.present():

@@ -70,6 +70,12 @@ def thread_site(ident: int | None = None) -> str:
     return shown_site(*_users(sys._current_frames().get(ident or 0)))
 
 
+def has_handlers() -> bool:
+    """Has the program a handler of its own for a signal?"""
+    there = map(signal.getsignal, signal.valid_signals())
+    return any(callable(each) and each is not signal.default_int_handler for each in there)
+
+
 def in_handler(ident: int) -> bool:
     """Is another thread in the handler of a signal?"""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}

@@ -16,7 +16,7 @@ from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of
-from hocket.collectives.failures.callsite import caller_site, in_handler, thread_site
+from hocket.collectives.failures.callsite import caller_site, has_handlers, in_handler, thread_site
 from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
@@ -30,6 +30,8 @@ VERDICT_WAIT = 3.0
 """Seconds a failed call waits for the hub to hear all sides."""
 TOLD = 1.0
 """Seconds that a call waits for the control plane to tell why a connection has ended."""
+SAME_SIGNAL = 0.5
+"""Seconds that a rank waits for its own signal where a signal may have ended another: they do not get it at once."""
 
 
 class Reporter:
@@ -48,6 +50,10 @@ class Reporter:
         self.halted = False
         self.long_waits = LongWaits(members)
         self._heard = threading.Event()
+        self._other_exits = threading.Event()
+        """Has a signal's handler ended another rank in a call?"""
+        self._awaited = False
+        """Has this rank waited for a signal of its own?"""
         self._stranded: dict[int, list[int]] = {}
         """Members that cannot go on, and the members that left them so."""
 
@@ -64,6 +70,8 @@ class Reporter:
     def refuse(self) -> NoReturn:
         """A call on a communicator that has failed or is closed."""
         assert self.broken is not None
+        if not self.raised and isinstance(self.broken, PeerLostError):
+            self._await_own_signal()
         self.raised = True
         if isinstance(self.broken, ArgumentError):
             raise ArgumentError(str(self.broken))
@@ -74,6 +82,16 @@ class Reporter:
 
         `ended`: the queued call that is waited for.  Another one may have failed, and this one with it.
         """
+        try:
+            self._fail(engine, code, culprit, timeout, ended)
+        except PeerLostError:
+            self._await_own_signal()
+            raise
+        except SystemExit as own:  # of a signal's handler, in the call or while its error was found out
+            self._end_by(own)
+            raise
+
+    def _fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None) -> NoReturn:
         where = caller_site
         if (first := first_failed(engine)) is not None:
             code, culprit, timeout, ended = first.status, first.culprit, first.limit, first
@@ -90,7 +108,6 @@ class Reporter:
             if isinstance(error, HasLeft):
                 self._end_as_left(error.ranks, engine, account)
             if isinstance(error, SystemExit):
-                self.give_up(error)
                 raise error
             told = f"{type(error).__name__}: {error}"
             if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
@@ -198,6 +215,8 @@ class Reporter:
             mine = bool(set(verdict["lost"]) & set(self.world_ranks))
         else:
             mine = verdict["comm"] == self.name
+        if mine and verdict["kind"] == "exit" and verdict["by"] != self.world.rank:
+            self._other_exits.set()
         if not mine or self.verdict is not None:
             return
         if verdict["kind"] == LEFT:
@@ -250,8 +269,37 @@ class Reporter:
             self._report(kind, told, self.account(), first=self.finished() + 1)
             self.abort(PeerLostError(f"this rank failed earlier: {told}"))
 
+    def _end_by(self, own: SystemExit) -> None:
+        """A signal's handler has ended this rank in a call: the others hear of it, whatever had failed before."""
+        if self.broken is None:
+            self.give_up(own)
+        else:
+            self._report("exit", f"SystemExit: {own}", self.account())
+
+    def _await_own_signal(self) -> None:
+        """If other ranks end, by a signal perhaps: this one may get it a moment later, and then its handler ends it."""
+        ends = self.verdict is None or self.verdict["kind"] in ("exit", "mismatch")
+        main = threading.current_thread() is threading.main_thread()  # handlers run nowhere else
+        if not ends or self._awaited or not main or not has_handlers():
+            return
+        self._awaited = True
+        try:
+            time.sleep(SAME_SIGNAL)
+        except SystemExit as own:
+            self._end_by(own)
+            raise
+
+    def others_exit(self) -> bool:
+        """At this rank's end, which others in a call took for a mismatch: does a signal end one of these, too?"""
+        verdict = self.verdict
+        if verdict is None or verdict["kind"] != "mismatch" or not has_handlers():
+            return False
+        others = [each for rank, each in verdict["accounts"].items() if rank != self.world.rank]
+        in_a_call = any(each.get("state") == "in call" and each.get("call") != wording.CLOSE for each in others)
+        return in_a_call and self._other_exits.wait(SAME_SIGNAL)
+
     def end_broken_off(self) -> None:
-        """At this rank's end.  Tell the others if it leaves a call whose error was not raised: SystemExit came first.
+        """Tell the others if SystemExit ended this rank before the call's own error was raised.
 
         A signal's handler raises it as soon as Python code runs again, which may be before `fail` does.
         """

@@ -117,12 +117,16 @@ def test_the_code_that_the_program_chose_stays() -> None:
 
 
 PREEMPTED = START + """
-import signal
+import signal, threading
 def end(number, frame):
     time.sleep({saving} * (rank == 0))
     sys.exit({code})
+def tell():
+    while rank == 0 and comm.reporter.account()["state"] != "in call":
+        time.sleep(0.005)
+    print("ready", flush=True)
 signal.signal(signal.SIGTERM, end)
-print("ready", flush=True)
+threading.Thread(target=tell, daemon=True).start()
 {call}
 time.sleep(20)
 """
@@ -131,14 +135,15 @@ NOT_ALL = "if rank == 0: comm.allreduce(x)"
 WAITED = "if rank == 0: comm.allreduce(x, async_op=True).wait()"
 
 
-def preempt(ranks: tuple[int, ...], **how: Any) -> list[Ended]:
-    """How two ranks end of which these get SIGTERM."""
+def preempt(ranks: tuple[int, ...], late: float = 0.0, **how: Any) -> list[Ended]:
+    """Two ranks end if these get SIGTERM: at the same moment, or `late` seconds apart."""
     with Job(2, PREEMPTED.format(**how)) as job:
         for process in job.processes:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        time.sleep(0.2)
-        for rank in ranks:
-            job.signal(rank, signal.SIGTERM)
+        for number in (signal.SIGTERM,) if late else (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+            for rank in ranks:
+                job.signal(rank, number)
+                time.sleep(late)
         return job.wait(15)
 
 
@@ -148,8 +153,17 @@ def test_ranks_that_a_signal_ends_keep_their_code(call: str, saving: float) -> N
     assert [(end.code, end.err) for end in preempt((0, 1), call=call, saving=saving, code=0)] == [(0, "")] * 2
 
 
+@pytest.mark.parametrize("call", [NOT_ALL, IN_STEPS, pytest.param(WAITED, marks=pytest.mark.more)])
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0)])
+def test_the_signal_may_reach_them_apart(call: str, ranks: tuple[int, ...]) -> None:
+    """The first is at its end, or gone, when the others get it."""
+    ends = preempt(ranks, 0.15, call=call, saving=0, code=0)
+    assert [(end.code, end.err) for end in ends] == [(0, "")] * 2, ends
+
+
 def test_a_rank_that_ends_in_a_call_is_heard_of() -> None:
-    ends = preempt((0,), call="if rank: time.sleep(0.5)\n" + IN_A_CALL, saving=0, code=5)
+    call = "while rank and comm.reporter.verdict is None: time.sleep(0.01)\n" + IN_A_CALL
+    ends = preempt((0,), call=call, saving=0, code=5)
     assert ends[0].code == 5 and ends[0].err == "", ends
     assert ends[1].code == 1 and "PeerLostError: rank 0 has ended: SystemExit: 5" in ends[1].err, ends
 
