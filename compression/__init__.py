@@ -4,6 +4,7 @@
     compressor.py    `Compressor`: vectors by key
     entries.py       what it keeps for a key
     step.py          calls that count together
+    rates.py         learning rates
     names.py         the methods by name
     codecs.py        codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's

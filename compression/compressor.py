@@ -19,13 +19,12 @@ from hocket.collectives.waiting.grouping import at_once
 from hocket.compression.entries import Entry, Stats, loaded
 from hocket.compression.method import Array, Averaged, Batch, Method, chunks, squared
 from hocket.compression.names import resolved
+from hocket.compression.rates import Rate
 from hocket.compression.step import Outcome, Step
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
 STATE = {"method", "size", "entries"}
-Rate = float | None
-"""A learning rate."""
 
 
 class Compressor:

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.torch.rates import Rate, Rates
 from hocket.torch.works import Failed, unpacked
 
 if TYPE_CHECKING:
     from hocket.compression import Compressor, Step
+    from hocket.compression.rates import Rate
+    from hocket.torch.rates import Rates
 
 
 def checked(module: Any) -> Any:

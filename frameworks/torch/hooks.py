@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hocket.errors import ArgumentError
 from hocket.torch.buckets import Buckets, checked
-from hocket.torch.rates import Rates
 from hocket.torch.register import NAME
+
+if TYPE_CHECKING:
+    from hocket.torch.rates import Rates
 
 
 def compress(
@@ -37,6 +39,7 @@ def compress(
     come by what changed since they were gathered last; each rank then keeps a copy of all of them.
     """
     from hocket.compression import Compressor
+    from hocket.torch.rates import Rates
 
     rates = Rates(lr)
     fsdp = sys.modules.get("torch.distributed.fsdp")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hocket.compression.rates import Rate, rate_of
 from hocket.errors import ArgumentError
-
-Rate = float | None
-"""None: it is not known."""
 
 
 class Rates:
@@ -25,7 +23,7 @@ class Rates:
         if groups is None:
             rate = self._common()
             return lambda parameter: rate
-        found = {id(p): rate for group in groups for rate in [_rate(group)] for p in group["params"]}
+        found = {id(p): rate for group in groups for rate in [rate_of(group)] for p in group["params"]}
         return lambda parameter: found.get(id(parameter))
 
     def one(self) -> Rate:
@@ -33,7 +31,7 @@ class Rates:
         groups = getattr(self._lr, "param_groups", None)
         if groups is None:
             return self._common()
-        found = {_rate(group) for group in groups}
+        found = {rate_of(group) for group in groups}
         if not found:
             raise ArgumentError("the optimizer has no groups of parameters yet, so no rate: add them before backward()")
         if len(found) > 1:
@@ -45,8 +43,3 @@ class Rates:
 
     def _common(self) -> Rate:
         return None if self._lr is None else float(self._lr())
-
-
-def _rate(group: dict[str, Any]) -> Rate:
-    """A group's; None: its optimizer has none."""
-    return None if group.get("lr") is None else float(group["lr"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hocket.compression.rates import Rate
 from hocket.errors import ArgumentError
 from hocket.horovod.agreeing.request import OPS, SUM, Request
 from hocket.horovod.exceptions import HorovodInternalError
@@ -22,8 +23,6 @@ from hocket.horovod.torch.tensors import Tensor, Tensors, checked, mark, part, r
 
 Handle = Pending
 """Of a collective under way: for `poll` and `synchronize`."""
-Rates = tuple[float | None, ...]
-"""Learning rates of tensors."""
 
 
 def op_of(average: bool | None, op: int | None) -> int:
@@ -40,7 +39,7 @@ def op_of(average: bool | None, op: int | None) -> int:
 
 def submit(
     kind: str, name: str | None, tensors: Sequence[Tensor], outputs: Sequence[Tensor | None], process_set: ProcessSet,
-    grouped: bool = False, waits: bool = False, rates: Rates = (), **fields: Any,
+    grouped: bool = False, waits: bool = False, rates: tuple[Rate, ...] = (), **fields: Any,
 ) -> Handle:  # fmt: skip
     """Note a collective.  `waits`: the caller waits for it at once."""
     part_of = member(process_set)
@@ -52,7 +51,7 @@ def submit(
 
 def reduced(
     tensors: Sequence[Tensor], name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
-    grouped: bool = False, in_place: bool = False, codec: str = "", waits: bool = False, rates: Rates = (),
+    grouped: bool = False, in_place: bool = False, codec: str = "", waits: bool = False, rates: tuple[Rate, ...] = (),
 ) -> Handle:  # fmt: skip
     """An allreduce.  `rates`: each tensor's learning rate, for methods of compression that owe."""
     for each in tensors:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hocket.compression.rates import Rate, rate_of
 from hocket.errors import ArgumentError
 from hocket.horovod.process_sets import ProcessSet
 from hocket.horovod.torch import calls
@@ -122,10 +123,9 @@ class Reducer:
         whole = calls.sparse_allreduce_async(p.grad, self.names[p], self.op, self.process_set)
         return lambda: self._take(p, whole())
 
-    def _rate(self, p: Tensor) -> float | None:
+    def _rate(self, p: Tensor) -> Rate:
         """Its learning rate, which the next step will multiply its gradient by."""
-        lr = self._optimizer.param_groups[self._place[p]].get("lr")
-        return None if lr is None else float(lr)
+        return rate_of(self._optimizer.param_groups[self._place[p]])
 
     def _take(self, p: Tensor, made: Tensor) -> None:
         if made is not p.grad:
