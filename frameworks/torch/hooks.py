@@ -25,8 +25,9 @@ def compress(
     backward pass goes on.  FSDP2's wait.  All ranks call this together.
 
     A backward pass of DDP's counts as a whole: a NaN or an infinity in one gradient makes all of them NaN, on all
-    ranks, and what is owed stays as it was, so a step that is skipped for it loses nothing.  What is owed to a
-    parameter that no rank has used (find_unused_parameters=True) stays, too.  FSDP2's modules count each by itself.
+    ranks, and what is owed stays as it was, so a step that is skipped for it loses nothing.  It is a `step()` of the
+    Compressor already, and fails inside another.  What is owed to a parameter that no rank has used
+    (find_unused_parameters=True) stays, too.  FSDP2's modules count each by itself.
 
     `lr`: the optimizer, whose learning rates are read in each backward pass, or a function that returns the rate.  When
     it changes, what is owed is rescaled, as in `Compressor.allreduce`; without `lr` it is not.  With a gradient scaler:
