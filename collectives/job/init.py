@@ -206,7 +206,8 @@ def _world(
         except (ArgumentError, PeerLostError, TimeoutError):  # of the user, or of another rank
             raise
         except Exception as why:  # what this machine refuses is a reason to use the next transport
-            log.debug("transport %s", name, exc_info=True)
+            refused = isinstance(why, (OSError, Error))  # else it is a bug, of whoever wrote the transport
+            log.log(logging.DEBUG if refused else logging.WARNING, "transport %s cannot be used", name, exc_info=True)
             return str(why) if isinstance(why, Error) else f"{type(why).__name__}: {why}"
         return made
 

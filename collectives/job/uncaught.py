@@ -32,7 +32,7 @@ def install() -> None:
 
 
 def once(text: str, rank: int) -> str:
-    """`text`, or its first line if another rank of this `hocket run` has printed it."""
+    """`text`, or its first line if another rank of this `hocket run` prints it."""
     first, _, more = text.partition("\n")
     place = os.environ.get(PLACE)
     if not more or not place:
@@ -45,7 +45,7 @@ def once(text: str, rank: int) -> str:
         with open(path) as file:
             by = file.read()
         who = f"rank {by}" if by else "another rank"
-        return f"{first.removesuffix(':')} ({who} has printed the whole)"
+        return f"{first.removesuffix(':')} ({who} prints the full text)"
     except OSError:  # the directory is gone with its launcher
         return text
     return text
@@ -53,12 +53,11 @@ def once(text: str, rank: int) -> str:
 
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     assert _before is not None
+    for each in _chain(error):
+        if isinstance(each, Error):
+            each.__traceback__ = _users(each.__traceback__)
     if isinstance(error, Error):
-        trace = _users(trace)
-        error.__traceback__ = trace
-        for inner in (error.__cause__, error.__context__):
-            if isinstance(inner, Error):
-                inner.__traceback__ = _users(inner.__traceback__)
+        trace = error.__traceback__
         said = once(str(error), int(os.environ.get("HOCKET_RANK", "0")))
         if said != str(error):
             frames = traceback.extract_tb(trace)[: -MOST_FRAMES - 1 : -1]
@@ -67,6 +66,15 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
                 print(f"{kind.__module__}.{kind.__qualname__}: {said}, at {here}", file=sys.stderr)
             return
     _before(kind, error, trace)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error, and those that it came from or during which it was raised."""
+    found = [error]
+    for each in found:
+        inner = [more for more in (each.__cause__, each.__context__) if more is not None]
+        found += [more for more in inner if not any(more is known for known in found)]
+    return found
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:

@@ -122,14 +122,14 @@ def test_what_all_ranks_raise_is_printed_once(run):
     assert code == 1 and "hocket.errors.MismatchError: the ranks called different things" in err, err
     assert err.count("rank 2 called allreduce(float64[4], op='sum')") == err.count("Traceback") == 1, err
     assert "/collectives/" not in err and len(re.findall(r'File ".*program.py", line', err)) == 2, err
-    others = re.findall(r"\(rank \d has printed the whole\), at program.py:5 in step < program.py:6 in <module>", err)
+    others = re.findall(r"\(rank \d prints the full text\), at program.py:5 in step < program.py:6 in <module>", err)
     assert len(others) == 2 and len(err.splitlines()) <= 15, err
 
 
 def test_what_is_wrong_at_the_end_is_printed_once(run):
     code, _, err = run(3, DIFFER_AT_THE_END)
     assert code == 1 and err.count("rank 2 called broadcast(float64[3], root=2)") == 1, err
-    assert err.count("has printed the whole") == 2, err
+    assert err.count("prints the full text") == 2, err
 
 
 def test_a_rank_that_ended_well_and_is_waited_for_is_named(run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
+import harness
 import numpy as np
 import pytest
 from worlds import spread
@@ -41,3 +42,25 @@ def through_a_compressor(comm: Communicator) -> None:
 
 def test_through_a_compressor() -> None:
     spread(through_a_compressor, 2, "shm")
+
+
+CHAINED = """
+import hocket
+comm = hocket.init()
+def work():
+    try:
+        comm.allreduce(object())
+    except hocket.Error as error:
+        raise KeyError("epoch 3") from error
+try:
+    work()
+except KeyError:
+    raise RuntimeError("all of it failed")
+"""
+
+
+def test_what_an_uncaught_error_came_from_is_printed_without_our_frames() -> None:
+    with harness.Job(1, CHAINED) as job:
+        (end,) = job.wait(30)
+    assert end.code == 1 and "ArgumentError" in end.err and "RuntimeError: all of it failed" in end.err, end
+    assert end.err.count('rank.py", line') == 4 and "/collectives/" not in end.err, end.err

@@ -51,6 +51,27 @@ def test_the_next_transport_is_used_and_the_host_stays_one() -> None:
         assert reason in line, line
 
 
+BROKEN = """
+import numpy as np, hocket
+from hocket.transports.shm.transport import ShmTransport
+
+def __init__(self, context):
+    self.no_such_thing
+
+ShmTransport.__init__ = __init__
+with hocket.init() as comm:
+    print(comm.world.transport(1 - comm.rank), comm.allreduce(1))
+"""
+
+
+def test_a_bug_of_a_transport_is_told_and_the_next_one_is_used() -> None:
+    with harness.Job(2, BROKEN) as job:
+        ends = job.wait(30)
+    for end in ends:
+        assert (end.code, end.out) == (0, "tcp 2\n") and "transport shm cannot be used" in end.err, end
+        assert "AttributeError" in end.err and "line 6, in __init__" in end.err, end
+
+
 def test_a_host_holds_all_that_one_of_its_ranks_shares_something_with() -> None:
     """1 shares memory with 0, which sees another folder, and names one machine with 2: they choose GPUs together."""
     memory, machines = {(0, 1), (1, 0), (3, 4)}, "ABBCD"
