@@ -102,9 +102,10 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
 
 
 def _summable(name: str, x: Buffer) -> int:
-    if x.dtype.name == "bool":
-        raise ArgumentError(f"op {name!r} needs numbers, got bool")
-    return kernel_ops.lookup("sum", _told(x))
+    row = kernel_ops.by_name("sum")
+    if x.dtype.kind not in row.kinds - {"bool"}:
+        raise ArgumentError(f"op {name!r} needs numbers, got {_told(x).name}")
+    return row.code
 
 
 def _told(x: Buffer) -> DType:
