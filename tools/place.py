@@ -21,7 +21,10 @@ LOOKING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def place() -> Iterator[str]:
-    """The path of a directory that is gone after the block, or, if this process is killed, when the next job starts."""
+    """The path of a directory that is gone after the block.
+
+    If this process is killed, the next job of this host removes it; but not what a reboot leaves (`of_this_host`).
+    """
     prefix = of_this_host()
     directory = new_folder(prefix)
     try:
@@ -36,7 +39,7 @@ def place() -> Iterator[str]:
 
 
 def of_this_host() -> str:
-    """How the names begin: hosts that share a folder may not see each other's locks."""
+    """How the names begin, until a reboot: hosts that share a folder may not see each other's locks."""
     return f"{PREFIX}{hashlib.sha256(boot_id().encode()).hexdigest()[:6]}-"
 
 

@@ -34,7 +34,7 @@ def refuse(name: str, error: int) -> None:
 
 
 def limit(which: int, most: int) -> None:
-    """ulimit, of which resource.RLIMIT_ `which` is one."""
+    """Set the limit `which`, a resource.RLIMIT_ number."""
     resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
 
 
