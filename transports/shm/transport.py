@@ -119,6 +119,13 @@ class ShmTransport:
         for link in links.values():
             link.close()
         self._shut_door()
+        if self.window.reserved < LEAST:  # not before: peers wait for this rank's connection
+            for r in open_to:
+                self.windows[r], self.pids[r] = None, NO_MEMORY
+                refusals[r] = refusals[r] or (
+                    f"only {self.window.reserved >> 20} MiB of addresses are to be had for shared memory, and "
+                    f"{LEAST >> 20} are needed: is `ulimit -v` set?"
+                )
         return refusals
 
     def _visible(self, offer: Any) -> str | None:

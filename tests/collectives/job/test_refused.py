@@ -119,6 +119,21 @@ def test_a_limit_of_addresses_leaves_most_of_them_to_the_program() -> None:
     assert harness.run(4, ADDRESSES, PYTHONPATH=PATH) == [f"{rank} 4\ntold\n" for rank in range(4)]
 
 
+FEW = """
+import hocket
+from hocket.transports.shm import transport
+transport._room = lambda offers: 8 << 20
+with hocket.init() as comm:
+    print(comm.world.transport(1 - comm.rank), comm.dup().allreduce(1), comm.world.refusal("shm", 1 - comm.rank))
+"""
+
+
+def test_too_few_addresses_are_a_reason_for_tcp() -> None:
+    """A later communicator would find none left."""
+    for said in harness.run(2, FEW):
+        assert said.startswith("tcp 2 only 8 MiB of addresses are to be had for shared memory, and 32 are needed"), said
+
+
 LATER = """
 import os, resource, limited
 import numpy as np
