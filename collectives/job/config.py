@@ -23,7 +23,7 @@ from hocket.control import secret
 from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket")
-LINK = "20"  # of an IPv6 address that means something on its own link only
+LINK = "20"  # the scope of IPv6 addresses that are valid on their own link only
 LEVELS = ("warning", "info", "debug")
 
 
