@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hocket.collectives.job.config import Config
@@ -49,12 +50,30 @@ def at_address(place: Place, wait: float, encrypt: bool) -> Start:
         raise ArgumentError(NO_SECRET)
 
     def meet(reactor: Reactor) -> tuple[Session, str]:
-        session = join(
-            place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt, place.also, place.told
-        )  # fmt: skip
+        with _seen_to_meet(place):
+            session = join(
+                place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt, place.also,
+                place.told,
+            )  # fmt: skip
         return session, place.job
 
     return Start(place.rank, place.size, place.why, meet)
+
+
+@contextlib.contextmanager
+def _seen_to_meet(place: Place) -> Iterator[None]:
+    """While this rank looks for rank 0, a file beside the socket tells `hocket run`, which knows if that has ended."""
+    if place.launcher != "hocket run" or place.address[0] != "unix" or place.rank == 0:
+        yield
+        return
+    mark = f"{place.address[1]}-{place.rank}"
+    with contextlib.suppress(OSError):
+        open(mark, "x").close()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(mark)
 
 
 def at_store(

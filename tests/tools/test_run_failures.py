@@ -132,17 +132,18 @@ def test_what_is_wrong_at_the_end_is_printed_once(run):
     assert err.count("prints the full text") == 2, err
 
 
-def test_a_rank_that_ended_well_and_is_waited_for_is_named(run):
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_rank_that_ended_well_and_is_waited_for_is_named(run, gone):
     """It never came to init, as the launcher knows."""
     began = time.monotonic()
     code, out, err = run(3, START + """
-if rank == 1:
+if rank == GONE:
     sys.exit(0)
 import hocket
 hocket.init()
-""")
+""".replace("GONE", str(gone)))
     assert code == 1 and time.monotonic() - began < 20
-    assert re.search(r"rank 1 \(pid \d+\) ended with exit code 0, and others wait for it in hocket.init", err)
+    assert re.search(rf"rank {gone} \(pid \d+\) ended with exit code 0, and others wait for it in hocket.init", err)
     assert not any(map(alive, pids(out)))
 
 
