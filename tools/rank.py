@@ -28,6 +28,10 @@ class Rank:
         """Its last words, if it has left any."""
         return last_words.heard(self._words)
 
+    def meets(self) -> bool:
+        """Is it looking for the others?"""
+        return self.code is None and os.path.exists(f"{self._words}{last_words.MEETS}")
+
     def ending(self) -> bool:
         """Is it at its exit, and not because of another rank?"""
         said = self.said()

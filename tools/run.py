@@ -177,10 +177,7 @@ class Job:
 
     def _look_who_is_missed(self, now: float) -> None:
         """Others that meet now would wait for a rank that has ended until their time is over."""
-        places = [self.hub]
-        if self.ranks[0].code == 0:  # which would have opened it
-            places += [f"{self.hub}-{rank.number}" for rank in self.ranks if rank.code is None]
-        if not any(map(os.path.exists, places)):
+        if not (os.path.exists(self.hub) or any(rank.meets() for rank in self.ranks)):
             self.missed_at = None
             return
         self.missed_at = self.missed_at or now

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hocket.errors import ArgumentError, Error, PeerLostError, ScheduleError
 
 PLACE = "HOCKET_LAST_WORDS"
 """The variable that names this rank's file."""
+MEETS = "-meets"
+"""What ends the name of the file that is there while the rank meets the others."""
 LONGEST = 300  # characters of an error's first line
 OWN_FAULT = (ArgumentError, ScheduleError)
 """Those of hocket's errors that no other rank can be the cause of."""
@@ -43,6 +45,25 @@ def tell(environ: Mapping[str, str], error: BaseException | None, broken: Iterab
             with open(f"{path}.new", "w", encoding="utf-8", errors="replace") as file:
                 json.dump(words._asdict(), file)
             os.replace(f"{path}.new", path)  # the launcher may be reading
+
+
+@contextlib.contextmanager
+def seen_to_meet(environ: Mapping[str, str]) -> Iterator[None]:
+    """While this rank meets the others, a file tells `hocket run`, which knows if one of them has ended.
+
+    It lies in the job's private directory, which goes with the launcher.
+    """
+    path = environ.get(PLACE)
+    if not path:
+        yield
+        return
+    with contextlib.suppress(OSError):
+        open(f"{path}{MEETS}", "x").close()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{path}{MEETS}")
 
 
 def heard(path: str) -> Words | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.launchers import mpi_place
 from hocket.collectives.job.place import OPEN_KEY, Place, meeting_path, own_address
@@ -50,7 +50,7 @@ def at_address(place: Place, wait: float, encrypt: bool) -> Start:
         raise ArgumentError(NO_SECRET)
 
     def meet(reactor: Reactor) -> tuple[Session, str]:
-        with _seen_to_meet(place):
+        with last_words.seen_to_meet(os.environ):
             session = join(
                 place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt, place.also,
                 place.told,
@@ -58,22 +58,6 @@ def at_address(place: Place, wait: float, encrypt: bool) -> Start:
         return session, place.job
 
     return Start(place.rank, place.size, place.why, meet)
-
-
-@contextlib.contextmanager
-def _seen_to_meet(place: Place) -> Iterator[None]:
-    """While this rank looks for rank 0, a file beside the socket tells `hocket run`, which knows if that has ended."""
-    if place.launcher != "hocket run" or place.address[0] != "unix" or place.rank == 0:
-        yield
-        return
-    mark = f"{place.address[1]}-{place.rank}"
-    with contextlib.suppress(OSError):
-        open(mark, "x").close()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(mark)
 
 
 def at_store(
