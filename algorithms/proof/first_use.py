@@ -13,15 +13,16 @@ from hocket.algorithms.proof.verify import verify
 from hocket.errors import Error, ScheduleError
 
 MOST = 100_000
-"""Steps of a rank.  Who yields more may never end."""
+"""Steps of a rank.  An algorithm that yields more may never end."""
 
 
 @lru_cache(maxsize=64)
 def proven(algorithm: Algorithm, size: int, root: int) -> Algorithm:
     """The same algorithm for this size and root, whose steps are those that were proven.
 
-    Raises ScheduleError on every rank alike, before anything is sent.  It walks all ranks' steps once: some 50 us for
-    each message of the job (7 ms for a ring of 8 ranks, 0.5 s for one of 64).
+    Raises ScheduleError on every rank alike, before anything is sent.  It walks all ranks' steps once: a ring of 8 ranks
+    takes 2 ms, one of 64 0.25 s (AMD EPYC, Zen 3: `python -m timeit -s "from hocket.algorithms import get, verify"
+    "verify(get('allreduce', 'ring'), 64)"`); it grows with the messages of all ranks.
     """
     about = f"{algorithm.collective} {algorithm.name}, {size} ranks"
     try:
@@ -42,7 +43,7 @@ def proven(algorithm: Algorithm, size: int, root: int) -> Algorithm:
 
 
 class _OddError(Exception):
-    """These are no steps."""
+    """What an algorithm yields is no schedule; the text says why."""
 
 
 def _program(algorithm: Algorithm, rank: int, size: int, root: int) -> list[Step]:

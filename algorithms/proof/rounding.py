@@ -33,7 +33,7 @@ def numbers(algorithm: Algorithm, rank: int, size: int, root: int = 0) -> Number
 
 @lru_cache(maxsize=256)
 def _walked(algorithm: Algorithm, rank: int, size: int, root: int) -> list[dict[int, int]]:
-    """By which sums this rank has made what each chunk holds, after so many steps."""
+    """The number of the sum that each chunk of this rank holds, after each step; equal ones are the same sum."""
     held = start(CONTRACTS[algorithm.collective], size, root, algorithm.chunks(size))
     mine = [{chunk: value.made for chunk, value in held[rank].items()}]
     for _ in walk([list(algorithm.steps(each, size, root)) for each in range(size)], held):
@@ -47,7 +47,7 @@ def repeats(algorithm: Algorithm) -> bool:
 
 
 class Rounding:
-    """Which values a codec that rounds at random gives the same bits: those that `numbers` rounds alike."""
+    """Follows which values have the same bits by a codec that rounds at random: those that `numbers` rounds alike."""
 
     def __init__(self, programs: Programs, repeated: bool, far: int = 0) -> None:
         self.repeated, self.far = repeated, far

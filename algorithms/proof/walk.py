@@ -48,7 +48,7 @@ def start(
 def walk(programs: Programs, held: list[dict[int, Value]], encodings: Encodings | None = None) -> Iterator[int]:
     """Run all ranks in place, one step at each `next`.  The clock must be aligned and messages must match.
 
-    `encodings`: which sums a codec gives the same bits, where that is asked.
+    `encodings` follows which values a codec gives the same bits; None: nobody asks.
     """
     sums: dict[tuple[int, ...], int] = {}
     for t in range(len(programs[0]) if programs else 0):

@@ -26,8 +26,6 @@ log = logging.getLogger("hocket")
 DONE, BUSY = CODES["done"], CODES["busy"]
 SETTLE = 1.0
 """Seconds that the end of the job gives messages under way to arrive."""
-
-
 OTHERS_END = 0.25
 """Seconds that a rank which finds others in a call, at its end, gives them to say that they end too."""
 

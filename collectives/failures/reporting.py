@@ -310,7 +310,7 @@ class Reporter:
             self.give_up(SystemExit(f"in the middle of {left[0]}"))
 
     def await_verdict(self, seconds: float) -> None:
-        """Wait a moment for the verdict, for a rank that others may know more than."""
+        """Wait a moment for the verdict: other ranks may know more than this one."""
         self._heard.wait(seconds)
 
 

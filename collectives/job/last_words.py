@@ -3,6 +3,8 @@
 When a rank dies the others raise PeerLostError, and may end before it.  So at its exit a rank leaves a line of JSON in
 a file of the job's private directory: {"followed": bool, "text": "ValueError: ..."}.  A rank that was killed leaves no
 file, nor one that never called hocket: both count as not having followed.  An empty text: the rank just ends.
+
+While a rank meets the others, a second file beside that one says so.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def once(text: str, rank: int) -> str:
         with open(path, "x") as file:
             file.write(str(rank))
     except FileExistsError:
-        with open(path) as file:
+        by = ""
+        with contextlib.suppress(OSError), open(path) as file:
             by = file.read()
         who = f"rank {by}" if by else "another rank"
         return f"{first.removesuffix(':')} ({who} prints the full text)"

@@ -42,8 +42,8 @@ def lower(
     become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
     `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
-    the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: the random ones
-    that a codec rounds by.
+    the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: the random
+    numbers that a codec rounds by.
     """
     encoded = after is not None and after.made is not None
     lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None, numbers)
