@@ -20,7 +20,7 @@ MOST = 100_000
 def proven(algorithm: Algorithm, size: int, root: int) -> Algorithm:
     """The same algorithm for this size and root, whose steps are those that were proven.
 
-    Raises ScheduleError on every rank alike, before anything is sent.  It walks all ranks' steps once: a ring of 8 ranks
+    Raises ScheduleError on every rank alike, before anything is sent.  It walks all ranks' steps once: a ring of 8
     takes 2 ms, one of 64 0.25 s (AMD EPYC, Zen 3: `python -m timeit -s "from hocket.algorithms import get, verify"
     "verify(get('allreduce', 'ring'), 64)"`); it grows with the messages of all ranks.
     """
