@@ -1,1 +1,1 @@
-"""What was asked: shapes, ops, options."""
+"""What was asked: `Ask`, shapes, ops, codecs."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,18 @@ class Call:
         """Bytes of so many elements on the wire; the last block may be short."""
         wire = self.wire
         return -(-count // wire.block) * wire.itemsize
+
+    @property
+    def kind(self) -> Hashable:
+        """Calls of one kind may have one plan."""
+        ends = self.src is None, self.dst is None
+        of = self.collective, self.model.dtype, self.count, self.counts, self.root, self.in_place, self.private
+        return *of, *ends
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Of what goes in and what comes out; 0: nothing does."""
+        return self.src.address if self.src else 0, self.dst.address if self.dst else 0
 
     @property
     def gpu(self) -> int:

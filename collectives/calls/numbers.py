@@ -6,11 +6,13 @@ number of its type, or, where ranks are put together, a NumPy array.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy
 
+from hocket.collectives.calls.ask import Ask
 from hocket.errors import ArgumentError
 
 KINDS = (int, float, complex, numpy.number, numpy.bool_)
@@ -21,20 +23,21 @@ TOGETHER = ("allgather", "gather")
 """Those that put all ranks' numbers into one array."""
 
 
-def carry_out(comm: Any, collective: str, x: Any, out: Any, *asked: Any) -> Any:
-    """`comm._call` of the number x.  `asked`: op, root, counts, async_op and what follows."""
+def carry_out(call: Callable[[Any, Any, Ask], Any], x: Any, out: Any, ask: Ask) -> Any:
+    """`call(x, out, ask)` of the number x."""
     from hocket.collectives.waiting.grouping import refuse_in_group  # which needs the engine's, which needs this
 
+    collective = ask.collective
     if collective not in AGAIN + TOGETHER:
         raise ArgumentError(f"{collective} deals out rows, and x={x!r} is one number: pass an array of rows")
     if out is not None and collective in AGAIN:
         raise ArgumentError(f"x={x!r} is a number, so the result is a new one: out must be None")
     refuse_in_group(f"x={x!r} is a number, so the result is a new one", "pass an array")
-    result = comm._call(collective, array_of(x), out, *asked)
+    result = call(array_of(x), out, ask)
     if collective not in AGAIN:
         return result
     back = partial(number_of, kind_of(x))
-    return result.turned(back) if asked[3] else back(result)
+    return result.turned(back) if ask.async_op else back(result)
 
 
 def array_of(x: Any) -> numpy.ndarray[Any, Any]:

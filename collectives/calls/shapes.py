@@ -14,6 +14,7 @@ import numpy
 
 from hocket.arguments import wholes
 from hocket.collectives.arrays.buffers import Buffer, describe, empty_like, overlap
+from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call, shortened
 from hocket.errors import ArgumentError
 
@@ -238,8 +239,9 @@ def alltoall(
     return Call("alltoall", src, dst, src.count, counts=elements, private=send is not None, result=result)
 
 
-def resolve_call(collective: str, x: Any, out: Any, root: int, counts: Any, rank: int, size: int) -> Call:
-    """The call of one method; `counts` is None, the counts of a v-variant, or for alltoallv both of them."""
+def resolve_call(ask: Ask, x: Any, out: Any, rank: int, size: int) -> Call:
+    """The call that `ask` and the arrays make."""
+    collective, counts, root = ask.collective, ask.counts, rank_in(size, ask.root, "root")
     if collective in ("barrier", "close"):
         nothing = describe(x)
         return Call(collective, nothing, nothing, 0, in_place=True, result=x)

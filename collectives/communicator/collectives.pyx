@@ -9,6 +9,9 @@ Zen 3: `python -m timeit -s "import hocket; c = hocket.init()" "c.barrier()"`). 
 from collections.abc import Sequence
 from typing import Any
 
+from cpython.ref cimport PyObject
+
+from hocket.collectives.calls.ask cimport Ask, asking
 from hocket.collectives.engine.shortcut cimport ShortWay
 
 from hocket.algorithms.language.registry import Algorithm
@@ -39,7 +42,9 @@ cdef class Collectives(ShortWay):
         >>> hocket.local_world(4).run(lambda comm: comm.allreduce(np.ones(3)).tolist())[0]
         [4.0, 4.0, 4.0]
         """
-        return self.call("allreduce", x, out, op, 0, None, async_op, timeout, algorithm, transport, order, codec)
+        cdef Ask ask = asking("allreduce", op, async_op, timeout, algorithm, transport)
+        ask.order, ask.codec = <PyObject*>order, <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def reduce(
         self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, async_op: bool = False,
@@ -50,7 +55,9 @@ cdef class Collectives(ShortWay):
 
         Cost: at least n(p-1)/p bytes per rank.
         """
-        return self.call("reduce", x, out, op, root, None, async_op, timeout, algorithm, transport, order, None)
+        cdef Ask ask = asking("reduce", op, async_op, timeout, algorithm, transport)
+        ask.root, ask.order = <PyObject*>root, <PyObject*>order
+        return self.call(x, out, &ask)
 
     def reduce_scatter(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -58,7 +65,9 @@ cdef class Collectives(ShortWay):
         codec: str | Codec | None = None,
     ) -> Any:
         """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank."""
-        return self.call("reduce_scatter", x, out, op, 0, None, async_op, timeout, algorithm, transport, order, codec)
+        cdef Ask ask = asking("reduce_scatter", op, async_op, timeout, algorithm, transport)
+        ask.order, ask.codec = <PyObject*>order, <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def reduce_scatterv(
         self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
@@ -66,8 +75,10 @@ cdef class Collectives(ShortWay):
         order: str = "any", codec: str | Codec | None = None,
     ) -> Any:
         """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
-        return self.call("reduce_scatter", x, out, op, 0, _given(counts), async_op, timeout, algorithm, transport,
-                         order, codec)
+        counts = _given(counts)
+        cdef Ask ask = asking("reduce_scatter", op, async_op, timeout, algorithm, transport)
+        ask.counts, ask.order, ask.codec = <PyObject*>counts, <PyObject*>order, <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def scan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -77,14 +88,18 @@ cdef class Collectives(ShortWay):
 
         Cost: ceil(log2 p) steps of n bytes.
         """
-        return self.call("scan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank", None)
+        cdef Ask ask = asking("scan", op, async_op, timeout, algorithm, transport)
+        ask.order = <PyObject*><object>"rank"
+        return self.call(x, out, &ask)
 
     def exscan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:
         """Rank r gets the combination of ranks 0..r-1; rank 0's result is left as it was."""
-        return self.call("exscan", x, out, op, 0, None, async_op, timeout, algorithm, transport, "rank", None)
+        cdef Ask ask = asking("exscan", op, async_op, timeout, algorithm, transport)
+        ask.order = <PyObject*><object>"rank"
+        return self.call(x, out, &ask)
 
     # --- movement
 
@@ -97,7 +112,9 @@ cdef class Collectives(ShortWay):
 
         Each rank receives n bytes.
         """
-        return self.call("broadcast", x, None, None, root, None, async_op, timeout, algorithm, transport, "any", codec)
+        cdef Ask ask = asking("broadcast", None, async_op, timeout, algorithm, transport)
+        ask.root, ask.codec = <PyObject*>root, <PyObject*>codec
+        return self.call(x, None, &ask)
 
     def allgather(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -105,7 +122,9 @@ cdef class Collectives(ShortWay):
         codec: str | Codec | None = None,
     ) -> Any:
         """Concatenate all ranks' rows on axis 0, in rank order.  Each rank receives n(p-1)/p bytes."""
-        return self.call("allgather", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any", codec)
+        cdef Ask ask = asking("allgather", None, async_op, timeout, algorithm, transport)
+        ask.codec = <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def allgatherv(
         self, x: Any, counts: Sequence[int], out: Any = None, async_op: bool = False,
@@ -113,23 +132,29 @@ cdef class Collectives(ShortWay):
         codec: str | Codec | None = None,
     ) -> Any:
         """allgather with counts[r] rows from rank r; all ranks give the same counts."""
-        return self.call("allgather", x, out, None, 0, _given(counts), async_op, timeout, algorithm, transport, "any",
-                         codec)
+        counts = _given(counts)
+        cdef Ask ask = asking("allgather", None, async_op, timeout, algorithm, transport)
+        ask.counts, ask.codec = <PyObject*>counts, <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def gather(
         self, x: Any, root: int = 0, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:
         """Concatenate all ranks' rows on axis 0, at the root; None elsewhere.  The root receives n(p-1)/p bytes."""
-        return self.call("gather", x, out, None, root, None, async_op, timeout, algorithm, transport, "any", None)
+        cdef Ask ask = asking("gather", None, async_op, timeout, algorithm, transport)
+        ask.root = <PyObject*>root
+        return self.call(x, out, &ask)
 
     def gatherv(
         self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:
         """gather with counts[r] rows from rank r; all ranks give the same counts."""
-        return self.call("gather", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any",
-                         None)
+        counts = _given(counts)
+        cdef Ask ask = asking("gather", None, async_op, timeout, algorithm, transport)
+        ask.root, ask.counts = <PyObject*>root, <PyObject*>counts
+        return self.call(x, out, &ask)
 
     def scatter(
         self, x: Any = None, root: int = 0, out: Any = None, async_op: bool = False,
@@ -139,15 +164,19 @@ cdef class Collectives(ShortWay):
 
         The other ranks say what they expect: `out` of m rows, or an x of the root's shape, which is not read.
         """
-        return self.call("scatter", x, out, None, root, None, async_op, timeout, algorithm, transport, "any", None)
+        cdef Ask ask = asking("scatter", None, async_op, timeout, algorithm, transport)
+        ask.root = <PyObject*>root
+        return self.call(x, out, &ask)
 
     def scatterv(
         self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
     ) -> Any:
         """scatter with counts[r] rows for rank r; all ranks give the same counts.  x may be None with `out`."""
-        return self.call("scatter", x, out, None, root, _given(counts), async_op, timeout, algorithm, transport, "any",
-                         None)
+        counts = _given(counts)
+        cdef Ask ask = asking("scatter", None, async_op, timeout, algorithm, transport)
+        ask.root, ask.counts = <PyObject*>root, <PyObject*>counts
+        return self.call(x, out, &ask)
 
     def alltoall(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -158,7 +187,9 @@ cdef class Collectives(ShortWay):
 
         Cost: each rank sends and receives n(p-1)/p bytes.
         """
-        return self.call("alltoall", x, out, None, 0, None, async_op, timeout, algorithm, transport, "any", codec)
+        cdef Ask ask = asking("alltoall", None, async_op, timeout, algorithm, transport)
+        ask.codec = <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def alltoallv(
         self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None,
@@ -167,14 +198,17 @@ cdef class Collectives(ShortWay):
     ) -> Any:
         """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
         counts = _given(send_counts, "send_counts"), _given(recv_counts, "recv_counts")
-        return self.call("alltoall", x, out, None, 0, counts, async_op, timeout, algorithm, transport, "any", codec)
+        cdef Ask ask = asking("alltoall", None, async_op, timeout, algorithm, transport)
+        ask.counts, ask.codec = <PyObject*>counts, <PyObject*>codec
+        return self.call(x, out, &ask)
 
     def barrier(
         self, async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
         transport: str | None = None,
     ) -> Any:
         """Return when all ranks have called it: an allreduce of nothing."""
-        work = self.call("barrier", nothing, None, None, 0, None, async_op, timeout, algorithm, transport, "any", None)
+        cdef Ask ask = asking("barrier", None, async_op, timeout, algorithm, transport)
+        work = self.call(nothing, None, &ask)
         return work.giving(None) if async_op else None
 
 

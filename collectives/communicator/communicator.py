@@ -42,9 +42,9 @@ from hocket.algorithms.language.contract import CONTRACTS, reduces
 from hocket.algorithms.language.registry import Algorithm
 from hocket.arguments import choices, texts, whole, wholes
 from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.numbers import KINDS
 from hocket.collectives.calls.ops import Op
-from hocket.collectives.calls.options import Options, checked
 from hocket.collectives.communicator import objects
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.ending import Ending
@@ -163,7 +163,7 @@ class Communicator(PointToPoint):
         if op is None and reduces(collective):
             op = "sum"
         order = "rank" if CONTRACTS[collective].ordered else order
-        return Prepared(self, collective, x, out, op, whole(root, "root"), algorithm, order)
+        return Prepared(self, x, out, Ask(collective, op, whole(root, "root"), algorithm=algorithm, order=order))
 
     # --- between two ranks
 
@@ -184,7 +184,7 @@ class Communicator(PointToPoint):
         [0, 1, 2, 3, 4]
         """
         place = ANY if source is None else self.membership.checked(source, "source")
-        limit = checked(Options(timeout=timeout)).timeout if timeout != 0 else 0.0
+        limit = checked(Ask("message", timeout=timeout)).timeout if timeout != 0 else 0.0
         return self.messenger.probe(place, user_tag(whole(tag, "tag")), limit)
 
     # --- Python objects, which are pickled
@@ -316,12 +316,12 @@ class Communicator(PointToPoint):
         """
         if not isinstance(name, str):
             raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
-        options = checked(Options(timeout=timeout))
+        ask = checked(Ask("message", timeout=timeout))
         ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks) or self.rank not in ranks:
             raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
         made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
-        made.membership.accept(self.messenger.share_among(ranks, made.name, made.membership.offer(), options))
+        made.membership.accept(self.messenger.share_among(ranks, made.name, made.membership.offer(), ask))
         return made
 
     def register(self, x: Any) -> None:

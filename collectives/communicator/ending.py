@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from hocket.arguments import seconds
-from hocket.collectives.calls.options import Options
+from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
@@ -124,10 +124,11 @@ class Ending:
         """Wait, bounded, until no member needs this rank's data any more.  Returns what is wrong, if anything."""
         engine = self.members.main.engine
         try:
-            call = resolve_call("close", NOTHING, None, 0, None, self.members.rank, self.members.size)
+            ask = Ask("close", timeout=timeout)
+            call = resolve_call(ask, NOTHING, None, self.members.rank, self.members.size)
             for queue in self.members.queues.values():
                 queue.settle(timeout)
-            plan = self.planner.plan(self.members.main, call, NO_OP, Options(timeout=timeout))
+            plan = self.planner.plan(self.members.main, call, NO_OP, ask)
             last = None
             code = engine.execute(plan, 0, 0, -1, None, timeout)
             if code == BUSY:  # works that nobody waited for end first

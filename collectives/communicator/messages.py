@@ -13,9 +13,9 @@ import numpy
 
 from hocket.arguments import whole
 from hocket.collectives.arrays.buffers import Buffer, describe, overlap
+from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
-from hocket.collectives.calls.options import PLAIN, Options, checked
 from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.communicator.runner import Runner
@@ -71,29 +71,29 @@ class Messenger:
         self, x: Any, dest: int, tag: int, async_op: bool, timeout: float | None, transport: str | None
     ) -> Any:  # fmt: skip
         """`send` of the communicator, whatever the arguments are."""
-        options = checked(Options(async_op, timeout, None, transport))
+        ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
         to = self.members.checked(dest, "dest")
-        return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), options)
+        return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), ask)
 
     def recv(
         self, out: Any, source: int | None, tag: int, async_op: bool, timeout: float | None, transport: str | None
     ) -> Any:  # fmt: skip
         """`recv`, likewise."""
-        options = checked(Options(async_op, timeout, None, transport))
+        ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
         place = ANY if source is None else self.members.checked(source, "source")
-        return self.exchange(None, None, out, place, user_tag(whole(tag, "tag")), options)
+        return self.exchange(None, None, out, place, user_tag(whole(tag, "tag")), ask)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int, tag: int, async_op: bool, timeout: float | None,
         transport: str | None,
     ) -> Any:  # fmt: skip
         """`sendrecv`, likewise."""
-        options = checked(Options(async_op, timeout, None, transport))
+        ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
         ends = self.members.checked(dest, "dest"), out, self.members.checked(source, "source")
-        return self.exchange(x, *ends, user_tag(whole(tag, "tag")), options)
+        return self.exchange(x, *ends, user_tag(whole(tag, "tag")), ask)
 
     def exchange(
-        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, options: Options
+        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, ask: Ask
     ) -> Any:
         self.reporter.refuse_broken()
         refuse_inside()
@@ -106,13 +106,13 @@ class Messenger:
             raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
         if src is not None and dst is not None and overlap(src, dst):
             raise ArgumentError("out overlaps x; sendrecv needs separate memory")
-        queue = self.runner.queue("messages", options.transport)
+        queue = self.runner.queue("messages", ask.transport)
         queue.check_thread()
         if source == ANY:
-            return self._from_any(queue, out, dst, tag, options)
+            return self._from_any(queue, out, dst, tag, ask)
         model = src or dst
         assert model is not None
-        timeout = self.members.limit(options.timeout)
+        timeout = self.members.limit(ask.timeout)
         label = _label(model, tag)
         key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
@@ -122,14 +122,13 @@ class Messenger:
             queue.keep(key, plan)
         call = Call("message", src, dst, 0, result=out)
         there = InHost(queue, call, NO_OP)
-        at = (src.address if src else 0, dst.address if dst else 0)
         engine = queue.engine
-        self._shorten(x, dest, out, source, plan, model, options)
-        if options.async_op or open_group() is not None:
-            return self.runner.start(queue, plan, *at, -1, options, call, there, label)
-        code = engine.execute(plan, *at, -1, None, timeout, label)
+        self._shorten(x, dest, out, source, plan, model, ask)
+        if ask.async_op or open_group() is not None:
+            return self.runner.start(queue, plan, call, -1, there, ask, label)
+        code = engine.execute(plan, *call.addresses, -1, None, timeout, label)
         if code == BUSY:
-            return self.runner.start(queue, plan, *at, -1, options, call, there, label).result()
+            return self.runner.start(queue, plan, call, -1, there, ask, label).result()
         if code != DONE:
             engine.hold((call, there))
             self.reporter.fail(engine, code, engine.culprit, timeout)
@@ -138,10 +137,10 @@ class Messenger:
         return out
 
     def _shorten(
-        self, x: Any, dest: int | None, out: Any, source: int | None, plan: Plan, model: Buffer, options: Options
+        self, x: Any, dest: int | None, out: Any, source: int | None, plan: Plan, model: Buffer, ask: Ask
     ) -> None:
         """Let the next such message take the short way (engine/short_messages.pyx), if it may."""
-        if options._replace(async_op=False) == PLAIN and not model.foreign:
+        if ask.timeout is None and ask.transport is None and not model.foreign:
             self.short.remember(x, dest, out, source, plan, _label(model, 0))
 
     def work(self, run: Queued, result: Any) -> Work:
@@ -154,29 +153,29 @@ class Messenger:
 
         return Work(run, result, settle)
 
-    def share_among(self, ranks: Sequence[int], name: str, value: Any, options: Options) -> list[Any]:
+    def share_among(self, ranks: Sequence[int], name: str, value: Any, ask: Ask) -> list[Any]:
         """Exchange JSON values among `ranks`, which alone call it; in their order.  The first of them collects."""
         tag = PRIVATE | zlib.crc32(name.encode()) >> 2
         if len(ranks) == 1:
             return [value]
         if self.rank != ranks[0]:
-            self._post(value, ranks[0], tag, options)
-            return list(self._fetch(ranks[0], tag, options))
-        values = [value, *(self._fetch(r, tag, options) for r in ranks[1:])]
+            self._post(value, ranks[0], tag, ask)
+            return list(self._fetch(ranks[0], tag, ask))
+        values = [value, *(self._fetch(r, tag, ask) for r in ranks[1:])]
         for r in ranks[1:]:
-            self._post(values, r, tag, options)
+            self._post(values, r, tag, ask)
         return values
 
-    def _post(self, value: Any, dest: int, tag: int, options: Options) -> None:
+    def _post(self, value: Any, dest: int, tag: int, ask: Ask) -> None:
         data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
         for part in (numpy.array([len(data)]), data):
-            self.exchange(part, dest, None, None, tag, options)
+            self.exchange(part, dest, None, None, tag, ask)
 
-    def _fetch(self, source: int, tag: int, options: Options) -> Any:
+    def _fetch(self, source: int, tag: int, ask: Ask) -> Any:
         length = numpy.zeros(1, numpy.int64)
-        self.exchange(None, None, length, source, tag, options)
+        self.exchange(None, None, length, source, tag, ask)
         data = numpy.empty(int(length[0]), numpy.uint8)
-        self.exchange(None, None, data, source, tag, options)
+        self.exchange(None, None, data, source, tag, ask)
         return json.loads(data.tobytes())
 
     def probe(self, source: int, tag: int, timeout: float | None) -> Message | None:
@@ -189,11 +188,11 @@ class Messenger:
         peers = range(self.size) if source == ANY else (source,)
         plan = _plan_of("probe", f"probe(tag={tag})", [Instr("probe", peers, dst=[(OUT, 0, said.nbytes)])], model)
         self.planner.connect(queue, plan, self.members.timeout, tag)
-        call, options, pause = Call("message", None, model, 0, result=said), Options(True), 0.0
+        call, ask, pause = Call("message", None, model, 0, result=said), Ask("message", async_op=True), 0.0
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             said[0] = -1
-            self.runner.start(queue, plan, 0, model.address, -1, options, call, InHost(queue, call, NO_OP), tag).wait()
+            self.runner.start(queue, plan, call, -1, InHost(queue, call, NO_OP), ask, tag).wait()
             if said[0] >= 0:
                 return Message(int(said[0]), tag, by_code(int(said[1]) >> 32).name, int(said[2]))
             if deadline is not None and time.monotonic() >= deadline:
@@ -201,17 +200,17 @@ class Messenger:
             time.sleep(pause)
             pause = min(LOOK, pause + 1e-5)
 
-    def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, options: Options) -> Any:
+    def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, ask: Ask) -> Any:
         """A recv from any rank.  Its plan is used once, as the engine writes the source into it."""
         assert dst is not None
         text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
         step = [Instr("recv", range(self.size), dst=[(OUT, 0, dst.nbytes)])]
         plan = queue.counted(_plan_of("recv", text, step, dst))
         label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
-        self.planner.connect(queue, plan, self.members.limit(options.timeout), label)
+        self.planner.connect(queue, plan, self.members.limit(ask.timeout), label)
         there = InHost(queue, call, NO_OP)
-        work = self.runner.start(queue, plan, 0, dst.address, -1, options, call, there, label)
-        return work if options.async_op or open_group() is not None else work.result()
+        work = self.runner.start(queue, plan, call, -1, there, ask, label)
+        return work if ask.async_op or open_group() is not None else work.result()
 
 
 def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from hocket.collectives.calls.options import Options, checked
+from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.communicator.messages import ANY, object_tag
 from hocket.errors import ArgumentError, Error
 
@@ -76,23 +76,24 @@ def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -
 
 
 def send(comm: Communicator, value: Any, dest: int, tag: int, timeout: float | None) -> None:
-    to, label, options = comm.membership.checked(dest, "dest"), object_tag(tag), checked(Options(timeout=timeout))
+    to, label, ask = comm.membership.checked(dest, "dest"), object_tag(tag), checked(Ask("message", timeout=timeout))
     data = _pickled(comm, value)
-    comm.messenger.exchange(_head(data), to, None, None, label, options)
+    comm.messenger.exchange(_head(data), to, None, None, label, ask)
     if len(rest := _rest(data)):
-        comm.messenger.exchange(rest, to, None, None, label, options)
+        comm.messenger.exchange(rest, to, None, None, label, ask)
 
 
 def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None) -> Any:
     _allowed(comm)
     place = ANY if source is None else comm.membership.checked(source, "source")
     label, head = object_tag(tag), numpy.empty(HEAD, numpy.uint8)
-    work = comm.messenger.exchange(None, None, head, place, label, checked(Options(True, timeout)))
+    ask = checked(Ask("message", async_op=True, timeout=timeout))
+    work = comm.messenger.exchange(None, None, head, place, label, ask)
     work.wait()
     rest = _room(comm, _after(head))
     if len(rest):
         place = place if work.source is None else work.source
-        comm.messenger.exchange(None, None, rest, place, label, checked(Options(timeout=timeout)))
+        comm.messenger.exchange(None, None, rest, place, label, checked(Ask("message", timeout=timeout)))
     return _joined(head, rest)
 
 

@@ -13,10 +13,10 @@ from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.choice.tuning import Tuning
 from hocket.algorithms.language.contract import reduces
 from hocket.collectives.calls import codecs
+from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
-from hocket.collectives.calls.ops import Op, Resolved, resolve
-from hocket.collectives.calls.options import PLAIN, PLAIN_IN_ORDER, Options, checked
+from hocket.collectives.calls.ops import Resolved, resolve
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES
@@ -45,69 +45,60 @@ class Runner:
         self.worth = Worth(self)
         self.shortcut = Shortcut(members.main.engine, members.timeout, self)
 
-    def general(
-        self, collective: str, x: Any, out: Any, op: Op | None, root: int, counts: Any, options: Options
-    ) -> Any:
-        """The way of every call that the short one does not take: new ones, and those with further options."""
-        options = checked(options)
-        call = resolve_call(collective, x, out, self.members.checked(root, "root"), counts, self.rank, self.size)
+    def general(self, x: Any, out: Any, ask: Ask) -> Any:
+        """The way of every call that the short one does not take: new ones, and those of unusual arrays."""
+        ask = checked(ask)
+        call = resolve_call(ask, x, out, self.rank, self.size)
         try:
-            return self._run(call, options, op, counts)
+            return self._run(call, ask)
         except TransportError as error:
             if call.gpu >= 0:  # the driver failed before the call began, and the other ranks are in it already
                 self.reporter.give_up(error)
             raise
 
-    def _run(self, call: Call, options: Options, op: Op | None, counts: Any) -> Any:
+    def _run(self, call: Call, ask: Ask) -> Any:
         self.reporter.usable()
         refuse_inside()
-        if options.order not in ("any", "rank"):
-            raise ArgumentError(f"order={options.order!r} is neither 'any' nor 'rank'")
-        how = resolve(op, call.model, self.size) if reduces(call.collective) else NO_OP
-        auto = options.codec == codecs.AUTO
-        if auto:
+        how = resolve(ask.op, call.model, self.size) if reduces(call.collective) else NO_OP
+        codec, lasting = ask.codec, call.is_told_by_shape and how.user is None
+        if codec == codecs.AUTO:
             codecs.check(call, codecs.AUTO, how.name)
-            options = options._replace(codec=self.worth.codec(call.collective, call.on_wire(call.count), options))
-            auto = open_group() is None  # inside a group nothing is measured: it may be float32 for that alone
-        if options.codec is not None:
-            call = codecs.encoded(call, options.codec, how.name)
+            codec = self.worth.codec(ask, call.on_wire(call.count))
+            lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
+        if codec is not None:
+            call = codecs.encoded(call, codec, how.name)
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
-        queue = self._queue_for(call, how, options)
+        queue = self._queue_for(call, how, ask)
         queue.check_thread()
-        key = (
-            call.collective, call.model.dtype, call.count, call.counts, call.root, call.in_place, call.private,
-            call.src is None, call.dst is None, how.name, how.before, options.algorithm, options.order,
-            options.codec, options.within,
-        )  # fmt: skip
+        key = call.kind, how.name, how.before, ask.algorithm, ask.order, codec, ask.within
         plan = queue.engine.plans.get(key)
         if plan is None:
-            plan = self.planner.plan(queue, call, how, options)
+            plan = self.planner.plan(queue, call, how, ask)
             queue.keep(key, plan)
-        apart = options.async_op or open_group() is not None
+        apart = ask.async_op or open_group() is not None
         there = queue.prepared(call, how, plan, apart)
-        src, dst = call.src.address if call.src else 0, call.dst.address if call.dst else 0
+        # `pin` must see the arrays of each call; those of a GPU have other plans
+        if lasting and not (ask.within or call.model.foreign) and call.model.nbytes < queue.pin_from:
+            self.shortcut.remember(ask, call, queue.engine, plan, how.code)
         if apart:
-            self._shorten(call, options, op, how, counts, auto, plan)
-            return self.start(queue, plan, src, dst, how.code, options, call, there)
-        engine = queue.engine
-        timeout = self.members.limit(options.timeout)
-        code = engine.execute(plan, src, dst, how.code, there.user, timeout, placed=there.placed)
+            return self.start(queue, plan, call, how.code, there, ask)
+        engine, timeout = queue.engine, self.members.limit(ask.timeout)
+        code = engine.execute(plan, *call.addresses, how.code, there.user, timeout, placed=there.placed)
         if code == BUSY:
-            return self.start(queue, plan, src, dst, how.code, options, call, there).result()
+            return self.start(queue, plan, call, how.code, there, ask).result()
         if code != DONE:
             engine.hold((call, there))
             self.reporter.fail(engine, code, engine.culprit, timeout)
         there.finish()
         if call.dst is not None:
             call.dst.restore()
-        self._shorten(call, options, op, how, counts, auto, plan)
         return call.result
 
-    def _queue_for(self, call: Call, how: Resolved, options: Options) -> Queue:
+    def _queue_for(self, call: Call, how: Resolved, ask: Ask) -> Queue:
         """The queue of this call.  Calls that the members' GPUs cannot carry out are staged in host memory."""
-        gpu, ours = call.gpu, options.transport is None and options.algorithm not in LIBRARIES
-        queue = self.members.gpus.queue(self, gpu, options.timeout) if gpu >= 0 and ours else None
+        gpu, ours = call.gpu, ask.transport is None and ask.algorithm not in LIBRARIES
+        queue = self.members.gpus.queue(self, gpu, ask.timeout) if gpu >= 0 and ours else None
         # A function needs mapped memory: its library may refuse pinned host memory as an array of the GPU.
         if queue is not None and (self.members.gpus.all_mapped or how.function is None):
             return queue
@@ -116,32 +107,15 @@ class Runner:
             why = "these arrays are in host memory" if gpu < 0 else why
             raise ArgumentError(f"an expression reduces on GPUs only, and {why}: pass a function as op")
         call.stage()
-        return self.members.main if options.transport is None else self.queue("collectives", options.transport)
-
-    def _shorten(
-        self, call: Call, options: Options, op: Op | None, how: Resolved, counts: Any, auto: bool, plan: Plan
-    ) -> None:
-        """Let the next such call take the short way (engine/shortcut.pyx), if it may."""
-        if call.model.foreign:
-            return
-        if call.model.nbytes >= self.members.main.pin_from:
-            return  # `pin` must see the arrays of each call
-        plain = options._replace(async_op=False, algorithm=None) in (PLAIN, PLAIN_IN_ORDER)
-        if plain and how.user is None and call.is_told_by_shape:
-            out = call.dst.array if call.dst is not None else None
-            given = call.dst is not None and not call.dst.fresh
-            what = call.collective, call.model.array, out, op, call.root, counts, options.algorithm, options.order
-            self.shortcut.remember(*what, auto, given, call.in_place, plan, how.code)
+        return self.members.main if ask.transport is None else self.queue("collectives", ask.transport)
 
     def start(
-        self, queue: Queue, plan: Plan, src: int, dst: int, op: int, options: Options, call: Call, there: Any,
-        tag: int | None = None,
+        self, queue: Queue, plan: Plan, call: Call, op: int, there: Any, ask: Ask, tag: int | None = None
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result.  `tag`: of a message."""
         engine = queue.engine
-        timeout = self.members.limit(options.timeout)
-        keep = call, there
-        queued = Queued(engine, plan, src, dst, op, there.user, timeout, tag, keep, there.placed)
+        timeout = self.members.limit(ask.timeout)
+        queued = Queued(engine, plan, *call.addresses, op, there.user, timeout, tag, (call, there), there.placed)
 
         def settle(ended: Queued) -> None:
             if ended.status != DONE:
@@ -152,7 +126,7 @@ class Runner:
 
         work = Work(queued, call.result, settle, there.stream)
         together = open_group()
-        if together is None or options.async_op:
+        if together is None or ask.async_op:
             return work
         together.append(work)
         return call.result
@@ -161,7 +135,7 @@ class Runner:
         """The handle of a run that the shortcut has queued."""
         def settle(ended: Queued) -> None:
             if ended.status != DONE:
-                self.reporter.fail(self.members.main.engine, ended.status, ended.culprit, self.members.timeout, ended)
+                self.reporter.fail(ended.engine, ended.status, ended.culprit, ended.limit, ended)
 
         return Work(run, result, settle)
 
@@ -217,9 +191,9 @@ class Runner:
     def share(self, value: Any, within: str, timeout: float | None = None) -> list[Any]:
         """Every member's JSON value, by rank.  `within`: the call that this is a part of."""
         data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
-        options = Options(timeout=timeout, within=within)
+        ask = Ask("allgather", timeout=timeout, within=within)
         with Outside():
-            lengths = self.general("allgather", numpy.array([len(data)]), None, None, 0, None, options)
-            rows = self.general("allgather", data, None, None, 0, lengths.tolist(), options)
+            lengths = self.general(numpy.array([len(data)]), None, ask)
+            rows = self.general(data, None, ask._replace(counts=lengths.tolist()))
         ends = numpy.cumsum(lengths)
         return [json.loads(rows[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]

@@ -4,19 +4,21 @@ What Python does to make a call costs more than the short way itself (shortcut.p
 through two functions.  Here they are bound once.
 """
 
-from hocket.collectives.engine.shortcut cimport MISS, Shortcut
+from hocket.collectives.calls.ask cimport Ask
+from hocket.collectives.engine.shortcut cimport ShortWay, fill
 
 
 cdef class Prepared:
     """What `Communicator.prepare` returns: calling it makes the call, `start()` makes it asynchronously."""
 
-    cdef object comm, x, out, op, root, algorithm, order
-    cdef str collective
-    cdef Shortcut shortcut
+    cdef ShortWay comm
+    cdef object x, out
+    cdef tuple asked
+    cdef Ask ask                # of what `asked` keeps alive
 
-    def __init__(self, comm, str collective, x, out, op, root, algorithm, order):
-        self.comm, self.shortcut, self.collective = comm, comm.shortcut, collective
-        self.x, self.out, self.op, self.root, self.algorithm, self.order = x, out, op, root, algorithm, order
+    def __init__(self, ShortWay comm, x, out, asked):
+        self.comm, self.x, self.out, self.asked = comm, x, out, tuple(asked)
+        fill(&self.ask, self.asked)
 
     def __call__(self):
         """Make the call.  Its result."""
@@ -27,14 +29,9 @@ cdef class Prepared:
         return self._go(True)
 
     cdef object _go(self, bint async_op):
-        done = self.shortcut.take(
-            self.collective, self.x, self.out, self.op, self.root, None, self.algorithm, self.order, False,
-            async_op
-        )
-        if done is not MISS:
-            return done
-        what = self.collective, self.x, self.out, self.op, self.root, None
-        return self.comm._call(*what, async_op, None, self.algorithm, None, self.order)
+        cdef Ask ask = self.ask
+        ask.async_op = async_op
+        return self.comm.call(self.x, self.out, &ask)
 
     def __repr__(self):
-        return f"{self.comm!r}.prepare({self.collective!r})"
+        return f"{self.comm!r}.prepare({self.asked[0]!r})"

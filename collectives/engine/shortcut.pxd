@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from hocket.collectives.calls.ask cimport Ask
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.plans.plan cimport Plan
 from hocket.kernels.cpu.reduce cimport reduce_fn
@@ -24,13 +25,15 @@ cdef struct Seen:               # one argument, as far as a table asks
 cdef bint see(object x, Seen* s) except -1
 cdef bint learn(object x) except -1
 cdef bint groups_open() noexcept
+cdef int fill(Ask* a, tuple asked) except -1
 
 
 cdef class Entry:               # what the general way resolved for one kind of call
+    cdef Engine engine          # of the transport that was asked for
     cdef Plan plan
-    cdef str collective
-    cdef object op, root, algorithm, order  # compared by identity: small ints and literals are the same objects
-    cdef tuple counts                   # of a v-variant, as tuples of ints; None: an even call
+    cdef Ask ask                # compared by identity, as small ints and literals are the same objects ...
+    cdef tuple kept             # ... which are kept here
+    cdef tuple counts           # ... but for those of a v-variant, copied as tuples of ints; None: an even call
     cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
     cdef uintptr_t dtype_id
     cdef int ndim, out_ndim
@@ -38,28 +41,23 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef int64_t out_dims[MAX_DIMS]
     cdef bint in_place, fresh           # otherwise: `out` was given
     cdef bint silent                    # this rank gets None
-    cdef bint auto                      # codec="auto" is known to be float32's here
     cdef reduce_fn reduce
     cdef size_t out_nbytes
 
 
 cdef class Shortcut:
-    cdef Engine engine
+    cdef Engine main            # fails with its communicator
     cdef list entries
     cdef uint64_t limit
     cdef object runner
 
-    cdef object take(self, str collective, object x, object out, object op, object root, object counts,
-                     object algorithm, object order, bint auto, bint async_op)
-    cdef object queue(self, Entry e, char* src, char* dst, object x, object result)
+    cdef object take(self, object x, object out, Ask* ask)
+    cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result)
     cdef object _fresh(self, Entry e, object x)
 
 
 cdef class ShortWay:
     cdef readonly Shortcut shortcut
 
-    cdef object call(self, str collective, object x, object out, object op, object root, object counts,
-                     object async_op, object timeout, object algorithm, object transport, object order, object codec)
-    cdef object of_number(self, str collective, object x, object out, object op, object root, object counts,
-                          object async_op, object timeout, object algorithm, object transport, object order,
-                          object codec)
+    cdef object call(self, object x, object out, Ask* ask)
+    cdef object of_number(self, object x, object out, Ask* ask)

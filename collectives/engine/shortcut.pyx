@@ -1,8 +1,8 @@
-"""The short way for calls that were made before: NumPy arrays or torch tensors, default options, a plan at hand.
+"""The short way for calls that were made before: of NumPy arrays or torch tensors, with a plan at hand.
 
-A direct-mapped table of 64 entries remembers what the general way (communicator/runner.py) resolved: calls of the same
-collective, dtype, shape, op, root, counts, algorithm and kind of output have the same plan.  Anything unusual is a MISS,
-and the general way decides.
+A direct-mapped table remembers what the general way (communicator/runner.py) resolved: calls that ask for the same
+(calls/ask.pxd) with the same dtype, shape and kind of output have the same plan.  Anything unusual is a MISS, and the
+general way decides.
 """
 
 import weakref
@@ -10,12 +10,14 @@ import weakref
 import numpy
 
 cimport numpy as np
+from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject, Py_TYPE
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
+from hocket.collectives.calls.ask cimport Ask
 from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_MAJOR, DLPackExchangeAPI,
                                         DLTensor)
 from hocket.collectives.engine.drive cimport run_init
@@ -25,21 +27,19 @@ from hocket.collectives.engine.run cimport DONE, Run, may_drive, nanoseconds, st
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
+from hocket.collectives.calls import ask as asks
 from hocket.collectives.calls import numbers
-from hocket.collectives.calls.codecs import AUTO
-from hocket.collectives.calls.options import Options
 
 np.import_array()
 
 cdef enum:
-    ENTRIES = 64
+    ENTRIES = 256
     NUMBERS = 17                # NPY_OBJECT: below are bool, integers, floats, complex, whose type number tells all ...
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
 NOTHING = numpy.empty(0, numpy.uint8)
 """What a barrier sums."""
-cdef object auto_codec = AUTO   # a name of C's: every call compares with it
 cdef int _groups_open = 0
 cdef np.npy_intp one_element = 1
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
@@ -121,8 +121,8 @@ cdef class Entry:
 cdef class Shortcut:
     """The table of a communicator, and the way through it; `runner` is its general way, which owns this."""
 
-    def __init__(self, Engine engine, double timeout, runner):
-        self.engine = engine
+    def __init__(self, Engine main, double timeout, runner):
+        self.main = main
         self.entries = [None] * ENTRIES
         self.limit = nanoseconds(timeout)
         self.runner = weakref.ref(runner)   # weak, as it owns us: a dropped communicator is freed at once
@@ -134,28 +134,30 @@ cdef class Shortcut:
         """Let every call take the general way once more."""
         self.entries = [None] * ENTRIES
 
-    cdef object take(self, str collective, object x, object out, object op, object root, object counts,
-                     object algorithm, object order, bint auto, bint async_op):
-        """The result (or the work), or MISS.  `auto`: the call has codec="auto"; else it has none."""
+    cdef object take(self, object x, object out, Ask* ask):
+        """The result (or the work), or MISS."""
         cdef Seen a, b
         cdef Entry e
-        cdef Engine engine = self.engine
+        cdef Engine engine
         cdef Run* r
         cdef int rc, i
         cdef char* dst
+        cdef uint64_t limit = self.limit
         if not see(x, &a):
             return MISS
-        entry = self.entries[slot(collective, &a, algorithm, counts is not None, out is not None)]
+        entry = self.entries[slot(ask, &a, out is not None and out is not x)]
         if entry is None:
             return MISS
         e = <Entry>entry
-        if (e.collective is not collective or e.op is not op or e.root is not root or e.order is not order
-                or e.algorithm is not algorithm or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open
-                or (auto and not e.auto) or (counts is not e.counts and not equal(counts, e.counts))):
+        if not same(ask, &e.ask) or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open:
+            return MISS
+        if ask.counts != e.ask.counts and not equal(<object>ask.counts, e.counts):
             return MISS
         for i in range(e.ndim):
             if a.dims[i] != e.dims[i]:
                 return MISS
+        if ask.timeout != <PyObject*>None and not limited(<object>ask.timeout, &limit):
+            return MISS
         dst = a.data
         result = None
         if e.in_place:
@@ -182,11 +184,12 @@ cdef class Shortcut:
                     or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
                 return MISS
             result = out
-        if async_op:
+        engine = e.engine
+        if ask.async_op:
             if not may_drive(&engine.core, True):
                 return MISS
-            return self.queue(e, a.data, dst, x, result)
-        if engine.core.failed or stopped(&engine.core, engine.seq + 1) or not engine.claim():
+            return self.queue(e, a.data, dst, limit, x, result)
+        if engine.core.failed or self.main.core.failed or stopped(&engine.core, engine.seq + 1) or not engine.claim():
             return MISS                # of a call that fails at once the general way keeps nothing
         r = &engine.run
         try:
@@ -197,19 +200,19 @@ cdef class Shortcut:
             raise
         r.base[IN], r.base[OUT] = a.data, dst
         r.reduce = e.reduce
-        r.limit = self.limit
+        r.limit = limit
         engine.number(r, e.plan)
         rc = engine.perform(r, e.plan)
         if rc != DONE:
             engine.hold((x, result))
-            self.runner().reporter.fail(engine, rc, engine.culprit, self.limit * 1e-9)
+            self.runner().reporter.fail(engine, rc, engine.culprit, limit * 1e-9)
         reap_ended()
         return result
 
-    cdef object queue(self, Entry e, char* src, char* dst, object x, object result):
-        if stopped(&self.engine.core, self.engine.seq + 1):
+    cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result):
+        if stopped(&e.engine.core, e.engine.seq + 1):
             return MISS                # the general way says why
-        cdef Queued made = queue_run(self.engine, e.plan, src, dst, e.reduce, self.limit, (x, result))
+        cdef Queued made = queue_run(e.engine, e.plan, src, dst, e.reduce, limit, (x, result))
         made.enqueue(True)
         return self.runner().work(made, result)
 
@@ -219,30 +222,32 @@ cdef class Shortcut:
             return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def remember(self, str collective, x, out, op, root, counts, algorithm, order, bint auto, bint given,
-                 bint in_place, Plan plan, int code):
-        """Let the next such call take the short way, if it may.  `auto`: also if its codec is "auto"."""
+    def remember(self, ask, call, Engine engine, Plan plan, int code):
+        """Let the next such call take the short way, if it may.  `code`: of its reduction, or -1."""
         cdef Seen a, b
         cdef Entry e
         cdef int i
+        x, dst = call.model.array, call.dst
         if not learn(x) or not see(x, &a) or a.ndim > MAX_DIMS:
             return
         e = Entry.__new__(Entry)
-        e.plan, e.collective, e.op, e.root, e.algorithm, e.order = plan, collective, op, root, algorithm, order
-        e.dtype, e.dtype_id, e.ndim, e.counts = x.dtype, a.dtype, a.ndim, kept(counts)
+        e.engine, e.plan, e.kept, e.counts = engine, plan, tuple(ask), copied(ask.counts)
+        fill(&e.ask, e.kept)
+        e.ask.counts = <PyObject*>e.counts
+        e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
         for i in range(e.ndim):
             e.dims[i] = a.dims[i]
-        e.in_place, e.silent, e.auto = in_place, out is None, auto
+        e.in_place, e.silent = call.in_place, dst is None
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
-        if out is not None:
-            if not see(out, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
+        if dst is not None:
+            if not see(dst.array, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
                 return
-            e.fresh = not given and not in_place
-            e.out_shape, e.out_ndim = tuple(out.shape), b.ndim
+            e.fresh = dst.fresh and not call.in_place
+            e.out_shape, e.out_ndim = tuple(dst.array.shape), b.ndim
             for i in range(e.out_ndim):
                 e.out_dims[i] = b.dims[i]
             e.out_nbytes = b.nbytes
-        self.entries[slot(collective, &a, algorithm, counts is not None, given and not in_place)] = e
+        self.entries[slot(&e.ask, &a, dst is not None and not e.fresh and not e.in_place)] = e
 
 
 cdef class ShortWay:
@@ -251,38 +256,28 @@ cdef class ShortWay:
     def _set_shortcut(self, Shortcut shortcut):
         self.shortcut = shortcut
 
-    def _call(self, str collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
-              codec=None):
+    def _call(self, x, out, asked):
+        """Carry out one call, which an `Ask` tells."""
+        cdef Ask ask
+        fill(&ask, tuple(asked))
+        return self.call(x, out, &ask)
+
+    cdef object call(self, object x, object out, Ask* ask):
         """Carry out one call: the short way if it was made before, else the general way."""
-        return self.call(collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order, codec)
-
-    cdef object call(self, str collective, object x, object out, object op, object root, object counts,
-                     object async_op, object timeout, object algorithm, object transport, object order, object codec):
-        cdef bint auto = codec is not None and (codec is auto_codec or codec == auto_codec)
-        if timeout is None and transport is None and (codec is None or auto):
-            done = self.shortcut.take(collective, x, out, op, root, counts, algorithm, order, auto, async_op)
-            if done is not MISS:
-                return done
-        if type(x) is float or type(x) is int:
-            done = self.of_number(collective, x, out, op, root, counts, async_op, timeout, algorithm, transport, order,
-                                  codec)
-            if done is not MISS:
-                return done
+        done = self.shortcut.take(x, out, ask)
+        if done is MISS and (type(x) is float or type(x) is int):
+            done = self.of_number(x, out, ask)
+        if done is not MISS:
+            return done
         if isinstance(x, numbers.KINDS):
-            asked = op, root, counts, async_op, timeout, algorithm, transport, order, codec
-            return numbers.carry_out(self, collective, x, out, *asked)
-        options = Options(async_op, timeout, algorithm, transport, order, codec)
-        return self.shortcut.runner().general(collective, x, out, op, root, counts, options)
+            return numbers.carry_out(self._call, x, out, owned(ask))
+        return self.shortcut.runner().general(x, out, owned(ask))
 
-
-    cdef object of_number(self, str collective, object x, object out, object op, object root, object counts,
-                          object async_op, object timeout, object algorithm, object transport, object order,
-                          object codec):
+    cdef object of_number(self, object x, object out, Ask* ask):
         """The short way of a number that becomes another one (calls/numbers.py), or MISS."""
         cdef int beyond = 0
         cdef int64_t whole = 0
-        if (out is not None or async_op or timeout is not None or transport is not None or codec is not None
-                or collective not in numbers.AGAIN):
+        if out is not None or ask.async_op or <object>ask.collective not in numbers.AGAIN:
             return MISS
         if type(x) is int:
             whole = PyLong_AsLongLongAndOverflow(x, &beyond)
@@ -293,7 +288,7 @@ cdef class ShortWay:
             (<double*>np.PyArray_DATA(<np.ndarray>one))[0] = x
         else:
             (<int64_t*>np.PyArray_DATA(<np.ndarray>one))[0] = whole
-        done = self.shortcut.take(collective, one, None, op, root, counts, algorithm, order, False, False)
+        done = self.shortcut.take(one, None, ask)
         if done is MISS or done is None:
             return done
         if type(x) is float:
@@ -301,11 +296,40 @@ cdef class ShortWay:
         return (<int64_t*>np.PyArray_DATA(<np.ndarray>done))[0]
 
 
-cdef tuple kept(object counts):
+cdef object owned(Ask* a):
+    """The same, kept alive, for the general way."""
+    return asks.Ask(<object>a.collective, <object>a.op, <object>a.root, <object>a.counts, bool(a.async_op),
+                    <object>a.timeout, <object>a.algorithm, <object>a.transport, <object>a.order, <object>a.codec)
+
+
+cdef int fill(Ask* a, tuple asked) except -1:
+    """The same without the references, which `asked`, the items of an `Ask` of calls/ask.py, keeps alive."""
+    a.collective, a.op, a.root = <PyObject*>asked[0], <PyObject*>asked[1], <PyObject*>asked[2]
+    a.counts, a.async_op, a.timeout = <PyObject*>asked[3], asked[4], <PyObject*>asked[5]
+    a.algorithm, a.transport = <PyObject*>asked[6], <PyObject*>asked[7]
+    a.order, a.codec = <PyObject*>asked[8], <PyObject*>asked[9]
+    return 0
+
+
+cdef inline bint same(Ask* a, Ask* b) noexcept:
+    """Do both ask for the same, but for counts, the time limit, and whether the caller waits?"""
+    return (a.collective == b.collective and a.op == b.op and a.root == b.root and a.algorithm == b.algorithm
+            and a.transport == b.transport and a.order == b.order and a.codec == b.codec)
+
+
+cdef inline bint limited(object timeout, uint64_t* limit) noexcept:
+    """Is it a number of seconds that needs no checks?  Then it is the limit."""
+    if type(timeout) is not float or not PyFloat_AS_DOUBLE(timeout) > 0:
+        return False
+    limit[0] = nanoseconds(PyFloat_AS_DOUBLE(timeout))
+    return True
+
+
+cdef tuple copied(object counts):
     """A copy of a v-variant's counts, as the caller may change its list; alltoallv has two of them."""
     if counts is None:
         return None
-    return tuple([kept(each) if isinstance(each, (list, tuple)) else each for each in counts])
+    return tuple([copied(each) if isinstance(each, (list, tuple)) else each for each in counts])
 
 
 cdef bint equal(object counts, tuple known) except -1:
@@ -327,9 +351,24 @@ cdef bint equal(object counts, tuple known) except -1:
     return True
 
 
-cdef inline int slot(str collective, Seen* a, object algorithm, bint uneven, bint given):
-    cdef uintptr_t h = <uintptr_t><PyObject*>collective >> 4
+cdef uintptr_t mixed(object counts) except? 1:
+    """A hash of counts, so that calls with other counts have other places in the table."""
+    cdef uintptr_t h = 7
+    cdef int beyond = 0
+    cdef Py_ssize_t i
+    if type(counts) is not list and type(counts) is not tuple:
+        return h
+    for i in range(PySequence_Fast_GET_SIZE(counts)):
+        each = <object>PySequence_Fast_GET_ITEM(counts, i)
+        h = h * 31 + (<uintptr_t>PyLong_AsLongLongAndOverflow(each, &beyond) if type(each) is int else mixed(each))
+    return h
+
+
+cdef inline int slot(Ask* ask, Seen* a, bint given) except -1:
+    cdef uintptr_t h = <uintptr_t>ask.collective >> 4
     h = h * 31 + (a.dtype >> 4)
-    h = h * 31 + (<uintptr_t><PyObject*>algorithm >> 4)
-    h = h * 31 + a.count * 4 + uneven * 2 + given
-    return <int>((h ^ (h >> 7)) % ENTRIES)
+    h = h * 31 + (<uintptr_t>ask.algorithm >> 4) + (<uintptr_t>ask.op >> 4) + (<uintptr_t>ask.root >> 4)
+    h = h * 31 + (<uintptr_t>ask.codec >> 4) + (<uintptr_t>ask.transport >> 4) + a.count * 2 + given
+    if ask.counts != <PyObject*>None:
+        h = h * 31 + mixed(<object>ask.counts)
+    return <int>((h ^ (h >> 8) ^ (h >> 16)) % ENTRIES)

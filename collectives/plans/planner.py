@@ -15,10 +15,10 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
 from hocket.algorithms.proof.first_use import proven
 from hocket.algorithms.proof.rounding import Numbers, numbers
+from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
-from hocket.collectives.calls.options import Options
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
@@ -48,25 +48,25 @@ class Planner:
         self.members, self.reporter = members, reporter
         self.rank, self.size, self.world = members.rank, members.size, members.world
 
-    def plan(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
+    def plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask) -> Plan:
         """The plan of a call: its calls are counted with those of its kind, and its channels are open."""
-        return queue.counted(self._made(queue, call, how, options))
+        return queue.counted(self._made(queue, call, how, ask))
 
-    def _made(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Plan:
-        algorithm = self._algorithm(queue, call, how, options)
+    def _made(self, queue: Queue, call: Call, how: Resolved, ask: Ask) -> Plan:
+        algorithm = self._algorithm(queue, call, how, ask)
         why = algorithm.requires(self.size)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
         if call.codec and algorithm.library:
             raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
         if algorithm.library:
-            return self._library_plan(queue, call, how, options, algorithm)
+            return self._library_plan(queue, call, how, ask, algorithm)
         if not algorithm.own:
             algorithm = proven(algorithm, self.size, call.root)
         if algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):
-            return self._met_plan(queue, call, how, options, algorithm)
+            return self._met_plan(queue, call, how, ask, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
         longest = max(layout.lengths, default=0)
         itemsize = call.wire.itemsize
@@ -85,16 +85,16 @@ class Planner:
         )  # fmt: skip
         plan = Plan(
             lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
-            **self._about(queue, call, how, options, algorithm),
+            **self._about(queue, call, how, ask, algorithm),
         )  # fmt: skip
-        self.connect(queue, plan, self.members.limit(options.timeout))
+        self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
-    def _about(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> dict[str, Any]:
+    def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> dict[str, Any]:
         """What a plan says of its call: to the other ranks, and to people."""
-        agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{options.within}"
-        where = queue.where + (f" within {options.within}" if options.within else "")
-        special = options.algorithm or asked(self.world.config.algorithm, call.contract.collective)
+        agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{ask.within}"
+        where = queue.where + (f" within {ask.within}" if ask.within else "")
+        special = ask.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         wire = call.wire
         what = {"codec": wire, "dtype": call.model.dtype.code} if isinstance(wire, Codec) else {"dtype": wire.code}
         return {
@@ -103,34 +103,34 @@ class Planner:
             "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
         }  # fmt: skip
 
-    def _met_plan(self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm) -> Plan:
+    def _met_plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> Plan:
         """All ranks meet; then a kernel of each does the rest (meeting.pyx)."""
         met = self._met(queue)
-        about = self._about(queue, call, how, options, algorithm)
+        about = self._about(queue, call, how, ask, algorithm)
         plan = Plan(_calling(met, call, how), scratch=met.scratch, segment=0, meets=True, **about)
-        self.connect(queue, plan, self.members.limit(options.timeout))
+        self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
     def _library_plan(
-        self, queue: Queue, call: Call, how: Resolved, options: Options, algorithm: Algorithm
+        self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm
     ) -> Plan:
         """All ranks meet; then the library does the rest.
 
         The first time on a queue they meet once more, before the library's communicator for it is made.
         """
         job: Any = self.world.mpi
-        about = self._about(queue, call, how, options, algorithm)
+        about = self._about(queue, call, how, ask, algorithm)
         met = self._met(queue)
         if queue.library is None:
             queue.engine.thread = max(queue.engine.thread, job.thread)
             queue.check_thread()
             meeting = Plan(met.steps, scratch=met.scratch, segment=0, **about)
-            self.connect(queue, meeting, self.members.limit(options.timeout))
-            self._meet(queue, meeting, self.members.limit(options.timeout))
+            self.connect(queue, meeting, self.members.limit(ask.timeout))
+            self._meet(queue, meeting, self.members.limit(ask.timeout))
             queue.library = job.among(self.members.world_ranks, zlib.crc32(queue.name.encode()))
         calls = library_call(job, queue.library, call, how, self.rank, self.size)
         plan = Plan(_calling(met, call, how), scratch=met.scratch, segment=0, library=calls, **about)
-        self.connect(queue, plan, self.members.limit(options.timeout))
+        self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
     def _met(self, queue: Queue) -> Lowered:
@@ -144,9 +144,9 @@ class Planner:
         if queued.status != DONE:
             self.reporter.fail(queue.engine, queued.status, queued.culprit, timeout, queued)
 
-    def _algorithm(self, queue: Queue, call: Call, how: Resolved, options: Options) -> Algorithm:
-        commutative = how.commutative and options.order == "any"
-        collective, wanted = call.contract.collective, options.algorithm
+    def _algorithm(self, queue: Queue, call: Call, how: Resolved, ask: Ask) -> Algorithm:
+        commutative = how.commutative and ask.order == "any"
+        collective, wanted = call.contract.collective, ask.algorithm
         if isinstance(wanted, Algorithm):
             name, chosen = wanted.name, wanted
         else:

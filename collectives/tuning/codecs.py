@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from hocket.arguments import human
-from hocket.collectives.calls.options import Options
+from hocket.collectives.calls.ask import Ask
 from hocket.collectives.waiting.grouping import open_group
 
 if TYPE_CHECKING:
@@ -58,18 +58,18 @@ class Worth:
         self._runner = runner
         self._lines: dict[Kind, list[Line]] = {}
 
-    def codec(self, collective: str, nbytes: int, options: Options) -> str | None:
+    def codec(self, ask: Ask, nbytes: int) -> str | None:
         """The codec for so many bytes of float32, the same on all ranks.  Collective where it must measure.
 
         Inside `group()` nothing is measured: float32, unless it has been before.
         """
-        if self._never(nbytes, options.transport):
+        if self._never(nbytes, ask.transport):
             return None
-        kind: Kind = collective, options.transport, options.algorithm
+        kind: Kind = ask.collective, ask.transport, ask.algorithm
         if kind not in self._lines:
             if open_group() is not None:
                 return None  # whose calls are issued together, later
-            self._lines[kind] = self._measured(kind, options.timeout)
+            self._lines[kind] = self._measured(kind, ask.timeout)
         return _best(self._lines[kind], nbytes).codec
 
     def words(self, collective: str, nbytes: int) -> str:
@@ -104,23 +104,23 @@ class Worth:
         """Lower the seconds by so many turns; the same on all ranks, those of the slowest."""
         collective, transport, algorithm = kind
         normal = numpy.random.default_rng(1).standard_normal(SIZES[-1] // 4).astype(numpy.float32)
-        plain = Options(timeout=timeout, within=WITHIN)
+        barrier = Ask("barrier", timeout=timeout, within=WITHIN)
+        op = None if collective in MOVES else "sum"
         for i, nbytes in enumerate(SIZES):
             share = nbytes // 4 // self._runner.size
             x = normal[: share if collective == "allgather" else share * self._runner.size].copy()
             for turn in range(1 + turns):
                 for j, codec in enumerate(CANDIDATES):
-                    options = Options(False, timeout, algorithm, transport, "any", codec, WITHIN)
+                    ask = barrier._replace(
+                        collective=collective, op=op, algorithm=algorithm, transport=transport, codec=codec
+                    )
                     numpy.copyto(x, normal[: len(x)])
-                    self._together("barrier", normal[:0], None, plain)
+                    self._runner.general(normal[:0], None, barrier)
                     begin = time.perf_counter()
-                    self._together(collective, x, None if collective in MOVES else "sum", options)
+                    self._runner.general(x, None, ask)
                     if turn:  # the first makes the plan
                         seconds[i, j] = min(seconds[i, j], time.perf_counter() - begin)
-        self._together("allreduce", seconds, "max", plain)
-
-    def _together(self, collective: str, x: Any, op: str | None, options: Options) -> None:
-        self._runner.general(collective, x, None, op, 0, None, options)
+        self._runner.general(seconds, None, barrier._replace(collective="allreduce", op="max"))
 
 
 def _best(lines: list[Line], nbytes: int) -> Line:

@@ -10,7 +10,7 @@ from hocket.kernels.cpu.reduce cimport reduce_fn
 
 cdef class Queued:
     cdef Node node
-    cdef Engine engine
+    cdef readonly Engine engine
     cdef readonly Plan plan
     cdef readonly uint32_t seq          # its number among the engine's calls
     cdef tuple made                     # where the user made it: (code, line)

@@ -14,6 +14,7 @@ class Queued:
     limit: float
     words: str
     plan: Plan
+    engine: Engine
     seq: int
     site: str | None
     broken_off: bool

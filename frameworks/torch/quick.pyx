@@ -4,6 +4,7 @@ No tensor is looked at: the communicator's table (engine/shortcut.pyx) knows pla
 general way.
 """
 
+from hocket.collectives.calls.ask cimport Ask, asking
 from hocket.collectives.engine.shortcut cimport MISS, Shortcut
 from hocket.torch.options cimport is_async, op_name
 
@@ -21,6 +22,7 @@ cdef object OPTIONS = dist.AllreduceOptions
 def allreduce(self, tensors, opts=None, op=None, timeout=None):
     """A method of `Calls`.  In place; sparse COO tensors too (sum and avg)."""
     cdef Shortcut shortcut
+    cdef Ask ask
     cdef bint later
     if type(opts) is OPTIONS and type(tensors) is list and len(<list>tensors) == 1:
         name = op_name(opts)
@@ -28,7 +30,8 @@ def allreduce(self, tensors, opts=None, op=None, timeout=None):
         if name is not None and not profiled() and not (later and self._together is not None):
             shortcut = self.comm.shortcut
             try:
-                done = shortcut.take("allreduce", (<list>tensors)[0], None, name, 0, None, None, "any", False, later)
+                ask = asking("allreduce", name, later, None, None, None)
+                done = shortcut.take((<list>tensors)[0], None, &ask)
             except Error as error:
                 raise as_torch(error) from None
             if done is not MISS:
