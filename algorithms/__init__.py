@@ -14,7 +14,6 @@ from hocket.algorithms import ring as ring
 from hocket.algorithms import scan as scan
 from hocket.algorithms import scatter_allgather as scatter_allgather
 from hocket.algorithms import tree as tree
-from hocket.algorithms.choice.table import select
 from hocket.algorithms.drawing.draw import Drawing, show
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language.contract import CONTRACTS, Contract
@@ -47,7 +46,6 @@ __all__ = [
     "ids",
     "names",
     "register",
-    "select",
     "show",
     "simulate",
     "topology",

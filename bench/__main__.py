@@ -24,9 +24,9 @@ from hocket.bench.harness.team import Joined, Started, Team
 from hocket.bench.harness.worker import Subject
 from hocket.bench.rivals import launchers
 from hocket.bench.rivals.ours import Ours
-from hocket.collectives.calls.asked import algorithms
+from hocket.collectives.choice.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
+from hocket.collectives.choice.setting import algorithms
 from hocket.collectives.job.place import launched
-from hocket.collectives.tuning.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.ops import lookup

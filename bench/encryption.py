@@ -29,8 +29,8 @@ import numpy
 import hocket
 from hocket.bench.harness import limits
 from hocket.bench.harness.ranks import findings
-from hocket.collectives.tuning.cache import processor
 from hocket.system import tls
+from hocket.system.cores import processor
 from hocket.transports.tcp.stream import SocketChannels
 from hocket.transports.tcp.tls_channels import TlsChannels
 from hocket.transports.tcp.transport import tuned

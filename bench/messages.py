@@ -21,7 +21,7 @@ import numpy
 
 import hocket
 from hocket.bench.rivals import launchers
-from hocket.collectives.tuning.cache import processor
+from hocket.system.cores import processor
 
 SIZES = (8, 2048, 65536, 1 << 20)
 TURN = 6e-3

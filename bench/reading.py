@@ -16,8 +16,8 @@ from statistics import median
 
 import hocket
 from hocket.arguments import human
-from hocket.collectives.tuning.cases import parse_size
-from hocket.collectives.tuning.reads import times
+from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.choice.reads import times
 
 BEGIN, END = 32 << 10, 16 << 20
 """Bytes of a message; each further one has twice as many."""

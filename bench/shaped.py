@@ -26,7 +26,7 @@ from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
 from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.rivals.ours import timed
-from hocket.collectives.tuning.cases import parse_size
+from hocket.collectives.choice.cases import parse_size
 from hocket.errors import ArgumentError
 from hocket.transports.base import Traits
 

@@ -20,7 +20,7 @@ FLOORS = [
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
-    ["job", "communicator", "tuning"], ["calls", "gpu", "delegates", "failures"],
+    ["job", "communicator", "choice"], ["calls", "gpu", "delegates", "failures"],
     ["arrays", "plans", "engine", "waiting"],
 ]  # fmt: skip
 """The rooms of the hub."""

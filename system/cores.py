@@ -1,4 +1,4 @@
-"""How many cores this process may use: its affinity, cut by the CPU quotas of its cgroups.
+"""Which processor, and how many cores this process may use: its affinity, cut by the CPU quotas of its cgroups.
 
 A quota counts wherever it stands between the process's own group and the root of what is mounted here, in either
 version of cgroups: containers see their group as the root, batch systems and systemd put limits some levels above.
@@ -6,8 +6,18 @@ version of cgroups: containers see their group as the root, batch systems and sy
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
+
+
+def processor() -> str:
+    """The processor's name, "unknown" where the system does not tell."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.lower().startswith(("model name", "cpu part")):
+                return line.partition(":")[2].strip()
+    return "unknown"
 
 
 def usable_cores(proc: str = "/proc/self") -> int:

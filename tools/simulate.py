@@ -16,13 +16,15 @@ from itertools import groupby
 from typing import Any
 
 from hocket.algorithms import CONTRACTS, Prediction, Topology, get, hierarchical, names, simulate, topology
-from hocket.algorithms.choice.table import select
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.prediction.topology import DEFAULTS, FORMS, OPTIONS, UNITS
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
-from hocket.collectives.tuning.cases import COLLECTIVES, parse_size
+from hocket.collectives.choice.cases import COLLECTIVES, parse_size
+from hocket.collectives.choice.choose import choose
+from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.tuning import Tuning
 from hocket.errors import ArgumentError, Error
 from hocket.transports.base import Traits
 from hocket.transports.shm.transport import RINGS
@@ -80,7 +82,9 @@ def _report(options: argparse.Namespace) -> int:
     rows: list[Prediction] = []
     chosen: list[Prediction] = []
     for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
-        segment = (RINGS if len(there.groups(size)) == 1 else Traits()).segment
+        groups = there.groups(size)
+        segment = (RINGS if len(groups) == 1 else Traits()).segment
+        where = Layout(tuple(map(len, groups)), "shm", "tcp", segment)
         found = []
         for algorithm, _, _ in some:
             try:
@@ -88,7 +92,7 @@ def _report(options: argparse.Namespace) -> int:
             except ArgumentError as why:
                 print(f"# not simulated: {why}", file=sys.stderr)
         found.sort(key=lambda row: row.seconds)
-        own = select(options.collective, size, nbytes, there.groups(size))
+        own = choose(Tuning(), options.collective, nbytes, where).name
         for row in found:
             marks = [*(["best"] if row is found[0] else []), *(["hocket's choice"] if row.algorithm == own else [])]
             print(line(row) + (f"  <- {', '.join(marks)}" if marks else ""), flush=True)

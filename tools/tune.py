@@ -16,13 +16,14 @@ import time
 from collections.abc import Sequence
 
 import hocket
-from hocket.algorithms.choice.choose import choose
-from hocket.algorithms.choice.tuning import Tuning, candidates
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
+from hocket.collectives.choice import busy, cache, measure
+from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.choice.choose import choose
+from hocket.collectives.choice.layout import candidates
+from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.job.place import is_first, launched
-from hocket.collectives.tuning import busy, cache, measure
-from hocket.collectives.tuning.cases import parse_size
 from hocket.errors import ArgumentError, Error
 from hocket.tools.rank import die_with
 from hocket.tools.run_options import MOST_RANKS
@@ -157,8 +158,8 @@ def _changes(comm: hocket.Communicator, found: Tuning) -> None:
     """Print where measuring changes the choice."""
     queue = comm.membership.main
     for p in found.points:
-        usual = choose(Tuning(), p.collective, p.nbytes, queue.layout, queue.groups).name
-        chosen = choose(found, p.collective, p.nbytes, queue.layout, queue.groups).name
+        usual = choose(Tuning(), p.collective, p.nbytes, queue.layout).name
+        chosen = choose(found, p.collective, p.nbytes, queue.layout).name
         if chosen != usual:
             gain = f"{micro(p.seconds[chosen])} us instead of {micro(p.seconds[usual])}"
             print(f"{p.collective} {human(p.nbytes)}: {chosen} instead of {usual}, {gain}")
@@ -170,12 +171,12 @@ def _check(comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequenc
     if comm.rank == 0:
         print(f"\n{queue.layout.text}\n\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
     for name in collectives:
-        able = candidates(name, queue.layout)
+        able = list(candidates(name, queue.layout))
         for nbytes in sizes:
             tuning = comm.tuning
             found, real = measure.times(comm, name, nbytes, able, share)
             comm.runner.retune(tuning)
-            choice = choose(tuning, name, real, queue.layout, queue.groups)
+            choice = choose(tuning, name, real, queue.layout)
             best = min(found, key=found.__getitem__)
             ratio = found[choice.name] / found[best]
             good, points = good + (ratio <= NEAR), points + 1

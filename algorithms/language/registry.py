@@ -67,7 +67,7 @@ class Algorithm:
     own: bool = field(default=False, init=False, repr=False)
     """Is it one of hocket's own, which its tests prove?  A copy that `dataclasses.replace` makes is not."""
     library: str = ""
-    """The library that carries it out, if any: `steps` is then only how the ranks meet first (choice/delegated.py)."""
+    """The library that carries it out, if any: `steps` is then only how the ranks meet before it."""
 
 
 _known: dict[tuple[str, str], Algorithm] = {}

@@ -31,7 +31,7 @@ import hocket
 from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
 from hocket.bench.harness.ranks import findings
 from hocket.collectives.calls.codecs import AUTO, BY_NAME, found
-from hocket.collectives.tuning.cases import numpy_dtype
+from hocket.collectives.choice.cases import numpy_dtype
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce

@@ -28,7 +28,7 @@ import numpy as np
 
 import hocket
 from hocket.arguments import human
-from hocket.collectives.tuning.cache import processor
+from hocket.system.cores import processor
 
 SIZES = ((8, 60), (64 << 10, 40), (1 << 20, 10), (16 << 20, 2))
 """Bytes, and how often a block runs a program of one call; a program with a loop runs a quarter as often."""

@@ -20,7 +20,7 @@ import numpy as np
 
 import hocket
 import hocket.lightgbm
-from hocket.collectives.tuning.cache import processor
+from hocket.system.cores import processor
 
 TURNS = 7
 CASES = {"narrow": (20_000, 20, 31), "wide": (20_000, 500, 31), "many leaves": (20_000, 50, 255)}

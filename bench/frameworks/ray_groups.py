@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from hocket.arguments import human
-from hocket.collectives.tuning.cache import processor
+from hocket.system.cores import processor
 
 CALLS = ((8, 2000, 100), (1 << 20, 100, 20), (64 << 20, 3, 2))
 """Bytes, calls in a block with hocket, and with Gloo."""

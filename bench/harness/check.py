@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from hocket.collectives.tuning.cases import Case, numpy_dtype
+from hocket.collectives.choice.cases import Case, numpy_dtype
 
 Array = numpy.ndarray[Any, Any]
 SLICE = 1 << 18  # elements looked at together: the memory of a check does not grow with the vector

@@ -13,9 +13,8 @@ import numpy
 
 import hocket
 from hocket.bench.harness.table import Row
-from hocket.collectives.tuning.cache import processor
 from hocket.kernels.cpu.reduce import features
-from hocket.system.cores import usable_cores
+from hocket.system.cores import processor, usable_cores
 
 
 def describe() -> dict[str, Any]:

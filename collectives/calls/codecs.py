@@ -23,7 +23,7 @@ BY_NAME: dict[str, DType | Codec] = {
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 AUTO = "auto"
-"""float32, or the codec that pays (tuning/codecs.py)."""
+"""float32, or the codec that pays (choice/worth.py)."""
 OPS = ("", "sum", "avg")
 
 

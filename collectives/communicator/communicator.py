@@ -37,7 +37,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket import arguments
-from hocket.algorithms.choice.tuning import Tuning
 from hocket.algorithms.language.contract import CONTRACTS, reduces
 from hocket.algorithms.language.registry import Algorithm
 from hocket.arguments import choices, texts, whole, wholes
@@ -45,6 +44,7 @@ from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.numbers import KINDS
 from hocket.collectives.calls.ops import Op
+from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.communicator import objects
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.ending import Ending
@@ -407,7 +407,7 @@ class Communicator(PointToPoint):
         >>> [(p.collective, p.nbytes) for p in tuned.points]
         [('allreduce', 8), ('allreduce', 4096)]
         """
-        from hocket.collectives.tuning import measure  # measuring is not needed before it is asked for
+        from hocket.collectives.choice import measure  # measuring is not needed before it is asked for
 
         names = [] if collectives is None else texts(collectives, "collectives")
         lengths = [] if sizes is None else wholes(sizes, "sizes")

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hocket.algorithms.choice.choose import Choice, choose
-from hocket.algorithms.choice.delegated import LIBRARIES
-from hocket.algorithms.choice.tuning import Reads, candidates
 from hocket.arguments import human, whole
-from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.codecs import AUTO
 from hocket.collectives.calls.codecs import COLLECTIVES as CODED
+from hocket.collectives.choice.choose import Choice, choose
+from hocket.collectives.choice.layout import candidates
+from hocket.collectives.choice.setting import asked
+from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.communicator.ways import ways
+from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.errors import ArgumentError
 from hocket.system import tls
@@ -104,18 +105,18 @@ def _sizes(comm: Communicator, queue: Queue, collective: str) -> str:
 
 
 def _chosen(comm: Communicator, queue: Queue, collective: str, nbytes: int) -> Choice:
-    return choose(comm.tuning, collective, nbytes, queue.layout, queue.groups, libraries=_libraries(comm))
+    return choose(comm.tuning, collective, nbytes, queue.layout, libraries=_libraries(comm))
 
 
 def _choice(comm: Communicator, queue: Queue, collective: str, nbytes: int, title: str) -> list[str]:
     """Why this algorithm was chosen, and the times of the others."""
     tuning, libraries = comm.tuning, _libraries(comm)
     choice = _chosen(comm, queue, collective, nbytes)
-    times = tuning.measured(collective, queue.layout, nbytes)
+    measured, predicted = (of(collective, queue.layout, nbytes) for of in (tuning.measured, tuning.predicted))
     lines = [f"  {title} {human(nbytes)}: {choice.name}, {choice.why}"]
-    for name in sorted(candidates(collective, queue.layout, libraries=libraries), key=lambda n: times.get(n, math.inf)):
-        predicted = tuning.predicted(collective, name, queue.layout, nbytes)
-        both = ("measured", times.get(name)), ("predicted", predicted)
+    able = candidates(collective, queue.layout, libraries=libraries)
+    for name in sorted(able, key=lambda name: measured.get(name, math.inf)):
+        both = ("measured", measured.get(name)), ("predicted", predicted.get(name))
         said = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]
         if said:
             lines.append(f"    {name}: {', '.join(said)}")

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.algorithms.choice.tuning import Reads, Tuning
 from hocket.collectives.calls.shapes import rank_in
+from hocket.collectives.choice.tuning import Reads, Tuning
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World

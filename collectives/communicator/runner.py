@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy
 
-from hocket.algorithms.choice.delegated import LIBRARIES
-from hocket.algorithms.choice.tuning import Tuning
 from hocket.algorithms.language.contract import reduces
 from hocket.collectives.calls import codecs
 from hocket.collectives.calls.ask import Ask, checked
@@ -18,14 +16,16 @@ from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Resolved, resolve
 from hocket.collectives.calls.shapes import resolve_call
+from hocket.collectives.choice.tuning import Tuning
+from hocket.collectives.choice.worth import Worth
 from hocket.collectives.communicator.members import Members
+from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.engine.shortcut import Shortcut
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
-from hocket.collectives.tuning.codecs import Worth
 from hocket.collectives.waiting.grouping import Outside, open_group
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work

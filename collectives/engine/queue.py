@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy
 
-from hocket.algorithms.choice.tuning import Layout, Reads
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
 from hocket.errors import ArgumentError

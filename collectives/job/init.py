@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import default
-from hocket.collectives.calls import asked
+from hocket.collectives.choice import cache, setting
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import last_words, uncaught
 from hocket.collectives.job.config import Config, given
@@ -19,7 +19,6 @@ from hocket.collectives.job.local_world import lone_session
 from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import World
-from hocket.collectives.tuning import cache
 from hocket.collectives.waiting import queued
 from hocket.collectives.waiting.grouping import Outside
 from hocket.collectives.waiting.pool import pool
@@ -90,7 +89,7 @@ def init(
     (0, 1)
     """
     settings = given(config(), secret, optional(iface, "iface"), encrypt)
-    asked.check(settings.algorithm)
+    setting.check(settings.algorithm)
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     address, transport = optional(address, "address"), optional(transport, "transport")
     wait = _wait(timeout, settings)

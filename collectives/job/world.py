@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hocket.algorithms.choice.tuning import Tuning
 from hocket.collectives.arrays.staging import may_have_gpu
+from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.opener import Opener

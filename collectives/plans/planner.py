@@ -7,8 +7,6 @@ import time
 import zlib
 from typing import Any
 
-from hocket.algorithms.choice.choose import choose
-from hocket.algorithms.choice.delegated import LIBRARIES, MEETING, library
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
@@ -16,10 +14,12 @@ from hocket.algorithms.language.relays import relays
 from hocket.algorithms.proof.first_use import proven
 from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.calls.ask import Ask
-from hocket.collectives.calls.asked import asked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.choice.choose import choose
+from hocket.collectives.choice.setting import asked
 from hocket.collectives.communicator.members import Members
+from hocket.collectives.delegates.meeting import LIBRARIES, MEETING, library
 from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
@@ -180,7 +180,7 @@ class Planner:
         nbytes = call.on_wire(call.count)
         libraries = offered(self.world, call, how) if not call.codec else ()
         what = call.contract.collective
-        return choose(self.members.tuning, what, nbytes, queue.layout, queue.groups, commutative, libraries).name
+        return choose(self.members.tuning, what, nbytes, queue.layout, commutative, libraries).name
 
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
         collective = call.contract.collective

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-from hocket.algorithms.choice.table import select
+from hocket.collectives.choice.choose import choose
+from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.tuning import Tuning
 from hocket.tools import simulate
 
 HOSTS = "hosts:2x4,inside=0.3us/10GB,link=20us/10Gbit"
@@ -43,8 +45,8 @@ def test_the_fastest_comes_first_and_the_own_choice_is_marked(capsys: pytest.Cap
         assert times == sorted(times)
         assert "<- best" in table[0] and sum("best" in text for text in table) == 1
         (own,) = [text.split()[0] for text in table if "hocket's choice" in text]
-        groups = [(0, 1, 2, 3)] if size == "4" else [(0, 1, 2, 3), (4, 5, 6, 7)]
-        assert own == select("allreduce", int(size), int(nbytes), groups)
+        where = Layout((4,) * (int(size) // 4), "shm", "tcp", 64 << 10)
+        assert own == choose(Tuning(), "allreduce", int(nbytes), where).name
 
 
 def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,9 +16,8 @@ import numpy
 
 import hocket
 from hocket.collectives.job.config import PLACE, VARIABLES
-from hocket.collectives.tuning.cache import processor
 from hocket.kernels.cpu.reduce import features
-from hocket.system.cores import usable_cores
+from hocket.system.cores import processor, usable_cores
 from hocket.system.machine import boot_id
 
 Facts = dict[str, Any]

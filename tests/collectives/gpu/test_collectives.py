@@ -63,7 +63,7 @@ with alone() as comm:
 
 @pytest.mark.parametrize("size", [2, MORE])
 def test_what_a_call_issues(size: int, built: Path, tmp_path: Path) -> None:
-    """The figures of algorithms/choice/table.py; fewer waits while slots are used for the first time."""
+    """The figures of collectives/choice/table.py; fewer waits while slots are used for the first time."""
     for said in gpu_ranks.run(built, size, ISSUED, tmp_path):
         assert 3 * size - 1 <= said["one_shot"] <= 4 * size - 2, said
         assert 8 * size - 6 <= said["direct"] <= 10 * size - 8, said

@@ -14,7 +14,7 @@ import harness
 import pytest
 
 from hocket.arguments import LONGEST
-from hocket.collectives.calls import asked
+from hocket.collectives.choice import setting
 from hocket.collectives.job import init
 from hocket.collectives.job.config import VARIABLES, Config, interface_address
 from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, parse_address, show_meeting
@@ -262,12 +262,12 @@ ASKED = "ring,broadcast=chain,allreduce=tree"
 
 
 def test_the_algorithm_asked_for():
-    asked.check(ASKED)
-    assert [asked.asked(ASKED, c) for c in ("allreduce", "broadcast", "allgather", "alltoall")] == [
+    setting.check(ASKED)
+    assert [setting.asked(ASKED, c) for c in ("allreduce", "broadcast", "allgather", "alltoall")] == [
         "ring", "chain", "ring", None
     ]  # fmt: skip
-    assert asked.asked("hierarchical", "allreduce") == "hierarchical" and asked.asked("hierarchical", "scan") is None
-    assert asked.asked(None, "allreduce") is None
+    assert setting.asked("hierarchical", "allreduce") == "hierarchical"
+    assert setting.asked("hierarchical", "scan") is setting.asked(None, "allreduce") is None
 
 
 @pytest.mark.parametrize(

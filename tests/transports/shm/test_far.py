@@ -38,8 +38,8 @@ def test_either_way(moved: int, reduced: int | str) -> None:
 MEASURED = """
     import numpy as np
     import hocket
-    from hocket.algorithms.choice.tuning import Reads, Tuning
-    from hocket.collectives.tuning import reads
+    from hocket.collectives.choice.tuning import Reads, Tuning
+    from hocket.collectives.choice import reads
     comm = hocket.init(transport="shm")
     usual = comm.membership.main.readable.rule
     n = 1_200_003

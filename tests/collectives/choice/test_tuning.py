@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.algorithms import get, names
-from hocket.algorithms.choice.choose import choose
-from hocket.algorithms.choice.table import select
-from hocket.algorithms.choice.tuning import Layout, Point, Tuning, candidates, known
 from hocket.algorithms.prediction.model import PRICES, counts, fit, price
+from hocket.collectives.choice.choose import choose
+from hocket.collectives.choice.layout import Layout, candidates, known
+from hocket.collectives.choice.tuning import Point, Tuning
 from hocket.errors import ArgumentError
 
 KB = 1024
@@ -80,9 +80,7 @@ def test_the_fit_finds_the_prices_of_a_machine_that_has_some() -> None:
     for layout in (SHM4, TCP4, MIXED):
         tuning = Tuning(every(layout), cores=2)
         for p in tuning.points:
-            for name, seconds in p.seconds.items():
-                predicted = tuning.predicted(p.collective, name, layout, p.nbytes)
-                assert predicted == pytest.approx(seconds, rel=0.05), (p, name)
+            assert tuning.predicted(p.collective, layout, p.nbytes) == pytest.approx(p.seconds, rel=0.05), p
 
 
 def test_no_price_is_negative() -> None:
@@ -93,12 +91,12 @@ def test_no_price_is_negative() -> None:
 def test_what_was_measured_in_pairs_predicts_other_sizes_but_not_other_transports() -> None:
     tuning = Tuning(every(SHM4), cores=2)
     eight = SHM4._replace(groups=(8,))
-    choice = choose(tuning, "allreduce", 4 * KB, eight, eight.ranks)
-    assert "predicted" in choice.why and choice.predicted is not None and choice.measured is None
-    by_tcp = choose(tuning, "allreduce", 4 * KB, TCP4, TCP4.ranks)
-    assert by_tcp == (select("allreduce", 4, 4 * KB, TCP4.ranks), "the built-in table", None, None)
+    choice = choose(tuning, "allreduce", 4 * KB, eight)
+    assert "predicted" in choice.why and choice.seconds
+    by_tcp = choose(tuning, "allreduce", 4 * KB, TCP4)
+    assert by_tcp == choose(Tuning(), "allreduce", 4 * KB, TCP4) and by_tcp.why == "the built-in table"
     many = SHM4._replace(groups=(100,))
-    assert choose(tuning, "allreduce", 4 * KB, many, many.ranks).why == "the built-in table"
+    assert choose(tuning, "allreduce", 4 * KB, many).why == "the built-in table"
 
 
 def test_between_points_times_are_interpolated() -> None:
@@ -111,17 +109,17 @@ def test_between_points_times_are_interpolated() -> None:
 
 
 def test_the_fastest_wins_unless_the_built_in_choice_is_as_fast() -> None:
-    usual = select("allreduce", 4, 1 << 20, SHM4.ranks)
+    usual = choose(Tuning(), "allreduce", 1 << 20, SHM4).name
     for factor, wanted in ((1.2, "ring"), (1.01, usual)):
         tuning = Tuning([Point("allreduce", SHM4, 1 << 20, {"ring": 1e-4, usual: factor * 1e-4, "tree": 9.0})])
-        choice = choose(tuning, "allreduce", 1 << 20, SHM4, SHM4.ranks)
+        choice = choose(tuning, "allreduce", 1 << 20, SHM4)
         assert (choice.name, choice.why) == (wanted, "the fastest measured")
 
 
 def test_the_fastest_must_keep_rank_order_and_be_known() -> None:
     tuning = Tuning([Point("allreduce", SHM4, KB, {"ring": 1e-6, "one_shot": 9e-6, "bought_elsewhere": 1e-9})])
-    assert choose(tuning, "allreduce", KB, SHM4, SHM4.ranks).name == "ring"
-    assert choose(tuning, "allreduce", KB, SHM4, SHM4.ranks, commutative=False).name == "one_shot"
+    assert choose(tuning, "allreduce", KB, SHM4).name == "ring"
+    assert choose(tuning, "allreduce", KB, SHM4, commutative=False).name == "one_shot"
 
 
 def test_newer_points_replace_those_of_their_layout_only() -> None:

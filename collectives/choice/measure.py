@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from hocket.algorithms.choice.delegated import LIBRARIES
-from hocket.algorithms.choice.tuning import Point, Tuning, candidates
-from hocket.collectives.tuning import busy, reads
-from hocket.collectives.tuning.cases import COLLECTIVES, arrays, call_of, case
-from hocket.collectives.tuning.timing import slowest, turn
+from hocket.collectives.choice import busy, reads
+from hocket.collectives.choice.cases import COLLECTIVES, arrays, call_of, case
+from hocket.collectives.choice.layout import candidates
+from hocket.collectives.choice.timing import slowest, turn
+from hocket.collectives.choice.tuning import Point, Tuning
+from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.errors import ArgumentError
 from hocket.system.cores import usable_cores
 
@@ -81,7 +82,7 @@ def measured(
             able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
             (spent,) = slowest(comm, [time.monotonic() - start.at])
             share = max(LEAST * seconds / len(cases), (seconds - spent) / (len(cases) - done))
-            found, real = times(comm, name, nbytes, able, share)
+            found, real = times(comm, name, nbytes, list(able), share)
             points.append(Point(name, layout, real, found))
     finally:
         comm.runner.retune(before)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
 import tempfile
 import zlib
 
-from hocket.algorithms.choice.tuning import Tuning
+from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.job.config import Config
 from hocket.errors import ArgumentError
-from hocket.system.cores import usable_cores
+from hocket.system.cores import processor, usable_cores
 
 log = logging.getLogger("hocket")
 MOST = 8 << 20
@@ -27,15 +26,6 @@ def place() -> str:
     kind = f"{processor()}|{usable_cores()}|{platform.machine()}"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(home, "hocket", f"tuning-{zlib.crc32(kind.encode()):08x}.json")
-
-
-def processor() -> str:
-    """The processor's name, "unknown" where the system does not tell."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.lower().startswith(("model name", "cpu part")):
-                return line.partition(":")[2].strip()
-    return "unknown"
 
 
 def given(config: Config) -> str:

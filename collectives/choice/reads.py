@@ -10,9 +10,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hocket.algorithms.choice.tuning import Reads
-from hocket.collectives.tuning.cases import arrays, call_of, case
-from hocket.collectives.tuning.timing import slowest, turn
+from hocket.collectives.choice.cases import arrays, call_of, case
+from hocket.collectives.choice.timing import slowest, turn
+from hocket.collectives.choice.tuning import Reads
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator

@@ -17,9 +17,9 @@ import pytest
 from faulty import wait_for
 
 import hocket
-from hocket.algorithms.choice.tuning import Layout, Point, Tuning
+from hocket.collectives.choice import busy, measure
+from hocket.collectives.choice.tuning import Layout, Point, Tuning
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.tuning import busy, measure
 from hocket.errors import ArgumentError
 from hocket.tools import tune as command
 

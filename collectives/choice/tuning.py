@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from hocket.algorithms.choice.delegated import library
-from hocket.algorithms.hierarchical import STAGES, hierarchical
-from hocket.algorithms.language.registry import Algorithm, get, names
+from hocket.algorithms.language.registry import names
 from hocket.algorithms.prediction.model import PRICES, counts, fit, price
 from hocket.arguments import human
+from hocket.collectives.choice.layout import Layout, candidates, known
 from hocket.errors import ArgumentError
 
 FORMAT = 1
@@ -26,36 +25,6 @@ MOST_RANKS = 64
 """Beyond so many ranks nothing is predicted: to count what each of them does takes longer than a user would wait."""
 FEWEST = 12
 """Measured times to fit prices to, at the least."""
-
-
-class Layout(NamedTuple):
-    """How many ranks each host has, and the transports inside and across ("" where there is none)."""
-
-    groups: tuple[int, ...]
-    inside: str
-    across: str
-    segment: int
-    """Bytes of a pipelined chunk in flight."""
-
-    @property
-    def transports(self) -> str:
-        """As in "shm" or "shm+tcp"."""
-        return "+".join(filter(None, (self.inside, self.across))) or "alone"
-
-    @property
-    def text(self) -> str:
-        """As in "shm 4" or "shm+tcp 2+2"."""
-        return f"{self.transports} {'+'.join(map(str, self.groups))}"
-
-    @property
-    def ranks(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks in such groups, counted through."""
-        starts = [sum(self.groups[:i]) for i in range(len(self.groups))]
-        return tuple(tuple(range(start, start + n)) for start, n in zip(starts, self.groups, strict=True))
-
-    @property
-    def size(self) -> int:
-        return sum(self.groups)
 
 
 class Reads(NamedTuple):
@@ -122,18 +91,16 @@ class Tuning:
         both = [name for name in low.seconds if name in high.seconds]
         return {name: low.seconds[name] ** (1 - share) * high.seconds[name] ** share for name in both}
 
-    def predicted(self, collective: str, name: str, layout: Layout, nbytes: int) -> float | None:
-        """Seconds by the model, None if it cannot tell.
-
-        It cannot if that algorithm does not run there, ranks are many, or these transports were measured too little.
-        """
-        algorithm = known(collective, name, layout)
+    def predicted(self, collective: str, layout: Layout, nbytes: int) -> dict[str, float]:
+        """Seconds by algorithm, from the model; {} if ranks are many or these transports were measured too little."""
         prices = self.prices.get(layout.transports) or self.prices.get("any")
         measured = {"", *(transport for p in self.points for transport in (p.layout.inside, p.layout.across))}
-        unknown = not {layout.inside, layout.across} <= measured
-        if algorithm is None or prices is None or unknown or layout.size > MOST_RANKS:
-            return None
-        return price(prices, counts(algorithm, layout.ranks, self.cores, nbytes, layout.segment))
+        if prices is None or not {layout.inside, layout.across} <= measured or layout.size > MOST_RANKS:
+            return {}
+        return {
+            name: price(prices, counts(algorithm, layout.ranks, self.cores, nbytes, layout.segment))
+            for name, algorithm in candidates(collective, layout).items()
+        }
 
     @cached_property
     def _of(self) -> dict[tuple[str, Layout], list[Point]]:
@@ -203,24 +170,3 @@ def _seconds(value: Any) -> float:
     if not isinstance(value, float | int) or not 0 < value < math.inf:
         raise ValueError(f"{value!r} is no time")
     return float(value)
-
-
-@lru_cache(maxsize=1024)
-def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
-    """The algorithm of that name if it runs on that layout; "hierarchical" is made for it."""
-    if name == "hierarchical":
-        shared = len(layout.groups) > 1 and max(layout.groups) > 1
-        return hierarchical(collective, layout.ranks) if shared and collective in STAGES else None
-    if name not in names(collective):
-        return None
-    algorithm = get(collective, name)
-    return algorithm if algorithm.requires(layout.size) is None else None
-
-
-def candidates(
-    collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Every algorithm that runs on that layout, and keeps rank order if it must; and those of `libraries`."""
-    found = [(name, known(collective, name, layout)) for name in (*names(collective), "hierarchical")]
-    found += [(name, library(collective, name)) for name in libraries]
-    return tuple(name for name, each in found if each is not None and (commutative or each.order == "rank"))

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from hocket.algorithms.choice.delegated import LIBRARIES
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.arguments import choices
+from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.errors import ArgumentError
 
 

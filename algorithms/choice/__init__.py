@@ -1,1 +1,0 @@
-"""Which algorithm for which call."""

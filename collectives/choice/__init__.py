@@ -1,0 +1,1 @@
+"""Which algorithm and which codec for which call: the choice, and what it stands on."""

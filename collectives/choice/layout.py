@@ -1,0 +1,62 @@
+"""Where calls run: how many ranks on how many hosts, over which transports; and which algorithms can run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from hocket.algorithms.hierarchical import STAGES, hierarchical
+from hocket.algorithms.language.registry import Algorithm, get, names
+from hocket.collectives.delegates.meeting import library
+
+
+class Layout(NamedTuple):
+    """How many ranks each host has, and the transports inside and across ("" where there is none)."""
+
+    groups: tuple[int, ...]
+    inside: str
+    across: str
+    segment: int
+    """Bytes of a pipelined chunk in flight."""
+
+    @property
+    def transports(self) -> str:
+        """As in "shm" or "shm+tcp"."""
+        return "+".join(filter(None, (self.inside, self.across))) or "alone"
+
+    @property
+    def text(self) -> str:
+        """As in "shm 4" or "shm+tcp 2+2"."""
+        return f"{self.transports} {'+'.join(map(str, self.groups))}"
+
+    @property
+    def ranks(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks in such groups, counted through."""
+        starts = [sum(self.groups[:i]) for i in range(len(self.groups))]
+        return tuple(tuple(range(start, start + n)) for start, n in zip(starts, self.groups, strict=True))
+
+    @property
+    def size(self) -> int:
+        return sum(self.groups)
+
+
+@lru_cache(maxsize=1024)
+def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
+    """The algorithm of that name if it runs on that layout; "hierarchical" is made for it."""
+    if name == "hierarchical":
+        shared = len(layout.groups) > 1 and max(layout.groups) > 1
+        return hierarchical(collective, layout.ranks) if shared and collective in STAGES else None
+    if name not in names(collective):
+        return None
+    algorithm = get(collective, name)
+    return algorithm if algorithm.requires(layout.size) is None else None
+
+
+def candidates(
+    collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
+) -> dict[str, Algorithm]:
+    """Every algorithm that runs on that layout, and keeps rank order if it must; and those of `libraries`."""
+    found = {name: known(collective, name, layout) for name in (*names(collective), "hierarchical")}
+    found |= {name: library(collective, name) for name in libraries}
+    return {name: each for name, each in found.items() if each is not None and (commutative or each.order == "rank")}

@@ -1,0 +1,134 @@
+"""Which algorithm where nothing has been measured: decision tables, as data.  The first row that fits wins.
+
+"a host" rows hold where all ranks share one, "hosts" rows elsewhere.  Rows of a transport inside the host come before
+those: "cuda" for arrays on GPUs that map each other's memory, "cuda kernels" where each rank has a GPU of its own.
+`HOCKET_TUNING=off hocket tune --check` shows how far the table is from the best.  Where the op does not commute, rows
+whose algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from hocket.collectives.choice.layout import Layout
+
+ANY = 1 << 62
+KB = 1024
+
+HIERARCHICAL_FROM = 64 * KB
+"""Below this one more level costs more steps than the shared links save."""
+
+
+class Row(NamedTuple):
+    """Up to that many ranks and bytes, use that algorithm.
+
+    Bytes are a rank's whole vector; for alltoall one block of it.
+    """
+
+    ranks: int
+    nbytes: int
+    name: str
+
+
+def _scan_rows(nbytes: int) -> tuple[Row, ...]:
+    """Beyond `nbytes`, a chain is better for few ranks."""
+    return Row(ANY, nbytes, "recursive_doubling"), Row(16, ANY, "linear"), Row(ANY, ANY, "recursive_doubling")
+
+
+ROWS: dict[tuple[str, str], tuple[Row, ...]] = {
+    ("allreduce", "a host"): (
+        Row(2, 8 * KB, "one_shot"),
+        Row(4, 4 * KB, "one_shot"),
+        Row(8, 2 * KB, "one_shot"),
+        Row(16, ANY, "direct"),
+        Row(ANY, 8 * KB, "recursive_doubling"),
+        Row(ANY, 512 * KB, "halving_doubling"),
+        Row(ANY, ANY, "ring"),
+        Row(ANY, ANY, "double_binary_tree"),
+    ),
+    # Not measured.  A rank issues 4 p - 2 copies, waits and so on for one_shot and 10 p - 8 for direct
+    # (tests/collectives/gpu/test_collectives.py counts them), some microseconds each; one_shot moves more, which takes
+    # a few more microseconds up to here.
+    ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
+    # Not measured here.  Up to 1 MiB a kernel of each rank does all of it (meeting.pyx).  From these sizes on vLLM's
+    # kernel takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
+    ("allreduce", "cuda kernels"): (
+        Row(2, 1024 * KB, "one_shot"),
+        Row(4, 512 * KB, "one_shot"),
+        Row(8, 256 * KB, "one_shot"),
+    ),
+    ("allreduce", "hosts"): (
+        Row(2, 64 * KB, "one_shot"),
+        Row(8, 16 * KB, "one_shot"),
+        Row(8, 4096 * KB, "direct"),
+        Row(ANY, 8 * KB, "recursive_doubling"),
+        Row(ANY, 512 * KB, "halving_doubling"),
+        Row(ANY, ANY, "ring"),
+        Row(16, ANY, "direct"),
+        Row(ANY, ANY, "double_binary_tree"),
+    ),
+    ("reduce_scatter", "a host"): (
+        Row(16, ANY, "direct"),
+        Row(ANY, 512 * KB, "recursive_halving"),
+        Row(ANY, ANY, "ring"),
+        Row(ANY, ANY, "direct"),
+    ),
+    ("reduce_scatter", "hosts"): (
+        Row(8, 512 * KB, "direct"),
+        Row(ANY, 512 * KB, "recursive_halving"),
+        Row(ANY, ANY, "ring"),
+        Row(ANY, ANY, "direct"),
+    ),
+    ("allgather", "a host"): (Row(16, ANY, "direct"), Row(ANY, 512 * KB, "recursive_doubling"), Row(ANY, ANY, "ring")),
+    ("allgather", "hosts"): (
+        Row(8, 512 * KB, "direct"),
+        Row(ANY, 8 * KB, "bruck"),
+        Row(ANY, 512 * KB, "recursive_doubling"),
+        Row(ANY, ANY, "ring"),
+    ),
+    ("broadcast", "a host"): (Row(ANY, ANY, "direct"),),
+    ("broadcast", "hosts"): (
+        Row(2, ANY, "direct"),
+        Row(4, 32 * KB, "direct"),
+        Row(16, 32 * KB, "binomial"),
+        Row(16, ANY, "chain"),
+        Row(ANY, 64 * KB, "binomial"),
+        Row(ANY, ANY, "scatter_allgather"),
+    ),
+    ("reduce", "a host"): (
+        Row(16, ANY, "direct"),
+        Row(ANY, 64 * KB, "binomial"),
+        Row(ANY, ANY, "reduce_scatter_gather"),
+        Row(ANY, ANY, "binomial"),
+    ),
+    ("reduce", "hosts"): (
+        Row(2, ANY, "direct"),
+        Row(4, 64 * KB, "direct"),
+        Row(ANY, 64 * KB, "binomial"),
+        Row(ANY, ANY, "reduce_scatter_gather"),
+        Row(ANY, ANY, "binomial"),
+    ),
+    ("gather", "a host"): (Row(ANY, ANY, "direct"),),
+    ("gather", "hosts"): (Row(8, ANY, "direct"), Row(ANY, 64 * KB, "binomial"), Row(ANY, ANY, "direct")),
+    ("scatter", "a host"): (Row(ANY, ANY, "direct"),),
+    ("scatter", "hosts"): (Row(8, ANY, "direct"), Row(ANY, 64 * KB, "binomial"), Row(ANY, ANY, "direct")),
+    ("alltoall", "a host"): (Row(16, ANY, "direct"), Row(ANY, ANY, "pairwise")),
+    ("alltoall", "hosts"): (Row(ANY, 256, "bruck"), Row(ANY, ANY, "pairwise")),
+    ("scan", "a host"): _scan_rows(64 * KB),
+    ("scan", "hosts"): _scan_rows(512 * KB),
+    ("exscan", "a host"): _scan_rows(64 * KB),
+    ("exscan", "hosts"): _scan_rows(512 * KB),
+}
+
+
+def usual(collective: str, nbytes: int, layout: Layout, able: Container[str]) -> str:
+    """The name of the algorithm to use, one of `able`.  `nbytes` is a rank's whole vector, all blocks together."""
+    if "hierarchical" in able and nbytes >= HIERARCHICAL_FROM:
+        return "hierarchical"
+    one = len(layout.groups) == 1
+    rows = ROWS[collective, "a host" if one else "hosts"]
+    if one:
+        rows = ROWS.get((collective, layout.inside), ()) + rows
+    measure = nbytes // layout.size if collective == "alltoall" else nbytes
+    return next(row.name for row in rows if layout.size <= row.ranks and measure <= row.nbytes and row.name in able)

@@ -1,1 +1,0 @@
-"""`hocket tune`: measuring, and where the times are kept."""
