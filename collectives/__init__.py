@@ -5,7 +5,6 @@ from hocket.collectives.arrays.memory import empty, zeros
 from hocket.collectives.arrays.streams import on_stream
 from hocket.collectives.calls.ops import expression, premul_sum
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.grid import Grid, grid_shape
 from hocket.collectives.default import (
     allgather,
     allgather_object,
@@ -50,6 +49,7 @@ from hocket.collectives.default import (
     subgroup,
     tune,
 )
+from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
 from hocket.collectives.waiting.grouping import group

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hocket.arguments import wholes
+from hocket.collectives.calls.shapes import rank_in
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 
@@ -54,7 +55,7 @@ class Grid:
 
     def place(self, rank: int) -> tuple[int, ...]:
         """A rank's coordinates."""
-        rank, found = self.comm.membership.checked(rank, "rank"), []
+        rank, found = rank_in(self.comm.size, rank, "rank"), []
         for length in reversed(self.shape):
             rank, at = divmod(rank, length)
             found.append(at)

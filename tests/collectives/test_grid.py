@@ -17,10 +17,7 @@ class Alone:
     """What a Grid asks of a communicator, for one of many ranks."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.membership = rank, size, self
-
-    def checked(self, value: int, what: str) -> int:
-        return value
+        self.rank, self.size = rank, size
 
 
 def grid(rank: int, shape: tuple[int, ...], periodic: Any = False) -> hocket.Grid:
@@ -84,7 +81,7 @@ def test_bad_grids_are_told() -> None:
     for wrong, why in (
         (lambda: grid(0, (2, 3), (True,)), "one for each"), (lambda: grid(0, (6,)).shift(1), "axis=1"),
         (lambda: grid(0, (2, 3)).rank(1), "one for each axis"), (lambda: grid(0, (2, 3)).along(2), "axes"),
-        (lambda: hocket.grid_shape(0, 2), "at least 1"),
+        (lambda: hocket.grid_shape(0, 2), "at least 1"), (lambda: grid(0, (2, 3)).place(6), "not a rank"),
     ):
         with pytest.raises(ArgumentError, match=why):
             wrong()
