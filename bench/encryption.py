@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _job(encrypt: str) -> list[dict[str, float]]:
     """What rank 0 of two found."""
     with tempfile.TemporaryDirectory() as place:
-        env = {**os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_RENDEZVOUS": f"unix:{place}/hub",
+        env = {**os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_RENDEZVOUS": f"unix:{place}/meet",
                "HOCKET_SECRET": secrets.token_hex(16), "HOCKET_ENCRYPT": encrypt}  # fmt: skip
         words = [sys.executable, "-m", "hocket.bench.encryption", "--rank"]
         commands = [([*words, str(r)], {**env, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)}) for r in (0, 1)]

@@ -62,7 +62,7 @@ class Pair:
         directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-verbs-"))
         env = {
             **os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_TRANSPORT": transport,
-            "HOCKET_RENDEZVOUS": f"unix:{directory}/hub", "HOCKET_SECRET": secrets.token_hex(32),
+            "HOCKET_RENDEZVOUS": f"unix:{directory}/meet", "HOCKET_SECRET": secrets.token_hex(32),
             "OMP_NUM_THREADS": "1", "HOCKET_TUNING": "off",
         }  # fmt: skip
         self.ranks = []

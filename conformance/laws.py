@@ -192,7 +192,7 @@ def a_message_can_be_set_aside(pair: Pair) -> None:
 
 
 def closing_is_noticed(pair: Pair) -> None:
-    """What was taken before is still received; then the peer is lost.  (Memory cannot tell, the hub does.)"""
+    """What was taken before is still received; then the peer is lost.  (Memory cannot tell, the coordinator does.)"""
     closed = threading.Event()
 
     def send(end: End) -> str:

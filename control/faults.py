@@ -1,4 +1,4 @@
-"""What the hub does with faults, without I/O: one fault of a communicator becomes one verdict on all its ranks.
+"""What the coordinator does with faults, without I/O: one fault of a communicator becomes one verdict on all its ranks.
 
     report (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their accounts, or no answer  ->  "verdict"
 

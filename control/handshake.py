@@ -7,8 +7,8 @@
 
 The transcript is everything sent before, so nothing of a hello can be altered or replayed; the role labels stop
 reflection.  The hello's own HMAC lets a server drop strangers without keeping anything of them, and tell them nothing
-by which a secret could be guessed.  The hello says which rank (or the hub) was dialled at which numeric address and
-port.  A server that is another one, or has another address or port, refuses and says so.  So a handshake that is
+by which a secret could be guessed.  The hello says which rank (or the coordinator) was dialled at which numeric address
+and port.  A server that is another one, or has another address or port, refuses and says so.  So a handshake that is
 relayed from another port lets nobody in; address translation is refused too, as connections must go straight.
 Both ends derive the connection's own key, HMAC(key, "connection" | transcript).
 Frames have a fixed size: nothing of a stranger's is parsed beyond fixed offsets.  `Client` and `Server` do no I/O.
@@ -36,7 +36,7 @@ BEGIN = struct.Struct("!6sH")  # magic, version
 HELLO = struct.Struct("!6sHIII16sH16s64s32s")  # magic, version, epoch, rank, target, address, port, purpose, job, nonce
 NONCE, PROOF = 32, 32
 START = HELLO.size + PROOF
-HUB = 0xFFFFFFFF  # the target that is no rank, but where the ranks meet
+COORDINATOR = 0xFFFFFFFF  # the target that is no rank, but where the ranks meet
 NOWHERE: Where = (bytes(16), 0)  # of a Unix socket: the kernel says who serves it
 ATTEMPT = 2.0  # seconds that one handshake may take; a listener closes at the same age
 REFUSALS = {
@@ -68,7 +68,7 @@ class Hello:
     purpose: str
     job: str
     epoch: int = 0
-    target: int = HUB
+    target: int = COORDINATOR
 
     def __post_init__(self) -> None:
         if len(self.purpose.encode()) > 16:
@@ -174,7 +174,7 @@ class Server(_Side):
     `claim` is the client's hello once its HMAC has been checked, and `nonce` its nonce; `hello` is set once `done`.
     """
 
-    def __init__(self, key: bytes, target: int = HUB, epoch: int = 0, place: Where = NOWHERE) -> None:
+    def __init__(self, key: bytes, target: int = COORDINATOR, epoch: int = 0, place: Where = NOWHERE) -> None:
         super().__init__(key, START)
         self.claim: Hello | None = None
         self.nonce = b""

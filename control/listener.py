@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from hocket.control.addresses import BindAddress, _listen
 from hocket.control.dial import peer_uid, show  # fmt: skip
-from hocket.control.handshake import ATTEMPT, HUB, NOWHERE, AuthError, Connection, Hello, Server, where
+from hocket.control.handshake import ATTEMPT, COORDINATOR, NOWHERE, AuthError, Connection, Hello, Server, where
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
 
@@ -48,7 +48,7 @@ class Listener:
 
     def __init__(
         self, reactor: Reactor, address: BindAddress, key: bytes | None,
-        on_peer: Callable[[Connection, Hello], object], target: int = HUB, epoch: int = 0,
+        on_peer: Callable[[Connection, Hello], object], target: int = COORDINATOR, epoch: int = 0,
     ) -> None:  # fmt: skip
         if key is None and address[0] != "unix":
             raise ArgumentError("a TCP listener needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE")

@@ -1,8 +1,8 @@
-"""What ranks and the hub tell each other of failures: the fields of these messages, which travel as JSON objects.
+"""What ranks and the coordinator tell each other of failures: the fields of these messages, which are JSON objects.
 
     fault     a rank tells that a communicator failed (or, of `Stuck`, that it waits long there)
     account   what one rank was doing on that communicator
-    verdict   what failed, and all ranks' accounts: the hub's answer to a fault, the same for every rank
+    verdict   what failed, and all ranks' accounts: the coordinator's answer to a fault, the same for every rank
 """
 
 from __future__ import annotations

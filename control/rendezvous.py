@@ -1,8 +1,8 @@
-"""How the ranks of a job find each other: rank 0 opens the hub at an address all know, the others come to it.
+"""How the ranks of a job find each other: rank 0 opens the coordinator at an address all know, the others come to it.
 
 The address may name several TCP ports: rank 0 takes the first free one, the others try them in turn until one proves
-itself to be this job's hub, so a stranger on a port costs a moment and confuses nobody.  The hub stops listening when
-all are there.  Cost: one connection and one round of messages a rank.
+itself to be this job's coordinator, so a stranger on a port costs a moment and confuses nobody.  The coordinator stops
+listening when all are there.  Cost: one connection and one round of messages a rank.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from hocket.control import encryption
+from hocket.control.coordinator import JOIN, PLAIN, PURPOSE, Coordinator
 from hocket.control.dial import dial, show
 from hocket.control.handshake import Address, AuthError, Connection, Hello
-from hocket.control.hub import JOIN, PLAIN, PURPOSE, Hub
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
 from hocket.control.session import Session
@@ -32,11 +32,11 @@ WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is bel
 STILL_WAITING = 10.0  # seconds after which a rank logs for whom it waits
 AGAIN = 0.05  # seconds between two rounds over the candidates
 BESIDE = 1.0  # seconds (or a quarter of its time) after which a rank also looks where rank 0 listens besides
-RETURN = 0.5  # seconds in which a hub that was there and has gone may come again
+RETURN = 0.5  # seconds in which a coordinator that was there and has gone may come again
 
 
-class HubLost(TransportError):
-    """The hub took this rank in, and went before all were there."""
+class CoordinatorLost(TransportError):
+    """The coordinator took this rank in, and went before all were there."""
 
 
 def join(
@@ -79,7 +79,7 @@ class Meet:
     """One rank's attempt to join.  (store.py has another kind.)"""
 
     patience = WRONG_KEY
-    """Seconds after which a rank that meets only other jobs' hubs gives up."""
+    """Seconds after which a rank that meets only other jobs' coordinators gives up."""
 
     def __init__(
         self, rank: int, size: int, candidates: list[Address], key: bytes | None, job: str, timeout: float,
@@ -97,30 +97,30 @@ class Meet:
     # --- rank 0 ---
 
     def open(self) -> Session:
-        hub = Hub(self.reactor, self.size, self.job, keyed=self.key is not None)
-        listeners = self.listen(hub) if self.size > 1 else []
-        hub.complete = lambda: _close(listeners)
-        mine, hubs = socket.socketpair()
-        self.reactor.soon(lambda: hub.take(hubs, Hello(0, PURPOSE, self.job)))
+        coordinator = Coordinator(self.reactor, self.size, self.job, keyed=self.key is not None)
+        listeners = self.listen(coordinator) if self.size > 1 else []
+        coordinator.complete = lambda: _close(listeners)
+        mine, its = socket.socketpair()
+        self.reactor.soon(lambda: coordinator.take(its, Hello(0, PURPOSE, self.job)))
         session = Session(self.reactor, mine, 0, self.size, self.key)
-        session._hub = hub
+        session._coordinator = coordinator
         session.home = next((str(each.address[1]) for each in listeners if each.address[0] == "tcp"), None)
         try:
             return self._settle(session)
         except BaseException:
-            self.reactor.soon(hub.late)  # the others learn it now, not when their own time is over
+            self.reactor.soon(coordinator.late)  # the others learn it now, not when their own time is over
             _close(listeners)
             session.close()
             raise
 
-    def listen(self, hub: Hub) -> list[Listener]:
+    def listen(self, coordinator: Coordinator) -> list[Listener]:
         """Where the ranks meet, and beside it, if that can be."""
         if not self.also:
-            return [self._first_free(hub)]
+            return [self._first_free(coordinator)]
         found = []
         for take in (self._first_free, self._beside):
             try:
-                found.append(take(hub))
+                found.append(take(coordinator))
             except TransportError as why:
                 failed = why
                 log.info("the ranks do not meet there: %s", why)
@@ -128,20 +128,20 @@ class Meet:
             raise failed
         return found
 
-    def _beside(self, hub: Hub) -> Listener:
+    def _beside(self, coordinator: Coordinator) -> Listener:
         failed = TransportError("the rendezvous address has no port")
         for address in self.also:
             try:
-                return Listener(self.reactor, address, self.key, self.taker(hub))
+                return Listener(self.reactor, address, self.key, self.taker(coordinator))
             except (TransportError, ArgumentError) as why:
                 failed = TransportError(str(why))
         raise failed
 
-    def _first_free(self, hub: Hub) -> Listener:
+    def _first_free(self, coordinator: Coordinator) -> Listener:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
-                found = Listener(self.reactor, address, self.key, self.taker(hub))
+                found = Listener(self.reactor, address, self.key, self.taker(coordinator))
                 if address != self.candidates[0]:
                     log.info("%s is taken, so the ranks meet at %s", show(self.candidates[0]), show(address))
                 return found
@@ -153,28 +153,28 @@ class Meet:
                     time.sleep(AGAIN)
         raise ArgumentError("the rendezvous address has no port")
 
-    def taker(self, hub: Hub) -> Callable[[Connection, Hello], object]:
+    def taker(self, coordinator: Coordinator) -> Callable[[Connection, Hello], object]:
         """What takes a connection that has proven itself."""
         if not self.encrypt:
-            return hub.take
+            return coordinator.take
 
         def take(sock: Connection, hello: Hello) -> None:
             if sock.family == socket.AF_UNIX:
-                hub.take(sock, hello)
+                coordinator.take(sock, hello)
             elif hello.purpose != encryption.MARK + PURPOSE:
-                hub.take(sock, dataclasses.replace(hello, purpose=PLAIN))  # to be refused
+                coordinator.take(sock, dataclasses.replace(hello, purpose=PLAIN))  # to be refused
             else:
                 key = encryption.connection_key(sock.key, PURPOSE, hello.rank, 0)
                 known = dataclasses.replace(hello, purpose=PURPOSE)
                 encryption.secure_accepted(
-                    self.reactor, sock, key, lambda made: hub.take(made, known),
+                    self.reactor, sock, key, lambda made: coordinator.take(made, known),
                     lambda why: log.warning("hocket: rank %d came to the rendezvous: %s", hello.rank, why),
                 )  # fmt: skip
 
         return take
 
     def _look_for_double(self, address: Address, why: TransportError) -> None:
-        """If the taken address is held by this very job's hub, then there are two ranks 0."""
+        """If the taken address is held by this very job's coordinator, then there are two ranks 0."""
         if why.errno != errno.EADDRINUSE:
             return
         try:
@@ -203,7 +203,7 @@ class Meet:
                     strangers += 1
                 except TransportError as why:
                     last = str(why)
-                    gone = gone or (time.monotonic() if isinstance(why, HubLost) else 0.0)
+                    gone = gone or (time.monotonic() if isinstance(why, CoordinatorLost) else 0.0)
             if gone and time.monotonic() - gone > RETURN:
                 raise PeerLostError(f"rank {self.rank}: rank 0 was lost while the ranks met: {last}", [0])
             if not addresses or strangers < len(addresses):
@@ -252,7 +252,7 @@ class Meet:
     # --- all ---
 
     def _settle(self, session: Session) -> Session:
-        """Wait for the hub's welcome.  TransportError: this was not the hub, or it died; go on looking."""
+        """Wait for the coordinator's welcome.  TransportError: this was another server, or it died; go on looking."""
         try:
             welcome = self._welcome(session)
         except BaseException:
@@ -275,7 +275,7 @@ class Meet:
         if answer is None and not session._ended_how:
             answer = {"missing": session._ask(JOIN)}
         if answer is None:
-            raise HubLost("the hub closed the connection before the job was complete")
+            raise CoordinatorLost("the coordinator closed the connection before the job was complete")
         if "refused" in answer:
             raise (TransportError if answer["foreign"] else ArgumentError)(f"rank {self.rank}: {answer['refused']}")
         if "missing" in answer:

@@ -1,7 +1,7 @@
 """A rank's membership in its job: exchange values, report faults, hear of losses.
 
-Holds one control connection to the hub (rank 0 holds the hub too).  The reactor's thread reads it and calls the
-owner's callbacks; the owner's threads call the methods.  Knows no algorithms and moves no data.
+Holds one control connection to the coordinator (rank 0 holds the coordinator too).  The reactor's thread reads it and
+calls the owner's callbacks; the owner's threads call the methods.  Knows no algorithms and moves no data.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hocket.control.coordinator import JOIN, Coordinator
 from hocket.control.handshake import AuthError, prove
-from hocket.control.hub import JOIN, Hub
 from hocket.control.link import Link, Message
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Stuck, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket.control")
-GOODBYE = 1.0  # seconds that leaving waits for the hub's answer
-LAST_OUT = 2.0  # seconds that rank 0, whose process holds the hub, waits for the others' goodbyes
+GOODBYE = 1.0  # seconds that leaving waits for the coordinator's answer
+LAST_OUT = 2.0  # seconds that rank 0, whose process holds the coordinator, waits for the others' goodbyes
 
 
 class Session:
@@ -52,11 +52,11 @@ class Session:
         self.on_ask: Callable[[str], Account] = lambda comm: {}
         self.on_told: Callable[[str, int, Account], object] = lambda comm, rank, account: None
         self.on_open: Callable[[str], object] = lambda transport: None
-        self._hub: Hub | None = None
+        self._coordinator: Coordinator | None = None
         self._owns_reactor = False
-        self.home: str | None = None  # rank 0: where its hub listens; its own way there is a pair of sockets
+        self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
         self._changed = threading.Condition()
-        self._heard: dict[Any, Message] = {}  # the hub's answers: "welcome", "refused", ("exchange", n), ("who", n)
+        self._heard: dict[Any, Message] = {}  # its answers: "welcome", "refused", ("exchange", n), ("who", n)
         self._exchanges = 0
         self._closed = False
         self._admitted = False
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def local_address(self) -> str | None:
-        """The address of this host on its connection to the hub; None over a Unix socket."""
+        """The address of this host on its connection to the coordinator; None over a Unix socket."""
         return self.home or self._link.local_address
 
     def report(self, fault: Fault) -> None:
@@ -101,7 +101,7 @@ class Session:
         self._link.send({"report": fault})
 
     def stuck(self, info: Stuck) -> None:
-        """Tell the hub that this rank has waited a while."""
+        """Tell the coordinator that this rank has waited a while."""
         self._link.send({"stuck": info})
 
     def ask(self, comm: str, ranks: list[int]) -> None:
@@ -124,16 +124,16 @@ class Session:
             self._link.send({"goodbye": finished or {}})
             if not self.reactor.inside():
                 self._wait("bye", seconds=GOODBYE, absence=False)
-                if self._hub is not None:
-                    self._hub.empty.wait((None if patient else LAST_OUT) if self._hub.formed else 0.0)
+                if self._coordinator is not None:
+                    self._coordinator.empty.wait((None if patient else LAST_OUT) if self._coordinator.formed else 0.0)
             self._shut()
         except Exception:
             log.debug("hocket: leaving the job", exc_info=True)
 
     def _shut(self) -> None:
         self._link.close()
-        if self._hub is not None:
-            self.reactor.soon(self._hub.shut)
+        if self._coordinator is not None:
+            self.reactor.soon(self._coordinator.shut)
         if self._owns_reactor:
             self.reactor.close()
 
@@ -144,7 +144,7 @@ class Session:
             raise Error(f"rank {self.rank}: this session is closed, or this process is a fork of the rank's")
 
     def _wait(self, *kinds: Any, seconds: float, absence: bool = True) -> Message | None:
-        """The hub's answer; None when time is over, the connection has ended, or (`absence`) a rank is gone."""
+        """The coordinator's answer; None when time is over, the connection has ended, or (`absence`) a rank is gone."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
@@ -176,16 +176,16 @@ class Session:
     def _admit(self, welcome: Message) -> None:
         """Take the session's key, so that a former session's is void.
 
-        It is derived from the job's key and the hub's salt.  Only where there is no key (a Unix socket, where the user
-        id is the proof) does the hub draw it: a rank that has one takes none from anybody.
+        It is derived from the job's key and the coordinator's salt.  Only where there is no key (a Unix socket, where
+        the user id is the proof) does the coordinator draw it: a rank that has one takes none from anybody.
         """
         wanted = "salt" if self.key else "key"
         try:
             drawn = bytes.fromhex(welcome[wanted])
         except (KeyError, TypeError, ValueError):
             raise AuthError(
-                f"rank {self.rank}: the hub's welcome holds no {wanted}, but {', '.join(map(str, welcome))}: it has "
-                f"{'no secret, and this rank has one' if self.key else 'a secret, and this rank has none'}"
+                f"rank {self.rank}: the coordinator's welcome holds no {wanted}, but {', '.join(map(str, welcome))}: "
+                f"it has {'no secret, and this rank has one' if self.key else 'a secret, and this rank has none'}"
             ) from None
         self.key = hmac.digest(self.key, b"session" + drawn, "sha256") if self.key else drawn
         self.epoch = int.from_bytes(prove(self.key, b"epoch", b"")[:4], "big")
@@ -233,7 +233,7 @@ class Session:
             loss = self._admitted and not self._closed and 0 not in self.left
             self._ended_how = how
             self._changed.notify_all()
-        if loss:  # rank 0 held the hub, so nobody else can tell
+        if loss:  # rank 0 held the coordinator, so nobody else can tell
             self._note(lost={0: how})
             self.on_verdict({"kind": "lost", "lost": sorted(self.lost), "new": [0], "how": how})
 

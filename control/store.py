@@ -1,10 +1,10 @@
-"""Meeting through a store: rank 0 opens the hub where it likes and writes down where, the others read that and come.
+"""Meeting through a store: rank 0 opens the coordinator where it likes and notes where; the others read that and come.
 
 A store is somebody's key-value service (torch's TCPStore, say).  All ranks reach it, and everybody who reaches it may
 read and write.  Its note may be old: of a job that is over, whose ranks a launcher started again.  So a rank takes
-nothing but the note from it, the hub proves that it wrote that note, and a rank that is refused reads again.  A rank
-that was given a key takes none from a note; only without a key does it believe whoever writes the store.  Cost: one
-write, and a read and one connection a rank.
+nothing but the note from it, the coordinator proves that it wrote that note, and a rank that is refused reads again.
+A rank that was given a key takes none from a note; only without a key does it believe whoever writes the store.  Cost:
+one write, and a read and one connection a rank.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from hocket.control.coordinator import Coordinator
 from hocket.control.handshake import Address, AuthError
-from hocket.control.hub import Hub
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import WRONG_KEY, Meet
@@ -69,13 +69,13 @@ class MeetAtStore(Meet):
         self.listen_at: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
         self.host = self.own = host
 
-    def listen(self, hub: Hub) -> list[Listener]:
+    def listen(self, coordinator: Coordinator) -> list[Listener]:
         assert self.key is not None
         found: list[Listener] = []
         try:
             for address in self.listen_at:
                 try:
-                    found.append(Listener(self.reactor, address, self.key, self.taker(hub)))
+                    found.append(Listener(self.reactor, address, self.key, self.taker(coordinator)))
                 except TransportError as why:
                     if address[0] != "unix":
                         raise

@@ -53,9 +53,9 @@ class Rank:
 
 
 def environment(
-    number: int, ranks: int, hub: str, secret: str, master: tuple[str, int], words: str
+    number: int, ranks: int, meeting: str, secret: str, master: tuple[str, int], words: str
 ) -> dict[str, str]:
-    """The environment of rank `number`.  `hub`: where the ranks meet; `words`: the file for its last words.
+    """The environment of rank `number`.  `meeting`: where the ranks meet; `words`: the file for its last words.
 
     `master`: a host and a port of this machine, for the programs of others.
     """
@@ -63,7 +63,7 @@ def environment(
     env = {
         **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
         "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
-        "HOCKET_RENDEZVOUS": hub, "HOCKET_SECRET": secret, last_words.PLACE: words,
+        "HOCKET_RENDEZVOUS": meeting, "HOCKET_SECRET": secret, last_words.PLACE: words,
         # What torchrun sets, for programs of torch alone.
         "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
         "MASTER_ADDR": master[0], "MASTER_PORT": str(master[1]),

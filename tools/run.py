@@ -58,7 +58,7 @@ class Job:
         self.signalled: list[int] = []
         self.failed: list[Rank] = []  # as they ended
         self.failed_at: float | None = None  # when the first failed; None once a rank has been named
-        self.hub = os.path.join(directory, "hub")  # there while ranks meet
+        self.meeting = os.path.join(directory, "meet")  # there while ranks meet
         self.missed_at: float | None = None  # when ranks were first seen to meet after another had ended
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
         self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to the living ranks
@@ -94,7 +94,7 @@ class Job:
 
     def _start_rank(self, number: int, secret: str, master: tuple[str, int]) -> None:
         words = os.path.join(self.directory, f"words-{number}")
-        env = environment(number, self.options.n, f"unix:{self.hub}", secret, master, words)
+        env = environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
         rank = Rank(number, start(self.options.command, env, number == 0, not self.options.no_prefix), words)
         self.ranks.append(rank)
         for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):
@@ -177,7 +177,7 @@ class Job:
 
     def _look_who_is_missed(self, now: float) -> None:
         """Others that meet now would wait for a rank that has ended until their time is over."""
-        if not (os.path.exists(self.hub) or any(rank.meets() for rank in self.ranks)):
+        if not (os.path.exists(self.meeting) or any(rank.meets() for rank in self.ranks)):
             self.missed_at = None
             return
         self.missed_at = self.missed_at or now

@@ -23,7 +23,7 @@ TIMEOUT = 3.0
 """HOCKET_TIMEOUT of a job in which a rank is to be stopped for good."""
 VERDICT = 3.0
 """Seconds that a rank waits for what the job's control plane says of a timeout."""
-HUB = "run/hub"
+SOCKET = "run/meet"
 """The socket at which ranks meet: rank 0 cannot remove it when it is killed.  `hocket run` does, with its directory."""
 LEAVING = 6.0
 """Seconds of close(), while a rank is stopped."""
@@ -71,7 +71,7 @@ def judge(seen: Seen, slack: float) -> Verdict:
 def _excused(seen: Seen, what: str) -> bool:
     """Is it what docs/api.md says may be left?"""
     its = _state(seen, seen.victim)
-    return seen.victim == 0 and what == HUB or what.endswith(EMPTY) and its is not None and its[0] == "init"
+    return seen.victim == 0 and what == SOCKET or what.endswith(EMPTY) and its is not None and its[0] == "init"
 
 
 def _survivor(
@@ -96,7 +96,7 @@ def _survivor(
     seconds = error["at"] - begin
     if kind not in kinds:
         wrong.append(f"raised after {seconds:.2f} s {text}")
-    elif error["named"] != [seen.victim] and not _hub_instead(seen, rank, error, slack):
+    elif error["named"] != [seen.victim] and not _coordinator_instead(seen, rank, error, slack):
         wrong.append(f"did not name {[seen.victim]} but raised {text}")
     if seconds > limit + slack:
         wrong.append(f"knew it after {seconds:.2f} s, allowed are {limit:g} s and {slack:g} s: {text}")
@@ -132,16 +132,16 @@ def _knows(seen: Seen, rank: int, slack: float) -> bool:
     """Had this survivor and the victim met, at the latest through rank 0?"""
     if rank and _missed(seen, rank, slack):
         return False
-    mine, its, hub = (_state(seen, r) for r in (rank, seen.victim, 0))
+    mine, its, coordinator = (_state(seen, r) for r in (rank, seen.victim, 0))
     if its is None or its[0] == "closing" or mine is not None and (mine[0] == "closing" or mine[1] != its[1]):
         return False
     if its[0] == "ready":
         return True
-    there = [its, hub, *([mine] if seen.victim == 0 else [])]  # a rank that comes later finds no rank 0
+    there = [its, coordinator, *([mine] if seen.victim == 0 else [])]  # a rank that comes later finds no rank 0
     return all(state is not None and state[1] == its[1] and seen.hit - state[2] >= MET * (1 + slack) for state in there)
 
 
-def _hub_instead(seen: Seen, rank: int, error: dict[str, Any], slack: float) -> bool:
+def _coordinator_instead(seen: Seen, rank: int, error: dict[str, Any], slack: float) -> bool:
     """Is it right to name rank 0?  It was stopped, or it and this rank have missed each other."""
     if seen.how == "stop" and seen.victim == 0:
         return True

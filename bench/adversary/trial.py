@@ -82,7 +82,7 @@ class Trial:
             _ports += 10  # the sockets of the trial before may still linger
             return {**own, "WORLD_SIZE": str(self.size), "MASTER_ADDR": V4[0], "MASTER_PORT": str(_ports)}
         size = str(self.size)
-        there = {"HOCKET_SIZE": size, "HOCKET_LOCAL_SIZE": size, "HOCKET_RENDEZVOUS": f"unix:{self._path('run')}/hub"}
+        there = {"HOCKET_SIZE": size, "HOCKET_LOCAL_SIZE": size, "HOCKET_RENDEZVOUS": f"unix:{self._path('run')}/meet"}
         return {**own, **there, **({"HOCKET_TRANSPORT": "tcp"} if self.transport == "tcp" else {})}
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:

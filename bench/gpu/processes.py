@@ -51,7 +51,7 @@ def job(name: str, size: int, work: Callable[[Any, Options], object], options: O
     """work(comm, options) on `size` ranks of hocket."""
     with tempfile.TemporaryDirectory(prefix="hocket-gpu-") as place:
         base = {
-            "HOCKET_SIZE": str(size), "HOCKET_LOCAL_SIZE": str(size), "HOCKET_RENDEZVOUS": f"unix:{place}/hub",
+            "HOCKET_SIZE": str(size), "HOCKET_LOCAL_SIZE": str(size), "HOCKET_RENDEZVOUS": f"unix:{place}/meet",
             "HOCKET_SECRET": secrets.token_hex(32), "PLACE": place, "GLOO_SOCKET_IFNAME": "lo", **environment,
         }  # fmt: skip
         ranks = [{**base, "HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)} for rank in range(size)]

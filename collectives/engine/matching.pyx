@@ -32,7 +32,7 @@ cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if rc == HK_LOST and x.npeers > 1 and e.rx_owner[x.peers[0]] != r:      # not in the middle of our message
             x.npeers -= 1
             x.peers[0], x.peers[x.npeers] = x.peers[x.npeers], x.peers[0]
-            return MOVED                    # it has dropped this communicator; if it died, the hub says so
+            return MOVED                    # it has dropped this communicator; if it died, the coordinator says so
         if rc < 0:
             return rc
         moved |= rc

@@ -1,4 +1,4 @@
-"""When a rank waits long: it tells the hub in which call, logs which ranks hold it up, and gives up those that left."""
+"""When a rank waits long: it tells the coordinator its call, logs which ranks hold it up, gives up those that left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hocket.control.records import Account
 
 log = logging.getLogger("hocket")
 STUCK_AFTER = 0.2
-"""Seconds of waiting before a rank tells the hub what it waits for; so calls that never meet are found."""
+"""Seconds of waiting before a rank tells the coordinator what it waits for; so calls that never meet are found."""
 STILL_WAITING, ANSWERS = 10.0, 0.5
 """Seconds of waiting after which a rank asks the others what they do, and seconds more until it logs the answers."""
 
@@ -45,7 +45,7 @@ class LongWaits:
         self._waits: dict[Engine, LongWait] = {}
 
     def go_on(self, engine: Engine, seconds: float) -> LongWait:
-        """`engine` has waited for `seconds` by now: if that is long, tell the hub, or log which ranks hold it up."""
+        """`engine` has waited for `seconds` by now: if long, tell the coordinator, or log which ranks hold it up."""
         plan, _, seq, _ = at(engine, oldest(engine))
         waiting = self._waits.get(engine)
         if waiting is None or waiting.seq != seq or seconds < waiting.seconds:
@@ -83,7 +83,7 @@ class LongWaits:
     def _say_what_holds_up(self, engine: Engine, waiting: LongWait) -> None:
         """Once in a long call: ask the others what they are doing, and a moment later log it.
 
-        The hub answers only one of the ranks that wait; the others log nothing.
+        The coordinator answers only one of the ranks that wait; the others log nothing.
         """
         if not waiting.asked:
             waiting.asked = True

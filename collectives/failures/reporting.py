@@ -27,7 +27,7 @@ from hocket.kernels.dtypes import DTYPES
 
 DONE = CODES["done"]
 VERDICT_WAIT = 3.0
-"""Seconds a failed call waits for the hub to hear all sides."""
+"""Seconds a failed call waits for the coordinator to hear all sides."""
 TOLD = 1.0
 """Seconds that a call waits for the control plane to tell why a connection has ended."""
 SAME_SIGNAL = 0.5
@@ -139,7 +139,7 @@ class Reporter:
             self._end_as_left([culprit], engine, account)
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = self.verdict if heard else None
-        if verdict is None:  # the hub itself is silent: say what this rank knows
+        if verdict is None:  # the coordinator itself is silent: say what this rank knows
             kinds: dict[int, Kind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
             kind = kinds.get(code, "lost")
             verdict = {

@@ -19,8 +19,8 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.failures.callsite import NO_THREAD
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import World
+from hocket.control.coordinator import ASK_AGAIN
 from hocket.control.faults import Faults
-from hocket.control.hub import ASK_AGAIN
 from hocket.control.records import Account, Fault, Stuck, Verdict
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.transports.base import Transport

@@ -16,7 +16,7 @@ LOOK = 0.05
 
 
 class Opener:
-    """Opens transports of one world when the hub says so."""
+    """Opens transports of one world when the coordinator says so."""
 
     def __init__(self, world: World) -> None:
         self._world, self._lock = world, threading.Lock()

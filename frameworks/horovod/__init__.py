@@ -8,7 +8,7 @@ ranks in which order to carry it out, so their collectives meet.
 
 Who does it:
     member.py         one rank's part in a process set: what it submits, and its threads
-    coordinator.py    rank 0's part: it counts, and decides
+    negotiator.py    rank 0's part: it counts, and decides
     pending.py        a submitted tensor until it is done: its handle
 
 Around it:

@@ -62,17 +62,17 @@ class Job:
         if made is None:
             return
         member = self.members[number] = Member(made, self.settings, self.perform(), self.timeline)
-        if member.coordinator is not None:
+        if member.negotiator is not None:
             of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
-            self.inspector.watch(member.coordinator, of)
+            self.inspector.watch(member.negotiator, of)
 
     def dismiss(self, number: int, seconds: float) -> None:
         """End this process set."""
         self.ranks.pop(number, None)
         member = self.members.pop(number, None)
         if member is not None:
-            if member.coordinator is not None:
-                self.inspector.forget(member.coordinator)
+            if member.negotiator is not None:
+                self.inspector.forget(member.negotiator)
             member.stop(seconds)
 
     def close(self, polite: bool) -> None:

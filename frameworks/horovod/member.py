@@ -26,8 +26,8 @@ from hocket.horovod import messages
 from hocket.horovod.agreeing.numbers import Numbers
 from hocket.horovod.agreeing.order import BYE, FAIL, JOINED, RUN, Order, from_plain_order
 from hocket.horovod.agreeing.request import AUTO, Request
-from hocket.horovod.coordinator import JOIN, LEAVE, Coordinator
 from hocket.horovod.exceptions import HorovodInternalError, MismatchError, ShutDownError, StallError, as_horovod
+from hocket.horovod.negotiator import JOIN, LEAVE, Negotiator
 from hocket.horovod.pending import Pending
 from hocket.horovod.settings import Settings
 from hocket.horovod.timeline import Timeline
@@ -67,9 +67,9 @@ class Member:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._up = _control(comm) if self.size > 1 else None
         self._down = _control(comm) if self.size > 1 else None
-        self.coordinator: Coordinator | None = None
+        self.negotiator: Negotiator | None = None
         if self.rank == 0:
-            self.coordinator = Coordinator(
+            self.negotiator = Negotiator(
                 self.size, self._up, self._down, settings.fusion_threshold, self._orders.extend, self._help, self.fail)
         self._threads = [
             threading.Thread(target=work, name=f"hocket.horovod {work.__name__[1:]}", daemon=True)
@@ -127,8 +127,8 @@ class Member:
                 self.timeline.cycle()
             try:
                 with Outside():
-                    if self.coordinator is not None:
-                        self.coordinator.take(0, items)
+                    if self.negotiator is not None:
+                        self.negotiator.take(0, items)
                     else:
                         assert self._up is not None
                         messages.send(self._up, [self._short(item) for item in items], [0])
@@ -156,7 +156,7 @@ class Member:
             for comm in (self._up, self._down, self.comm):
                 if comm is not None:
                     comm.reporter.halt()
-        for thread in [*self._threads, *([self.coordinator.thread] if self.coordinator else [])]:
+        for thread in [*self._threads, *([self.negotiator.thread] if self.negotiator else [])]:
             if thread is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
         for comm in (self._up, self._down):

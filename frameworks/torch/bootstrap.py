@@ -2,7 +2,7 @@
 
 The default group's ranks meet through torch's store (control/store.py): only rank 0's address is read there, and the
 address of a job that is over is noticed and read again, so a restart under torchrun works.  If the default group is
-hocket's, other groups are made from its communicator, by their members alone, without new connections to the hub.
+hocket's, other groups are made from its communicator, by their members alone, without new connections to rank 0.
 """
 
 from __future__ import annotations

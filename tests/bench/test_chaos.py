@@ -116,8 +116,8 @@ def seen(*of_rank_0: dict[str, Any], how: str = "kill", began: float = 1.0, vict
 
 def meeting(late: float) -> Seen:
     """Rank 2 was killed before rank 0, which was held back for so long, had come; rank 1 found nobody."""
-    first, hub = AT - MEETING, AT - MEETING + late
-    said: list[list[dict[str, Any]]] = [[{"state": "init", "turn": 0, "at": at}] for at in (hub, first, first)]
+    first, coordinator = AT - MEETING, AT - MEETING + late
+    said: list[list[dict[str, Any]]] = [[{"state": "init", "turn": 0, "at": at}] for at in (coordinator, first, first)]
     said[0] += [lost(2, late - MEETING), CLOSED]
     said[1] += [lost(0, 0.0, "TimeoutError"), CLOSED]
     return Seen(2, "kill", AT - 1, AT - 1, said, [0, 0, -signal.SIGKILL], ["", "", ""])

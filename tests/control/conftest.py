@@ -1,4 +1,4 @@
-"""Ranks of a control plane, places for its hub, and a listener."""
+"""Ranks of a control plane, places for its coordinator, and a listener."""
 
 import free
 import pytest
@@ -31,7 +31,7 @@ def start():
 
 @pytest.fixture
 def unix(tmp_path):
-    return ("unix", str(tmp_path / "d" / "hub"))
+    return ("unix", str(tmp_path / "d" / "meet"))
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ comm.close()
 def test_a_rank_joins_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
     [port] = free.ports()
     with job(2, JOIN, tmp_path, {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}) as run:
-        wait_for(lambda: port in listening([run.processes[0].pid]), 20, "the hub")
+        wait_for(lambda: port in listening([run.processes[0].pid]), 20, "the coordinator")
         with flooded(port, kind):
             time.sleep(0.5)
             (tmp_path / "signs" / "go").touch()

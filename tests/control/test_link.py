@@ -14,9 +14,9 @@ import pytest
 from faulty import wait_for
 
 from hocket.control import link
+from hocket.control.coordinator import PURPOSE, Coordinator
 from hocket.control.dial import dial
 from hocket.control.handshake import AuthError, Client, Connection, Hello, Server
-from hocket.control.hub import PURPOSE, Hub
 from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, Link
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
@@ -110,7 +110,7 @@ MEDDLED: dict[str, tuple[Callable[[Frames], Frames], int]] = {
 
 
 @pytest.mark.parametrize("what", MEDDLED)
-@pytest.mark.parametrize("upwards", [True, False], ids=["to the hub", "from the hub"])
+@pytest.mark.parametrize("upwards", [True, False], ids=["to the coordinator", "from the coordinator"])
 def test_what_is_not_as_it_was_said_ends_the_connection(what: str, upwards: bool, reactor: Reactor) -> None:
     client, server = sides()
     meddle, understood = MEDDLED[what]
@@ -129,15 +129,15 @@ def test_neither_turned_round_nor_from_another_connection(reactor: Reactor) -> N
     assert listens(reactor, server, frames).heard == SAID
 
 
-# --- the hub and its members
+# --- the coordinator and its members
 
 @contextlib.contextmanager
-def hub_of(reactor: Reactor, size: int, keyed: bool = True) -> Iterator[tuple[Hub, Listener]]:
-    hub = Hub(reactor, size, "job", keyed)
-    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, hub.take)
-    yield hub, listener
+def coordinator_of(reactor: Reactor, size: int, keyed: bool = True) -> Iterator[tuple[Coordinator, Listener]]:
+    coordinator = Coordinator(reactor, size, "job", keyed)
+    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, coordinator.take)
+    yield coordinator, listener
     listener.close()
-    reactor.soon(hub.shut)
+    reactor.soon(coordinator.shut)
 
 
 def member(reactor: Reactor, listener: Listener, rank: int, size: int) -> Session:
@@ -146,7 +146,7 @@ def member(reactor: Reactor, listener: Listener, rank: int, size: int) -> Sessio
 
 def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) -> None:
     """Somebody adds words to a member's connection behind its handshake."""
-    with hub_of(reactor, 3) as (_, listener):
+    with coordinator_of(reactor, 3) as (_, listener):
         ranks = [member(reactor, listener, rank, 3) for rank in range(3)]
         for rank in ranks:
             welcome = rank._wait("welcome", seconds=3)
@@ -161,8 +161,8 @@ def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) 
 
 
 def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
-    """The hub, or who speaks for it, offers a key of its own instead of a salt."""
-    with hub_of(reactor, 1, keyed=False) as (_, listener):
+    """The coordinator, or who speaks for it, offers a key of its own instead of a salt."""
+    with coordinator_of(reactor, 1, keyed=False) as (_, listener):
         rank = member(reactor, listener, 0, 1)
         welcome = rank._wait("welcome", seconds=3)
         assert welcome is not None and "key" in welcome["welcome"]
@@ -176,11 +176,11 @@ def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
 
 
 def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
-    with hub_of(reactor, 3) as (hub, listener):
+    with coordinator_of(reactor, 3) as (coordinator, listener):
         first = member(reactor, listener, 1, 3)
-        wait_for(lambda: 1 in hub._links)
+        wait_for(lambda: 1 in coordinator._links)
         first._link.close()
-        wait_for(lambda: hub.absent)
+        wait_for(lambda: coordinator.absent)
         late = member(reactor, listener, 2, 3)
         assert late._wait("welcome", seconds=3) is None and list(late.lost) == [1]
 
@@ -242,8 +242,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Reactor) -> None:
-    """It holds the key, so its words have proofs; the hub goes on answering another member."""
-    with hub_of(reactor, 3) as (hub, listener):
+    """It holds the key, so its words have proofs; the coordinator goes on answering another member."""
+    with coordinator_of(reactor, 3) as (coordinator, listener):
         honest = member(reactor, listener, 2, 3)
         for words in HOSTILE:
             hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 2))
@@ -252,5 +252,5 @@ def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Rea
             hostile.post(link.Packed(words, hashlib.sha256(words).digest()))
             assert 0 in honest._ask("join"), words[:40]
             hostile.close()
-            wait_for(lambda: 1 not in hub._links)
+            wait_for(lambda: 1 not in coordinator._links)
         honest._link.close()

@@ -24,7 +24,7 @@ EVERYWHERE = ("0.0.0.0", "0", "::", "::ffff:0.0.0.0", "::ffff:0:0", "0::0")
 
 
 def test_unix_path_is_private_and_removed(reactor, got, tmp_path):
-    path = str(tmp_path / "private" / "hub")
+    path = str(tmp_path / "private" / "meet")
     listener = Listener(reactor, ("unix", path), None, lambda sock, hello: got.append((sock, hello)))
     assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.lstat(os.path.dirname(path)).st_mode) == 0o700
@@ -37,7 +37,7 @@ def test_unix_path_is_private_and_removed(reactor, got, tmp_path):
 
 def test_a_dead_jobs_path_is_replaced_a_living_ones_is_not(reactor, tmp_path):
     os.chmod(tmp_path, 0o700)
-    path = str(tmp_path / "hub")
+    path = str(tmp_path / "meet")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
     living = Listener(reactor, ("unix", path), None, lambda sock, hello: None)
@@ -167,4 +167,4 @@ listener.close()
 
 
 def test_a_forked_child_holds_nothing_and_removes_nothing(tmp_path):
-    subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "d" / "hub")], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "d" / "meet")], check=True, timeout=20)

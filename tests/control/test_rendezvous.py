@@ -10,7 +10,7 @@ import holding
 import pytest
 from controlled import KEY, exchanged
 
-from hocket.control import hub, rendezvous
+from hocket.control import coordinator, rendezvous
 from hocket.control.encryption import Ended
 from hocket.control.handshake import AuthError
 from hocket.control.link import ALIVE
@@ -32,7 +32,7 @@ def test_all_meet_exchange_and_leave(start, unix, ports, transport):
     tcp = ("tcp", "127.0.0.1", ports)
     address, key = {"unix": (unix, None), "unix with key": (unix, KEY), "tcp": (tcp, KEY)}[transport]
     ranks = start(4, address, key=key)
-    assert not os.path.exists(unix[1]), "the hub still listens"
+    assert not os.path.exists(unix[1]), "the coordinator still listens"
     for round_ in range(3):
         exchanged(ranks, round_)
     began = time.monotonic()
@@ -60,10 +60,10 @@ def test_missing_ranks_are_named_on_all_who_came(start, unix):
 
 
 def test_a_member_whose_time_is_over_first_names_them_too(start, unix):
-    hub = start.one(0, 3, unix, timeout=2.0)
+    coordinator = start.one(0, 3, unix, timeout=2.0)
     told = start.one(2, 3, unix, timeout=1.0).hear("error")
     assert told["error"] == "TimeoutError" and told["gone"] == [1]
-    assert hub.hear("error")["gone"] == [1], "rank 2 had come"
+    assert coordinator.hear("error")["gone"] == [1], "rank 2 had come"
 
 
 def test_a_rank_that_gave_up_may_come_again(start, unix):
@@ -75,7 +75,7 @@ def test_a_rank_that_gave_up_may_come_again(start, unix):
 
 def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     """It is there again before it counts as dead."""
-    monkeypatch.setattr(hub, "AGAIN", 2.0)
+    monkeypatch.setattr(coordinator, "AGAIN", 2.0)
     sessions, cut = {}, []
 
     def member(rank):
@@ -111,7 +111,7 @@ def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, po
     ranks = [start.one(rank, 4, address, key=key, timeout=20.0) for rank in range(3)]
     for rank in ranks:
         rank.hear("there", 20.0)
-    time.sleep(0.3)  # the hub may not have read who it is
+    time.sleep(0.3)  # the coordinator may not have read who it is
     ranks[dead].process.kill()
     began = time.monotonic()
     for rank in ranks:
@@ -144,7 +144,7 @@ def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tm
 def test_a_duplicate_rank_is_told_and_the_job_goes_on(start, unix):
     first = [start.one(0, 3, unix), start.one(1, 3, unix)]
     first[1].hear("there")
-    time.sleep(0.3)  # the hub may not have read who it is
+    time.sleep(0.3)  # the coordinator may not have read who it is
     told = start.one(1, 3, unix).hear("error")
     assert told["error"] == "ArgumentError"
     assert f"rank 1 is taken by process {first[1].process.pid}" in told["text"]
@@ -224,14 +224,14 @@ def test_strangers_on_the_candidate_ports_do_not_confuse(start, ports):
         web.shutdown(socket.SHUT_RDWR)
 
 
-def test_another_jobs_hub_with_the_same_key_is_passed_by(start, ports):
+def test_another_jobs_coordinator_with_the_same_key_is_passed_by(start, ports):
     start.one(0, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="other").hear("there")
     ranks = [start.one(rank, 2, ("tcp", "127.0.0.1", ports), key=KEY, job="mine") for rank in (0, 1)]
     for rank in ranks:
         rank.hear("joined")
 
 
-def test_junk_at_the_hub_while_a_job_comes_together(start, ports):
+def test_junk_at_the_coordinator_while_a_job_comes_together(start, ports):
     address = ("127.0.0.1", ports[0])
     ranks = [start.one(rank, 3, ("tcp", *address), key=KEY) for rank in (0, 1)]
     idle = [eventually(address)] + [socket.create_connection(address) for _ in range(199)]
@@ -281,7 +281,7 @@ def test_control_connections_notice_a_vanished_host(ports):
     other.start()
     sessions[0] = rendezvous.join(0, 2, address, KEY, "j", 5)
     other.join()
-    for sock in (sessions[1]._link._sock, sessions[0]._hub._links[1]._sock):
+    for sock in (sessions[1]._link._sock, sessions[0]._coordinator._links[1]._sock):
         assert all(sock.getsockopt(level, option) == value for level, option, value in ALIVE)
     for rank in (1, 0):
         sessions[rank].close()

@@ -97,7 +97,7 @@ class Files:
     def get(self, key):
         return (place / key).read_text() if (place / key).exists() else None
 role = os.environ["HOCKET_RANK"]
-if role == "0":  # without the secret, but it can write the store: the hub and the key are its own
+if role == "0":  # without the secret, but it can write the store: the coordinator and the key are its own
     os.environ.pop("HOCKET_SECRET")
 try:
     comm = hocket.init(int(role), 2, store=Files(), timeout=3)

@@ -40,7 +40,7 @@ else:
 
 @pytest.mark.parametrize("victim", [2, pytest.param(0, marks=pytest.mark.more)])
 def test_peers_notice_at_once(victim: int, tmp_path: pathlib.Path) -> None:
-    """Its call under way ends well.  Rank 0's process holds the hub, which stays until the others have left."""
+    """Its call under way ends well.  Rank 0's process holds the coordinator, which stays until the others have left."""
     source = DROPS.replace("{victim}", str(victim))
     with harness.Job(3, source, env={"PYTHONPATH": PATH, "PLACE": str(tmp_path / "store")}) as job:
         ends = job.wait(40)

@@ -53,9 +53,9 @@ class Job:
         if hosts:
             self.common = {**secret, "MASTER_ADDR": master, "MASTER_PORT": "29500", "WORLD_SIZE": str(size)}
         else:
-            hub = f"unix:{where}/hub"
+            meeting = f"unix:{where}/meet"
             sizes = {"HOCKET_SIZE": str(size), "HOCKET_LOCAL_SIZE": str(size)}
-            self.common = {**secret, **sizes, "HOCKET_RENDEZVOUS": hub}
+            self.common = {**secret, **sizes, "HOCKET_RENDEZVOUS": meeting}
 
     def __enter__(self) -> Job:
         self.where.mkdir(mode=0o700, exist_ok=True)

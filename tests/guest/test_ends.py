@@ -101,7 +101,7 @@ def cut(job: Job, tmp_path: pathlib.Path, *link: str) -> None:
 @pytest.mark.parametrize("transport", [transport for transport in TRANSPORTS if transport != "tcp"])
 @pytest.mark.parametrize("name", ["allreduce", "async"])
 def test_the_devices_cable_is_cut(name: str, transport: str, mended: None, tmp_path: pathlib.Path) -> None:
-    """The ranks still hear of each other, as the hub goes another way: only the bytes do not come."""
+    """The ranks still hear of each other, as the coordinator goes another way: only the bytes do not come."""
     before = held()
     with Job(2, functools.partial(endure, name, transport), tmp_path, env(transport, PLACES["across"][:2])) as job:
         cut(job, tmp_path, "link", "set", "veth0")

@@ -112,7 +112,7 @@ def test_a_killed_rank_is_noticed(name: str, victim: int, tmp_path: pathlib.Path
             ends = job.wait(LONG)
         for rank in set(range(4)) - {victim}:
             said = facts(ends[rank])
-            # A rank of the hub's own host may hear of the whole host first: when much is lost, so are its heartbeats.
+            # A rank on rank 0's host may hear of the whole host first: when much is lost, so are its heartbeats.
             assert said["error"] == "PeerLostError" and victim in said["ranks"], said
             assert said["at"] - killed < 30.0 and said["left"] == [], said
 

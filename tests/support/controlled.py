@@ -54,7 +54,7 @@ for line in sys.stdin:
 class Rank:
     """One process that joins and then does what it is told; `hear(kind)` is the next thing of that kind it tells.
 
-    "there": it has found the hub, or is it.  "joined": so have all.  "error": what was raised instead.
+    "there": it has found the coordinator, or is it.  "joined": so have all.  "error": what was raised instead.
     """
 
     def __init__(self, rank, size, address, key=None, timeout=10.0, job="job", wrong_key=5.0):

@@ -63,7 +63,7 @@ class Job:
             file.write(textwrap.dedent(self.source))
         base = {
             **os.environ, "HOCKET_SIZE": str(self.size), "HOCKET_LOCAL_SIZE": str(self.size),
-            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/hub", "HOCKET_SECRET": secrets.token_hex(32),
+            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/meet", "HOCKET_SECRET": secrets.token_hex(32),
             "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **self.env,
         }  # fmt: skip
         if self.hosts:

@@ -6,4 +6,4 @@ KEY = b"k" * 32
 
 
 def hello(rank=1):
-    return Hello(rank, "data", "job")  # to a hub, as the listeners here are
+    return Hello(rank, "data", "job")  # to a coordinator, as the listeners here are

@@ -64,7 +64,7 @@ def test_it_is_made_where_it_can_be(tmp_path, monkeypatch, capfd):
     short.mkdir()
     monkeypatch.setattr(machine, "USUAL", ["/proc/nonexistent", str(short)])
     with place() as made:
-        assert made.startswith(f"{short}/{PREFIX}") and len(made) + len("/hub") < 108
+        assert made.startswith(f"{short}/{PREFIX}") and len(made) + len("/meet") < 108
     short.rmdir()
     monkeypatch.setattr(machine, "USUAL", ["/proc/nonexistent"])
     assert launcher.main(["-n", "1", "true"]) == 1

@@ -126,12 +126,12 @@ comm.close()
 """
 
 
-def test_the_hub_while_the_others_are_late(tmp_path: pathlib.Path) -> None:
+def test_the_coordinator_while_the_others_are_late(tmp_path: pathlib.Path) -> None:
     [port] = free.ports()
     env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}
     with job(3, LATE, tmp_path, env) as run:
-        hub = run.processes[0].pid
-        wait_for(lambda: port in listening([hub]), 20, "the hub")
+        coordinator = run.processes[0].pid
+        wait_for(lambda: port in listening([coordinator]), 20, "the coordinator")
         abuse(port)
         (tmp_path / "signs" / "go").touch()
         for end in run.wait(60):
@@ -151,9 +151,9 @@ comm.close()
 
 
 class Relay:
-    """Somebody without the secret, first at a port that the ranks dial: carries what they say to and from the hub.
+    """Somebody without the secret, first at a port that the ranks dial: carries what they and the coordinator say.
 
-    `heard`: what the ranks said; `answered`: what the hub said.
+    `heard`: what the ranks said; `answered`: what the coordinator said.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Relay:
                 threading.Thread(target=self._pass, args=(far, near, self.answered), daemon=True).start()
 
     def _far(self) -> socket.socket | None:
-        """The hub, who may not be there yet: the rank must not find the other way to it meanwhile."""
+        """The coordinator, who may not be there yet: the rank must not find the other way to it meanwhile."""
         until = time.monotonic() + 5
         while time.monotonic() < until:
             with contextlib.suppress(OSError):
@@ -191,11 +191,11 @@ class Relay:
 
 
 def test_a_relayed_handshake_gets_nobody_in(tmp_path: pathlib.Path) -> None:
-    """The hub takes a later port, as the first is taken; the ranks' way there is not through the one who took it.
+    """The coordinator takes a later port, as the first is taken; the ranks' way there is not through who took it.
 
-    Nor does what a rank with the right key said to join let anybody else in, neither to the hub nor to a rank.
+    Nor does what a rank with the right key said to join let anybody else in, neither to the coordinator nor to a rank.
     """
-    for turn in range(3):  # on a busy machine the hub may come so late that the rank looks elsewhere, and finds it
+    for turn in range(3):  # on a busy machine it may come so late that the rank looks elsewhere, and finds it
         place = tmp_path / str(turn)
         place.mkdir()
         if relayed(place):

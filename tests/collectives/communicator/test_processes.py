@@ -33,7 +33,7 @@ def rank(r, size, address, results):
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     results = context.Queue()
-    args = [(r, 3, f"unix:{sys.argv[2]}/hub", results) for r in range(3)]
+    args = [(r, 3, f"unix:{sys.argv[2]}/meet", results) for r in range(3)]
     processes = [context.Process(target=rank, args=a) for a in args]
     for p in processes: p.start()
     got = sorted(results.get(timeout=60) for _ in processes)

@@ -28,7 +28,7 @@ ALIKE = {
 )
 def test_killed_in_the_middle(name: str, transport: str, tmp_path: pathlib.Path) -> None:
     dice = random.Random(f"{name}{transport}")
-    victim = dice.choice([0, 0, 1, 2])  # rank 0 holds the hub
+    victim = dice.choice([0, 0, 1, 2])  # rank 0 holds the coordinator
     with job(3, f"faulty.endure({name!r}, {transport!r})", tmp_path) as run:
         all_ready(tmp_path, range(3))
         time.sleep(dice.uniform(0.0, 0.05))

@@ -58,7 +58,7 @@ def test_stopped_rank_does_not_answer(transport: str, victim: int, tmp_path: pat
     assert said["error"] == "TimeoutError" and said["ended"], said
 
 
-HUB_STOPPED = """
+RANK_0_STOPPED = """
 comm = hocket.init(transport={transport!r})
 x = np.arange(1000.0)
 comm.allreduce(x.copy())
@@ -78,9 +78,9 @@ say(ended=True)
 
 
 @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.more)])
-def test_stopped_hub(transport: str, tmp_path: pathlib.Path) -> None:
-    """Rank 0 holds the hub: nobody can ask, the others still raise in time and name it."""
-    with job(3, HUB_STOPPED.format(transport=transport), tmp_path) as run:
+def test_stopped_coordinator(transport: str, tmp_path: pathlib.Path) -> None:
+    """Rank 0 holds the coordinator: nobody can ask, the others still raise in time and name it."""
+    with job(3, RANK_0_STOPPED.format(transport=transport), tmp_path) as run:
         all_ready(tmp_path, [0])
         run.signal(0, signal.SIGSTOP)
         (tmp_path / "signs" / "stopped-0").touch()

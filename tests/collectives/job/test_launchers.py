@@ -24,7 +24,7 @@ SECRET = Config(secret=b"s" * 16)
 BIN = sysconfig.get_path("scripts")
 
 HOCKET = {"HOCKET_RANK": "1", "HOCKET_SIZE": "3", "HOCKET_LOCAL_RANK": "1", "HOCKET_LOCAL_SIZE": "3",
-          "HOCKET_RENDEZVOUS": "unix:/run/x/hub",
+          "HOCKET_RENDEZVOUS": "unix:/run/x/meet",
           "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1",
           "MASTER_PORT": "29500"}  # fmt: skip
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "r1", "TORCHELASTIC_RESTART_COUNT": "0", "RANK": "5", "WORLD_SIZE": "8",
@@ -70,7 +70,7 @@ def test_each_launcher(environ, rank, size, local_rank, launcher, single):
 
 
 def test_addresses():
-    assert detect(HOCKET).address == ("unix", "/run/x/hub")
+    assert detect(HOCKET).address == ("unix", "/run/x/meet")
     assert detect(TORCHRUN, SECRET).address == ("tcp", "host-a", list(range(29501, 29509)))
     address = detect(SLURM, SECRET).address
     assert address[:2] == ("tcp", "node03") and 20000 <= address[2][0] < 32768
@@ -146,7 +146,7 @@ def test_contradictions_and_nonsense_are_named(environ, words):
 def test_arguments_beat_the_environment():
     place = detect({**OPENMPI, **HYDRA}, SECRET, rank=0, size=2, address="tcp:host:5000")
     assert (place.rank, place.size, place.address) == (0, 2, ("tcp", "host", [5000]))
-    assert detect(OPENMPI, address="unix:/d/hub").address == ("unix", "/d/hub")
+    assert detect(OPENMPI, address="unix:/d/meet").address == ("unix", "/d/meet")
     assert detect({}, rank=1, size=2).address == detect({}, rank=0, size=2).address
     for bad in ({"rank": 0}, {"size": 2}, {"rank": 2, "size": 2}, {"address": "x"}, {"auth": "maybe"}):
         with pytest.raises(ArgumentError):

@@ -101,7 +101,7 @@ def test_what_is_no_place(environ: dict[str, str]) -> None:
 
 def test_what_runs_inside_a_pod_decides() -> None:
     hocket_run = {"HOCKET_RANK": "1", "HOCKET_SIZE": "2", "HOCKET_LOCAL_RANK": "1", "HOCKET_LOCAL_SIZE": "2",
-                  "HOCKET_RENDEZVOUS": "unix:/run/x/hub", "RANK": "1", "WORLD_SIZE": "2"}  # fmt: skip
+                  "HOCKET_RENDEZVOUS": "unix:/run/x/meet", "RANK": "1", "WORLD_SIZE": "2"}  # fmt: skip
     for pod in (JOBSET, TRAINER, VOLCANO):
         assert claims_of({**pod, **hocket_run})[0].by.name == "hocket run"
     here = {name: value for name, value in TRAINER_MPI.items() if name != "JOB_COMPLETION_INDEX"}

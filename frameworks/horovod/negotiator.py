@@ -20,7 +20,7 @@ from hocket.horovod.agreeing.request import Request, from_plain
 JOIN, LEAVE = "join", "leave"
 
 
-class Coordinator:
+class Negotiator:
     """`up` carries messages to rank 0, `down` orders from it; both None where this is the only rank.
 
     `own`: takes the orders for rank 0 itself, and returns at once.  `heard`: called after another rank was heard.
@@ -40,7 +40,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self.thread: threading.Thread | None = None
         if up is not None:
-            self.thread = threading.Thread(target=self._hear, name="hocket.horovod coordinator", daemon=True)
+            self.thread = threading.Thread(target=self._hear, name="hocket.horovod negotiator", daemon=True)
             self.thread.start()
 
     def take(self, rank: int, items: list[Any]) -> None:

@@ -5,7 +5,7 @@ Everything runs on the reactor's thread.  A member's messages:
     join {rank, size, pid, host}   exchange n, value   who n   report fault   stuck info   account comm   goodbye
     finished   ask {comm, ranks}   told account, comm, to   open name
 
-and the hub's: welcome, refused, missing, exchange n, values, who n, missing, stop, verdict, ask comm, by,
+and the coordinator's: welcome, refused, missing, exchange n, values, who n, missing, stop, verdict, ask comm, by,
 told account, comm, rank, left finished, open name, bye.
 Every member hears of a loss in one hop.  Cost: 2 messages a rank and exchange.
 """
@@ -35,7 +35,7 @@ AGAIN = 0.4  # seconds in which a rank whose connection ended before all were he
 PLAIN = "not encrypted"  # the purpose noted for a rank that comes so, where it must not
 
 
-class Hub:
+class Coordinator:
     """`take` is a listener's on_peer; `complete` is called once all are here; `empty` is set once the others left."""
 
     def __init__(self, reactor: Reactor, size: int, job: str, keyed: bool) -> None:
@@ -152,7 +152,7 @@ class Hub:
             log.warning("hocket: rank %d sent an unknown control message %s", rank, list(message))
 
     def _ask(self, by: int, asked: Message) -> None:
-        """Ask these ranks what they are doing.  Each answers by itself; for one that is gone the hub does."""
+        """Ask these ranks what they are doing.  Each answers by itself; for one that is gone the coordinator does."""
         now = time.monotonic()
         self._asked = {comm: since for comm, since in self._asked.items() if now - since < ASK_AGAIN}
         if self._asked.setdefault(str(asked["comm"]), now) != now:
