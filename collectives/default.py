@@ -62,7 +62,6 @@ def _on_default(method: Callable[Concatenate[Communicator, P], R]) -> Callable[P
 
 
 allreduce = _on_default(Communicator.allreduce)
-allreduce_sparse = _on_default(Communicator.allreduce_sparse)
 reduce = _on_default(Communicator.reduce)
 reduce_scatter = _on_default(Communicator.reduce_scatter)
 reduce_scatterv = _on_default(Communicator.reduce_scatterv)

@@ -13,7 +13,7 @@ The methods:
     dense.py         all elements, each with fewer bits
     elias.py         codes of different lengths
     shared_scale.py  whole numbers times a scale that all ranks share
-    sparse.py        a few of the elements
+    sparse/          a few of the elements, and sums of sparse vectors
     low_rank.py      two thin matrices
     stateful.py      those that keep more than what is owed
     adasum.py        no fewer bits: gradients that agree are averaged, others added
@@ -29,13 +29,43 @@ from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Averaged, Batch, Method
 from hocket.compression.names import resolved
 from hocket.compression.shared_scale import SharedScale
-from hocket.compression.sparse import NonZero, RandomK, Sparse, Threshold, TopK
+from hocket.compression.sparse.allreduce import allreduce_sparse
+from hocket.compression.sparse.methods import NonZero, RandomK, Sparse, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
 from hocket.compression.step import Step
 from hocket.compression.wire import decode, encode
 
 __all__ = [
-    "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Batch", "Coded", "Compressor", "DoubleSqueeze", "Elias", "Int",
-    "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign", "Sparse",
-    "Stats", "Step", "TernGrad", "Threshold", "TopK", "decode", "encode", "resolved",
+    "DGC",
+    "EF21",
+    "FP8",
+    "QSGD",
+    "AdaSum",
+    "Averaged",
+    "Batch",
+    "Coded",
+    "Compressor",
+    "DoubleSqueeze",
+    "Elias",
+    "Int",
+    "Int4",
+    "Int8",
+    "Method",
+    "Natural",
+    "NonZero",
+    "OneBit",
+    "PowerSGD",
+    "RandomK",
+    "SharedScale",
+    "Sign",
+    "Sparse",
+    "Stats",
+    "Step",
+    "TernGrad",
+    "Threshold",
+    "TopK",
+    "allreduce_sparse",
+    "decode",
+    "encode",
+    "resolved",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from hocket.compression.elias import Elias
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Method
 from hocket.compression.shared_scale import SharedScale
-from hocket.compression.sparse import NonZero, RandomK, Threshold, TopK
+from hocket.compression.sparse.methods import NonZero, RandomK, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES, Codec

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together, joined, times
-from hocket.compression.sparse import TopK, checked
+from hocket.compression.sparse.methods import TopK, checked
 from hocket.errors import ArgumentError
 
 NOTHING = np.zeros(1, np.float32)

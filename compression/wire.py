@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import human, kind, whole
-from hocket.collectives.communicator import sparse_rows
 from hocket.compression.dense import Coded
 from hocket.compression.dense import decode as floats
 from hocket.compression.method import Array, Method
 from hocket.compression.names import resolved
-from hocket.compression.sparse import Sparse
+from hocket.compression.sparse import pairs
+from hocket.compression.sparse.methods import Sparse
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce
@@ -43,7 +43,7 @@ def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     flat, found = array.reshape(-1), _alone(method)
     if isinstance(found, Sparse):
         indices = found.chosen(flat)
-        return sparse_rows.packed((indices, flat[indices]), 0, found.codec).tobytes()
+        return pairs.packed((indices, flat[indices]), 0, found.codec).tobytes()
     wire = np.empty(_length(found, flat.size), np.uint8)
     reduce.encode_array(wire, flat, found, whole(key, "key"))
     return wire.tobytes()
@@ -69,10 +69,10 @@ def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ..
 
 
 def _scattered(wire: Array, method: Sparse, count: int) -> Array:
-    size = sparse_rows.itemsize(FLOAT, method.codec)
+    size = pairs.itemsize(FLOAT, method.codec)
     if wire.size % size:
         raise ArgumentError(f"pairs of {method.name} are {size} bytes each, got {human(wire.size)}")
-    indices, values = sparse_rows.unpacked(wire.reshape(-1, size), FLOAT, 0, method.codec)
+    indices, values = pairs.unpacked(wire.reshape(-1, size), FLOAT, 0, method.codec)
     if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
         raise ArgumentError(f"a pair tells of element {indices[-1]} of {count}")
     made = np.zeros(count, np.float32)

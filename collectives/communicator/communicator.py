@@ -53,7 +53,6 @@ from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import ANY, Message, Messenger, user_tag
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.runner import Runner
-from hocket.collectives.communicator.sparse import allreduce_sparse
 from hocket.collectives.communicator.stats import Stat, stats
 from hocket.collectives.engine.prepared import Prepared
 from hocket.collectives.failures.reporting import Reporter
@@ -102,38 +101,6 @@ class Communicator(PointToPoint):
         world.admit(self)
 
     # --- collectives with work of their own; collectives.pyx and point_to_point.pyx have the other calls
-
-    @at_once
-    def allreduce_sparse(
-        self, indices: Any, values: Any, n: int, algorithm: str | None = None, timeout: float | None = None,
-        codec: str | None = None, out: Any = None,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """Add up vectors of n elements of which each rank has few, values[i] at indices[i]; the sum as another such.
-
-        `indices`: integers 0 to n - 1; what is given twice is added.  `values`: as many numbers, of one dtype on all
-        ranks; how many may differ.  The result's indices ascend, and all ranks get the same bits.  NumPy arrays.
-
-        A pair is a value and 2 bytes, its distance from the one before: 6 bytes for float32, 12 if that is above
-        65,535, 18 from 2^48 on.  `codec`, "fp16" or "bf16": float32 values are sent so to who adds them, 4 bytes for
-        each; sums are float32.
-
-        `algorithm`: "allgather", where every rank gets every rank's pairs: k(p-1) if each brings k.  "split": ranks add
-        up one region each, which hold about as many pairs, and give its sum to all: 2k(p-1)/p pairs if all have the
-        same indices, k(p-1)(1 + 1/p) if none.  "dense": an allreduce.  None: "dense" where the pairs are longer than
-        two vectors, else by p.  `out`: a vector of n elements that becomes the sum, too, which for "allgather" is
-        faster than sorting.  Waits; all in NumPy and one thread.
-
-        Source: Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning", SC 2019; regions
-        by quantiles: Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022.
-
-        >>> import hocket, numpy as np
-        >>> def three(comm):
-        ...     indices, values = comm.allreduce_sparse([comm.rank, 7], np.ones(2), n=10)
-        ...     return indices.tolist(), values.tolist()
-        >>> hocket.local_world(3).run(three)[0]
-        ([0, 1, 2, 7], [1.0, 1.0, 1.0, 3.0])
-        """
-        return allreduce_sparse(self, indices, values, n, algorithm, codec, timeout, out)
 
     def prepare(
         self, collective: str, x: Any, out: Any = None, op: Op | None = None, root: int = 0,

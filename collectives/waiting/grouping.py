@@ -32,7 +32,7 @@ def group() -> Generator[list[Work], None, None]:
     Sends and receives of a group progress together, so their order does not matter.  Results are in place, in
     `out=`, or in the array that the call returned; inside the block there are none yet.  Calls that need another
     rank's answer before they return raise ArgumentError there, and nothing is sent: calls with numbers, calls with
-    objects (but `send_object`), those that make communicators, `allreduce_sparse` and `tune`.  Calls of
+    objects (but `send_object`), those that make communicators, `tune`, and those of `hocket.compression`.  Calls of
     torch.distributed and of hocket.horovod are not part of a group: they are carried out at once.
     """
     if _thread.open is not None:

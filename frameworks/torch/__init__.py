@@ -17,7 +17,6 @@ A call:
     options.pyx      what torch's AllreduceOptions say: the op, asynchronous or not
     ops.py           torch's ReduceOp in hocket's words
     tensors.py       tensors as hocket takes them: plain, contiguous, one behind the other
-    sparse.py        the sum of sparse tensors
     quick.pyx        the short way of an all_reduce that was made before
 
 What comes of it:

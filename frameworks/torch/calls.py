@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from hocket.torch import quick, sparse
+from hocket.compression.sparse.coo import allreduce_coo
+from hocket.torch import quick
 from hocket.torch.failing import ArgumentError, in_torchs_words
 from hocket.torch.issuing import Issuing, waits
 from hocket.torch.ops import op_of
@@ -50,7 +51,9 @@ class Calls(Issuing):
 
     def _sum_sparse(self, tensor: Tensor, opts: Any, op: Any) -> Work | None:
         with in_torchs_words():
-            sparse.allreduce(self.comm, tensor, op)
+            total = allreduce_coo(self.comm, tensor, op)
+        with torch.no_grad():
+            tensor.copy_(total)
         return None if waits(opts) and not self.always_work else Work([], [tensor])
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work | None:

@@ -16,7 +16,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import DGC, QSGD, Coded, Compressor, Method, PowerSGD, TopK
 from hocket.compression.method import Array, Averaged, Kept
-from hocket.compression.sparse import largest
+from hocket.compression.sparse.methods import largest
 from hocket.errors import ArgumentError
 
 EXACT = (

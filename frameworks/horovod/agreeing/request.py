@@ -30,7 +30,7 @@ class Request(NamedTuple):
     """One collective, as one rank asks for it."""
 
     kind: str
-    """allreduce, allgather, broadcast, alltoall, reducescatter or barrier."""
+    """allreduce, allgather, broadcast, alltoall, reducescatter, sparse_allreduce or barrier."""
     name: str
     parts: tuple[Part, ...] = ()
     """Several in a grouped call: all of them are carried out together."""

@@ -111,22 +111,13 @@ def grouped_allreduce_async_(
 def sparse_allreduce_async(
     tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
-    """Sum or average of sparse COO tensors: all ranks' entries.  Call what it returns to get the result, sparse."""
+    """Sum or average of sparse COO tensors, coalesced.  Call what it returns to get the result, sparse."""
     if op not in (SUM, Average):
         raise ArgumentError("hvd.sparse_allreduce_async: op must be hvd.Sum or hvd.Average")
     if not tensor.is_sparse:
         raise ArgumentError("hvd.sparse_allreduce_async: a dense tensor goes through hvd.allreduce_async")
-    entries = tensor.detach()
-    places = allgather_async(entries._indices().t().contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(entries._values(), f"{name}.values", process_set)
-
-    def finish() -> Tensor:
-        there, found = synchronize(values), synchronize(places)
-        if op == Average:
-            there = there / process_set.size()
-        return torch.sparse_coo_tensor(found.t(), there, tensor.shape, dtype=tensor.dtype, check_invariants=True)
-
-    return finish
+    handle = submit("sparse_allreduce", name, [tensor.detach()], [None], process_set, op=OPS[op])
+    return lambda: synchronize(handle)
 
 
 def grouped_allgather_async(

@@ -12,6 +12,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import AdaSum, Compressor
+from hocket.compression.sparse.coo import allreduce_coo
 from hocket.horovod.agreeing.order import Order
 from hocket.horovod.agreeing.request import AUTO, Request
 from hocket.horovod.pending import Pending
@@ -31,6 +32,7 @@ class Performer:
         """By method."""
         self._ways: dict[str, Callable[..., list[Any]]] = {
             "allgather": _allgather, "broadcast": _broadcast, "alltoall": _alltoall, "reducescatter": _reducescatter,
+            "sparse_allreduce": _sparse_allreduce,
         }  # fmt: skip
 
     @torch.no_grad()
@@ -202,6 +204,10 @@ def _reducescatter(comm: Communicator, request: Request, of: Tensors, counts: Se
             scaled_(out, request.postscale)
         made.append(out)
     return made
+
+
+def _sparse_allreduce(comm: Communicator, request: Request, of: Tensors, counts: Sequence[Any]) -> list[Tensor]:
+    return [allreduce_coo(comm, x, request.op) for x in of.inputs]
 
 
 def shares(rows: int, size: int) -> list[int]:

@@ -51,6 +51,15 @@ def sparse() -> None:
         warnings.simplefilter("error")  # each rank would print it
         dist.all_reduce(x)
     equal(x.to_dense(), wanted, "sparse")
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int32):
+        places, values = torch.tensor([[0, rank], [rank, 1]]), torch.tensor([1, 2]).to(dtype)
+        given = torch.sparse_coo_tensor(places, values, (p, p + 1), check_invariants=True)
+        wanted = torch.zeros(p, p + 1, dtype=dtype)
+        for r in range(p):
+            wanted[0, r] += 1
+            wanted[r, 1] += 2
+        dist.all_reduce(given)
+        assert given.dtype == dtype and torch.equal(given.to_dense(), wanted), dtype
     with pytest.raises(RuntimeError, match="SUM or AVG"):
         dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX)
     with pytest.raises(TypeError, match="to_dense"):

@@ -80,6 +80,8 @@ assert mean.tolist() == [1.0]
 indices = torch.tensor([[0, rank + 1]])
 sparse = torch.sparse_coo_tensor(indices, torch.ones(2, 3), (size + 1, 3), check_invariants=True)
 assert hvd.sparse_allreduce_async(sparse, "s", hvd.Sum)().to_dense()[:, 0].tolist() == [size, *[1.0] * size]
+got = hvd.sparse_allreduce_async(sparse.to(torch.bfloat16), "s", hvd.Average)()
+assert got.is_coalesced() and got.to_dense()[:, 0].tolist() == [1.0, *[float(torch.tensor(1 / size).bfloat16())] * size]
 assert hvd.broadcast_object({"of": rank}, root_rank=last) == {"of": last}
 assert hvd.allgather_object(("r", rank)) == [("r", r) for r in ranks]
 assert (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (rank, size, 0, 1)

@@ -11,8 +11,8 @@ from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.sparse import WAYS
-from hocket.collectives.communicator.sparse_rows import FAR, MOST, itemsize, packed, rounded, unpacked
+from hocket.compression.sparse.allreduce import WAYS, allreduce_sparse
+from hocket.compression.sparse.pairs import FAR, MOST, element, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES
 
@@ -40,11 +40,11 @@ def sums(comm: Communicator) -> None:
         for way, codec in [(way, codec) for way in (None, *WAYS) for codec in (None, *HALF_NAMES)]:
             if codec and dtype != "f4":
                 continue
-            indices, values = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec)
+            indices, values = allreduce_sparse(comm, *given[comm.rank], n, algorithm=way, codec=codec)
             assert values.dtype == dtype and np.array_equal(indices, np.flatnonzero(there)), (way, n)
             assert np.array_equal(values, right[indices]), (way, n)
             out = np.full(n, 7, dtype)
-            found = comm.allreduce_sparse(*given[comm.rank], n, algorithm=way, codec=codec, out=out)
+            found = allreduce_sparse(comm, *given[comm.rank], n, algorithm=way, codec=codec, out=out)
             assert np.array_equal(out, right) and np.array_equal(found[0], indices), (way, n)
 
 
@@ -54,7 +54,7 @@ def a_pair_that_is_far(comm: Communicator) -> None:
         for way in ("allgather", "split"):
             before = sum(stat.bytes for stat in comm.stats())
             indices = np.array([n // 2, n - 1 - comm.rank])
-            found = comm.allreduce_sparse(indices, np.ones(2, np.float32), n, way)
+            found = allreduce_sparse(comm, indices, np.ones(2, np.float32), n, way)
             assert found[0].tolist() == sorted([n // 2, *range(n - comm.size, n)]), (n, way)
             assert found[1].tolist() == [comm.size, *[1] * comm.size]
             assert sum(stat.bytes for stat in comm.stats()) - before < 1000 * comm.size
@@ -65,7 +65,7 @@ def same_bits(comm: Communicator) -> None:
     exact = {codec: comm.allreduce(rounded(x, codec).astype(float)) for codec in HALF_NAMES}
     exact[None] = comm.allreduce(x.astype(float))
     for way, codec in [(way, codec) for way in WAYS for codec in (None, *HALF_NAMES)]:
-        _, values = comm.allreduce_sparse(np.arange(500) * 3, x, 1500, way, codec=codec)
+        _, values = allreduce_sparse(comm, np.arange(500) * 3, x, 1500, way, codec=codec)
         every = comm.allgather(values.view(np.uint32)[None])
         assert (every == every[0]).all(), way
         assert np.abs(values - exact[codec]).max() < 1e-5
@@ -76,24 +76,70 @@ def wrong(comm: Communicator) -> None:
     for indices, values, n, text in (
         ([3], one, 3, "indices must be 0 to 2, got 3 to 3"),
         ([-1], one, 3, "indices must be 0 to 2"),
-        ([0, 1], one, 3, r"one length, of integers and of numbers; got int64\[2\] and float32\[1\]"),
-        ([0.5], one, 3, "of integers"),
-        ([0], np.ones(1, complex), 3, "of numbers"),
+        ([0, 1], one, 3, r"of shape \[k\], .*; got int64\[2\] and float32\[1\]"),
+        ([0.5], one, 3, "must be integers"),
+        ([0], np.ones(1, complex), 3, "numbers or rows"),
         ([0], one, -3, "n=-3 must be the length"),
     ):
         with pytest.raises(ArgumentError, match=text):
-            comm.allreduce_sparse(indices, values, n)
+            allreduce_sparse(comm, indices, values, n)
     for codec, values in (("int8", one), ("fp16", np.ones(1))):
         with pytest.raises(ArgumentError, match="has fp16 and bf16, of float32"):
-            comm.allreduce_sparse([0], values, 3, codec=codec)
-    with pytest.raises(ArgumentError, match=r"out must be a writable vector of 3 float32, got float64\[3\]"):
-        comm.allreduce_sparse([0], one, 3, out=np.ones(3))
+            allreduce_sparse(comm, [0], values, 3, codec=codec)
+    with pytest.raises(ArgumentError, match=r"out must be a writable.* array, float32\[3\], got float64\[3\]"):
+        allreduce_sparse(comm, [0], one, 3, out=np.ones(3))
     with pytest.raises(ArgumentError, match="did you mean 'split'"):
-        comm.allreduce_sparse([0], one, 3, "splt")
+        allreduce_sparse(comm, [0], one, 3, "splt")
     if comm.size > 1:
         with pytest.raises(ArgumentError, match=r"the ranks differ in .*rank 0: \[3, .*; rank 1: \[4, "):
-            comm.allreduce_sparse([0], one, 3 + comm.rank)
-    assert comm.allreduce_sparse([0], one, 3)[1].tolist() == [comm.size]
+            allreduce_sparse(comm, [0], one, 3 + comm.rank)
+    assert allreduce_sparse(comm, [0], one, 3)[1].tolist() == [comm.size]
+    with hocket.group(), pytest.raises(ArgumentError, match=r"allreduce_sparse\(\) needs its result at once"):
+        allreduce_sparse(comm, [0], one, 3)
+
+
+def of_rows(comm: Communicator) -> None:
+    """Each element a row, in a tensor of two axes: as NumPy adds it up."""
+    shape, k = (30, 7), 40
+    for row, dtype in (((), "f4"), ((3,), "f4"), ((2, 5), "f8"), ((40,), "i8"), ((1,), "i1")):
+        every = []
+        for r in range(comm.size):
+            dice = np.random.default_rng([r, *row])
+            where = np.stack([dice.integers(0, length, k + r) for length in shape])
+            every.append((where, dice.integers(1, 9, (k + r, *row)).astype(dtype)))
+        right, there = np.zeros((*shape, *row), dtype), np.zeros(shape, bool)
+        for where, values in every:
+            np.add.at(right, tuple(where), values)
+            there[tuple(where)] = True
+        for way, codec in [(way, codec) for way in (None, *WAYS) for codec in (None, *HALF_NAMES)]:
+            if codec and dtype != "f4":
+                continue
+            out = np.full(right.shape, 7, dtype)
+            for into in (None, out):
+                places, sums = allreduce_sparse(comm, *every[comm.rank], shape, way, codec=codec, out=into)
+                assert np.array_equal(places, np.nonzero(there))
+                assert sums.dtype == dtype and np.array_equal(sums, right[tuple(places)]), (way, row)
+            assert np.array_equal(out, right), (way, row)
+
+
+def wrong_rows(comm: Communicator) -> None:
+    one, at = np.ones((1, 2), np.float32), [[0], [2]]
+    for indices, values, n, text in (
+        ([[0], [3]], one, (2, 3), "indices must be 0 to 2, got 3 to 3"),
+        ([0, 2], one, (2, 3), r"of shape \[2, k\]"),
+        ([[0]], one, (2, 3), r"of shape \[2, k\]"),
+        (at, one[:, :0], (2, 3), "rows of numbers"), (at, np.float32(1), (2, 3), "k numbers"),
+        (at, one, (2, -3), "a tensor's shape"), (at, one, (), "a tensor's shape"),
+        (at, one, (1 << 31, 1 << 31), "a tensor's shape"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            allreduce_sparse(comm, indices, values, n)
+    with pytest.raises(ArgumentError, match=r"contiguous array, float32\[2, 3, 2\], got float32\[2, 3, 2\]"):
+        allreduce_sparse(comm, at, one, (2, 3), out=np.ones((2, 3, 4), np.float32)[..., ::2])
+    if comm.size > 1:
+        with pytest.raises(ArgumentError, match=r"the ranks differ in .*rank 0: \[2, 3, 2, .*; rank 1: \[3, 2, 2, "):
+            shape, there = ((2, 3), at) if comm.rank == 0 else ((3, 2), [[2], [0]])
+            allreduce_sparse(comm, there, one, shape)
 
 
 def test_far_apart() -> None:
@@ -114,6 +160,10 @@ def test_far_apart() -> None:
                 assert rows.shape[1] == size and len(rows) <= len(values) * (1 + -(-6 // (size - 2)))
                 found = unpacked(rows, np.dtype(kind), first, codec)
                 assert np.array_equal(found[0], indices) and np.array_equal(found[1], values)
+            for row in (np.zeros(1, "i1"), np.zeros(3, "i1"), np.zeros((20, 20))):
+                many = (values[(..., *[None] * row.ndim)] + row).astype(row.dtype)
+                found = unpacked(packed((indices, many), first, None), element(many), first, None)
+                assert np.array_equal(found[0], indices) and np.array_equal(found[1], many)
 
 
 def test_rows_of_strangers() -> None:
@@ -152,7 +202,7 @@ def test_halves_are_the_nearest() -> None:
 
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), (5, "threads")])
 def test_between_ranks(size: int, transport: str) -> None:
-    spread((sums, a_pair_that_is_far, same_bits, wrong), size, transport)
+    spread((sums, a_pair_that_is_far, same_bits, wrong, of_rows, wrong_rows), size, transport)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
@@ -162,7 +212,7 @@ def test_bytes_are_as_told(size: int) -> None:
 
     def count(comm: Communicator, way: str) -> float:
         indices = np.concatenate([np.arange(k // 2), k // 2 + comm.rank * k // 2 + np.arange(k // 2)]) * (n // k // 9)
-        comm.allreduce_sparse(indices, np.ones(k, np.float32), n, way)
+        allreduce_sparse(comm, indices, np.ones(k, np.float32), n, way)
         return sum(stat.bytes for stat in comm.stats()) / 6
 
     pairs_of = {way: hocket.local_world(size).run(count, way)[0] for way in ("allgather", "split")}

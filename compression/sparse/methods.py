@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import whole
-from hocket.collectives.communicator import sparse_rows
 from hocket.compression.method import (
     CHUNK,
     Array,
@@ -22,6 +21,8 @@ from hocket.compression.method import (
     chunks,
     joined,
 )
+from hocket.compression.sparse.allreduce import allreduce_sparse
+from hocket.compression.sparse.pairs import itemsize, rounded
 from hocket.errors import ArgumentError
 
 SAMPLE = 4096
@@ -64,7 +65,7 @@ def not_below(x: Array, least: float) -> Array:
 
 
 class Sparse(Together):
-    """Some of each rank's elements, with their indices, added by `Communicator.allreduce_sparse`.
+    """Some of each rank's elements, with their indices, added by `allreduce_sparse`.
 
     6k(p-1) bytes per rank for 2 to 4 ranks; for more 12k(p-1)/p if all choose the same, 6k(p-1)(1 + 1/p) if none do.
     `codec`, "fp16" or "bf16": 4 bytes for each instead of 6; what the rounding loses is owed.
@@ -87,10 +88,10 @@ class Sparse(Together):
             begin += part.size
         every = np.concatenate(of_each)
         mine = vectors.flat[every]
-        indices, values = comm.allreduce_sparse(every, mine, vectors.flat.size, codec=self.codec, out=results.flat)
+        indices, values = allreduce_sparse(comm, every, mine, vectors.flat.size, codec=self.codec, out=results.flat)
         results.flat[indices] = values * np.float32(1 / comm.size)
-        vectors.flat[every] = 0 if self.codec is None else mine - sparse_rows.rounded(mine, self.codec)
-        each = sparse_rows.itemsize(mine.dtype, self.codec)
+        vectors.flat[every] = 0 if self.codec is None else mine - rounded(mine, self.codec)
+        each = itemsize(mine.dtype, self.codec)
         finite = bool(np.isfinite(values).all()) or None  # if not, whose are not?
         return [Averaged({}, len(some) * each, finite) for some in of_each]
 

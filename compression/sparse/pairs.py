@@ -1,7 +1,11 @@
-"""Indices and values on the wire: each value with the distance from the index before, in 2 bytes, or more if far."""
+"""Indices and values on the wire: each value with the distance from the index before, in 2 bytes, or more if far.
+
+A value is a number, or a row of numbers: then its dtype is one of rows, as `np.dtype((np.float32, (3,)))` is.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,12 @@ BEYOND = "not the bytes of a sparse vector: a pair is beyond 2^62 elements, or a
 
 def itemsize(dtype: np.dtype[Any], codec: str | None) -> int:
     """Bytes of a value and its distance."""
-    return 2 + (2 if codec else dtype.itemsize)
+    return 2 + (2 * math.prod(dtype.shape) if codec else dtype.itemsize)
+
+
+def element(values: Array) -> np.dtype[Any]:
+    """The dtype of one of them."""
+    return np.dtype((values.dtype, values.shape[1:]))
 
 
 def packed(some: Sparse, first: int, codec: str | None) -> Array:
@@ -37,7 +46,7 @@ def packed(some: Sparse, first: int, codec: str | None) -> Array:
     indices, values = some
     steps = np.diff(indices, prepend=first - 1)
     times = (steps - 1) // FAR
-    kind = np.dtype([("step", np.uint16), ("value", np.uint16 if codec else values.dtype)])
+    kind = _kind(element(values), codec)
     far, width = np.flatnonzero(times), kind.itemsize - 2
     digits, more = _digits(times[far], width)
     before = np.zeros(len(steps), np.int64)
@@ -55,7 +64,7 @@ def packed(some: Sparse, first: int, codec: str | None) -> Array:
 
 def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -> Sparse:
     """What `packed` had.  ArgumentError if `rows` are not what it makes: they may come from a stranger."""
-    kind = np.dtype([("step", np.uint16), ("value", np.uint16 if codec else dtype)])
+    kind = _kind(dtype, codec)
     made = np.ascontiguousarray(rows).reshape(-1, kind.itemsize)
     told = made.reshape(-1).view(kind)
     own = told["step"] != 0
@@ -66,6 +75,11 @@ def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -
     if float(first) + steps.sum(dtype=float) > MOST:
         raise ArgumentError(BEYOND)
     return np.cumsum(steps) + (first - 1), _widened(told["value"], codec) if codec else told["value"]
+
+
+def _kind(dtype: np.dtype[Any], codec: str | None) -> np.dtype[Any]:
+    """Of a row on the wire."""
+    return np.dtype([("step", np.uint16), ("value", np.dtype((np.uint16, dtype.shape)) if codec else dtype)])
 
 
 def _digits(times: Array, width: int) -> tuple[Array, Array]:
@@ -84,7 +98,8 @@ def _times(fields: Array, own: Array) -> Array:
     number = np.searchsorted(places, others)  # of the value that comes next
     digit = others - np.concatenate([[-1], places])[number] - 1
     with np.errstate(over="ignore", invalid="ignore"):
-        told = fields[others] @ 256.0 ** np.arange(width) * 256.0 ** (width * digit)  # what is allowed is exact
+        powers = 256.0 ** np.minimum(np.arange(width), 100)  # what is allowed is exact; more would be infinite
+        told = fields[others] @ powers * 256.0 ** (width * digit)
     if (number == len(places)).any() or not (told < MOST / FAR).all():
         raise ArgumentError(BEYOND)
     times = np.zeros(len(places), np.int64)

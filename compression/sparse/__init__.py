@@ -1,0 +1,1 @@
+"""A few of the elements: sums of sparse vectors and tensors, and the methods that send them."""
