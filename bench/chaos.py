@@ -36,7 +36,7 @@ RANK = module("hocket.bench.adversary.chaos_rank")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Scenario:
     """One trial, as its seed says."""
 
     seed: int
@@ -57,9 +57,9 @@ class Plan:
         return f"python -m hocket.bench.chaos {shown({**options, 'how': self.how})}"
 
 
-def plan(
+def scenario(
     seed: int, sizes: Sequence[int], transports: Sequence[str], phases: Sequence[str], hows: Sequence[str]
-) -> Plan:
+) -> Scenario:
     dice = random.Random(f"{seed} chaos")
     size, transport, phase = dice.choice(sizes), dice.choice(transports), dice.choice(phases)
     known = [how for how in hows if how in ("kill", "stop-kill") or phase in STOPPABLE] or ["kill"]
@@ -67,13 +67,13 @@ def plan(
     own = random.Random(f"{seed} moment")  # not shifted by how many there were to choose from
     late = own.choice([r for r in range(size) if r != victim]) if phase == "meeting" and size > 1 else -1
     where = (0, *(own.randrange(2) for _ in range(size - 1)))
-    return Plan(seed, size, transport, phase, how, victim, late, where, (own.random(), own.random()))
+    return Scenario(seed, size, transport, phase, how, victim, late, where, (own.random(), own.random()))
 
 
 # ---------------------------------------------------------------------------------------------- a trial
 
 
-def run(what: Plan, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, str]:
+def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, str]:
     """What was seen, and the stacks of the ranks that hang."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT if what.how == 'stop' else 30.0:g}"}
     with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ def run(what: Plan, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, s
         return Seen(what.victim, what.how, hit, at, said, codes, cried, trial.left()), stacks
 
 
-def _await(trial: Trial, what: Plan) -> None:
+def _await(trial: Trial, what: Scenario) -> None:
     """Wait until the phase has begun, and a random time more."""
     if what.phase == "meeting":
         _until(lambda: all(trial.said(r) for r in range(what.size) if r != what.late), trial)
@@ -114,7 +114,7 @@ def _until(true: Callable[[], bool], trial: Trial) -> None:
         time.sleep(LOOK)
 
 
-def _hit(trial: Trial, what: Plan) -> float:
+def _hit(trial: Trial, what: Scenario) -> float:
     """Kill or stop the victim.  Returns when that was."""
     if what.how != "kill":
         trial.signal(what.victim, signal.SIGSTOP)
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None, words: Sequence[str] = tuple(RANK)) 
     rows: dict[tuple[str, str], Row] = {}
     with two_hosts(transports) as names:
         for seed in seeds(options):
-            what = plan(seed, options.ranks, transports, options.phase, options.how)
+            what = scenario(seed, options.ranks, transports, options.phase, options.how)
             seen, stacks = run(what, names, words)
             verdict = judge(seen, options.slack)
             rows.setdefault((what.phase, what.how), Row()).add(verdict)

@@ -61,7 +61,7 @@ class Job:
         self.meeting = os.path.join(directory, "meet")  # there while ranks meet
         self.missed_at: float | None = None  # when ranks were first seen to meet after another had ended
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
-        self.plan: list[tuple[float, int]] = []  # (when, signal) still to be sent to the living ranks
+        self.due: list[tuple[float, int]] = []  # (when, signal) to be sent to the living ranks
         self.selector = selectors.DefaultSelector()
         self.broken = False  # nobody reads our output any more
         out, err = Screen(), Screen()
@@ -89,7 +89,7 @@ class Job:
             except OSError as why:
                 self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
                 self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
-                self.plan = [(0.0, signal.SIGKILL)]
+                self.due = [(0.0, signal.SIGKILL)]
                 return
 
     def _start_rank(self, number: int, secret: str, master: tuple[str, int]) -> None:
@@ -124,12 +124,12 @@ class Job:
                 self._judge(self.failed_at, now)
             elif self._some_left():
                 self._look_who_is_missed(now)
-            while self.plan and self.plan[0][0] <= now:
-                self._signal_all(self.plan.pop(0)[1])
+            while self.due and self.due[0][0] <= now:
+                self._signal_all(self.due.pop(0)[1])
         self._drain()
 
     def _sleep(self) -> float | None:
-        times = [when for when, _ in self.plan[:1]]
+        times = [when for when, _ in self.due[:1]]
         times += [] if self.failed_at is None else [time.monotonic() + LOOK]
         times += [time.monotonic() + MEET / 4] if self._some_left() else []
         times += [due for source in self._sources() if (due := source.due()) is not None]
@@ -169,7 +169,7 @@ class Job:
             return
         if self.failed_at is None:
             self.failed_at, report = now, self.options.timeout_grace
-            self.plan = [(now + report, signal.SIGTERM), (now + report + TERM, signal.SIGKILL)]
+            self.due = [(now + report, signal.SIGTERM), (now + report + TERM, signal.SIGKILL)]
 
     def _some_left(self) -> bool:
         """Has a rank ended well, and do others go on?"""
@@ -184,7 +184,7 @@ class Job:
         if now - self.missed_at < MEET:
             return
         gone = next(rank for rank in self.ranks if rank.code == 0)
-        self.exit_code, self.plan = 1, [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
+        self.exit_code, self.due = 1, [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
         why = "and others wait for it in hocket.init()"
         self._say(f"rank {gone.number} (pid {gone.process.pid}) ended with exit code 0, {why}; ending the job")
 
@@ -227,15 +227,15 @@ class Job:
         if self.failed_at is not None:
             self._judge(-math.inf, now)
         if self.exit_code:  # the job is ending: the next signal comes at once, and later ones as much sooner
-            ahead = self.plan[0][0] - now if self.plan else 0.0
-            self.plan = [(when - ahead, what) for when, what in self.plan] or [(now, signal.SIGKILL)]
+            ahead = self.due[0][0] - now if self.due else 0.0
+            self.due = [(when - ahead, what) for when, what in self.due] or [(now, signal.SIGKILL)]
             return
         self.exit_code = 128 + number
         grace = self.options.grace
-        self.plan = [(now, number), (now + grace, signal.SIGTERM), (now + grace + TERM, signal.SIGKILL)]
+        self.due = [(now, number), (now + grace, signal.SIGTERM), (now + grace + TERM, signal.SIGKILL)]
         if number == signal.SIGTERM:
-            del self.plan[1]
-            self.plan[-1] = (now + grace, signal.SIGKILL)
+            del self.due[1]
+            self.due[-1] = (now + grace, signal.SIGKILL)
         if number == signal.SIGINT:
             self._say(f"interrupted; the ranks have {grace:g} s to end, Ctrl-C again shortens that")
         else:
@@ -269,7 +269,7 @@ class Job:
             self.broken = True
             if not self.exit_code:
                 now, self.exit_code = time.monotonic(), 128 + signal.SIGPIPE
-                self.plan = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
+                self.due = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
 
     def _say(self, text: str) -> None:
         screen = self.screens[1]

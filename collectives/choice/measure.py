@@ -113,11 +113,11 @@ def times(
     serious = [i for i, t in enumerate(first) if t < HOPELESS * best or t == best]
     left, warm = max(0.0, seconds - spent), 2 if small else 1
     calls = [max(1, min(MOST_CALLS, int(left / len(serious) / TURNS / first[i]))) for i in serious]
-    plan = [(names[i], n) for i, n in zip(serious, calls, strict=True)]
+    rounds = [(names[i], n) for i, n in zip(serious, calls, strict=True)]
     a_turn = sum((warm + n) * first[i] for i, n in zip(serious, calls, strict=True))
     turns = min(TURNS, round(left / a_turn))
     each_turn = [
-        slowest(comm, [_turn(comm, collective, name, call, n, warm) for name, n in plan]) for _ in range(turns)
+        slowest(comm, [_turn(comm, collective, name, call, n, warm) for name, n in rounds]) for _ in range(turns)
     ]
     found = dict(zip(names, first, strict=True))
     if each_turn:

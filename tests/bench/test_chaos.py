@@ -85,15 +85,15 @@ def test_a_fault_is_found(
 
 def test_a_seed_is_a_plan() -> None:
     everything: tuple[Any, ...] = (range(2, 6), ["shm", "tcp"], list(PHASES), chaos.HOWS)
-    plans = [chaos.plan(seed, *everything) for seed in range(300)]
-    assert plans == [chaos.plan(seed, *everything) for seed in range(300)]
-    assert {p.phase for p in plans} == set(PHASES) and {p.how for p in plans} == set(chaos.HOWS)
-    assert all(p.late != p.victim and (p.late >= 0) == (p.phase == "meeting") for p in plans)
-    for p in plans[:50]:  # the command that repeats it is for the same plan
+    scenarios = [chaos.scenario(seed, *everything) for seed in range(300)]
+    assert scenarios == [chaos.scenario(seed, *everything) for seed in range(300)]
+    assert {p.phase for p in scenarios} == set(PHASES) and {p.how for p in scenarios} == set(chaos.HOWS)
+    assert all(p.late != p.victim and (p.late >= 0) == (p.phase == "meeting") for p in scenarios)
+    for p in scenarios[:50]:  # the command that repeats it is for the same scenario
         words = shlex.split(p.again)
         given = dict(zip(words[3::2], words[4::2], strict=True))
         names = [given["--transport"]], [given["--phase"]], [given["--how"]]
-        assert chaos.plan(int(given["--seed"]), [int(given["--ranks"])], *names) == p
+        assert chaos.scenario(int(given["--seed"]), [int(given["--ranks"])], *names) == p
 
 
 # ------------------------------------------------------------------------------------------------ the law

@@ -80,8 +80,8 @@ def _examined(comm: Communicator, mine: dict[str, Any], seconds: float) -> tuple
     """On every rank the same report, so that all agree what to measure again."""
     start = time.monotonic()
     report = _said(comm, mine)
-    plan = rounds(report.hosts, max(1, int(seconds * (1 - AGAIN) / LEAST)))
-    _measure(comm, report, plan, seconds * (1 - AGAIN), start)
+    first = rounds(report.hosts, max(1, int(seconds * (1 - AGAIN) / LEAST)))
+    _measure(comm, report, first, seconds * (1 - AGAIN), start)
     suspected = suspicions(report)
     doubtful = sorted(pair for pair in set().union(*(each.pairs for each in suspected)))
     second = packed(doubtful, report.host_of)[: max(1, int(seconds * AGAIN / LEAST))]
@@ -120,12 +120,12 @@ def _group(said: list[Any]) -> Group:
     return name, detail, tuple((other, why) for other, why in refusals), tuple(peers)
 
 
-def _measure(comm: Communicator, report: Report, plan: list[list[Pair]], seconds: float, start: float) -> None:
+def _measure(comm: Communicator, report: Report, every: list[list[Pair]], seconds: float, start: float) -> None:
     """Run rounds until the time is over; every rank's report has all links then."""
-    slot = min(LONGEST, seconds / len(plan)) if plan else 0.0
+    slot = min(LONGEST, seconds / len(every)) if every else 0.0
     space = links.room()
     found: list[tuple[Pair, links.Link]] = []
-    for pairs in plan:
+    for pairs in every:
         if comm.allreduce(time.monotonic() - start, "max") > seconds:
             break
         for a, b in pairs:

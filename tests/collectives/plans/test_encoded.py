@@ -24,11 +24,11 @@ def test_what_comes_back_to_a_host_is_handed_on_as_it_came(collective: str) -> N
         [CODED] * chunks, lambda c: (IN, c * PLAIN), lambda c: (OUT, c * PLAIN), [1024] * chunks, [PLAIN] * chunks
     )
     for rank in range(size):
-        plan = lower(
+        lowered = lower(
             algorithm, rank, size, 0, layout, join=False,
             before=Apply(taken=FLOAT32), after=Apply(made=FLOAT32), far=first,
         )  # fmt: skip
-        near, (encode, *far, decode) = plan.steps[:first], plan.steps[first:]
+        near, (encode, *far, decode) = lowered.steps[:first], lowered.steps[first:]
         assert not any(instr.encoded for step in near for instr in step)
         assert all(instr.encoded and instr.kind != "copy" for step in far for instr in step)
         assert all(instr.applied == Apply(taken=FLOAT32) for instr in encode)

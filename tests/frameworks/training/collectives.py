@@ -62,13 +62,13 @@ def tensor_parallel() -> None:
     mesh = init_device_mesh("cpu", (size(),))
     x, y = torch.randn(6, 8), torch.randint(0, 10, (6,))
     model, reference = made(), made()
-    plan = {
+    styles = {
         "0": SequenceParallel(sequence_dim=0, use_local_output=True),
         "1": ColwiseParallel(input_layouts=Shard(0)),
         "3": RowwiseParallel(output_layouts=Shard(0)),
         "4": ColwiseParallel(input_layouts=Shard(0), output_layouts=Shard(-1), use_local_output=False),
     }
-    parallelize_module(model, mesh, plan)
+    parallelize_module(model, mesh, styles)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)
     other = adam(reference)
     for _ in range(3):

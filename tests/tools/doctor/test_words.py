@@ -49,17 +49,17 @@ def texts(made: Report) -> list[str]:
 def test_every_pair_is_measured_once_and_no_link_is_shared(sizes: tuple[int, ...]) -> None:
     hosts = report(*sizes).hosts
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
-    plan = rounds(hosts, 10_000)
-    assert sorted(pair for each in plan for pair in each) == [*itertools.combinations(range(sum(sizes)), 2)]
-    for each in plan:
+    every = rounds(hosts, 10_000)
+    assert sorted(pair for each in every for pair in each) == [*itertools.combinations(range(sum(sizes)), 2)]
+    for each in every:
         busy = [host for pair in each for host in {host_of[rank] for rank in pair}]
         assert len(busy) == len(set(busy)), each
 
 
 def test_the_first_rounds_meet_every_two_hosts() -> None:
-    plan = rounds([[i * 8 + j for j in range(8)] for i in range(16)], 40)
-    assert len(plan) == 40
-    met = {(a // 8, b // 8) for each in plan for a, b in each}
+    every = rounds([[i * 8 + j for j in range(8)] for i in range(16)], 40)
+    assert len(every) == 40
+    met = {(a // 8, b // 8) for each in every for a, b in each}
     assert met >= {*itertools.combinations(range(16), 2)}
 
 
