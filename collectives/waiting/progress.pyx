@@ -1,4 +1,4 @@
-"""The queue of asynchronous runs, and how it goes forward.
+"""The asynchronous runs under way in this process, and how they go forward.
 
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever claims an engine
@@ -232,7 +232,7 @@ elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress
 
 
 cdef void forked() noexcept:
-    """In a forked child: the queue belongs to the parent."""
+    """In a forked child: the runs under way are the parent's."""
     global nqueued, drivers, led
     pthread_mutex_init(&lock, NULL)
     pthread_cond_init(&vacant, NULL)

@@ -266,7 +266,7 @@ def under_way(engine):
 
 
 def forked():
-    """In a forked child: the queue belongs to the parent."""
+    """In a forked child: the runs under way are the parent's."""
     progress.forked()
     news.forked()
     lead.forked()
