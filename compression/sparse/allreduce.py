@@ -15,7 +15,7 @@ from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
+    from hocket import Communicator
 
 WAYS = ("allgather", "split", "dense")
 SPLIT_FROM = 5

@@ -10,7 +10,7 @@ from hocket.compression.sparse.allreduce import allreduce_sparse
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
+    from hocket import Communicator
 
 HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 """Such values are sent as they are, and added up in float32."""
