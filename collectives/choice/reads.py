@@ -35,7 +35,7 @@ def measured(comm: Communicator) -> Reads | None:
 
     Ranks that outnumber the cores tell nothing: the order in which the system runs them decides.  Takes some 0.3 s.
     """
-    if comm.membership.main.readable is None or comm.world.crowded or comm.size == 1:
+    if comm.membership.main.readable is None or comm.world.cores.crowded or comm.size == 1:
         return None
     before = comm.tuning
     try:

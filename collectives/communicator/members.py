@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket.collectives.calls.shapes import rank_in
 from hocket.collectives.choice.tuning import Reads, Tuning
-from hocket.collectives.engine.queue import Queue
+from hocket.collectives.engine.queue import Queue, Routes
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.transports.base import Traits
@@ -71,7 +71,7 @@ class Members:
 
         Where ranks outnumber cores it was not: the order in which the system runs them would decide.
         """
-        return None if self.world.crowded else self.tuning.reads
+        return None if self.world.cores.crowded else self.tuning.reads
 
     def idle(self) -> None:
         """From now on calls here wait for news that may not come for hours: they sleep, and nobody is told of it."""
@@ -95,11 +95,8 @@ class Members:
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
         near = forced is None or self.world.traits.get(forced, Traits()).local  # no traits: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
-        queue = make(
-            name, self.rank, transports, lanes, crowded=self.world.crowded, home=self.world.home,
-            priority=self.priority, helps=self.world.scarce, groups=groups,
-            between=self._between(groups, forced), traits=self.world.traits, concurrent=kind == "messages",
-        )  # fmt: skip
+        routes = Routes(transports, lanes, self.world.traits, groups, self._between(groups, forced))
+        queue = make(name, self.rank, routes, self.world.cores, priority=self.priority, concurrent=kind == "messages")
         queue.engine.owner = owner
         return queue
 

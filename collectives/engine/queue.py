@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -63,11 +63,36 @@ class InHost:
         """The run has ended: nothing is left to do."""
 
 
+class Cores(NamedTuple):
+    """Who shares cores with whom, which tells how to wait.  The same on all ranks, but for `home`."""
+
+    crowded: bool
+    """Do ranks outnumber the cores, on any host?"""
+    scarce: bool
+    """Has some host fewer than two cores for each of its ranks?"""
+    home: int
+    """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
+
+
+class Routes(NamedTuple):
+    """How the members of a queue are reached."""
+
+    transports: Sequence[str | None]
+    """To each; None: this rank itself."""
+    lanes: dict[str, Lane]
+    """Of these transports, by name."""
+    traits: Mapping[str, Traits]
+    """Of every transport that is open in this job, by name."""
+    groups: tuple[tuple[int, ...], ...]
+    """The members that reach each other inside a host."""
+    between: tuple[str, str]
+    """The transports inside and across, "" where there is none."""
+
+
 class Queue:
     """The engine of one communicator's collectives, or of its sends and receives.
 
-    `name`: the same on all members, and of no other queue.  `groups`: the members that reach each other inside a host;
-    `between`: the transports inside and across.  `traits`: of every transport that is open in this job, by its name.
+    `name`: the same on all members, and of no other queue.  `index`: this rank's among them.
     Calls on GPU arrays have a queue of a subclass (gpu/queue.py).
     """
 
@@ -77,20 +102,19 @@ class Queue:
     """What the channels of GPU arrays stand on."""
 
     def __init__(
-        self, name: str, index: int, transports: Sequence[str | None], lanes: dict[str, Lane], *, crowded: bool,
-        home: int, priority: int, helps: bool, groups: tuple[tuple[int, ...], ...], between: tuple[str, str],
-        traits: Mapping[str, Traits], concurrent: bool = False, segment: int = 0,
+        self, name: str, index: int, routes: Routes, cores: Cores, *, priority: int = 0, concurrent: bool = False,
+        segment: int = 0,
     ) -> None:  # fmt: skip
-        self.name, self.transports, self.lanes, self._crowded = name, transports, lanes, crowded
+        transports, lanes, traits, self.groups, between = routes
+        self.name, self.transports, self.lanes, self._crowded = name, transports, lanes, cores.crowded
         self._traits = [traits[name] for name in transports if name is not None]
-        spins = SPIN_SHARED if crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
+        spins = SPIN_SHARED if cores.crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
-        self.engine = Engine(index, len(transports), spins, concurrent, polls, home, priority, helps)
+        self.engine = Engine(index, len(transports), spins, concurrent, polls, cores.home, priority, cores.scarce)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
         self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
-        self.groups = groups
-        self.layout = Layout(tuple(map(len, groups)), *between, self.segment)
+        self.layout = Layout(tuple(map(len, self.groups)), *between, self.segment)
         """What algorithms are chosen by."""
         self.counts: dict[tuple[str, str, str], Counts] = {}
         """By collective, algorithm and transports."""

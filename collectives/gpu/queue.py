@@ -11,7 +11,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import Queue
+from hocket.collectives.engine.queue import Cores, Queue, Routes
 from hocket.collectives.gpu.call import OnGpu
 from hocket.collectives.gpu.context import GpuContext
 from hocket.collectives.plans.plan import Plan
@@ -27,11 +27,13 @@ class GpuQueue(Queue):
     where = " on a GPU"
     context: GpuContext
 
-    def __init__(self, context: GpuContext, *members: Any, between: tuple[str, str], **how: Any) -> None:
+    def __init__(
+        self, context: GpuContext, name: str, index: int, routes: Routes, cores: Cores, **how: Any
+    ) -> None:
         self.context = context
-        inside, across = between  # own names: times measured on host arrays say nothing about GPU arrays
+        inside, across = routes.between  # own names: times measured on host arrays say nothing about GPU arrays
         own = inside and context.transport, across and f"cuda over {across}"
-        super().__init__(*members, between=own, segment=context.segment, **how)
+        super().__init__(name, index, routes._replace(between=own), cores, segment=context.segment, **how)
         context.is_driven = lambda: self.engine.driven
 
     def offer(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.local_world import lone_session
 from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
-from hocket.collectives.job.world import World
+from hocket.collectives.job.world import Supply, World
 from hocket.collectives.waiting import queued
 from hocket.collectives.waiting.grouping import Outside
 from hocket.collectives.waiting.pool import pool
@@ -162,7 +162,7 @@ def _communicator(
 
 def _alone(settings: Config, names: list[str]) -> World:
     check_transports(*names)
-    return World(0, 1, lone_session(), settings, [], lambda name: "alone", check=check_transports)
+    return World(0, 1, lone_session(), settings, Supply([], lambda name: "alone", check_transports))
 
 
 def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
@@ -213,7 +213,7 @@ def _world(
     check_transports(*names)
     tuning = cache.given(settings) if start.rank == 0 else ""
     mpi = start.mpi if plain is None or "mpi" in plain else None  # its collectives are not encrypted either
-    world = World(start.rank, start.size, session, settings, names, make, tuning, mpi, check_transports)
+    world = World(start.rank, start.size, session, settings, Supply(names, make, check_transports), tuning, mpi)
     world.reactor = reactor
     return world
 

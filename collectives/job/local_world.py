@@ -18,7 +18,7 @@ from hocket.arguments import choices, whole
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.failures.callsite import NO_THREAD
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.world import World
+from hocket.collectives.job.world import Supply, World
 from hocket.control.coordinator import ASK_AGAIN
 from hocket.control.faults import Faults
 from hocket.control.records import Account, Fault, Stuck, Verdict
@@ -137,7 +137,8 @@ class LocalWorld:
         self.comms: list[Communicator] = []
 
         def start(rank: int) -> Communicator:
-            world = World(rank, size, sessions[rank], Config(), [transport], lambda name: make(rank), check=self._check)
+            supply = Supply([transport], lambda name: make(rank), self._check)
+            world = World(rank, size, sessions[rank], Config(), supply)
             world.thread = NO_THREAD
             world.why = f"rank {rank} of {size}: a thread of local_world({size})"
             comm = Communicator(world, "world", range(size))

@@ -11,18 +11,20 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
+from hocket.collectives.job.cores import cores_of
+from hocket.collectives.job.hosts import hosts, machine, sharing
 from hocket.collectives.job.opener import Opener
 from hocket.collectives.waiting.pool import pool
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Stuck, Verdict
 from hocket.errors import ArgumentError, MismatchError, TransportError
-from hocket.system.cores import in_core_order, usable_cores
+from hocket.system.cores import usable_cores
 from hocket.system.machine import boot_id, own_folder
 from hocket.transports.base import Traits, Transport
 
@@ -55,25 +57,30 @@ Exchange = Callable[[Any], list[Any]]
 """Takes a JSON value and returns every world rank's, by rank (None from ranks that take no part)."""
 
 
+class Supply(NamedTuple):
+    """The transports of a job."""
+
+    names: Sequence[str]
+    """Those to try, best first; the later ones are not even opened if the earlier ones reach everybody."""
+    make: Callable[[str], Transport | str]
+    """Builds one, or gives the reason why it cannot be."""
+    check: Callable[[str], None] = lambda name: None
+    """Raises ArgumentError for a name that nobody knows, before other ranks are asked about it."""
+
+
 class World:
     """This process's place among all ranks.
 
-    `make(name)` builds a transport, or gives the reason why it cannot be.  `names`: the transports to try, best
-    first; the later ones are not even opened if the earlier ones reach everybody (no TCP port on a single host).
     `tuning`: what `hocket tune` has left on this machine; rank 0's counts.  `mpi`: the MPI job that the ranks are.
     """
 
     def __init__(
-        self, rank: int, size: int, session: Control, config: Config, names: Sequence[str],
-        make: Callable[[str], Transport | str], tuning: str = "", mpi: Any = None,
-        check: Callable[[str], None] = lambda name: None,
-    ) -> None:  # fmt: skip
+        self, rank: int, size: int, session: Control, config: Config, supply: Supply, tuning: str = "", mpi: Any = None
+    ) -> None:
         self.rank, self.size, self.session, self.config = rank, size, session, config
         with _opening:
             _open.add(self)
-        self.names, self._make = names, make
-        self.check = check
-        """Raises ArgumentError for a transport's name that nobody knows, before other ranks are asked about it."""
+        self.names, self._make, self.check = supply
         self.transports: dict[str, Transport] = {}
         self.absent: dict[str, str] = {}
         self.traits: dict[str, Traits] = {}
@@ -98,8 +105,8 @@ class World:
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
-            "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu), "names": list(names),
-            "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
+            "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
+            "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         _agree([each["names"] for each in met])
@@ -111,16 +118,11 @@ class World:
         """The MPI job whose library can be called, on all ranks or on none."""
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
-        self.crowded = bool(crowded(met))
-        """Do ranks outnumber the cores, on any host?"""
-        self.scarce = bool(crowded([*met, *met]))  # as if each rank came twice
-        """Has some host fewer than two cores for each of its ranks?"""
-        self.home = -1 if self.crowded else _home(met, rank)
-        """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
+        self.cores = cores_of(met, rank)
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
         """Rank 0's, on all ranks: a rank that chose by another tuning might run another algorithm."""
         try:
-            for name in names:
+            for name in self.names:
                 if self._all_reached():
                     self.absent[name] = "not opened: every rank is reached without it"
                 else:
@@ -129,11 +131,11 @@ class World:
             for transport in self.transports.values():
                 transport.close()
             raise
-        self.groups = _sharing(size, self._share_a_host)
+        self.groups = sharing(size, self._share_a_host)
         self.near = any(traits.local for traits in self.traits.values())
         """Was a transport tried that reaches ranks of a host alone?"""
-        places = [_machine(each, self.near) for each in met]
-        self.hosts = _hosts(size, lambda a, b: places[a] == places[b] or self._share_a_host(a, b))
+        places = [machine(each, self.near) for each in met]
+        self.hosts = hosts(size, lambda a, b: places[a] == places[b] or self._share_a_host(a, b))
         """Ranks by host: those that share memory, and those that name the same machine, though memory failed them."""
 
     def admit(self, comm: Communicator) -> None:
@@ -267,60 +269,3 @@ def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:
         with_it, without = ([r for r, each in enumerate(asked) if each is wanted] for wanted in (True, False))
         same = "be the same on every rank" if what == "encrypt" else "be set on all ranks or on none"
         raise ArgumentError(f"ranks {with_it} {what} and ranks {without} do not: {by} must {same}")
-
-
-def crowded(met: Sequence[dict[str, Any]]) -> set[str]:
-    """The kernels whose ranks outnumber their cores.  (Launchers may have given each rank cores of its own.)
-
-    `met`, by rank: "kernel"; "cores", the numbers of those it may run on; "usable", how many of them its quotas allow.
-    """
-    found = set()
-    for kernel in {each["kernel"] for each in met}:
-        here = [each for each in met if each["kernel"] == kernel]
-        cores = len(set().union(*(each["cores"] for each in here)))
-        quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
-        if len(here) > min([cores, *quotas]):
-            found.add(kernel)
-    return found
-
-
-def _home(met: Sequence[dict[str, Any]], rank: int) -> int:
-    """The core of this rank, if each rank of its kernel can have one and nobody has dealt them out already."""
-    here = [r for r, each in enumerate(met) if each["kernel"] == met[rank]["kernel"]]
-    cores = met[rank]["cores"]
-    if len({met[r]["pid"] for r in here}) < len(here) or any(met[r]["cores"] != cores for r in here):
-        return -1
-    return in_core_order(cores)[here.index(rank)]
-
-
-def _machine(said: dict[str, Any], near: bool) -> tuple[str, ...]:
-    """What tells machines apart: containers of one kernel have node names of their own.
-
-    `near`: memory was tried.  Then ranks that have no folder in common are apart unless it is proven that they are not:
-    containers may have one node name, and each devices of its own.
-    """
-    return said["kernel"], said["node"], said["folder"] if near else ""
-
-
-_Together = Callable[[int, int], bool]
-
-
-def _sharing(size: int, together: _Together) -> tuple[tuple[int, ...], ...]:
-    """Ranks grouped so that in a group each is together with each, asked both ways."""
-    groups: list[list[int]] = []
-    for r in range(size):
-        home = next((g for g in groups if all(together(a, r) and together(r, a) for a in g)), None)
-        if home is None:
-            groups.append([r])
-        else:
-            home.append(r)
-    return tuple(tuple(g) for g in groups)
-
-
-def _hosts(size: int, together: _Together) -> tuple[tuple[int, ...], ...]:
-    """Ranks grouped so that two that are together, asked both ways, are in one group: through a third one, too."""
-    groups: list[list[int]] = []
-    for r in range(size):
-        joined = [g for g in groups if any(together(a, r) and together(r, a) for a in g)]
-        groups = [g for g in groups if g not in joined] + [[*(a for g in joined for a in g), r]]
-    return tuple(sorted(tuple(sorted(g)) for g in groups))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
-from hocket.collectives.job.world import crowded
+from hocket.collectives.job.cores import crowded
 from hocket.tools.doctor.clocks import Offset
 from hocket.tools.doctor.facts import Facts
 from hocket.tools.doctor.links import Link

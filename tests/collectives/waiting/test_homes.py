@@ -8,7 +8,7 @@ import os
 import harness
 import pytest
 
-from hocket.collectives.job.world import _home
+from hocket.collectives.job.cores import _home
 
 ROUNDS = 30
 SHARE = f"""
@@ -24,7 +24,7 @@ SHARE = f"""
         mine = np.array([int(open("/proc/self/stat").read().rpartition(")")[2].split()[36])])
         apart += len(set(comm.allgather(mine).tolist())) == 2
         time.sleep(0.02)
-    print(json.dumps([apart, sorted(os.sched_getaffinity(0)) == sorted(cores), comm.world.home]))
+    print(json.dumps([apart, sorted(os.sched_getaffinity(0)) == sorted(cores), comm.world.cores.home]))
 """
 
 
