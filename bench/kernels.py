@@ -83,7 +83,7 @@ OTHERS = (OneBit(), QSGD(7), TernGrad(), Natural())
 def coded(codec: Codec, nbytes: int) -> list[float]:
     """GB/s of memcpy, encode, decode, and sums of two and four operands."""
     x = np.random.default_rng(1).standard_normal(nbytes // 4).astype(np.float32)
-    y, wires = np.empty_like(x), np.empty((5, -(-len(x) // codec.block) * codec.itemsize), np.uint8)
+    y, wires = np.empty_like(x), np.empty((5, codec.nbytes(len(x))), np.uint8)
     for wire in wires[1:]:
         reduce.encode_array(wire, x, codec)
     calls: list[tuple[int, Callable[[], object]]] = [

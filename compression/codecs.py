@@ -11,10 +11,10 @@ same program gives the same bits each time.
 from __future__ import annotations
 
 from hocket.arguments import choices, whole
+from hocket.codecs import FP8 as FP8_KIND
+from hocket.codecs import L2, MAX, NATURAL, ONEBIT, SIGN, Codec
+from hocket.codecs import WHOLE as WHOLE_KIND
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import FP8 as FP8_KIND
-from hocket.kernels.codecs import L2, MAX, NATURAL, ONEBIT, SIGN, Codec
-from hocket.kernels.codecs import WHOLE as WHOLE_KIND
 
 BLOCK_STEP, BLOCK_MOST = 64, 1024
 LEVELS_MOST = 127

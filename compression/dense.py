@@ -10,10 +10,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hocket.arguments import choices
+from hocket.codecs import CODECS, Codec
 from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks, times
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import CODECS, Codec
-from hocket.kernels.cpu import reduce
 
 PIECE = 1 << 19
 """Floats that go between hosts together."""
@@ -29,22 +28,12 @@ def named(name: str | Codec) -> Codec:
     return BY_NAME[name]
 
 
-def decode(wire: Array, codec: Codec, count: int) -> Array:
-    """The first `count` floats of it."""
-    x = np.empty(wire.size // codec.itemsize * codec.block, np.float32)
-    reduce.decode_array(x, wire, codec)
-    return x[:count]
-
-
 def take(x: Array, codec: Codec, key: int = 0) -> Array:
     """Take off x what its encoding holds, which is returned; what is left of x is what the encoding loses."""
-    wire = np.empty(-(-x.size // codec.block) * codec.itemsize, np.uint8)
-    reduce.encode_array(wire, x, codec, key)
+    wire = codec.encode(x, key)
     step = codec.block * (CHUNK // codec.block)
     for one in chunks(x.size, step):
-        first = one.start // codec.block * codec.itemsize
-        last = -(-one.stop // codec.block) * codec.itemsize
-        x[one] -= decode(wire[first:last], codec, one.stop - one.start)
+        x[one] -= codec.decode(wire[codec.nbytes(one.start) : codec.nbytes(one.stop)], one.stop - one.start)
     return wire
 
 
@@ -107,7 +96,7 @@ class Coded(Method):
         if not self.codec.stochastic:
             return take(x, self.codec).nbytes
         x[...] = 0
-        return -(-x.size // self.codec.block) * self.codec.itemsize
+        return self.codec.nbytes(x.size)
 
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """Each rank adds up the others' encodings of its row, and its own row as it is: n(p-1)/p bytes per rank."""
@@ -125,7 +114,7 @@ class Coded(Method):
             result[...] = kept["all"]
             changes = (vector - result[comm.rank]).reshape(1, -1)
             result += comm.allgather(changes, codec=self.codec).reshape(result.shape)
-            nbytes = -(-vector.size // self.codec.block) * self.codec.itemsize
+            nbytes = self.codec.nbytes(vector.size)
         else:
             comm.allgather(vector[None], result)
             nbytes = vector.nbytes
@@ -170,16 +159,16 @@ class DoubleSqueeze(Together):
         for part, vector in zip(columns, vectors.parts, strict=True):
             _gather(vector, part)
         came = comm.alltoall(wire).reshape(p, -1)
-        mine = decode(came[0], codec, ends[-1])
+        mine = codec.decode(came[0], ends[-1])
         for one in came[1:]:
-            mine += decode(one, codec, ends[-1])
+            mine += codec.decode(one, ends[-1])
         mine *= np.float32(1 / p)
         owned = np.split(mine, ends[1:-1])
         for part, kept in zip(owned, kepts, strict=True):
             if "owned" in kept:
                 part += kept["owned"]
         code = take(mine, codec, seeds[0] << 32 | comm.rank | 1 << 31)
-        rows[...] = decode(comm.allgather(code), codec, rows.size).reshape(rows.shape)
+        rows[...] = codec.decode(comm.allgather(code), rows.size).reshape(rows.shape)
         for column, result in zip(columns, results.parts, strict=True):
             _gather(result, column)
         of_block = codec.itemsize / codec.block

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.dense import decode, take
+from hocket.codecs import WHOLE, Codec, restore, shorten
+from hocket.compression.dense import take
 from hocket.compression.method import Array, Averaged, Batch, Kept, Together
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import WHOLE, Codec
-from hocket.kernels.cpu import elias, reduce
 
 
 class Elias(Together):
@@ -39,13 +38,13 @@ class Elias(Together):
         """Two calls for all: the lengths, and the codes."""
         codec, flat, p = self.codec, vectors.flat, comm.size
         count = -(-flat.size // codec.block)
-        mine = elias.shorten(self._taken(flat, seeds[0] << 32 | comm.rank), codec)
+        mine = shorten(self._taken(flat, seeds[0] << 32 | comm.rank), codec)
         lengths = comm.allgather(np.array([mine.size])).tolist()
         every = np.split(comm.allgatherv(mine, lengths), np.cumsum(lengths)[:-1])
         total = results.flat
         total[...] = 0
         for one in every:
-            total += decode(elias.restore(one, codec, count), codec, flat.size)
+            total += codec.decode(restore(one, codec, count), flat.size)
         total *= np.float32(1 / p)
         return [Averaged({}, mine.size * part.size // max(flat.size, 1)) for part in vectors.parts]
 
@@ -53,7 +52,6 @@ class Elias(Together):
         """The elements of x, of which stays what is owed."""
         if not self.codec.stochastic:
             return take(x, self.codec)
-        wire = np.empty(-(-x.size // self.codec.block) * self.codec.itemsize, np.uint8)
-        reduce.encode_array(wire, x, self.codec, key)
+        wire = self.codec.encode(x, key)
         x[...] = 0
         return wire

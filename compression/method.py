@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hocket.arguments import choices
+from hocket.codecs import HALF_NAMES
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import HALF_NAMES
 
 Array = np.ndarray[Any, Any]
 Kept = dict[str, Array]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.arguments import choices
+from hocket.codecs import HALF_NAMES, Codec
 from hocket.compression.adasum import AdaSum
 from hocket.compression.codecs import QSGD
 from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
@@ -17,7 +18,6 @@ from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.methods import NonZero, RandomK, Threshold, TopK
 from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import HALF_NAMES, Codec
 
 PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
 """Methods without an argument."""

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import human, kind, whole
+from hocket.codecs import Codec
 from hocket.compression.dense import Coded
-from hocket.compression.dense import decode as floats
 from hocket.compression.method import Array, Method
 from hocket.compression.names import resolved
 from hocket.compression.sparse import pairs
 from hocket.compression.sparse.methods import Sparse
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import Codec
-from hocket.kernels.cpu import reduce
 
 FLOAT = np.dtype(np.float32)
 
@@ -44,9 +42,7 @@ def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     if isinstance(found, Sparse):
         indices = found.chosen(flat)
         return pairs.packed((indices, flat[indices]), 0, found.codec).tobytes()
-    wire = np.empty(_length(found, flat.size), np.uint8)
-    reduce.encode_array(wire, flat, found, whole(key, "key"))
-    return wire.tobytes()
+    return found.encode(flat, whole(key, "key")).tobytes()
 
 
 def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ...]) -> Array:
@@ -61,10 +57,10 @@ def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ..
     if isinstance(found, Sparse):
         made = _scattered(wire, found, count)
     else:
-        if wire.size != _length(found, count):
-            wanted = human(_length(found, count))
+        if wire.size != found.nbytes(count):
+            wanted = human(found.nbytes(count))
             raise ArgumentError(f"{count} floats as {found} are {wanted}, got {human(wire.size)}")
-        made = floats(wire, found, count)
+        made = found.decode(wire, count)
     return made.reshape(shape)
 
 
@@ -89,7 +85,3 @@ def _alone(method: str | Codec | Method) -> Codec | Sparse:
         return found
     name = getattr(found, "name", None) or kind(found)
     raise ArgumentError(f"{name} is a sum of several ranks; codecs of blocks, topk and threshold encode one vector")
-
-
-def _length(codec: Codec, count: int) -> int:
-    return -(-count // codec.block) * codec.itemsize

@@ -5,7 +5,11 @@ The kinds are those of kernels/cpu/codec.h; kernels/cpu/codec_*.h have their law
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.kernels.cpu import reduce
 
 WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16 = range(7)
 MAX, L2 = range(2)
@@ -15,6 +19,13 @@ class Codec(NamedTuple):
     """`block` float32 become one element of `itemsize` bytes.  Its sum decodes, adds and encodes.
 
     hocket.compression makes them, checked.  Two are the same on the wire if they are equal.
+
+    >>> import numpy as np
+    >>> from hocket.compression import Int8
+    >>> codec, x = Int8(), np.linspace(-1, 1, 300, dtype=np.float32)
+    >>> wire = codec.encode(x)
+    >>> wire.size == codec.nbytes(300), float(abs(codec.decode(wire, 300) - x).max()) < 1 / 127
+    (True, True)
     """
 
     name: str
@@ -31,6 +42,28 @@ class Codec(NamedTuple):
 
     def __str__(self) -> str:
         return self.name
+
+    def nbytes(self, count: int) -> int:
+        """Bytes of `count` floats on the wire.  The last block may be short; its element is not."""
+        return -(-count // self.block) * self.itemsize
+
+    def encode(self, x: np.ndarray[Any, Any], key: int = 0) -> np.ndarray[Any, Any]:
+        """The bytes of a contiguous float32 array, as a new uint8 array.
+
+        `key`: of the random numbers, if it rounds at random; give each call another one.
+        """
+        wire = np.empty(self.nbytes(x.size), np.uint8)
+        reduce.encode_array(wire, x, self, key)
+        return wire
+
+    def decode(self, wire: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+        """The `count` floats that `encode` was given, as a new float32 array of one dimension.
+
+        Raises ArgumentError if `wire` is not a contiguous uint8 array of nbytes(count) elements.
+        """
+        x = np.empty(count, np.float32)
+        reduce.decode_array(x, wire, self)
+        return x
 
 
 CODECS: tuple[Codec, ...] = (

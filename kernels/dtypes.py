@@ -36,6 +36,10 @@ class DType(NamedTuple):
     def __str__(self) -> str:
         return self.name
 
+    def nbytes(self, count: int) -> int:
+        """Bytes of so many elements."""
+        return count * self.itemsize
+
 
 DTYPES: tuple[DType, ...] = tuple(
     DType(code, *row)

@@ -162,7 +162,7 @@ def _kernels(x: Any, codec: Any) -> tuple[float, float]:
         return 0.0, 0.0
     y, found = np.empty_like(x), []
     if isinstance(codec, Codec):
-        wire = np.empty(-(-len(x) // codec.block) * codec.itemsize, np.uint8)
+        wire = np.empty(codec.nbytes(len(x)), np.uint8)
         calls = partial(reduce.encode_array, wire, x, codec), partial(reduce.decode_array, y, wire, codec)
     else:
         wire = np.empty(len(x), numpy_dtype(codec.name))

@@ -110,7 +110,7 @@ def found(law: Law, draws: int = DRAWS) -> Found:
     """Measure."""
     x = np.random.default_rng(2).standard_normal(COUNT).astype(np.float32)
     mean, square, filled, short = np.zeros(COUNT), np.zeros(COUNT), 0, 0
-    wire = np.empty(-(-COUNT // law.codec.block) * law.codec.itemsize, np.uint8)
+    wire = np.empty(law.codec.nbytes(COUNT), np.uint8)
     right, y = law.mean(x.astype(float)), np.empty(COUNT, np.float32)
     for draw in range(draws):
         reduce.encode_array(wire, x, law.codec, draw)

@@ -57,8 +57,7 @@ class Call:
 
     def on_wire(self, count: int) -> int:
         """Bytes of so many elements on the wire; the last block may be short."""
-        wire = self.wire
-        return -(-count // wire.block) * wire.itemsize
+        return self.wire.nbytes(count)
 
     @property
     def kind(self) -> Hashable:

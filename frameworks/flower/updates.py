@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array
 
+from hocket.codecs import Codec
 from hocket.compression import decode, encode, resolved
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import Codec
 
 Floats = npt.NDArray[np.float32]
 Method = str | Codec | Any

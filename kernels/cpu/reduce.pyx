@@ -77,7 +77,7 @@ def reduce_arrays(out, inputs, op):
 
 
 def encode_array(out, x, codec, key=0):
-    """The elements of `codec` for a float32 array, into a uint8 array: ceil(n / codec.block) * codec.itemsize bytes.
+    """The elements of `codec` for a float32 array, into a uint8 array of codec.nbytes(n).
 
     `key`: of the random numbers of a codec that rounds by them.
     """
@@ -92,8 +92,7 @@ def decode_array(out, x, codec):
 cdef int _code(out, x, codec, bint decodes, uint64_t key) except -1:
     cdef hk_codec c = find_codec(codec)
     floats, encoded = (out, x) if decodes else (x, out)
-    blocks = -(-floats.size // codec.block)
-    for array, dtype, size in ((encoded, "uint8", blocks * codec.itemsize), (floats, "float32", floats.size)):
+    for array, dtype, size in ((encoded, "uint8", codec.nbytes(floats.size)), (floats, "float32", floats.size)):
         if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
             raise ArgumentError(f"{codec.name} is between n float32 and ceil(n / {codec.block}) * {codec.itemsize} uint8, "
                                 f"both C-contiguous; got {floats.dtype}{floats.shape} and {encoded.dtype}{encoded.shape}")
@@ -116,7 +115,7 @@ def fold_arrays(out, inputs, codec, count=None, key=0):
     cdef hk_codec c = find_codec(codec)
     cdef int k = len(inputs)
     floats = out.size // codec.itemsize * codec.block if count is None else count
-    if k == 0 or -(-floats // codec.block) * codec.itemsize != out.size:
+    if k == 0 or codec.nbytes(floats) != out.size:
         raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
     cdef void *target = <void *><size_t>_writable(out)
     cdef const void **sources = _sources(out, inputs)

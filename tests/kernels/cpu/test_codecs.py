@@ -149,3 +149,18 @@ def test_the_random_numbers_are_random() -> None:
         changed = (rolled ^ dice(KEY ^ 1 << bit, 1 << 16)).view(np.uint8)
         assert abs(np.unpackbits(changed).mean() - 0.5) < 0.02, bit
     assert abs(np.corrcoef(rolled[1:], rolled[:-1])[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("codec", [*CODECS, QSGD(7, seed=3)], ids=str)
+def test_a_codec_encodes_and_decodes_by_itself(codec: Codec) -> None:
+    for count in (0, 1, codec.block, codec.block + 1, 3 * codec.block):
+        x = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+        wire = codec.encode(x, 5)
+        assert wire.tobytes() == code(x, codec, 5).tobytes() and codec.nbytes(count) == wire.size
+        found = codec.decode(wire, count)
+        assert found.shape == (count,) and found.dtype == np.float32
+        whole = np.zeros(-(-count // codec.block) * codec.block, np.float32)
+        reduce.decode_array(whole, wire, codec)
+        assert found.tobytes() == whole[:count].tobytes()
+        with pytest.raises(ArgumentError, match=f"{codec.name.partition('(')[0]}.* is between n float32 and"):
+            codec.decode(wire, count + codec.block)
