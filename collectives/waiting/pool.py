@@ -1,7 +1,7 @@
 """hocket's own threads, for the whole process: one leads and the others follow (lead.pyx), while none tells.
 
-The leader drives what is queued.  When a call has ended that somebody awaits (a future of asyncio's or of torch's), it
-goes to tell them, and a follower leads meanwhile: a callback may take long, or wait for other calls.
+The leader drives what is queued.  When a call has ended that has a callback (a future of asyncio's or of torch's), it
+goes to run that, and a follower leads meanwhile: a callback may take long, or wait for other calls.
 
 Source: Schmidt et al., "Leader/Followers", PLoP 2000.
 """
@@ -12,9 +12,13 @@ import logging
 import os
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from hocket.collectives.waiting.lead import awaits, gone, lead, leave, stand_back, stay
+
+if TYPE_CHECKING:
+    from hocket.collectives.waiting.queued import Queued
 
 log = logging.getLogger("hocket")
 LOOK = 0.5
@@ -25,25 +29,20 @@ LEAVING = 2.0
 """Seconds to wait for threads that are to end."""
 
 
-class Awaited(Protocol):
-    """What somebody waits for."""
+class Awaited:
+    """A run, and what is called when it has ended, well or not."""
 
-    def over(self) -> bool:
-        """Has it ended, well or not, or does nobody wait any more?  Never waits, and raises nothing."""
+    __slots__ = ("call", "run", "since")
 
-    def complete(self) -> None:
-        """Tell those that wait; called once, when it is over."""
-
-    def look(self, seconds: float) -> None:
-        """What a thread that has waited for `seconds` does now and then: look whether a rank is gone."""
+    def __init__(self, run: Queued, call: Callable[[], object]) -> None:
+        self.run, self.call, self.since = run, call, time.monotonic()
 
 
 class Pool:
     """One for the process: `pool`."""
 
     def __init__(self) -> None:
-        self._awaited: list[tuple[Awaited, float]] = []
-        """Each with the time at which it came."""
+        self._awaited: list[Awaited] = []
         self._free = 0  # threads that do not tell just now
         self._rests = False
         self._looked = 0.0
@@ -54,12 +53,21 @@ class Pool:
         with self._changed:
             self._have(1)
 
-    def add(self, awaited: Awaited) -> None:
-        """Complete it when it is over."""
+    def add(self, run: Queued, call: Callable[[], object]) -> Awaited:
+        """Call it, once, when the run has ended."""
+        added = Awaited(run, call)
         with self._changed:
-            self._awaited.append((awaited, time.monotonic()))
+            self._awaited.append(added)
             self._have(FREE)
             awaits(True)
+        return added
+
+    def remove(self, added: Iterable[Awaited]) -> None:
+        """Forget what `add` returned, as far as it was not called yet."""
+        unwanted = set(added)
+        with self._changed:
+            self._awaited = [each for each in self._awaited if each not in unwanted]
+            awaits(bool(self._awaited))
 
     def rest(self) -> None:
         """No run is queued, nor can be: tell what is to be told, and end.  The next run starts threads again."""
@@ -85,16 +93,16 @@ class Pool:
         stand_back()
         while True:
             lead()
-            found = self._over()
+            found = self._ended()
             if found is None:
                 if self._ends():
                     return
                 self._look()
                 continue
             try:
-                found.complete()
+                found.call()
             except Exception:
-                log.exception("%s could not be completed", found)
+                log.exception("hocket: an error in a callback of %s", found.run.words)
             del found  # or it, and its arrays, would live while this thread leads
             with self._changed:
                 if self._free >= FREE:  # others have come meanwhile
@@ -109,15 +117,15 @@ class Pool:
                 self._changed.notify_all()
             return self._rests
 
-    def _over(self) -> Awaited | None:
-        """One that is over, for this thread to complete while another leads; None if none of those that wait is."""
+    def _ended(self) -> Awaited | None:
+        """One whose run has ended, for this thread to call while another leads; None if all are under way."""
         with self._changed:
-            for i, (awaited, _) in enumerate(self._awaited):
-                if awaited.over():
+            for i, awaited in enumerate(self._awaited):
+                if awaited.run.status:
                     del self._awaited[i]
                     self._free -= 1
                     self._more(1)
-                    awaits(bool(self._awaited))  # others may be over too
+                    awaits(bool(self._awaited))  # others may have ended too
                     return awaited
         return None
 
@@ -129,8 +137,8 @@ class Pool:
                 return
             self._looked = now
             oldest = self._awaited[:1]
-        for awaited, since in oldest:
-            awaited.look(now - since)
+        for awaited in oldest:
+            awaited.run.look(now - awaited.since)
 
 
 pool = Pool()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.work import Work
@@ -53,10 +52,9 @@ def wait_any(works: Sequence[Work], timeout: float | None = None) -> int | None:
             time.sleep(0.0002)
         return None
     ended = threading.Event()
-    for work in works:
-        pool.add(_Told(work._queued, ended))
+    added = [pool.add(work._queued, ended.set) for work in works]
     ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-    ended.set()  # nobody waits any more
+    pool.remove(added)
     return test_any(works)
 
 
@@ -79,19 +77,3 @@ def _checked(works: Sequence[Work]) -> list[Work]:
     if not found:
         raise ArgumentError("there is no work to wait for")
     return found
-
-
-class _Told:
-    """One of the works that a thread waits for: its end, or that of the waiting, is told to the pool."""
-
-    def __init__(self, queued: Any, ended: threading.Event) -> None:
-        self._queued, self._ended = queued, ended
-
-    def over(self) -> bool:
-        return self._queued.status != 0 or self._ended.is_set()
-
-    def complete(self) -> None:
-        self._ended.set()
-
-    def look(self, seconds: float) -> None:
-        self._queued.look(seconds)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Generator
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.queued import Queued
 
+if TYPE_CHECKING:
+    import asyncio
+
+log = logging.getLogger("hocket")
 DONE = CODES["done"]
 LOOK = 0.0005
 """Seconds between two looks of a coroutine at a work that only its own calls drive."""
@@ -58,9 +64,31 @@ class Work:
         if self._queued.status == 0 and not self._queued.needs_callers:
             self._queued.wait(still=still)
 
-    def look(self, seconds: float) -> None:
-        """What waiting threads do now and then, for one that has slept for `seconds`."""
-        self._queued.look(seconds)
+    def then(self, callback: Callable[[Work], object]) -> None:
+        """Call callback(work) once, when the call has ended, well or not.
+
+        It is called in one of hocket's own threads; in this one, before `then` returns, if the call has ended already.
+        It may take long, make calls and wait for works: other threads drive what is queued meanwhile.  `work.wait()`
+        raises the call's error there.  What the callback itself raises is logged, and nothing else comes of it.
+        Several callbacks of one work may run in any order.  As `add_done_callback` of concurrent.futures.
+
+        >>> import hocket, numpy as np, threading
+        >>> def summed(comm):
+        ...     sums, told = [], threading.Event()
+        ...     work = comm.allreduce(np.ones(2), async_op=True)
+        ...     work.then(lambda ended: (sums.append(ended.result().tolist()), told.set()))
+        ...     told.wait()
+        ...     return sums
+        >>> hocket.local_world(2).run(summed)[0]
+        [[2.0, 2.0]]
+        """
+        if self._queued.status == 0:
+            pool.add(self._queued, partial(callback, self))
+            return
+        try:
+            callback(self)
+        except Exception:
+            log.exception("hocket: an error in a callback of %s", self._queued.words)
 
     def giving(self, result: Any) -> Work:
         """The same call, of which this is the result."""
@@ -96,9 +124,18 @@ class Work:
             while not self._queued.wait(0.0):
                 yield from asyncio.sleep(LOOK).__await__()
         elif not self.done():
-            told: asyncio.Future[None] = loop.create_future()
-            pool.add(_Coroutine(self._queued, told))
-            yield from told.__await__()
+            ended: asyncio.Future[None] = loop.create_future()
+
+            def tell() -> None:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    loop.call_soon_threadsafe(_complete, ended)
+
+            added = pool.add(self._queued, tell)
+            try:
+                yield from ended.__await__()
+            except BaseException:  # it was cancelled
+                pool.remove([added])
+                raise
         return self.result()
 
 
@@ -106,22 +143,6 @@ def _settled(queued: Queued) -> None:
     """It was settled before."""
 
 
-class _Coroutine:
-    """A coroutine that awaits a work.  (No thread waits for it: many may await works that only end together.)"""
-
-    def __init__(self, queued: Queued, told: Any) -> None:
-        self._queued, self._told = queued, told
-
-    def over(self) -> bool:
-        return self._queued.status != 0 or self._told.done()  # cancelled, if it was not told
-
-    def complete(self) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._told.get_loop().call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        if not self._told.done():
-            self._told.set_result(None)
-
-    def look(self, seconds: float) -> None:
-        self._queued.look(seconds)
+def _complete(ended: asyncio.Future[None]) -> None:
+    if not ended.done():  # cancelled
+        ended.set_result(None)

@@ -20,8 +20,7 @@ from torch.autograd.variable import Variable
 from torch.futures import Future
 
 import hocket
-from hocket.collectives.waiting.pool import pool
-from hocket.collectives.waiting.work import Work as Handle
+from hocket import Work as Handle
 from hocket.torch.failing import as_torch
 from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After
@@ -94,11 +93,6 @@ class Work(_Base):  # type: ignore[misc]
         """Has it ended, well or not?  Never waits, and raises nothing."""
         return self._ended or self._error is not None or all(handle.done() for handle in self._handles)
 
-    def look(self, seconds: float) -> None:
-        """For a thread that sleeps until it has ended, and has done so for `seconds`."""
-        for handle in self._handles:
-            handle.look(seconds)
-
     synchronize = wait
 
     def is_completed(self) -> bool:
@@ -139,9 +133,16 @@ class Work(_Base):  # type: ignore[misc]
             # a callback raises is an error there too.
             self._future = self._inner.then(unpacked)
         if self.over():
-            self.complete()
+            self._complete()
         else:
-            pool.add(self)
+            under_way = list(range(len(self._handles)))
+
+            def ended(_: Handle) -> None:
+                if under_way.pop() == 0:  # the last one; of several threads only one gets the 0
+                    self._complete()
+
+            for handle in self._handles:
+                handle.then(ended)
             if self._side is None and _graph_task() != -1:
                 # torch's reducer, which asks in a backward pass, sleeps at the pass's end in C++, behind this callback.
                 # To drive there takes the core from nobody: docs/performance.md.
@@ -152,7 +153,7 @@ class Work(_Base):  # type: ignore[misc]
         for handle in self._handles:
             handle.drive(STILL)
 
-    def complete(self) -> None:
+    def _complete(self) -> None:
         """Complete the future, in the order of the call's stream; its callbacks run here."""
         with self._apart():
             try:

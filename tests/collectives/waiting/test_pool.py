@@ -5,31 +5,45 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.waiting.pool import FREE, Pool, pool
+from hocket.collectives.waiting.pool import FREE, Awaited, Pool, pool
 from hocket.collectives.waiting.work import Work
 
 
-class Told:
-    """What awaits `ended`, and then does `act`."""
+class Run:
+    """What the pool knows of a run: has it ended?"""
 
-    def __init__(self, ended: Callable[[], bool], act: Callable[[], object] = lambda: None) -> None:
-        self.ended, self.act, self.told = ended, act, threading.Event()
+    words = "a run"
 
-    def over(self) -> bool:
-        return self.ended()
+    def __init__(self, ended: Callable[[], bool] = lambda: True) -> None:
+        self.ended = ended
 
-    def complete(self) -> None:
-        self.act()
-        self.told.set()
+    @property
+    def status(self) -> int:
+        return int(self.ended())
 
     def look(self, seconds: float) -> None:
         pass
+
+
+class Told:
+    """A callback of `run`: does `act`, and tells that it has."""
+
+    def __init__(self, run: Any, act: Callable[[], object] = lambda: None) -> None:
+        self.run, self.act, self.told = run, act, threading.Event()
+
+    def add(self) -> Awaited:
+        return pool.add(self.run, self)
+
+    def __call__(self) -> None:
+        self.act()
+        self.told.set()
 
 
 def own() -> list[threading.Thread]:
@@ -54,12 +68,12 @@ def alone() -> Pool:
 
 def test_each_waits_for_the_next(alone: Pool) -> None:
     """Ten callbacks, each of which ends when the one after it has ended; then the threads are no more than before."""
-    chain = [Told(lambda: True)]
+    chain = [Told(Run())]
     for _ in range(10):
         after = chain[-1].told
-        chain.append(Told(lambda: True, lambda after=after: after.wait(20)))  # type: ignore[misc]
+        chain.append(Told(Run(), lambda after=after: after.wait(20)))  # type: ignore[misc]
     for one in reversed(chain):
-        alone.add(one)
+        one.add()
     assert all(one.told.wait(20) for one in chain)
     assert soon(lambda: len(own()) <= FREE)
     alone.rest()
@@ -67,18 +81,30 @@ def test_each_waits_for_the_next(alone: Pool) -> None:
 
 
 def test_what_is_over_is_told_before_the_threads_end(alone: Pool) -> None:
-    last = [Told(lambda: True) for _ in range(100)]
+    last = [Told(Run()) for _ in range(100)]
     for one in last:
-        alone.add(one)
+        one.add()
     alone.rest()
     assert all(one.told.wait(20) for one in last) and soon(lambda: not own())
 
 
 def test_one_whose_callback_fails_is_not_the_last(alone: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    alone.add(Told(lambda: True, lambda: 1 // 0))
-    fine = Told(lambda: True)
-    alone.add(fine)
-    assert fine.told.wait(20) and soon(lambda: "could not be completed" in caplog.text)
+    Told(Run(), lambda: 1 // 0).add()
+    fine = Told(Run())
+    fine.add()
+    assert fine.told.wait(20) and soon(lambda: "an error in a callback of a run" in caplog.text)
+    alone.rest()
+
+
+def test_what_is_removed_is_not_called(alone: Pool) -> None:
+    over = threading.Event()
+    gone, stays = Told(Run(over.is_set)), Told(Run(over.is_set))
+    added = gone.add()
+    stays.add()
+    alone.remove([added])
+    over.set()
+    assert stays.told.wait(20) and not gone.told.is_set()
+    alone.remove([added])  # a second time, and with nothing there
     alone.rest()
 
 
@@ -89,9 +115,9 @@ def test_an_end_is_told_while_every_other_thread_is_in_a_callback() -> None:
         for i in range(300):
             work = comm.allreduce(np.ones(2), async_op=True)
             assert isinstance(work, Work)
-            told = Told(work.done)
-            pool.add(Told(lambda: True, lambda told=told: told.told.wait(20)))  # type: ignore[misc]
-            pool.add(told)
+            told = Told(Run(work.done))
+            Told(Run(), lambda told=told: told.told.wait(20)).add()  # type: ignore[misc]
+            told.add()
             if i % 2:
                 work.wait()
             assert told.told.wait(20), i
