@@ -2,57 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from hocket import errors
 
-import hocket
+OURS = errors.under(RuntimeError, __name__)
+in_rays_words = OURS.raised()
+"""A decorator."""
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class PeerLostError(hocket.PeerLostError, RuntimeError):
-    """Other actors of the group have gone."""
-
-
-class TransportError(hocket.TransportError, RuntimeError):
-    """Bytes could not be moved."""
-
-
-class TimeoutError(hocket.TimeoutError, RuntimeError):
-    """A call did not finish in time."""
-
-
-class MismatchError(hocket.MismatchError, RuntimeError):
-    """The ranks called different things."""
-
-
-class ArgumentError(hocket.ArgumentError, RuntimeError):
-    """This rank's call is wrong."""
-
-
-class Error(hocket.Error, RuntimeError):
-    """Anything else."""
-
-
-KINDS = {kind.__mro__[1]: kind for kind in
-         (PeerLostError, TransportError, TimeoutError, MismatchError, ArgumentError, Error)}  # fmt: skip
-
-
-def in_rays_words(function: Function) -> Function:
-    """`function`, whose hocket errors become those above."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except hocket.Error as error:
-            kind = KINDS.get(type(error))
-            if kind is None:
-                raise
-            made = kind(*error.args)
-            vars(made).update(vars(error))
-            raise made.with_traceback(error.__traceback__) from None
-
-    found: Any = call
-    return found  # type: ignore[no-any-return]
+# By their names, as Ray pickles errors.
+Error, ArgumentError, MismatchError = OURS[errors.Error], OURS[errors.ArgumentError], OURS[errors.MismatchError]
+PeerLostError, TimeoutError = OURS[errors.PeerLostError], OURS[errors.TimeoutError]
+TransportError, ScheduleError = OURS[errors.TransportError], OURS[errors.ScheduleError]
+MemoryError = OURS[errors.MemoryError]

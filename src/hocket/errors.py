@@ -6,7 +6,9 @@ The floor under every folder: imports nothing of hocket, may be imported by all 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 
 class Error(Exception):
@@ -54,3 +56,68 @@ class ScheduleError(Error):
 
 class MemoryError(Error, builtins.MemoryError):
     """There is not enough memory here.  Raised on this rank; nothing was sent."""
+
+
+KINDS = (
+    ArgumentError, MismatchError, PeerLostError, TimeoutError, TransportError, ScheduleError, MemoryError, Error,
+)  # fmt: skip
+Kind = TypeVar("Kind", bound=Error)
+
+
+class Under:
+    """hocket's errors as classes that are another system's too: what `under` makes.
+
+    `classes[hocket.PeerLostError]` is the class for that one.
+    """
+
+    def __init__(self, made: dict[type[BaseException], type[Error]], reword: Callable[[str], str]) -> None:
+        self._made, self._reword = made, reword
+
+    def __getitem__(self, kind: type[Kind]) -> type[Kind]:
+        found: Any = self._made[kind]
+        return found  # type: ignore[no-any-return]
+
+    def turned(self, error: BaseException) -> BaseException:
+        """The same error, with its attributes and traceback, as one of these classes; any other error, as it is."""
+        kind = self._made.get(type(error))
+        if kind is None:
+            return error
+        made = kind(self._reword(str(error)))
+        vars(made).update(vars(error))
+        return made.with_traceback(error.__traceback__)
+
+    @contextlib.contextmanager
+    def raised(self) -> Generator[None, None, None]:
+        """Inside this block, or in a function that it decorates, hocket's errors are raised as these classes."""
+        try:
+            yield
+        except Error as error:
+            raise self.turned(error) from None
+
+
+def under(
+    base: type[Exception], module: str, reword: Callable[[str], str] = str, **bases: type[Exception]
+) -> Under:
+    """For each class of hocket's errors, make one of the same name that is both that and `base`, of another system.
+
+    Its users then catch hocket's errors as that system's.  `bases`: by name, those that are another class than `base`;
+    one that is derived from an error of hocket's is taken as it is.  `reword`: from hocket's text to that of the error.
+    `module`: `__name__`; errors can be pickled if each class has its own name there.
+
+    >>> class TheirError(RuntimeError): ...
+    >>> theirs = under(TheirError, __name__, PeerLostError=OSError)
+    >>> try:
+    ...     with theirs.raised():
+    ...         raise TimeoutError("rank 1 did not come", [1])
+    ... except TheirError as error:
+    ...     isinstance(error, TimeoutError), error.missing
+    (True, (1,))
+    >>> issubclass(theirs[PeerLostError], OSError), issubclass(theirs[PeerLostError], TheirError)
+    (True, False)
+    """
+    made: dict[type[BaseException], type[Error]] = {}
+    for kind in KINDS:
+        other = bases.get(kind.__name__, base)
+        new = {"__doc__": kind.__doc__, "__module__": module}
+        made[kind] = other if issubclass(other, kind) else type(kind.__name__, (kind, other), new)
+    return Under(made, reword)
