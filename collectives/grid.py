@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hocket.arguments import wholes
-from hocket.collectives.calls.shapes import rank_in
+from hocket.arguments import rank_in, wholes
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 

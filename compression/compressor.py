@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import choices
-from hocket.collectives.waiting.grouping import at_once
+from hocket.codecs import Codec
 from hocket.compression.entries import Entry, Stats, loaded
 from hocket.compression.method import Array, Averaged, Batch, Method, chunks, squared
 from hocket.compression.names import resolved
 from hocket.compression.rates import Rate
 from hocket.compression.step import Outcome, Step
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import Codec
+from hocket.extending import at_once
 
 STATE = {"method", "size", "entries"}
 

@@ -1,8 +1,9 @@
 """The floors: whoever stands on one imports what lies below it, and nothing beside or above.
 
     examples, tests
-    bench  conformance  frameworks  compression     stand on hocket's public names
-    tools                                   the command line
+    bench  conformance  tools               measure and check the library, and know its inside
+    frameworks                              stand on the public door alone: PUBLIC
+    compression                             so does this, below them
     collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
@@ -17,9 +18,16 @@ from pathlib import Path
 
 import pytest
 
+import hocket
+from hocket.collectives.communicator.communicator import PARTS
+
 ROOT = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".cuh")
 LIBRARY = {"system", "control", "algorithms", "transports", "kernels", "collectives"}
+FLOOR = {"arguments", "errors"}
+"""Modules of `hocket` that all folders import."""
+PUBLIC = {*FLOOR, "codecs", "extending", "hosting"}
+"""The public door: what stands on the hub imports these modules of `hocket`, and the names of `hocket.__all__`."""
 MAY: dict[str, set[str]] = {
     "system": {"system"},
     "control": {"control", "system"},
@@ -28,21 +36,24 @@ MAY: dict[str, set[str]] = {
     "transports": {"transports", "control", "system"},
     "collectives": LIBRARY,
     "tools": {*LIBRARY, "tools", "bench"},
-    "compression": {*LIBRARY, "compression"},
+    "compression": {"compression"},
     "conformance": {*LIBRARY, "conformance"},
     "bench": {*LIBRARY, "tools", "bench", "compression"},
-    "frameworks/torch": {*LIBRARY, "torch", "compression"},
-    "frameworks/horovod": {*LIBRARY, "horovod", "compression"},
-    "frameworks/ray": {*LIBRARY, "ray"},
-    "frameworks/dask": {*LIBRARY, "dask"},
-    "frameworks/jax": {*LIBRARY, "jax"},
-    "frameworks/spark": {*LIBRARY, "spark"},
-    "frameworks/lightgbm": {*LIBRARY, "lightgbm"},
-    "frameworks/xgboost": {*LIBRARY, "xgboost"},
-    "frameworks/flower": {*LIBRARY, "flower", "compression"},
+    "frameworks/torch": {"torch", "compression"},
+    "frameworks/horovod": {"horovod", "compression"},
+    "frameworks/ray": {"ray"},
+    "frameworks/dask": {"dask"},
+    "frameworks/jax": {"jax"},
+    "frameworks/spark": {"spark"},
+    "frameworks/lightgbm": {"lightgbm"},
+    "frameworks/xgboost": {"xgboost"},
+    "frameworks/flower": {"flower", "compression"},
 }
-"""What each folder may import of hocket's folders.  `hocket` itself, its errors and argument checks are for all."""
+"""What each folder may import of hocket's folders."""
+ABOVE = [folder for folder in MAY if folder == "compression" or folder.startswith("frameworks/")]
+"""What stands on the public door alone."""
 EXCEPTIONS = {
+    "frameworks/torch/quick.pyx": "collectives",  # the table of calls made before, in Cython
     "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
     "bench/compression/ddp.py": "torch",
     "bench/rivals/horovod.py": "horovod",
@@ -57,6 +68,10 @@ FORBIDDEN = {
     "control": ("numpy", "torch"),
     "system": ("torch",),
 }
+HIDDEN = {*PARTS, "planner", "session", "_queued"}
+"""Attributes of the hub's objects that only the hub reads: with one of them a line reaches through the door."""
+REACHES = {"frameworks/torch/quick.pyx": {"shortcut"}}
+"""The one exception, from the same file."""
 MOST = 17
 """Modules and headers of a folder, with its __init__."""
 BIG = {"kernels/gpu", "frameworks/torch"}
@@ -86,21 +101,42 @@ def imported(path: Path) -> list[str]:
 def wrong(folder: str, path: Path) -> list[str]:
     """The imports of a file that its floor does not allow."""
     allowed = MAY[folder] | {EXCEPTIONS.get(str(path.relative_to(ROOT)), "")}
-    everywhere = {part.rpartition("/")[2] for part in MAY}
+    folders = {part.rpartition("/")[2] for part in MAY}
+    known = folders - allowed | (set() if folder not in LIBRARY else PUBLIC - FLOOR)
     found = []
     for name in imported(path):
         parts = name.split(".")
-        if parts[0] == "hocket" and len(parts) > 1 and parts[1] in everywhere and parts[1] not in allowed:
-            found.append(name)
+        if parts[0] == "hocket" and len(parts) > 1:
+            closed = folder in ABOVE and parts[-1] != "h" and parts[1] not in {*folders, *PUBLIC, *hocket.__all__}
+            if parts[1] in known or closed:
+                found.append(name)
         if parts[0] in FORBIDDEN.get(folder, ()):
             found.append(name)
     return found
+
+
+def reaches(path: Path) -> list[str]:
+    """Where this file reads what only the hub reads: `comm.runner.share`, `hocket.collectives.default`."""
+    if path.suffix != ".py":
+        code = re.sub(r"#.*|^\s*(from|c?import)\b.*", "", path.read_text(), flags=re.M)
+        found = re.findall(rf"[\w\])]\.({'|'.join(HIDDEN)})\b", code)
+    else:
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        of_hocket = {id(node) for node in nodes if isinstance(node.value, ast.Name) and node.value.id == "hocket"}
+        found = [node.attr for node in nodes if node.attr in HIDDEN or id(node) in of_hocket and node.attr in LIBRARY]
+    return [each for each in found if each not in REACHES.get(str(path.relative_to(ROOT)), ())]
 
 
 @pytest.mark.parametrize(("folder", "path"), FILES, ids=[str(path.relative_to(ROOT)) for _, path in FILES])
 def test_a_file_knows_only_what_lies_below(folder: str, path: Path) -> None:
     found = wrong(folder, path)
     assert not found, f"{path.relative_to(ROOT)} imports {', '.join(found)}"
+
+
+@pytest.mark.parametrize("path", [p for folder, p in FILES if folder in ABOVE], ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_stands_on_the_hub_comes_through_the_door(path: Path) -> None:
+    found = reaches(path)
+    assert not found, f"{path.relative_to(ROOT)} reads {', '.join(found)}: what it needs belongs to {sorted(PUBLIC)}"
 
 
 def test_every_room_is_seen() -> None:
@@ -122,6 +158,12 @@ def test_every_room_is_seen() -> None:
         ("kernels/cpu/reduce.pyx", "from hocket.system.cuda cimport driver\n"),
         ("collectives/job/world.py", "from hocket.tools import doctor\n"),
         ("collectives/engine/run.pxd", 'cdef extern from "bench/any.h":\n    pass\n'),
+        ("collectives/job/place.py", "from hocket import hosting\n"),
+        ("compression/step.py", "from hocket.kernels.codecs import Codec\n"),
+        ("frameworks/ray/store.py", "from hocket import dtypes\n"),
+        ("frameworks/ray/store.py", "from hocket.collectives.job import place\n"),
+        ("frameworks/torch/options.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),
+        ("frameworks/dask/launch.py", "import hocket.torch\n"),
     ],
 )
 def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +171,35 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
     copy.parent.mkdir(parents=True)
     copy.write_text((ROOT / file).read_text() + line)
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    assert len(wrong(file.partition("/")[0], copy)) == 1
+    folder = next(each for each in MAY if file.startswith(f"{each}/"))
+    assert len(wrong(folder, copy)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("frameworks/torch/group.py", "comm.runner.share(1)"),
+        ("frameworks/torch/group.py", "comm.reporter.give_up"),
+        ("frameworks/jax/calls.py", "self.comm.membership"),
+        ("frameworks/horovod/member.py", "found = comms()[0].ending"),
+        ("frameworks/horovod/job.py", "job.world.config, job.rank"),
+        ("frameworks/xgboost/workers.py", "comm.session.lost"),
+        ("compression/dense.py", "comm.messenger.share_among"),
+        ("compression/dense.py", "comm.planner.plan"),
+        ("compression/dense.py", "work._queued.status"),
+        ("frameworks/ray/launch.py", "hocket.collectives.default"),
+        ("frameworks/jax/handler.pyx", "x = comm.shortcut  # the table"),
+        ("frameworks/torch/quick.pyx", "x = self.comm.runner"),
+    ],
+)
+def test_a_reach_through_the_door_is_noticed(
+    file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / file
+    copy.parent.mkdir(parents=True)
+    copy.write_text((ROOT / file).read_text() + f"\n{line}\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert len(reaches(copy)) == 1
 
 
 def test_no_folder_is_a_heap() -> None:

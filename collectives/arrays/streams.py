@@ -20,7 +20,7 @@ def on_stream(stream: Any) -> Iterator[None]:
     """Order this thread's calls on GPU arrays in this stream, inside the block.
 
     `stream`: anything with `__cuda_stream__` (as CuPy's, torch's and cuda.core's have), or its address; 0 is the legacy
-    stream.  Outside of such a block CuPy's and torch's arrays use their library's current stream; others use what
+    stream.  outside_group of such a block CuPy's and torch's arrays use their library's current stream; others use what
     `__cuda_array_interface__` says, or the legacy stream.  Raises ArgumentError.
 
     >>> import hocket

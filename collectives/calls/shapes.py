@@ -5,14 +5,12 @@ This is the only place that knows shapes.
 
 from __future__ import annotations
 
-import operator
-import reprlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy
 
-from hocket.arguments import wholes
+from hocket.arguments import rank_in, wholes
 from hocket.collectives.arrays.buffers import Buffer, describe, empty_like, overlap
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call, shortened
@@ -54,17 +52,6 @@ def _output(x: Buffer, out: Any, shape: tuple[int, ...], what: str) -> tuple[Buf
 def _apart(x: Buffer, out: Buffer, what: str) -> None:
     if overlap(x, out):
         raise ArgumentError(f"out overlaps x; {what} needs separate memory")
-
-
-def rank_in(size: int, value: Any, what: str) -> int:
-    """`value`, an integer of any kind, as a rank of a communicator of `size`."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        found = -1
-    if not 0 <= found < size:
-        raise ArgumentError(f"{what}={reprlib.repr(value)} is not a rank of this communicator (0..{size - 1})")
-    return found
 
 
 def _row(x: Buffer) -> int:

@@ -49,6 +49,7 @@ from hocket.collectives.communicator import objects
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
+from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import ANY, Message, Messenger, user_tag
 from hocket.collectives.communicator.point_to_point import PointToPoint
@@ -65,12 +66,12 @@ from hocket.errors import ArgumentError
 HIGHEST = 1000
 """The highest priority of a lane; the lowest is -HIGHEST."""
 PARTS = frozenset({
-    "ending", "gpus", "groups", "membership", "messenger", "reporter", "runner", "shortcut", "world",
+    "ending", "gpus", "membership", "messenger", "reporter", "runner", "shortcut", "world",
 })  # fmt: skip
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(PointToPoint):
+class Communicator(PointToPoint, Extending):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -214,10 +215,15 @@ class Communicator(PointToPoint):
         return made
 
     @at_once
-    def dup(self) -> Communicator:
-        """Make a communicator of the same ranks, with an order of calls of its own."""
+    def dup(self, idle: bool = False) -> Communicator:
+        """Make a communicator of the same ranks, with an order of calls of its own.
+
+        `idle`: its calls wait for what may not come for hours.  They sleep soon, and no log tells of long waits.
+        """
         made = self.split(0)
         assert made is not None
+        if idle:
+            made.membership.idle()
         return made
 
     @at_once
@@ -414,15 +420,18 @@ class Communicator(PointToPoint):
 
     # --- its end
 
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self, timeout: float = 5.0, log_as: str | None = None) -> None:
         """Leave: wait until all members have come to it, at most `timeout` seconds, then free what it holds.
 
         Raises MismatchError, on all ranks, if their last calls differ.  To close the communicator of `hocket.init` is
         to end the job: then it also tells of calls on other communicators that only some ranks have made, and of recvs
         without a send.  It raises nothing if the communicator failed before, or if a rank is gone or does not come.
         A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
+
+        `log_as`: for callers that may raise nothing.  What would be raised is logged, after this text, and the process
+        ends with 1, unless it begins another job.
         """
-        self.ending.close(timeout)
+        self.ending.close(timeout, log_as)
 
     def __enter__(self) -> Communicator:
         return self
@@ -437,6 +446,6 @@ class Communicator(PointToPoint):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        names = [*vars(Collectives), *vars(PointToPoint), *vars(Communicator), *vars(self)]
+        names = [*vars(Collectives), *vars(PointToPoint), *vars(Extending), *vars(Communicator), *vars(self)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]

@@ -37,22 +37,16 @@ class Ending:
         self.members, self.reporter, self.planner = members, reporter, planner
         self.name, self.world = members.name, members.world
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, log_as: str | None) -> None:
         """`Communicator.close`."""
         wrong = self._leave(seconds(timeout, "timeout"))
-        if wrong is not None:
+        if wrong is None:
+            return
+        if log_as is None:
             raise wrong
-
-    def close_silently(self, timeout: float, told: str) -> None:
-        """`close` for a caller to which nothing may be raised.
-
-        What is wrong is logged after `told`, and the process ends with 1, unless it begins another job.
-        """
-        wrong = self._leave(timeout)
-        if wrong is not None:
-            self.world.unraised = True
-            with contextlib.suppress(ValueError, OSError):  # the program has closed where it would be written
-                log.error("%s%s", told, wrong)
+        self.world.unraised = True
+        with contextlib.suppress(ValueError, OSError):  # the program has closed where it would be written
+            log.error("%s: %s", log_as, wrong)
 
     def _leave(self, timeout: float) -> Error | None:
         """Leave with all members.  Returns what is wrong, if anything."""

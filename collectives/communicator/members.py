@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.collectives.calls.shapes import rank_in
+from hocket.arguments import rank_in
 from hocket.collectives.choice.tuning import Reads, Tuning
 from hocket.collectives.engine.queue import Queue, Routes
 from hocket.collectives.gpu.gpus import Gpus

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 import threading
 from typing import Any
 
@@ -26,7 +27,7 @@ from hocket.collectives.engine.shortcut import Shortcut
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
-from hocket.collectives.waiting.grouping import Outside, open_group
+from hocket.collectives.waiting.grouping import open_group, outside_group
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError, TransportError
@@ -190,9 +191,12 @@ class Runner:
 
     def share(self, value: Any, within: str, timeout: float | None = None) -> list[Any]:
         """Every member's JSON value, by rank.  `within`: the call that this is a part of."""
-        data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
+        try:
+            data = numpy.frombuffer(json.dumps(value).encode(), numpy.uint8)
+        except (TypeError, ValueError, RecursionError) as why:
+            raise ArgumentError(f"{within}: {reprlib.repr(value)} cannot be shared as JSON: {why}") from None
         ask = Ask("allgather", timeout=timeout, within=within)
-        with Outside():
+        with outside_group():
             lengths = self.general(numpy.array([len(data)]), None, ask)
             rows = self.general(data, None, ask._replace(counts=lengths.tolist()))
         ends = numpy.cumsum(lengths)

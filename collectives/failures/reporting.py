@@ -257,8 +257,8 @@ class Reporter:
         if self.world.left and not self.halted:  # a verdict knows more: a rank may have left because another failed
             self.long_waits.look_who_left(engine, waiting, self._stranded)
 
-    def give_up(self, error: BaseException) -> None:
-        """This rank fails with `error`: tell the others now, so that none of them waits for it.
+    def give_up(self, error: BaseException, tell: bool = True) -> None:
+        """This rank fails with `error`: `tell` the others now, so that they do not wait for it.
 
         Collectives that it has finished, they may finish, too.
         """
@@ -266,7 +266,8 @@ class Reporter:
         if self.broken is None:
             told = f"{type(error).__name__}: {error}"
             kind: Kind = "exit" if isinstance(error, SystemExit) else "error"
-            self._report(kind, told, self.account(), first=self.finished() + 1)
+            if tell:
+                self._report(kind, told, self.account(), first=self.finished() + 1)
             self.abort(PeerLostError(f"this rank failed earlier: {told}"))
 
     def _end_by(self, own: SystemExit) -> None:

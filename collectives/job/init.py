@@ -20,7 +20,7 @@ from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import Supply, World
 from hocket.collectives.waiting import queued
-from hocket.collectives.waiting.grouping import Outside
+from hocket.collectives.waiting.grouping import outside_group
 from hocket.collectives.waiting.pool import pool
 from hocket.control import encryption
 from hocket.control.reactor import Reactor
@@ -142,7 +142,7 @@ def _communicator(
         comm = Communicator(world, "world", range(start.size))
         comm.membership.accept(world.session.exchange(comm.membership.offer(), wait))
         if settings.tuning == "measure" and start.size > 1:
-            with Outside():  # a group of the caller's
+            with outside_group():  # a group of the caller's
                 comm.tune(sizes=CALIBRATION, seconds=0.3)
     except BaseException:
         world.close()

@@ -60,6 +60,8 @@ class _Meeting:
 class ThreadSession:
     """The control plane between threads; the interface of control.session.Session."""
 
+    local_address = None
+
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.meeting = rank, meeting
         self.on_stop: Callable[[Fault], Account] = lambda fault: {}

@@ -185,9 +185,12 @@ def _master(environ: Environ, me: Claim) -> str:
     )
 
 
-def own_address(environ: Environ) -> str:
-    """The address from which this host reaches MASTER_ADDR; without MASTER_ADDR, its own name; else loopback."""
-    return local_end(environ.get("MASTER_ADDR") or socket.gethostname()) or loopback()
+def own_address(peer: str | None = None) -> str:
+    """The address from which this host reaches `peer`, a name or an address; else loopback.
+
+    None: from which it reaches MASTER_ADDR; without MASTER_ADDR, the address of its own name.
+    """
+    return local_end(peer or os.environ.get("MASTER_ADDR") or socket.gethostname()) or loopback()
 
 
 def _ports(environ: Environ, config: Config, me: Claim, job: str) -> list[int]:

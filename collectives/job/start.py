@@ -89,7 +89,7 @@ def _meet_at(
 
     def meet(reactor: Reactor) -> tuple[Session, str]:
         path = meeting_path(os.environ, secrets.token_hex(16))
-        host = settings.iface or own_address(os.environ)
+        host = settings.iface or own_address()
         met = MeetAtStore(
             rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports,
             encrypt=settings.encrypt,

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 class Control(Protocol):
     """What the world needs of a session (control.session.Session, or local_world.ThreadSession)."""
 
+    @property
+    def local_address(self) -> str | None: ...
+
     on_stop: Any
     on_verdict: Any
     on_left: Any

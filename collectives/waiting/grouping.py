@@ -72,7 +72,7 @@ def at_once(call: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-class Outside:
+class outside_group:
     """Inside this block the thread is in no group: for calls that are made for a call, and whose results it reads."""
 
     __slots__ = ("_together",)

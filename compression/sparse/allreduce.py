@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, whole
-from hocket.collectives.waiting.grouping import at_once
+from hocket.codecs import HALF_NAMES
 from hocket.compression.sparse.pairs import MOST, Array, Sparse, element, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import HALF_NAMES
+from hocket.extending import at_once
 
 if TYPE_CHECKING:
     from hocket import Communicator

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import distributed
 
+from hocket import hosting
 from hocket.arguments import texts
-from hocket.collectives.job import hosted
 from hocket.dask.store import join
 from hocket.errors import ArgumentError, PeerLostError
 
@@ -36,7 +36,7 @@ def run(
     """
     if getattr(client, "asynchronous", False):
         raise ArgumentError("the client is asynchronous; pass one made with Client(...), without asynchronous=True")
-    limit = hosted.limit(timeout)
+    limit = hosting.limit(timeout)
     places = sorted(client.nthreads()) if workers is None else texts(workers, "workers")
     if not places or len(set(places)) < len(places):
         raise ArgumentError(f"workers={places}: each rank needs a worker of its own (client.wait_for_workers(n)?)")
@@ -58,7 +58,7 @@ def _rank(
     job: str, rank: int, size: int, timeout: float, kwargs: dict[str, Any], function: Callable[..., Result], *args: Any
 ) -> Result:
     """The task."""
-    return hosted.call(join(job, rank, size, timeout), function, *args, **kwargs)
+    return hosting.call(join(job, rank, size, timeout), function, *args, **kwargs)
 
 
 def _collected(client: Any, tasks: Sequence[Any], places: Sequence[str]) -> list[Any]:
@@ -76,9 +76,9 @@ def _collected(client: Any, tasks: Sequence[Any], places: Sequence[str]) -> list
             errors[rank] = _error(tasks[rank], rank)
         waiting -= {r for r in waiting if tasks[r].done()} | set(errors)
         if errors:
-            deadline = min(deadline, time.monotonic() + hosted.FAREWELL)
+            deadline = min(deadline, time.monotonic() + hosting.FAREWELL)
     if errors:
-        raise hosted.cause([errors[rank] for rank in sorted(errors)])
+        raise hosting.cause([errors[rank] for rank in sorted(errors)])
     return list(client.gather(list(tasks)))
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import distributed
 from distributed.comm.addressing import get_address_host
 
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import hosted
+from hocket import Communicator, hosting
 
 
 class DaskStore:
@@ -43,7 +42,7 @@ def join(job: str, rank: int, size: int, timeout: float) -> Communicator:
     store = DaskStore(job, timeout)
     host = get_address_host(distributed.get_worker().address)
     try:
-        return hosted.join(rank, size, store, host, timeout, make_default=False)
+        return hosting.join(rank, size, store, host, timeout, make_default=False)
     finally:
         if rank == 0:
             store.clear()

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hocket.errors import PeerLostError
+import hocket
 from hocket.horovod import job, meeting, process_sets
-from hocket.horovod.exceptions import HostsUpdatedInterrupt, LostError
+from hocket.horovod.exceptions import HostsUpdatedInterrupt, PeerLostError
 
 log = logging.getLogger("hocket")
 
@@ -103,7 +103,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 if sync:
                     state.sync()
                 return func(state, *args, **kwargs)
-            except LostError as error:
+            except PeerLostError as error:
                 log.warning("%s", error)
                 only_global = len(job.current().ranks) == 1  # else they may be numbers within another process set
                 rebuild(error.ranks if only_global else ())
@@ -126,22 +126,22 @@ def rebuild(failed: Sequence[int] = ()) -> None:
     """
     old = job.current()
     time.sleep(meeting.SETTLE)
-    me = old.survivors.ranks[old.world.rank]
-    survivors = old.survivors.without({*meeting.lost(old.world), *failed})
+    me = old.survivors.ranks[old.comm.rank]
+    survivors = old.survivors.without({*old.comm.lost, *failed})
     job.abandon()
     while True:
-        world, survivors = meeting.meet(survivors, me)
+        comm, survivors = meeting.meet(survivors, me)
         try:
-            job.resume(world, old.perform, survivors)
+            job.resume(comm, old.perform, survivors)
             break
-        except PeerLostError as error:
+        except hocket.PeerLostError as error:
             log.warning("%s", error)
             time.sleep(meeting.SETTLE)
-            gone = meeting.lost(world) or error.ranks
-            world.close()
+            gone = comm.lost or error.ranks
+            comm.close()
             if not gone:
                 raise
             survivors = survivors.without(gone)
     process_sets.started(None)
     log.warning("going on with %d of %d ranks; this one was rank %d and is rank %d now",
-                world.size, old.world.size, old.world.rank, world.rank)
+                comm.size, old.comm.size, old.comm.rank, comm.rank)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
-import hocket
+from hocket import errors
 
 
-class HorovodInternalError(hocket.Error, RuntimeError):
+class HorovodInternalError(errors.Error, RuntimeError):
     """A collective failed: the ranks disagree, a rank has gone, or the job was shut down."""
-
-
-class MismatchError(hocket.MismatchError, HorovodInternalError):
-    """The ranks submitted different things under one name.  Raised on all of them, for this name alone."""
-
-
-class LostError(hocket.PeerLostError, HorovodInternalError):
-    """Processes of the job have gone.  `ranks` names them.  hvd.elastic goes on without them."""
 
 
 class ShutDownError(HorovodInternalError):
@@ -28,7 +20,7 @@ class StallError(HorovodInternalError):
     """Some ranks did not submit a tensor in HOROVOD_STALL_SHUTDOWN_TIME_SECONDS."""
 
 
-class NotInitializedError(hocket.ArgumentError):
+class NotInitializedError(errors.ArgumentError):
     """hvd.init() was not called."""
 
     def __init__(self) -> None:
@@ -43,26 +35,29 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
+OURS = errors.under(HorovodInternalError, __name__)
+MismatchError = OURS[errors.MismatchError]
+"""The ranks submitted different things under one name.  Raised on all of them, for this name alone."""
+PeerLostError = OURS[errors.PeerLostError]
+"""Processes of the job have gone.  `ranks` names them.  hvd.elastic goes on without them."""
+TimeoutError, TransportError = OURS[errors.TimeoutError], OURS[errors.TransportError]
+ScheduleError, MemoryError = OURS[errors.ScheduleError], OURS[errors.MemoryError]
+
+
 @contextlib.contextmanager
 def in_horovods_words() -> Generator[None, None, None]:
     """Inside the block, errors become those that Horovod's users catch."""
     try:
         yield
-    except hocket.Error as error:
+    except errors.Error as error:
         raise as_horovod(error) from None
 
 
-def as_horovod(error: BaseException, ranks: Sequence[int] = ()) -> BaseException:
+def as_horovod(error: BaseException) -> BaseException:
     """The same error as one that Horovod's users catch; any other, and one that is so already, as it is."""
-    if isinstance(error, (HorovodInternalError, hocket.ArgumentError)):
+    if isinstance(error, errors.ArgumentError):
         return error
-    made: HorovodInternalError
-    if isinstance(error, hocket.PeerLostError):
-        made = LostError(str(error), error.ranks or ranks)
-    elif isinstance(error, hocket.MismatchError):
-        made = MismatchError(str(error), error.calls)
-    elif isinstance(error, (hocket.Error, RuntimeError)):
-        made = HorovodInternalError(str(error))
-    else:
-        return error
-    return made.with_traceback(error.__traceback__)
+    made = OURS.turned(error)
+    if isinstance(made, HorovodInternalError) or not isinstance(made, (errors.Error, RuntimeError)):
+        return made
+    return HorovodInternalError(str(made)).with_traceback(error.__traceback__)

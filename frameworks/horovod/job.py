@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.horovod import settings
 from hocket.horovod.exceptions import NotInitializedError
@@ -26,9 +26,9 @@ LEAVING = 5.0
 class Job:
     """What exists from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
 
-    def __init__(self, world: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
+    def __init__(self, comm: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
         self.settings: Settings = settings.read()
-        self.world, self.perform = world, perform
+        self.comm, self.perform = comm, perform
         self.timeline = Timeline()
         self.inspector = StallInspector(self.settings)
         self.members: dict[int, Member] = {}
@@ -38,25 +38,25 @@ class Job:
         self.registered: list[Any] = []
         """The objects that name process sets, which name none when the job is over."""
         self.next_set = 0
-        places = world.runner.share([world.host, world.local_rank, world.local_size], WITHIN)
+        places = comm.share([comm.host, comm.local_rank, comm.local_size], WITHIN)
         self.host: int
         self.local_rank: int
         self.local_size: int
-        self.host, self.local_rank, self.local_size = places[world.rank]
+        self.host, self.local_rank, self.local_size = places[comm.rank]
         across: list[int] = [host for host, local_rank, _ in places if local_rank == self.local_rank]
         self.cross_rank, self.cross_size = across.index(self.host), len(across)
         self.homogeneous = len({local_size for _, _, local_size in places}) == 1
-        self.control = world.dup()
+        self.control = comm.dup()
         """For what all ranks do together, without names: process sets."""
-        self.survivors = survivors or of_job(world)
+        self.survivors = survivors or of_job(comm)
         """What survivors of a loss must know to meet again."""
-        if self.settings.timeline not in ("", "DYNAMIC") and world.rank == 0:
+        if self.settings.timeline not in ("", "DYNAMIC") and comm.rank == 0:
             self.timeline.start(self.settings.timeline, self.settings.timeline_cycles)
 
     def admit(self, number: int, ranks: Sequence[int]) -> None:
         """Make process set `number`.  All ranks of the job call it."""
-        color = 0 if self.world.rank in ranks else None
-        made = self.control.split(color, self.world.rank)
+        color = 0 if self.comm.rank in ranks else None
+        made = self.control.split(color, self.comm.rank)
         self.ranks[number] = list(ranks)
         self.next_set = number + 1
         if made is None:
@@ -85,7 +85,7 @@ class Job:
             self.dismiss(number, LEAVING if polite and member.error is None else 0.0)
         self.timeline.stop()
         with contextlib.suppress(hocket.Error):
-            self.world.close()
+            self.comm.close()
 
 
 _job: Job | None = None
@@ -114,11 +114,11 @@ def begin(comm: Any, perform: Callable[[], Perform]) -> bool:
     return True
 
 
-def resume(world: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
+def resume(comm: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
     """A job of these ranks.  `survivors`: who they are, if they were ranks of another one before."""
     global _job
-    made = Job(world, perform, survivors)
-    made.admit(0, range(world.size))
+    made = Job(comm, perform, survivors)
+    made.admit(0, range(comm.size))
     _job = made
     atexit.register(end)
 
@@ -144,7 +144,7 @@ def end() -> None:
     if dying:
         for member in job.members.values():
             member.give_up(error)
-        job.world.reporter.give_up(error)
+        job.comm.abort(error)
     job.close(polite=not dying)
 
 
@@ -156,10 +156,10 @@ def _world(comm: Any) -> Communicator:
         return comm.dup()
     if isinstance(comm, Iterable) and not hasattr(comm, "Get_rank"):
         ranks = list(comm)
-        world = hocket.init(make_default=False)
-        part = world.subgroup(ranks)
+        whole = hocket.init(make_default=False)
+        part = whole.subgroup(ranks)
         if part is None:
-            raise ArgumentError(f"hvd.init(comm={ranks}): this is rank {world.rank}, which is none of these")
+            raise ArgumentError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is none of these")
         return part
     if hasattr(comm, "Get_rank"):
         return hocket.from_mpi(comm)

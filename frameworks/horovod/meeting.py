@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job.place import meeting_path, own_address
+from hocket import Communicator, hosting
 from hocket.errors import PeerLostError
 
 log = logging.getLogger("hocket")
@@ -48,20 +46,15 @@ class Survivors(NamedTuple):
         first = here[0][1]
         name = f"{self.token}.{self.meetings}.{','.join(map(str, self.ranks))}"
         if len({host for host, _ in here}) == 1:
-            return "unix:" + meeting_path(os.environ, name)
+            return hosting.local_meeting(name)
         port = 20000 + sum(name.encode()) * 37 % 10000
         return f"tcp:{first}:{port}-{port + PORTS - 1}"
 
 
-def of_job(world: Communicator) -> Survivors:
+def of_job(comm: Communicator) -> Survivors:
     """All ranks of a new job.  Collective."""
-    rows = world.runner.share([world.host, own_address(os.environ), secrets.token_hex(8)], WITHIN)
-    return Survivors(rows[0][2], tuple((host, address) for host, address, _ in rows), tuple(range(world.size)))
-
-
-def lost(world: Communicator) -> list[int]:
-    """Its ranks that are known to have died."""
-    return [rank for rank, member in enumerate(world.members) if member in world.world.lost]
+    rows = comm.share([comm.host, hosting.own_address(), secrets.token_hex(8)], WITHIN)
+    return Survivors(rows[0][2], tuple((host, address) for host, address, _ in rows), tuple(range(comm.size)))
 
 
 def meet(survivors: Survivors, me: int) -> tuple[Communicator, Survivors]:
@@ -73,8 +66,8 @@ def meet(survivors: Survivors, me: int) -> tuple[Communicator, Survivors]:
         survivors = survivors._replace(meetings=survivors.meetings + 1)
         rank = survivors.ranks.index(me)
         try:
-            world = hocket.init(rank, len(survivors.ranks), survivors.address(), timeout=SECONDS, make_default=False)
-            return world, survivors
+            comm = hocket.init(rank, len(survivors.ranks), survivors.address(), timeout=SECONDS, make_default=False)
+            return comm, survivors
         except hocket.TimeoutError as late:
             if not late.missing or rank in late.missing:
                 raise

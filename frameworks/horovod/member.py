@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.waiting.grouping import Outside
+from hocket import Communicator
 from hocket.errors import ArgumentError
+from hocket.extending import outside_group
 from hocket.horovod import messages
 from hocket.horovod.agreeing.numbers import Numbers
 from hocket.horovod.agreeing.order import BYE, FAIL, JOINED, RUN, Order, from_plain_order
@@ -126,7 +126,7 @@ class Member:
             if self.timeline.cycles:
                 self.timeline.cycle()
             try:
-                with Outside():
+                with outside_group():
                     if self.negotiator is not None:
                         self.negotiator.take(0, items)
                     else:
@@ -135,7 +135,7 @@ class Member:
             except BaseException as error:
                 self.fail(error)
         if waits is not None:
-            with Outside():
+            with outside_group():
                 self._carry_out_all(waits)
         elif self._orders:
             self._wake.put(None)
@@ -150,12 +150,13 @@ class Member:
                 self._outbox.append(LEAVE)
         self.flush()
         left = self._over.wait(seconds)
-        self.fail(ShutDownError("Horovod has been shut down by hvd.shutdown(), or its process set removed"))
+        end = ShutDownError("Horovod has been shut down by hvd.shutdown(), or its process set removed")
+        self.fail(end)
         deadline = time.monotonic() + 1.0
         if not left:  # threads sleep in calls that will not end
             for comm in (self._up, self._down, self.comm):
                 if comm is not None:
-                    comm.reporter.halt()
+                    comm.abort(end, tell=False)
         for thread in [*self._threads, *([self.negotiator.thread] if self.negotiator else [])]:
             if thread is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -167,7 +168,7 @@ class Member:
         """This rank ends with `error`: the others must not wait for it."""
         for comm in (self._up, self._down, self.comm):
             if comm is not None:
-                comm.reporter.give_up(error)
+                comm.abort(error)
 
     def fail(self, error: BaseException) -> None:
         """Nothing works any more: what waits ends with `error`.
@@ -302,13 +303,12 @@ class Member:
 
 def _control(comm: Communicator) -> Communicator:
     """A communicator for messages that come when they come."""
-    made = comm.dup()
+    made = comm.dup(idle=True)
     made.set_timeout(EVER)
-    made.membership.idle()
     return made
 
 
-def _error(order: Order) -> HorovodInternalError:
+def _error(order: Order) -> hocket.Error:
     if order.kind == "mismatch":
         return MismatchError(order.error, dict(order.calls))
     return KINDS[order.kind](order.error)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 
 HEAD = 1024
 """Bytes of the first piece.  A step of 200 tensors that are known by number fits into it."""

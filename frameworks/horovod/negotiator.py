@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.horovod import messages
 from hocket.horovod.agreeing.agreement import Agreement
 from hocket.horovod.agreeing.numbers import Numbers

@@ -42,14 +42,14 @@ class ProcessSet:
         """This rank's place in it; None before it is registered.  ValueError on the other ranks."""
         if self.process_set_id is None:
             return None
-        ranks, here = _ranks(self), job.current().world.rank
+        ranks, here = _ranks(self), job.current().comm.rank
         if here not in ranks:
             raise ArgumentError(f"rank {here} is not part of {self}")
         return ranks.index(here)
 
     def included(self) -> bool | None:
         """Does this rank belong to it?"""
-        return None if self.ranks is None else job.current().world.rank in self.ranks
+        return None if self.ranks is None else job.current().comm.rank in self.ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
@@ -69,14 +69,14 @@ def member(process_set: ProcessSet) -> Member:
         raise ArgumentError(f"{process_set} is not registered: hvd.init(process_sets=) or hvd.add_process_set()")
     found = current.members.get(number)
     if found is None:
-        raise ArgumentError(f"rank {current.world.rank} is not part of {process_set}")
+        raise ArgumentError(f"rank {current.comm.rank} is not part of {process_set}")
     return found
 
 
 def started(process_sets: Sequence[ProcessSet] | str | None) -> None:
     """After init: register the sets that it was given."""
     current = job.current()
-    global_process_set.ranks = list(range(current.world.size))
+    global_process_set.ranks = list(range(current.comm.size))
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
             raise ArgumentError(f"process_sets={process_sets!r} must be a list of ProcessSet, or 'dynamic'")
@@ -103,7 +103,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number not in current.ranks:
         return False
     current.registered.remove(process_set)
-    current.dismiss(number, current.world.timeout)
+    current.dismiss(number, current.comm.timeout)
     current.control.barrier()
     return True
 
@@ -112,13 +112,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def _register(made: ProcessSet) -> None:
     current = job.current()
     ranks = _of_comm(made) if made.ranks is None else made.ranks
-    rows = current.control.runner.share(ranks, "hvd.add_process_set()")
+    rows = current.control.share(ranks, "hvd.add_process_set()")
     other = next((r for r, row in enumerate(rows) if row != ranks), None)
     if other is not None:
         raise ArgumentError(f"all ranks add the same process sets in the same order: this rank adds {ranks}, "
                             f"rank {other} adds {rows[other]}")
-    if not ranks or len(set(ranks)) < len(ranks) or not 0 <= min(ranks) <= max(ranks) < current.world.size:
-        raise ArgumentError(f"a process set of ranks {ranks} is not possible in a job of {current.world.size} ranks")
+    if not ranks or len(set(ranks)) < len(ranks) or not 0 <= min(ranks) <= max(ranks) < current.comm.size:
+        raise ArgumentError(f"a process set of ranks {ranks} is not possible in a job of {current.comm.size} ranks")
     if ranks in current.ranks.values():
         raise ArgumentError(f"there is a process set of ranks {ranks} already")
     made.ranks, made.process_set_id = ranks, current.next_set
@@ -129,7 +129,7 @@ def _register(made: ProcessSet) -> None:
 def _of_comm(made: ProcessSet) -> list[int]:
     """The job's ranks in an mpi4py communicator, of which each rank may have another one: they are told to all."""
     current = job.current()
-    return sorted(made.mpi_comm.allgather(current.world.rank))
+    return sorted(made.mpi_comm.allgather(current.comm.rank))
 
 
 def _ranks(process_set: ProcessSet) -> list[int]:

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.arguments import kind, whole
-from hocket.collectives import default
-from hocket.collectives.arrays.buffers import describe
-from hocket.collectives.calls.ops import Op, PremulSum, resolve
-from hocket.collectives.communicator.communicator import Communicator
+import hocket
+from hocket import Communicator
+from hocket.arguments import kind, rank_in, whole
 from hocket.errors import ArgumentError
+from hocket.extending import Op, PremulSum, check_op
 from hocket.jax import gradients as gradients  # which makes them known
 from hocket.jax.primitives import BARRIER, PRIMITIVES, RECV, SEND
 from hocket.jax.running import DTYPES
@@ -113,7 +112,7 @@ def _each(name: str, tree: Any, comm: Communicator | None, **params: Any) -> Any
     if "root" in params:
         params["root"] = _rank(comm, params["root"], "root")
     if "op" in params:
-        _check_op(params["op"], xs, comm)
+        _check_op(params["op"], xs)
     if name in ("allgather", "reduce_scatter", "alltoall"):
         xs = [_with_rows(x) for x in xs]
     if name in ("reduce_scatter", "alltoall"):
@@ -123,7 +122,7 @@ def _each(name: str, tree: Any, comm: Communicator | None, **params: Any) -> Any
 
 def _communicator(comm: Any) -> Communicator:
     if comm is None:
-        return default.communicator()
+        return hocket.communicator()
     if not isinstance(comm, Communicator):
         raise ArgumentError(f"comm is {kind(comm)}: pass a communicator of hocket's")
     return comm
@@ -155,15 +154,15 @@ def _shape_of(like: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _rank(comm: Communicator, value: Any, what: str) -> int:
-    return int(comm.membership.checked(value, what))
+    return rank_in(comm.size, value, what)
 
 
-def _check_op(op: Op, xs: list[jax.Array], comm: Communicator) -> None:
+def _check_op(op: Op, xs: list[jax.Array]) -> None:
     """Ops by name, and premul_sum: what a compiled program can hold."""
     if not isinstance(op, str | PremulSum):
         raise ArgumentError(f"op is {kind(op)}: in JAX it is a name (sum, prod, min, max, avg, ...) or premul_sum(f)")
     for x in xs:
-        resolve(op, describe(np.empty(0, x.dtype)), comm.size)
+        check_op(op, np.dtype(x.dtype))
 
 
 def _check_rows(name: str, xs: list[jax.Array], comm: Communicator) -> None:

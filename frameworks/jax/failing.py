@@ -11,8 +11,8 @@ import sys
 import jax
 
 from hocket.errors import Error
+from hocket.extending import fail_at_exit
 from hocket.jax import handler, running
-from hocket.system import exit_code
 
 KEPT = 32
 """Errors whose Python object is kept."""
@@ -63,11 +63,11 @@ def _last_calls() -> None:
     if isinstance(error, BaseException):
         for comm in running.known():
             with contextlib.suppress(Exception):
-                comm.reporter.give_up(error)
+                comm.abort(error)
     try:
         jax.effects_barrier()
     except Exception as failed:
         running.begin_anew()  # else JAX raises it again at exit
         if error is None:
             sys.stderr.write(f"hocket.jax: {failed}\n")
-            exit_code.at_least(1)
+            fail_at_exit()

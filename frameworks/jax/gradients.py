@@ -16,9 +16,9 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from hocket.collectives.calls.ops import PremulSum
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.errors import ArgumentError
+from hocket.extending import PremulSum
 from hocket.jax.primitives import PRIMITIVES, SEND
 
 Transposed = Callable[..., Sequence[Any]]

@@ -15,7 +15,7 @@ from jax._src import core
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir, xla
 
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.jax import order, running
 

@@ -14,8 +14,8 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.failures.callsite import pass_over
+from hocket import Communicator
+from hocket.extending import pass_over
 from hocket.jax import handler, order
 
 TARGET = "hocket"

@@ -12,9 +12,7 @@ import jax
 from jax._src import distributed
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import hosted
-from hocket.collectives.job.place import own_address
+from hocket import Communicator, hosting
 from hocket.jax import running
 
 PREFIX = "hocket/jax/"
@@ -62,10 +60,10 @@ def _joined(*, timeout: float | None, make_default: bool, **options: Any) -> Com
         return hocket.init(timeout=timeout, make_default=make_default, **options)
     rank, size = int(state.process_id), int(state.num_processes)
     coordinator = str(state.coordinator_address).rpartition(":")[0]
-    host = own_address({"MASTER_ADDR": coordinator})
+    host = hosting.own_address(coordinator)
     store = JaxStore(state.client)
     try:
-        return hosted.join(rank, size, store, host, timeout, make_default=make_default, **options)
+        return hosting.join(rank, size, store, host, timeout, make_default=make_default, **options)
     finally:
         if rank == 0:
             store.clear()

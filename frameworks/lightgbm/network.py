@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from lightgbm.basic import _LIB, LightGBMError
 
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.lightgbm.callbacks import addresses, current
 from hocket.lightgbm.halving import pairs

@@ -11,8 +11,8 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from hocket import hosting
 from hocket.arguments import whole
-from hocket.collectives.job import hosted
 from hocket.errors import ArgumentError, TimeoutError
 from hocket.ray.store import join
 
@@ -27,7 +27,7 @@ class _Rank:
         **kwargs: Any,
     ) -> Result:  # fmt: skip
         comm = join(job, rank, size, timeout, make_default=False)
-        return hosted.call(comm, function, *args, **kwargs)
+        return hosting.call(comm, function, *args, **kwargs)
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     latest, and that rank's error is raised here, as Ray raises a task's.  If an actor dies, so it is with Ray's error
     about it.  Nothing is left behind: no actor, no placement group, no key.  Raises TimeoutError if there is no room.
     """
-    n, limit = whole(n, "n"), hosted.limit(timeout)
+    n, limit = whole(n, "n"), hosting.limit(timeout)
     if n < 1:
         raise ArgumentError(f"n={n} must be at least 1")
     if not ray.is_initialized():
@@ -91,7 +91,7 @@ def _collected(calls: Sequence[Any]) -> list[Any]:
                 results[calls.index(call)] = ray.get(call)
             except Exception as error:
                 errors[calls.index(call)] = error
-                deadline = min(deadline, time.monotonic() + hosted.FAREWELL)
+                deadline = min(deadline, time.monotonic() + hosting.FAREWELL)
     if errors:
-        raise hosted.cause([errors[rank] for rank in sorted(errors)])
+        raise hosting.cause([errors[rank] for rank in sorted(errors)])
     return [results[rank] for rank in range(len(calls))]

@@ -12,8 +12,7 @@ from urllib.parse import quote
 import ray
 from ray.experimental import internal_kv
 
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import hosted
+from hocket import Communicator, hosting
 
 SPACE = b"hocket"
 """The keys' namespace in Ray's store."""
@@ -44,7 +43,7 @@ def join(group: str, rank: int, size: int, timeout: float | None = None, **optio
     """The communicator of the ranks that call this with the same `group`.  Called in a task or an actor."""
     store = RayStore(group)
     try:
-        return hosted.join(rank, size, store, ray.util.get_node_ip_address(), timeout, **options)
+        return hosting.join(rank, size, store, ray.util.get_node_ip_address(), timeout, **options)
     finally:
         if rank == 0:
             store.clear()

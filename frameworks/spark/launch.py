@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from pyspark import BarrierTaskContext, cloudpickle
 
+from hocket import hosting
 from hocket.arguments import kind, whole
-from hocket.collectives.job import hosted
 from hocket.errors import ArgumentError
 from hocket.spark.store import join
 
@@ -45,14 +45,14 @@ def run(
     its traceback as the cause.  If a task's process dies, Spark ends the stage and raises its own error.  It starts
     neither again.  Spark waits until all ranks fit at once, and gives up after ten minutes.
     """
-    limit = hosted.limit(timeout)
+    limit = hosting.limit(timeout)
     rdd, rows = _rdd(where, ranks)
 
     def task(partition: Iterable[Any]) -> Iterator[Ended]:
         comm = join(BarrierTaskContext.get(), limit)  # if this fails, it fails for Spark: others may wait in allGather
         rank, given = comm.rank, (partition, *args) if rows else args
         try:
-            result = cloudpickle.dumps(hosted.call(comm, function, *given, **kwargs))
+            result = cloudpickle.dumps(hosting.call(comm, function, *given, **kwargs))
         except Exception as error:
             yield Ended(rank, b"", _pickled(error), traceback.format_exc())
         else:
@@ -61,7 +61,7 @@ def run(
     ended = sorted(rdd.barrier().mapPartitions(task).collect())
     errors = [_error(Ended(*each)) for each in ended if each[2]]
     if errors:
-        raise hosted.cause(errors)
+        raise hosting.cause(errors)
     return [cloudpickle.loads(each[1]) for each in ended]
 
 

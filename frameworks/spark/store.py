@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import hosted
-from hocket.collectives.job.place import own_address
+from hocket import Communicator, hosting
 
 
 class BarrierStore:
@@ -37,5 +35,5 @@ def join(context: Any, timeout: float) -> Communicator:
     hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
     rank, size = context.partitionId(), len(hosts)
     other = next((host for host in hosts if host != hosts[rank]), "127.0.0.1")
-    host = own_address({"MASTER_ADDR": other})  # which reaches the other hosts; their names alone may mean loopback
-    return hosted.join(rank, size, BarrierStore(context), host, timeout, make_default=False)
+    host = hosting.own_address(other)  # which reaches the other hosts; their names alone may mean loopback
+    return hosting.join(rank, size, BarrierStore(context), host, timeout, make_default=False)

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 
 
 class TorchStore:

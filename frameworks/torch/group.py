@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 import typing_extensions
 
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.failures import callsite
+from hocket import Communicator
+from hocket.extending import pass_over
 from hocket.torch import functional
 from hocket.torch.bootstrap import communicator, met
 from hocket.torch.calls import Calls
@@ -46,7 +46,7 @@ class Shim:
 
 
 for place in (os.path.dirname(torch.__file__), typing_extensions.__file__):  # the latter wraps torch's old names
-    callsite.pass_over(place)
+    pass_over(place)
 
 
 _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of which these methods are the union
@@ -80,7 +80,7 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
     def __del__(self) -> None:
         """A group that is dropped, not destroyed, leaves the job, as with Gloo."""
         if "comm" in vars(self):
-            self.comm.ending.drop()
+            self.comm.drop()
 
     def getGroupName(self) -> str:
         return self._name

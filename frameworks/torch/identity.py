@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.torch.failing import in_torchs_words
 from hocket.torch.register import NAME
 
@@ -31,7 +31,7 @@ class Identity:
         """Calls are numbered anyway, and the numbers compared in every message."""
 
     def getSequenceNumberForGroup(self) -> int:
-        return int(self.comm.membership.main.engine.sequence)
+        return self.comm.sequence
 
     def setTimeout(self, timeout: timedelta) -> None:
         """How long later calls may wait for other ranks."""
@@ -47,8 +47,8 @@ class Identity:
 
     def abort(self) -> None:
         """End all calls here and on the other ranks now, with an error that says so."""
-        self.comm.reporter.give_up(hocket.Error("abort() was called"))
+        self.comm.abort(hocket.Error("abort() was called"))
         self._leave("abort")
 
     def _leave(self, call: str) -> None:
-        self.comm.ending.close_silently(WAIT, f"{call}(): ")
+        self.comm.close(WAIT, log_as=f"{call}()")

@@ -16,8 +16,8 @@ import torch
 from torch.autograd.profiler import record_function
 
 import hocket
-from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.waiting.grouping import Outside
+from hocket import Communicator
+from hocket.extending import outside_group
 from hocket.torch.failing import as_torch, in_torchs_words
 from hocket.torch.tensors import After, Tensor
 from hocket.torch.works import Work
@@ -65,7 +65,7 @@ class Issuing:
         batch = getattr(self._batch, "works", None)
         try:
             if waits(opts) and batch is None:
-                with Outside():  # `after` reads the result
+                with outside_group():  # `after` reads the result
                     call(*args, timeout=limit(opts))
                 for act in after:
                     if act is not None:

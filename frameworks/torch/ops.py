@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 import hocket
-from hocket.collectives.calls.ops import Op
 from hocket.errors import ArgumentError
+from hocket.extending import Op
 
 _KINDS: Any = dist.ReduceOp.RedOpType
 NAMES = {

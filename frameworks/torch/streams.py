@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hocket.collectives.waiting.work import Work as Handle
+from hocket import Work as Handle
 
 
 class Side:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hocket.kernels.dtypes import TORCH_NAMES
+from hocket.extending import TORCH_NAMES
 from hocket.torch.failing import ArgumentError
 
 Tensor = torch.Tensor

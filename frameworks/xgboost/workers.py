@@ -10,8 +10,8 @@ from xgboost import collective
 from xgboost.core import XGBoostError
 from xgboost.tracker import RabitTracker
 
+from hocket import Communicator
 from hocket.arguments import seconds, whole
-from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import Error
 
 WITHIN = "training by XGBoost"
@@ -43,11 +43,11 @@ def communicator(
 
     XGBoost's sockets have no authentication and no encryption: `HOCKET_ENCRYPT` does not reach them.
     """
-    limit = max(1, round(comm.world.config.timeout if timeout is None else seconds(timeout, "timeout")))
+    limit = max(1, round(comm.config.timeout if timeout is None else seconds(timeout, "timeout")))
     with comm.dup() as own:  # whoever leaves by an error is told to the others
         tracker = _tracker(own, host, whole(port, "port"), limit) if own.rank == 0 else None
         try:
-            given = own.runner.share(None if tracker is None else tracker.worker_args(), WITHIN)[0]
+            given = own.share(None if tracker is None else tracker.worker_args(), WITHIN)[0]
             failed = None
             try:
                 collective.init(**given, dmlc_task_id=f"{own.rank:08d}", dmlc_timeout=limit, dmlc_retry=3)
@@ -66,8 +66,7 @@ def communicator(
 
 def _tracker(comm: Communicator, host: str | None, port: int, timeout: int) -> Any:
     """Sorted by task, the workers have comm's ranks."""
-    here = getattr(comm.world.session, "local_address", None)  # None: no other host has to reach this one
-    found = host or comm.world.config.iface or here or "127.0.0.1"
+    found = host or comm.address or "127.0.0.1"  # None: no other host has to reach this one
     tracker = RabitTracker(comm.size, found, port, sortby="task", timeout=timeout)
     tracker.start()
     return tracker
@@ -75,7 +74,7 @@ def _tracker(comm: Communicator, host: str | None, port: int, timeout: int) -> A
 
 def _compare(comm: Communicator, failed: XGBoostError | None) -> None:
     """All ranks have come through the block, or fail together."""
-    texts = comm.runner.share(None if failed is None else _told(failed), WITHIN)
+    texts = comm.share(None if failed is None else _told(failed), WITHIN)
     if any(text is not None for text in texts):
         told = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text is not None)
         raise TrainingError(f"XGBoost failed on some ranks: {told}") from failed

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_FOLDERS = ("algorithms", "collectives", "errors", "kernels", "transports")
+_FOLDERS = ("algorithms", "codecs", "collectives", "errors", "extending", "hosting", "kernels", "transports")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,17 @@ def whole(value: Any, what: str) -> int:
         raise ArgumentError(f"{what}={reprlib.repr(value)} must be a whole number") from None
 
 
+def rank_in(size: int, value: Any, what: str) -> int:
+    """`value`, an integer of any kind, as a rank of a communicator of `size`."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = -1
+    if not 0 <= found < size:
+        raise ArgumentError(f"{what}={reprlib.repr(value)} is not a rank of this communicator (0..{size - 1})")
+    return found
+
+
 def wholes(values: Any, what: str) -> list[int]:
     """`values`, a sequence or an array of whole numbers, as ints."""
     try:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
+import pickle
 import signal
 import time
 
 import pytest
 from torch_ranks import facts, job, run
+
+import hocket
+from hocket import errors
 
 KILLED = """
 start()
@@ -217,3 +222,13 @@ def test_a_group_whose_last_calls_differ_is_destroyed(again: bool, tmp_path: pat
         assert "rank 0 called broadcast(float32[3], root=0), first made at rank.py:" in end.err, end
         assert "Traceback" not in end.err, end
     assert "destroy_process_group(): the ranks called different things (communicator 'world/1'" in ends[0].err, ends
+
+
+@pytest.mark.parametrize("turn", ["hocket.torch.failing.as_torch", "hocket.horovod.exceptions.as_horovod"])
+def test_errors_of_frameworks_are_pickled(turn: str) -> None:
+    module, _, function = turn.rpartition(".")
+    for kind in errors.KINDS:
+        made = getattr(importlib.import_module(module), function)(kind("rank 1"))
+        assert isinstance(made, kind) and isinstance(made, (RuntimeError, hocket.ArgumentError))
+        again = pickle.loads(pickle.dumps(made))
+        assert type(again) is type(made) and str(again) == "rank 1"

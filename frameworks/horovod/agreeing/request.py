@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from hocket.kernels.dtypes import DTYPES
+from hocket.extending import DTYPES
 
 SIZES = {row.name: row.itemsize for row in DTYPES}
 AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = range(6)

@@ -38,12 +38,12 @@ is_initialized = job.begun
 
 def rank() -> int:
     """This rank's number, from 0.  ValueError before init; so for all below."""
-    return job.current().world.rank
+    return job.current().comm.rank
 
 
 def size() -> int:
     """How many ranks the job has."""
-    return job.current().world.size
+    return job.current().comm.size
 
 
 def local_rank() -> int:
@@ -74,7 +74,7 @@ def is_homogeneous() -> bool:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Write a trace of all tensors to `file_path`, on rank 0, from now on."""
     current = job.current()
-    if current.world.rank == 0:
+    if current.comm.rank == 0:
         current.timeline.start(file_path, mark_cycles)
 
 
@@ -94,7 +94,7 @@ def mpi_threads_supported() -> bool:
 
 def mpi_enabled() -> bool:
     """Did the ranks meet through MPI?"""
-    return job.current().world.world.mpi is not None if job.begun() else False
+    return job.current().comm.mpi if job.begun() else False
 
 
 def mpi_built() -> bool:

@@ -151,7 +151,7 @@ def _unpickled_text(told: str) -> Any:
 
 
 def _allowed() -> None:
-    if not job.current().world.world.config.objects:
+    if not job.current().comm.config.objects:
         raise ArgumentError("this job refuses objects (HOCKET_OBJECTS=0): send tensors")
 
 

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from hocket.collectives.communicator.communicator import Communicator
+from hocket import Communicator
 from hocket.compression import AdaSum, Compressor
 from hocket.compression.sparse.coo import allreduce_coo
 from hocket.horovod.agreeing.order import Order

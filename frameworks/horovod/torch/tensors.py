@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from hocket.errors import ArgumentError
+from hocket.extending import TORCH_NAMES
 from hocket.horovod.agreeing.request import Part
-from hocket.kernels.dtypes import TORCH_NAMES
 
 Tensor = torch.Tensor
 _DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in TORCH_NAMES)

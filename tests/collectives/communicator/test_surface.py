@@ -51,12 +51,13 @@ def test_completion() -> None:
     with hocket.local_world(1) as world:
         seen = [name for name in dir(world.comms[0]) if not name.startswith("_")]
     assert set(METHODS) <= set(seen) and {"rank", "size", "name", "close"} <= set(seen)
-    assert not {"disown", "hear", "give_up", "on_wait", "wire", "world", "retune", "stop"} & set(seen)
+    assert not {"disown", "hear", "give_up", "on_wait", "wire", "world", "runner", "stop"} & set(seen)
     assert all(hasattr(world.comms[0], name) for name in seen)
     offered = [name for name in dir(hocket) if not name.startswith("__")]
     folders = {
-        "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "errors", "flower",
-        "horovod", "jax", "kernels", "lightgbm", "ray", "spark", "system", "tools", "torch", "transports", "xgboost",
+        "algorithms", "bench", "codecs", "collectives", "compression", "conformance", "control", "dask", "errors",
+        "extending", "flower", "horovod", "hosting", "jax", "kernels", "lightgbm", "ray", "spark", "system", "tools",
+        "torch", "transports", "xgboost",
     }  # fmt: skip
     assert set(offered) - folders == set(hocket.__all__)
     assert all(hasattr(hocket, name) for name in offered)

@@ -1,10 +1,14 @@
-"""A rank in a process that belongs to a framework (Ray, Dask, Spark): it joins, calls one function, and leaves.
+"""Ranks in processes that belong to another system (Ray, Dask, Spark, JAX): they join, call one function, and leave.
 
-The framework numbers the ranks, gives them a store to meet through, and brings their errors together.
+The system numbers the ranks, gives them a store to meet through, and brings their errors together.
+
+    def task(rank, size, store, host):  # on each of its workers
+        return hosting.call(hosting.join(rank, size, store, host, make_default=False), function)
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,14 +16,16 @@ from hocket.arguments import seconds
 from hocket.collectives import default
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job.init import config, init
+from hocket.collectives.job.place import meeting_path, own_address
 from hocket.control.store import Store
 from hocket.errors import Error, PeerLostError, TimeoutError
 
+__all__ = ["FAREWELL", "Store", "call", "cause", "join", "limit", "local_meeting", "own_address"]
 Result = TypeVar("Result")
 MEETING = 60.0
 """Seconds that the ranks have to meet, if the caller does not say."""
 FAREWELL = 10.0
-"""Seconds that a framework's other ranks have, once one has failed, to say what it is to them."""
+"""Seconds that the other ranks have, once one has failed, to say what it is to them."""
 
 
 def limit(timeout: float | None) -> float:
@@ -28,9 +34,10 @@ def limit(timeout: float | None) -> float:
 
 
 def join(rank: int, size: int, store: Store, host: str, timeout: float | None = None, **options: Any) -> Communicator:
-    """`hocket.init` through `store`.  `host`: this process's address as the framework knows it; HOCKET_IFACE is better.
+    """`hocket.init` through `store`: an object with set(key, text) and get(key), None where there is no such key yet.
 
-    `options` go to init.
+    `host`: this process's address as the system knows it; HOCKET_IFACE comes first.  `timeout`: seconds for all ranks
+    to come (60).  `options` go to init, and its errors come from there.
     """
     iface = None if config().iface else host
     return init(rank, size, store=store, iface=iface, timeout=timeout, **options)
@@ -57,3 +64,8 @@ def cause(errors: Sequence[BaseException]) -> BaseException:
             if not isinstance(error, kinds):
                 return error
     return errors[0]
+
+
+def local_meeting(name: str) -> str:
+    """Where ranks of one host meet that know this name: an `address` for `hocket.init`."""
+    return f"unix:{meeting_path(os.environ, name)}"

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collectives.job import hosted, start
+from hocket import hosting
+from hocket.collectives.job import start
+from hocket.collectives.job.init import config
 from hocket.control.handshake import AuthError
 from hocket.control.store import NOTE
 from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutError
@@ -30,8 +32,8 @@ def ranks(size: int, function: Any, store: Any, host: str = "127.0.0.1", **optio
 
     def one(rank: int) -> Any:
         try:
-            comm = hosted.join(rank, size, store, host, 20, make_default=False, **options)
-            return hosted.call(comm, function)
+            comm = hosting.join(rank, size, store, host, 20, make_default=False, **options)
+            return hosting.call(comm, function)
         except Exception as error:
             return error
 
@@ -66,7 +68,7 @@ def test_ranks_with_other_secrets_do_not_meet() -> None:
 
     def one(rank: int) -> Any:
         with pytest.raises((AuthError, TimeoutError)):
-            hosted.join(rank, 2, store, "127.0.0.1", 1, make_default=False, secret=secrets.token_hex(32))
+            hosting.join(rank, 2, store, "127.0.0.1", 1, make_default=False, secret=secrets.token_hex(32))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(one, range(2)))
@@ -110,19 +112,19 @@ def test_one_rank_fails_and_all_end() -> None:
     assert isinstance(errors[2], ZeroDivisionError)
     for error in errors[:2]:
         assert isinstance(error, PeerLostError) and "ZeroDivisionError: by rank 2" in str(error)
-    assert hosted.cause(errors) is errors[2]
+    assert hosting.cause(errors) is errors[2]
 
 
 def test_the_cause_of_several_errors() -> None:
     lost, late, wrong, mine = PeerLostError("a"), TimeoutError("b"), MismatchError("c"), KeyError("d")
-    assert hosted.cause([lost, late, wrong, mine]) is mine
-    assert hosted.cause([lost, late, wrong]) is wrong
-    assert hosted.cause([lost, late]) is lost
+    assert hosting.cause([lost, late, wrong, mine]) is mine
+    assert hosting.cause([lost, late, wrong]) is wrong
+    assert hosting.cause([lost, late]) is lost
 
 
 def test_the_warning_of_an_open_store(caplog: pytest.LogCaptureFixture) -> None:
     """A store says by `trusted` that it is none."""
-    open_store, settings = Shared(), hosted.config()
+    open_store, settings = Shared(), config()
     assert start.at_store(open_store, 0, 2, None, settings, 1).open_store
     open_store.trusted = True  # type: ignore[attr-defined]
     assert not start.at_store(open_store, 0, 2, None, settings, 1).open_store

@@ -1,0 +1,99 @@
+"""What a communicator offers to those who build on it: frameworks, `hocket.compression`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.collectives.choice.tuning import Tuning
+from hocket.collectives.communicator.ending import Ending
+from hocket.collectives.communicator.members import Members
+from hocket.collectives.communicator.runner import Runner
+from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.job.config import Config
+from hocket.collectives.job.world import World
+from hocket.collectives.waiting.grouping import at_once
+
+
+class Extending:
+    """A part of `Communicator`, which users seldom need."""
+
+    world: World
+    membership: Members
+    reporter: Reporter
+    runner: Runner
+    ending: Ending
+
+    @at_once
+    def share(self, value: Any, within: str = "share()", timeout: float | None = None) -> list[Any]:
+        """All ranks' values, by rank: numbers, texts, None, lists, and dicts with texts as keys, as JSON has them.
+
+        Nothing is pickled, so HOCKET_OBJECTS=0 allows it.  Tuples come as lists.  `within`: the name of the call that
+        this is a part of, for errors.  Cost: two allgathers.  Raises ArgumentError, on this rank alone, for what JSON
+        does not have.
+
+        >>> import hocket
+        >>> hocket.local_world(2).run(lambda comm: comm.share({"rank": comm.rank}))[0]
+        [{'rank': 0}, {'rank': 1}]
+        """
+        return self.runner.share(value, within, timeout)
+
+    def abort(self, error: BaseException, tell: bool = True) -> None:
+        """This rank fails with `error`: calls of all ranks that need it end now with PeerLostError, which quotes it.
+
+        Calls that this rank has finished, the others may finish.  The first error counts: nothing changes if the
+        communicator has failed before, or is closed.  Never waits; any thread may call it.  `tell=False`: this rank's
+        own calls end, and the others learn only that it has left.
+
+        >>> import hocket
+        >>> def failing(comm):
+        ...     if comm.rank == 0:
+        ...         return comm.abort(ValueError("no more data"))
+        ...     try:
+        ...         comm.barrier()
+        ...     except hocket.PeerLostError as error:
+        ...         return error.ranks, "no more data" in str(error)
+        >>> hocket.local_world(2).run(failing)[1]
+        ((0,), True)
+        """
+        self.reporter.give_up(error, tell)
+
+    def drop(self) -> None:
+        """For finalizers: this communicator will not be used any more, and was not closed.  Never waits, takes no lock.
+
+        The communicator of `hocket.init` then leaves the job in the background, once calls under way have ended; the
+        others may finish the calls that this rank has finished.  It stays while another one made from it is in use.
+        One that was made from another is left to that one's end.
+        """
+        self.ending.drop()
+
+    def retune(self, tuning: Tuning) -> None:
+        """Choose algorithms by this from now on.  All ranks call it between the same calls, with equal ones.
+
+        `tuning`: what `tune` returned, or `comm.tuning` of another communicator.
+        """
+        self.runner.retune(tuning)
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The ranks of this communicator that are known to have died.  Ranks may know it at different times."""
+        return tuple(rank for rank, member in enumerate(self.membership.world_ranks) if member in self.world.lost)
+
+    @property
+    def address(self) -> str | None:
+        """The address at which ranks of other hosts reach this one; None if no rank is known to need it."""
+        return self.world.config.iface or self.world.session.local_address
+
+    @property
+    def sequence(self) -> int:
+        """How many collectives this rank has begun here, but for those on GPU arrays or with `transport=`."""
+        return int(self.membership.main.engine.sequence)
+
+    @property
+    def config(self) -> Config:
+        """What the environment and `hocket.init` say: HOCKET_TIMEOUT is `config.timeout`.  Do not change it."""
+        return self.world.config
+
+    @property
+    def mpi(self) -> bool:
+        """Can calls use the job's MPI library (`algorithm="mpi"`)?  The same on all ranks."""
+        return self.world.mpi is not None

@@ -1,0 +1,42 @@
+"""What builds calls on hocket's needs beside the calls themselves: the frameworks and `hocket.compression` do.
+
+    at_once         marks a function that needs its result before it returns: it is refused inside `hocket.group()`
+    outside_group   a block in which the thread is in no group: for calls whose results the block reads
+    pass_over       code in this folder or file is not the user's, and no error names its lines
+    check_op        raises ArgumentError where no call reduces this dtype by this op
+    fail_at_exit    this process ends with 1, if it would end with 0
+    Op, PremulSum   what `op=` may be, and what `hocket.premul_sum` makes
+    DTYPES          the table of dtypes: name, itemsize, kind, and what NumPy and torch call them
+    TORCH_NAMES     str(tensor.dtype) of those that torch has, too
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.calls.ops import Op, PremulSum, resolve
+from hocket.collectives.failures.callsite import pass_over
+from hocket.collectives.waiting.grouping import at_once, outside_group
+from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
+from hocket.system.exit_code import at_least
+
+__all__ = [
+    "DTYPES", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "fail_at_exit", "outside_group", "pass_over",
+]  # fmt: skip
+
+
+def check_op(op: Op, dtype: np.dtype[np.generic]) -> None:
+    """Raise ArgumentError unless calls reduce arrays of this dtype by `op`; it says which ops or dtypes fit.
+
+    >>> check_op("avg", np.dtype("float32"))
+    >>> check_op("band", np.dtype("float32"))
+    Traceback (most recent call last):
+    hocket.errors.ArgumentError: op 'band' needs integers or bool, got float32
+    """
+    resolve(op, describe(np.empty(0, dtype)), 1)
+
+
+def fail_at_exit() -> None:
+    """Let this process end with 1, if it would end with 0: what went wrong could be told to nobody else."""
+    at_least(1)
