@@ -175,7 +175,7 @@ def _check(comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequenc
         for nbytes in sizes:
             tuning = comm.tuning
             found, real = measure.times(comm, name, nbytes, able, share)
-            comm.runner.retune(tuning)
+            comm.retune(tuning)
             choice = choose(tuning, name, real, queue.layout)
             best = min(found, key=found.__getitem__)
             ratio = found[choice.name] / found[best]

@@ -181,19 +181,19 @@ class Joined:
         self.name, self.about = subject.name, subject.about
 
     def order(self, do: str, **fields: Any) -> list[Order]:
-        self.comm.runner.share({"to": self.name, "do": do, **fields}, WITHIN)
-        return _no_errors(self.name, self.comm.runner.share(self.worker.perform({"do": do, **fields}), WITHIN))
+        self.comm.share({"to": self.name, "do": do, **fields}, WITHIN)
+        return _no_errors(self.name, self.comm.share(self.worker.perform({"do": do, **fields}), WITHIN))
 
     @staticmethod
     def serve(teams: Sequence[Joined]) -> None:
         """On ranks other than 0: until rank 0 closes."""
         workers, comm = {team.name: team.worker for team in teams}, teams[0].comm
-        while order := comm.runner.share(None, WITHIN)[0]:
-            comm.runner.share(workers[order.pop("to")].perform(order), WITHIN)
+        while order := comm.share(None, WITHIN)[0]:
+            comm.share(workers[order.pop("to")].perform(order), WITHIN)
 
     def close(self) -> None:
         """Ends the work of all the teams."""
-        self.comm.runner.share({}, WITHIN)
+        self.comm.share({}, WITHIN)
 
 
 def _no_errors(name: str, reports: list[Order]) -> list[Order]:

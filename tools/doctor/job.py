@@ -104,7 +104,7 @@ def _said(comm: Communicator, mine: dict[str, Any]) -> Report:
         if way.address:
             addresses[way.rank] = way.address
     mine |= {"host": comm.host, "groups": [[*what, peers] for what, peers in groups.items()], "addresses": addresses}
-    facts = comm.runner.share(mine, WITHIN)
+    facts = comm.share(mine, WITHIN)
     hosts: dict[int, list[int]] = {}
     for rank, each in enumerate(facts):
         hosts.setdefault(each["host"], []).append(rank)
@@ -133,7 +133,7 @@ def _measure(comm: Communicator, report: Report, every: list[list[Pair]], second
                 found.append(((a, b), links.lead(comm, b, slot, space)))
             elif comm.rank == b:
                 links.follow(comm, a, space)
-    for some in comm.runner.share(found, WITHIN):
+    for some in comm.share(found, WITHIN):
         for (a, b), link in some:
             made = links.Link(*link)
             report.links[a, b] = made.better(report.links.get((a, b), made))

@@ -173,16 +173,16 @@ def changes_its_choice(comm: Communicator) -> None:
     comm.allreduce(x)
     tuned = comm.tune(["allreduce"], [8, 8000], seconds=0.05)
     assert {p.nbytes for p in tuned.points} == {8, 8000}
-    texts = comm.runner.share(tuned.text(), "this test")
+    texts = comm.share(tuned.text(), "this test")
     assert texts == [texts[0]] * comm.size, "every rank must hold the same numbers"
     slow = Tuning([Point("allreduce", p.layout, p.nbytes, {"ring": 1e-6, "direct": 2e-6}) for p in tuned.points])
-    comm.runner.retune(slow)
+    comm.retune(slow)
     for _ in range(3):  # the general way, then the remembered one
         assert comm.allreduce(np.ones(1000))[0] == comm.size
         assert comm.membership.main.engine.plan.algorithm == "ring"
     half = comm.split(comm.rank % 2)
     assert half is not None and half.tuning is slow
-    comm.runner.retune(before)
+    comm.retune(before)
     comm.allreduce(np.ones(1000))
     assert comm.membership.main.engine.plan.algorithm != "ring"
 

@@ -44,7 +44,7 @@ MEASURED = """
     usual = comm.membership.main.readable.rule
     n = 1_200_003
     for rule in (Reads(16385, None), Reads(None, None), Reads(None, 65536), Reads(1 << 20, 1 << 20), None):
-        comm.runner.retune(Tuning(reads=rule))
+        comm.retune(Tuning(reads=rule))
         made = comm.split(0)                        # takes the rule of this one
         for each in (comm, made):
             assert each.membership.main.readable.rule == (usual if rule is None else rule), rule
@@ -56,7 +56,7 @@ MEASURED = """
     reads.SIZES, reads.SECONDS = (32 << 10, 1 << 20), 1e-4
     found = reads.measured(comm)
     assert comm.allgather_object(found) == [found] * 2 and comm.tuning.reads is None
-    comm.runner.retune(comm.tuning + Tuning(reads=Reads(1 << 20, None)))
+    comm.retune(comm.tuning + Tuning(reads=Reads(1 << 20, None)))
     print(next(line for line in comm.explain().splitlines() if "sender's memory" in line))
     comm.close()
 """
