@@ -24,6 +24,8 @@ ROWS = [
     ["arrays", "plans", "engine", "waiting"],
 ]  # fmt: skip
 """The rooms of the hub."""
+DOOR = ("codecs", "extending", "hosting")
+"""Public modules of it."""
 SUFFIXES = (".py", ".pyx", ".pxd", ".h", ".cuh")
 WIDTH, MARGIN, BOX, GAP = 1060, 20, 46, 44
 Edges = set[tuple[str, str]]
@@ -58,10 +60,12 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def place(path: str) -> str:
-    """The box of a file or module: its folder, or its room of the hub."""
+    """The box of a file or module: its folder, or its room of the hub.  The public door is the hub's."""
     parts = path.split("/")
     if (ROOT / "frameworks" / parts[0]).is_dir():
         return "frameworks"
+    if parts[0] in DOOR or parts[0][:1].isupper():  # `from hocket import Communicator`
+        return HUB
     return "/".join(parts[: 2 if parts[0] == HUB and len(parts) > 2 else 1])
 
 
