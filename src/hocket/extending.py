@@ -1,4 +1,4 @@
-"""What builds calls on hocket's needs beside the calls themselves: the frameworks and `hocket.compression` do.
+"""For what builds calls on hocket's, as the frameworks and `hocket.compression` do: what it needs beside the calls.
 
     at_once         marks a function that needs its result before it returns: it is refused inside `hocket.group()`
     outside_group   a block in which the thread is in no group: for calls whose results the block reads
