@@ -14,7 +14,7 @@ import pytest
 
 import hocket
 from hocket import hosting
-from hocket.collectives.job import start
+from hocket.collectives.job import place, start
 from hocket.collectives.job.init import config
 from hocket.control.handshake import AuthError
 from hocket.control.store import NOTE
@@ -132,3 +132,25 @@ def test_the_warning_of_an_open_store(caplog: pytest.LogCaptureFixture) -> None:
         start.warn_of_open_store.cache_clear()
         start.warn_of_open_store()
     assert "whoever reaches the store" in caplog.text
+
+
+def test_ranks_of_a_host_meet_by_a_name() -> None:
+    """And no others: each name has a place of its own."""
+    names = [secrets.token_hex(8) for _ in range(2)]
+
+    def one(rank: int) -> float:
+        address = hosting.local_meeting(names[rank // 2])
+        with hocket.init(rank % 2, 2, address, make_default=False) as comm:
+            return float(comm.allreduce(np.full(1, rank + 1.0))[0])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(4))) == [3.0, 3.0, 7.0, 7.0]
+
+
+def test_the_address_from_which_a_peer_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {"peer": "10.0.0.1", "master": "10.0.0.2"}
+    monkeypatch.setattr(place, "local_end", ways.get)
+    monkeypatch.setenv("MASTER_ADDR", "master")
+    assert (hosting.own_address("peer"), hosting.own_address()) == ("10.0.0.1", "10.0.0.2")
+    monkeypatch.setenv("MASTER_ADDR", "nowhere")
+    assert hosting.own_address() == "127.0.0.1"
