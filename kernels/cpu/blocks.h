@@ -37,6 +37,7 @@ HK_INLINE size_t hk_lesser(size_t count, size_t block) { return count < block ? 
 #include "codec_whole.h"
 #include "codec_signs.h"
 #include "codec_floats.h"
+#include "codec_residual.h"
 
 HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, size_t at, size_t n, f32 *room) {
     if (n == c->block && from->by == 1 && (uintptr_t)from->x % sizeof(f32) == 0)
@@ -113,15 +114,14 @@ HK_CODEC(natural)
 HK_CODEC(f16)
 HK_CODEC(bf16)
 
+#define HK_ROW(NAME) {AT(encode_##NAME), AT(decode_##NAME), AT(fold_##NAME), AT(encode_residual), AT(fold_residual)}
+
 /* Without their parameters. */
 static const hk_codec AT(hk_codecs)[HK_CODE_COUNT] = {
-    [HK_CODE_WHOLE] = {AT(encode_whole), AT(decode_whole), AT(fold_whole)},
-    [HK_CODE_FP8] = {AT(encode_fp8), AT(decode_fp8), AT(fold_fp8)},
-    [HK_CODE_SIGN] = {AT(encode_sign), AT(decode_sign), AT(fold_sign)},
-    [HK_CODE_ONEBIT] = {AT(encode_onebit), AT(decode_onebit), AT(fold_onebit)},
-    [HK_CODE_NATURAL] = {AT(encode_natural), AT(decode_natural), AT(fold_natural)},
-    [HK_CODE_F16] = {AT(encode_f16), AT(decode_f16), AT(fold_f16)},
-    [HK_CODE_BF16] = {AT(encode_bf16), AT(decode_bf16), AT(fold_bf16)},
+    [HK_CODE_WHOLE] = HK_ROW(whole),   [HK_CODE_FP8] = HK_ROW(fp8),         [HK_CODE_SIGN] = HK_ROW(sign),
+    [HK_CODE_ONEBIT] = HK_ROW(onebit), [HK_CODE_NATURAL] = HK_ROW(natural),
+    [HK_CODE_F16] = HK_ROW(f16),       [HK_CODE_BF16] = HK_ROW(bf16),
 };
 
 #undef HK_CODEC
+#undef HK_ROW

@@ -7,6 +7,13 @@
 
 typedef struct hk_codec hk_codec;
 
+/* Floats beside those that are encoded: `before` is added to them, or nothing if it is NULL; `after` gets what their encoding
+ * loses, and may be `before`. */
+typedef struct {
+    const void *before;
+    void *after;
+} hk_residual;
+
 /* A kind's functions and one codec's parameters. */
 struct hk_codec {
     /* `count` floats, each times factor, into elements; and back.  `to` and `from` lie apart, at any alignment. */
@@ -15,6 +22,9 @@ struct hk_codec {
     /* out = in[0] + ... + in[k-1], left to right in float32, encoded once; the elements of `count` floats.  k == 1 copies.
      * `out` may be exactly one of the inputs. */
     void (*fold)(const hk_codec *, void *out, const void *const *in, int k, size_t count, hk_dice);
+    /* The same with a residual (codec_residual.h).  k == 1 encodes, too. */
+    void (*encode_residual)(const hk_codec *, void *to, const void *from, size_t count, hk_residual, hk_dice);
+    void (*fold_residual)(const hk_codec *, void *out, const void *const *in, int k, size_t count, hk_residual, hk_dice);
     size_t block, nbytes;
     uint64_t seed;
     int bits, levels;   /* whole numbers: those of a code, and the largest */
@@ -23,6 +33,15 @@ struct hk_codec {
 };
 
 enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_F16, HK_CODE_BF16, HK_CODE_COUNT };
+
+/* out = x + before; after = 0: floats that are handed on as they are. */
+static inline void hk_add_residual(void *out, const void *x, size_t count, hk_residual residual) {
+    const any_f32 *before = (const any_f32 *)residual.before;
+    memcpy(out, x, count * sizeof(f32));
+    for (size_t i = 0; before && i < count; i++)
+        put_f32((any_f32 *)out, i, get_f32((any_f32 *)out, i) + get_f32(before, i));
+    memset(residual.after, 0, count * sizeof(f32));
+}
 
 enum { HK_BLOCK_MOST = 1024 }; /* floats; an element must be no more than 4096 bytes (transports/channel.h) */
 

@@ -19,14 +19,20 @@ cdef extern from "kernels/dice.h" nogil:
     uint64_t hk_stir(uint64_t key, uint64_t other)
 
 cdef extern from "kernels/cpu/codec.h" nogil:
+    ctypedef struct hk_residual:
+        const void *before
+        void *after
     ctypedef struct hk_codec:
         void (*encode)(const hk_codec *, void *, const void *, size_t, double, hk_dice) noexcept nogil
         void (*decode)(const hk_codec *, void *, const void *, size_t, double) noexcept nogil
         void (*fold)(const hk_codec *, void *, const void *const *, int, size_t, hk_dice) noexcept nogil
+        void (*encode_residual)(const hk_codec *, void *, const void *, size_t, hk_residual, hk_dice) noexcept nogil
+        void (*fold_residual)(const hk_codec *, void *, const void *const *, int, size_t, hk_residual, hk_dice) noexcept nogil
         size_t block, nbytes
         uint64_t seed
         int bits, levels, norm, stochastic
         float clip
+    void hk_add_residual(void *out, const void *x, size_t, hk_residual)
 
 ctypedef void (*reduce_fn)(void *, const void *const *, int, size_t) noexcept nogil
 ctypedef void (*apply_fn)(void *, const void *, size_t, double) noexcept nogil

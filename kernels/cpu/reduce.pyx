@@ -76,20 +76,34 @@ def reduce_arrays(out, inputs, op):
         free(sources)
 
 
-def encode_array(out, x, codec, key=0):
+def encode_array(out, x, codec, key=0, residual=None):
     """The elements of `codec` for a float32 array, into a uint8 array of codec.nbytes(n).
 
-    `key`: of the random numbers of a codec that rounds by them.
+    `key`: of the random numbers of a codec that rounds by them.  `residual`: (before, after), float32 arrays like x: what
+    is encoded is x + before, and after = x + before - what the elements stand for.  `before` may be None, for zeros;
+    `after` may be x or `before`.
     """
-    _code(out, x, codec, False, key)
+    _code(out, x, codec, False, key, residual)
 
 
 def decode_array(out, x, codec):
     """A float32 array from the elements of `codec` in a uint8 array."""
-    _code(out, x, codec, True, 0)
+    _code(out, x, codec, True, 0, None)
 
 
-cdef int _code(out, x, codec, bint decodes, uint64_t key) except -1:
+cdef hk_residual _residual(pair, count) except *:
+    """Two addresses; NULL twice where there is no pair."""
+    cdef hk_residual found
+    before, after = (None, None) if pair is None else pair
+    for each in (before, after):
+        if each is not None and (each.dtype != "float32" or each.size != count or not each.flags.c_contiguous):
+            raise ArgumentError(f"a residual is of {count} float32, C-contiguous; got {each.dtype}{each.shape}")
+    found.before = NULL if before is None else <const void *><size_t>_address(before)
+    found.after = NULL if after is None else <void *><size_t>_writable(after)
+    return found
+
+
+cdef int _code(out, x, codec, bint decodes, uint64_t key, pair) except -1:
     cdef hk_codec c = find_codec(codec)
     floats, encoded = (out, x) if decodes else (x, out)
     for array, dtype, size in ((encoded, "uint8", codec.nbytes(floats.size)), (floats, "float32", floats.size)):
@@ -99,18 +113,21 @@ cdef int _code(out, x, codec, bint decodes, uint64_t key) except -1:
     cdef void *target = <void *><size_t>_writable(out)
     cdef const void *source = <const void *><size_t>_address(x)
     cdef size_t count = floats.size
+    cdef hk_residual residual = _residual(pair, floats.size)
     with nogil:
         if decodes:
             c.decode(&c, target, source, count, 1.0)
+        elif residual.after != NULL:
+            c.encode_residual(&c, target, source, count, residual, hk_dice(key, 0))
         else:
             c.encode(&c, target, source, count, 1.0, hk_dice(key, 0))
     return 0
 
 
-def fold_arrays(out, inputs, codec, count=None, key=0):
+def fold_arrays(out, inputs, codec, count=None, key=0, residual=None):
     """out = the sum of the inputs, uint8 arrays of elements of `codec`: decoded, added left to right, encoded once.
 
-    They stand for `count` floats; for whole blocks if it is None.
+    They stand for `count` floats; for whole blocks if it is None.  `residual`: (before, after), as in `encode_array`.
     """
     cdef hk_codec c = find_codec(codec)
     cdef int k = len(inputs)
@@ -118,11 +135,15 @@ def fold_arrays(out, inputs, codec, count=None, key=0):
     if k == 0 or codec.nbytes(floats) != out.size:
         raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
     cdef void *target = <void *><size_t>_writable(out)
+    cdef hk_residual left = _residual(residual, floats)
     cdef const void **sources = _sources(out, inputs)
     cdef hk_dice dice = hk_dice(key, 0)
     cdef size_t length = floats
     with nogil:
-        c.fold(&c, target, sources, k, length, dice)
+        if left.after != NULL:
+            c.fold_residual(&c, target, sources, k, length, left, dice)
+        else:
+            c.fold(&c, target, sources, k, length, dice)
         free(sources)
 
 

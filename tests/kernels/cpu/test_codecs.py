@@ -14,7 +14,7 @@ from encoded import Encoded, dice, sent, vectors
 from hocket.compression import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError
 from hocket.kernels import codecs
-from hocket.kernels.codecs import CODECS, Codec
+from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.cpu import reduce
 
 Array = np.ndarray[Any, Any]
@@ -27,6 +27,7 @@ OTHERS = (
     TernGrad(), TernGrad(1.0),
 )  # fmt: skip
 by_name = pytest.mark.parametrize("codec", [*CODECS, *OTHERS], ids=str)
+also_halves = pytest.mark.parametrize("codec", [*CODECS, *OTHERS, *HALVES.values()], ids=str)
 
 
 @pytest.fixture(params=reduce.levels(), autouse=True)
@@ -90,6 +91,53 @@ def test_a_sum_is_decoded_added_in_order_and_encoded_once(codec: Codec, k: int, 
     assert np.array_equal(wires[k // 2], right)
 
 
+def decoded(wire: Array, codec: Codec, n: int) -> Array:
+    out = np.empty(n, np.float32)
+    reduce.decode_array(out, wire, codec)
+    return out
+
+
+@also_halves
+@pytest.mark.parametrize("n", [*LENGTHS, 2047, 2048, 2049])
+@np.errstate(all="ignore")
+def test_what_an_encoding_loses_is_left(codec: Codec, n: int) -> None:
+    """To the bit: the wire is that of x + before, and `after` what that is more than what comes."""
+    for x, before in zip(vectors(n), reversed(vectors(n)), strict=True):
+        for owed in (before, None):
+            given = x if owed is None else x + owed
+            right = code(given, codec)
+            left = given - decoded(right, codec, n)
+            wire, after = np.full_like(right, 0xAA), unaligned(np.full(n, 7, np.float32))
+            kept = None if owed is None else owed.copy()
+            reduce.encode_array(wire, unaligned(x), codec, KEY, (None if owed is None else unaligned(owed), after))
+            assert np.array_equal(wire, right) and np.array_equal(after, left, equal_nan=True)
+            reduce.encode_array(wire, x, codec, KEY, (owed, after if owed is None else owed))  # one array for both
+            assert np.array_equal(wire, right)
+            if owed is not None:
+                assert np.array_equal(owed, left, equal_nan=True)
+                owed[:] = kept
+        reduce.encode_array(wire, x, codec, KEY, (None, x))  # over x itself
+        assert np.array_equal(x, left, equal_nan=True)
+
+
+@also_halves
+@pytest.mark.parametrize("k", [2, 3, 5])
+@pytest.mark.parametrize("more", [0, 1, 2100])
+def test_what_the_encoding_of_a_sum_loses_is_left(codec: Codec, k: int, more: int) -> None:
+    n = 3 * codec.block + more
+    given = [vectors(n)[j % 2] * np.float32(0.1) ** j for j in range(k)]
+    wires, before = [code(x, codec, j) for j, x in enumerate(given)], vectors(n)[4]
+    with np.errstate(all="ignore"):
+        total = sum((decoded(wire, codec, n) for wire in wires[1:]), decoded(wires[0], codec, n)) + before
+        right = code(total, codec)
+        left = total - decoded(right, codec, n)
+    out, after = np.empty_like(right), np.full(n, 7, np.float32)
+    reduce.fold_arrays(out, wires, codec, n, KEY, (before, after))
+    assert np.array_equal(out, right) and np.array_equal(after, left, equal_nan=True)
+    reduce.fold_arrays(wires[k // 2], wires, codec, n, KEY, (before, before))  # over one of its inputs
+    assert np.array_equal(wires[k // 2], right) and np.array_equal(before, left, equal_nan=True)
+
+
 @by_name
 @pytest.mark.parametrize("odd", [np.nan, -np.nan, np.inf, -np.inf])
 def test_a_block_that_is_not_finite_comes_back_as_nan_and_no_other_does(codec: Codec, odd: float) -> None:
@@ -122,6 +170,9 @@ def test_what_does_not_fit_is_told() -> None:
     for out, given in ((wire[:260], x), (wire.view("i1"), x), (wire, x[:256]), (wire, x.astype(float)), (wire, x[::2])):
         with pytest.raises(ArgumentError, match=r"int8 is between n float32 and ceil\(n / 256\) \* 260 uint8"):
             reduce.encode_array(out, given, codec)
+    for residual in ((x[:299], x.copy()), (None, x.astype(float)), (x, np.ones(600, np.float32)[::2])):
+        with pytest.raises(ArgumentError, match=r"a residual is of 300 float32, C-contiguous; got float"):
+            reduce.encode_array(wire, x, codec, 0, residual)
     for out, inputs in ((wire[:261], [wire[:261]]), (wire, [])):
         with pytest.raises(ArgumentError, match="of int8"):
             reduce.fold_arrays(out, inputs, codec)
