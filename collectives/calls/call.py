@@ -14,7 +14,7 @@ from typing import Any
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
-from hocket.collectives.plans.instr import IN, OUT, ChunkLayout, Place, cut, offsets
+from hocket.collectives.plans.instr import ALIGN, IN, OUT, ChunkLayout, Place, Residuals, cut, offsets
 from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DType
 
@@ -39,6 +39,8 @@ class Call:
     codec: str = ""
     """The name of what its elements are on the wire, if they are encoded; and that itself:"""
     encoded: DType | Codec | None = None
+    residuals: tuple[Buffer | None, ...] = ()
+    """What its encodings add and leave, in the order of the spaces from BEFORE on (calls/residuals.py)."""
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
     result: Any = None
@@ -64,12 +66,21 @@ class Call:
         """Calls of one kind may have one plan."""
         ends = self.src is None, self.dst is None
         of = self.collective, self.model.dtype, self.count, self.counts, self.root, self.in_place, self.private
-        return *of, *ends
+        return *of, *ends, *self.keeps
 
     @property
     def addresses(self) -> tuple[int, int]:
         """Of what goes in and what comes out; 0: nothing does."""
         return self.src.address if self.src else 0, self.dst.address if self.dst else 0
+
+    @property
+    def keeps(self) -> tuple[bool, bool]:
+        """Does it keep what the encodings of x lose, and what those of sums lose?"""
+        return any(self.residuals[:2]), any(self.residuals[2:])
+
+    @property
+    def residual_addresses(self) -> tuple[int, ...]:
+        return tuple(0 if each is None else each.address for each in self.residuals)
 
     @property
     def gpu(self) -> int:
@@ -97,7 +108,7 @@ class Call:
     def agreed(self) -> str:
         """What all ranks must have in common, for the fingerprint."""
         shape = "" if self.private else f"{self.count}|{self.counts}"
-        return f"{self.collective}|{self.model.dtype.name}|{self.codec}|{self.root}|{shape}"
+        return f"{self.collective}|{self.model.dtype.name}|{self.codec}|{self.keeps}|{self.root}|{shape}"
 
     def words(self, op: str, algorithm: str | None) -> str:
         """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for."""
@@ -113,6 +124,7 @@ class Call:
         elif self.counts is not None and len(set(self.counts)) > 1:
             parts.append(f"counts of elements {shortened(self.counts)}")
         parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
+        parts += [name for name, kept in zip(("residual=...", "owner_residual=..."), self.keeps, strict=True) if kept]
         return f"{self.collective}{'v' if self.private else ''}({', '.join(parts)})"
 
     def layout(self, algorithm: Algorithm, rank: int, size: int) -> ChunkLayout:
@@ -125,7 +137,9 @@ class Call:
 
         held = counts if self.wire.block > 1 else None
         plain = [n * width for n in counts]
-        return ChunkLayout([self.on_wire(n) for n in counts], here(source), here(target), held, plain)
+        begin = source(rank)[1] if self.collective == "allgather" else 0  # of x, whose place in `out` it may have
+        residuals = Residuals(lambda chunk: (source(chunk)[1] - begin) * width, *self.keeps) if self.residuals else None
+        return ChunkLayout([self.on_wire(n) for n in counts], here(source), here(target), held, plain, residuals)
 
     def _chunks(self, algorithm: Algorithm, rank: int, size: int) -> Chunks:
         source = OUT if self.in_place else IN
@@ -133,8 +147,9 @@ class Call:
             return _alltoall(self.counts or (), rank, size)
         if self.counts is None:
             wire = self.wire
-            pieces = cut(-(-self.count // wire.block), algorithm.chunks(size), wire.itemsize)
-            ends = [min(at // wire.itemsize * wire.block, self.count) for at in (*offsets(pieces), sum(pieces))]
+            unit = wire.itemsize if wire.block == 1 else ALIGN  # blocks of floats are whole cache lines here
+            pieces = cut(-(-self.count // wire.block), algorithm.chunks(size), unit)
+            ends = [min(at // unit * wire.block, self.count) for at in (*offsets(pieces), sum(pieces))]
             counts = [end - begin for begin, end in itertools.pairwise(ends)]
             spare = [max(counts, default=0)] * algorithm.scratch
             return [*counts, *spare], lambda c: (source, ends[c]), lambda c: (OUT, ends[c])

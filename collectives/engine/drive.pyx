@@ -11,14 +11,14 @@ holds its channel, and what comes behind it waits.
 # One long file: the loop that every blocking call is in, and all that it calls at each turn, for one compiler to see.
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from hocket.collectives.engine.count cimport count_blocked, count_moved
 from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
-from hocket.collectives.plans.plan cimport APPLY, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
+from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.transports.channel cimport hk_channel, hk_view
@@ -50,6 +50,14 @@ cdef int run_init(Run* r, Plan plan) except -1:
         if r.states == NULL or r.active == NULL:
             r.capacity = 0
             raise MemoryError
+    return 0
+
+
+cdef int place_residuals(Run* r, tuple addresses) except -1:
+    """The spaces from BEFORE on; 0 where there is no such array."""
+    cdef int i
+    for i in range(len(addresses)):
+        r.base[BEFORE + i] = <char*><uintptr_t>addresses[i]
     return 0
 
 

@@ -36,4 +36,5 @@ cdef class Engine:
     cdef void release(self) noexcept
     cdef int make_room(self, Plan plan) except -1
     cdef int perform(self, Run* r, Plan plan) except -1000
-    cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user) except -1
+    cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user,
+                     tuple residuals) except -1

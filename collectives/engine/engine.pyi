@@ -39,6 +39,7 @@ class Engine:
     def execute(
         self, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
         timeout: float = 0, tag: int | None = None, placed: Placed | None = None,
+        residuals: tuple[int, ...] = (),
     ) -> int: ...
     failed: bool
     thread: int

@@ -11,7 +11,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
 from hocket.collectives.engine.count cimport count_begin, count_end
-from hocket.collectives.engine.drive cimport drive, run_free, run_init
+from hocket.collectives.engine.drive cimport drive, place_residuals, run_free, run_init
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
@@ -152,9 +152,11 @@ cdef class Engine:
         """How many calls this engine has begun."""
         return self.seq + self.opening
 
-    cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user) except -1:
+    cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user,
+                     tuple residuals) except -1:
         run_init(r, plan)
         r.base[IN], r.base[OUT] = <char*>src, <char*>dst
+        place_residuals(r, residuals)
         r.reduce = find_reduce(plan.dtype, op) if op >= 0 and user is None else NULL
         if user is not None:
             r.user = <PyObject*>user
@@ -251,17 +253,18 @@ cdef class Engine:
         self.opening -= self.tag is None
 
     def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,
-                Placed placed=None):
+                Placed placed=None, tuple residuals=()):
         """Run `plan` now, in this thread.  Returns DONE or an error code (CODES); `culprit` names the peer.
 
         BUSY: nothing was done, as another thread is at it, or calls are queued; this one must queue too.
         `placed`: where the arrays are, if not in host memory; then DONE means that all has been issued.
+        `residuals`: the addresses of the spaces from BEFORE on, where the plan has them.
         """
         cdef Run* r = &self.run
         if not self.claim():
             return BUSY
         try:
-            self.prepare(r, plan, src, dst, op, user)
+            self.prepare(r, plan, src, dst, op, user, residuals)
             if placed is not None:
                 placed.place(r, plan.scratch)
             else:

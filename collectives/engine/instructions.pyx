@@ -4,9 +4,9 @@ from libc.stdint cimport uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
-                                     piece_length, step_on)
+                                     piece_length, residual, step_on)
 from hocket.errors import TransportError
-from hocket.kernels.cpu.reduce cimport hk_dice
+from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
 
@@ -165,7 +165,10 @@ cdef inline int fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int
     cdef hk_dice rolls = dice(r, x, s.piece, first)
     if r.device != NULL:
         return device_failed(e, r) if r.device.reduce(r.device, r, x, out, ways, k, floats, rolls) < 0 else 0
-    x.codec.fold(x.codec, out, ways, k, floats, rolls)
+    if x.residual != NULL:
+        x.codec.fold_residual(x.codec, out, ways, k, floats, residual(r, x, s.piece, first), rolls)
+    else:
+        x.codec.fold(x.codec, out, ways, k, floats, rolls)
     return 0
 
 
@@ -256,6 +259,7 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             continue
         to = r.base[x.dst[i].space] + x.dst[i].offset + skip * x.dst_itemsize
         source = r.base[x.src[i].space] + x.src[i].offset + skip * x.src_itemsize
+        skip_floats = skip
         if x.codec != NULL:
             skip_floats = skip * x.codec.block
             n = min(n * x.codec.block, x.held[i] - skip_floats)
@@ -263,6 +267,10 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if r.device != NULL:
             if r.device.apply(r.device, r, x, to, source, n, rolls) < 0:
                 return device_failed(e, r)
+        elif x.residual != NULL and x.codec == NULL:
+            hk_add_residual(to, source, n, residual(r, x, i, skip_floats))
+        elif x.residual != NULL:
+            x.codec.encode_residual(x.codec, to, source, n, residual(r, x, i, skip_floats), rolls)
         elif x.codec == NULL:
             x.apply(to, source, n, x.factor)
         elif x.decodes:

@@ -3,8 +3,8 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.collectives.plans.plan cimport Count, Instr, Piece, Step
-from hocket.kernels.cpu.reduce cimport hk_dice, hk_stir, reduce_fn
+from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Step
+from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -96,7 +96,7 @@ cdef struct Run:            # one execution of a plan
     Step* steps
     Instr* instrs
     int nsteps, nsegments, capacity
-    char* base[3]           # IN, OUT, SCRATCH
+    char* base[SPACES]      # IN, OUT, SCRATCH; where the plan has residuals, those
     hk_call call            # what channels are told: the tag; the stream of arrays in a device's memory; a hint
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
@@ -219,3 +219,12 @@ cdef inline hk_dice dice(Run* r, Instr* x, int piece, size_t first) noexcept nog
     if x.dice != NULL:
         key = hk_stir(hk_stir(x.codec.seed, r.call.tag), x.dice[piece])
     return hk_dice(key, <uint32_t>first)
+
+
+cdef inline hk_residual residual(Run* r, Instr* x, int piece, size_t first) noexcept nogil:
+    """Of float `first` of a piece, and on."""
+    cdef size_t at = x.residual[piece] + first * sizeof(float)
+    cdef hk_residual found
+    found.before = NULL if r.base[x.before] == NULL or x.before == IN else r.base[x.before] + at
+    found.after = r.base[x.after] + at
+    return found

@@ -1,4 +1,4 @@
-"""What a plan is made of: instructions on pieces of three spaces, and where the chunks of a call lie.
+"""What a plan is made of: instructions on pieces of spaces, and where the chunks of a call lie.
 
 lower.py makes them, plan.pyx packs them for the engine.  Must not know: channels, time, and what bytes mean.
 """
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hocket.kernels.dtypes import DType
 
-IN, OUT, SCRATCH = 0, 1, 2
+IN, OUT, SCRATCH, BEFORE, AFTER, OWNED_BEFORE, OWNED_AFTER = range(7)
+"""Spaces: the caller's arrays, the plan's own memory, and residuals, of x and of the sums that this rank encodes."""
 ALIGN = 64
 """Scratch and the cuts of long vectors fall on cache lines."""
 
@@ -29,6 +30,17 @@ class Apply(NamedTuple):
     """What src's elements are, if they are encoded; None: what is on the wire."""
     made: DType | None = None
     """What dst's elements are, if they are decoded; None: what is on the wire."""
+
+
+class Residual(NamedTuple):
+    """What an encoding adds and leaves: beside each float that is encoded, one in each of two spaces."""
+
+    before: int | None
+    """The space of what is added; None: nothing is."""
+    after: int
+    """The space of what is lost."""
+    at: Sequence[int]
+    """Where each piece begins there, in bytes."""
 
 
 class Instr(NamedTuple):
@@ -50,6 +62,20 @@ class Instr(NamedTuple):
     """apply, reduce: the random numbers that each piece is rounded by, where a codec rounds at random."""
     encoded: bool = True
     """Its elements are those on the wire; else, in a plan that encodes some steps only, those of the caller."""
+    residual: Residual | None = None
+    """apply, reduce: what it adds to what it encodes, and what that loses.  If it encodes nothing: dst = src + before,
+    after = 0."""
+
+
+class Residuals(NamedTuple):
+    """What a call keeps of its encodings."""
+
+    at: Callable[[int], int]
+    """Where the elements of a chunk begin in each residual, in bytes."""
+    own: bool
+    """Has what this rank brings one?"""
+    sums: bool
+    """Have the sums that this rank encodes one?"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,7 @@ class ChunkLayout:
     """Elements of each chunk here, where several are encoded as one."""
     plain: Sequence[int] = ()
     """... and their bytes here."""
+    residuals: Residuals | None = None
 
 
 @dataclass

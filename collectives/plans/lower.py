@@ -18,9 +18,24 @@ from collections.abc import Callable, Sequence
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
-from hocket.algorithms.language.schedule import Copy, Recv, Schedule, Send, Step, ids, touched
+from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids, touched
 from hocket.algorithms.proof.rounding import Numbers
-from hocket.collectives.plans.instr import ALIGN, OUT, SCRATCH, Apply, ChunkLayout, Instr, Lowered, Piece, Place
+from hocket.collectives.plans.instr import (
+    AFTER,
+    ALIGN,
+    BEFORE,
+    OUT,
+    OWNED_AFTER,
+    OWNED_BEFORE,
+    SCRATCH,
+    Apply,
+    ChunkLayout,
+    Instr,
+    Lowered,
+    Piece,
+    Place,
+    Residual,
+)
 from hocket.errors import ScheduleError
 
 MAX_READERS, MAX_WAYS = 63, 255
@@ -43,7 +58,8 @@ def lower(
     `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
     the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: the random
-    numbers that a codec rounds by.
+    numbers that a codec rounds by.  The layout's residuals are added to what is encoded, and get what that loses;
+    before `far` each rank adds its own in full precision, and who encodes the sum for its host gets what is lost.
     """
     encoded = after is not None and after.made is not None
     lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None, numbers)
@@ -60,6 +76,9 @@ class _Lowering:
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, eager, multicasts
         self.join = join and layout.held is None  # the last block of a chunk may be short
         self.encoded, self.numbers = encoded, numbers
+        residuals = layout.residuals
+        self.residual = residuals is not None and residuals.own
+        self.sums_residual = residuals is not None and residuals.sums
         self.done = 0
         """Steps of the schedule."""
         self.lengths, self.held = layout.lengths, layout.held
@@ -81,7 +100,8 @@ class _Lowering:
     def run(self, before: Apply | None, in_place: bool, after: Apply | None) -> Lowered:
         held = [c for c, place in enumerate(self.place) if place is not None]
         if before is not None and held:
-            self.result.steps.append([self._apply(held, before, None if in_place else self._fresh)])
+            residual = self._residual(held, BEFORE, AFTER) if self.residual else None
+            self.result.steps.append([self._apply(held, before, None if in_place else self._fresh, residual)])
         for step in self.schedule:
             self.result.steps.append(self._step(step))
         homes = {} if self.encoded else {c: home for c in self.wanted if (home := self.home[c]) is not None}
@@ -96,12 +116,18 @@ class _Lowering:
         """Chunks are the caller's elements before the step `far`, and encoded from then on."""
         steps = list(self.schedule)
         self._lie(encoded=False)
-        near = [[instr._replace(encoded=False) for instr in self._step(step)] for step in steps[:far]]
+        near = []
+        if self.residual:
+            held = [c for c, place in enumerate(self.place) if place is not None]
+            near.append([self._apply(held, Apply(), self._fresh, self._residual(held, BEFORE, AFTER))] if held else [])
+        near += [self._step(step) for step in steps[:far]]
+        near = [[instr._replace(encoded=False) for instr in step] for step in near]
         self._lie(encoded=True)
         home, self.home = self.home, [None] * len(self.home)
         moved = {c for step in steps[far:] for op in step for c in touched(op)}
-        held = [c for c in sorted(moved) if self.place[c] is not None]
-        coded = [[self._apply(held, encode, self._fresh)] if held else []]
+        held = [c for c in sorted(_used(steps[far:])) if self.place[c] is not None]
+        residual = self._residual(held, None, AFTER) if self.residual else None
+        coded = [[self._apply(held, encode, self._fresh, residual)] if held else []]
         coded += [self._step(step) for step in steps[far:]]
         self.home = home
         self._lie(encoded=False)
@@ -118,7 +144,14 @@ class _Lowering:
         self.lengths = self.layout.lengths if encoded else self.layout.plain
         self.held = self.layout.held if encoded else None
 
-    def _apply(self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None) -> Instr:
+    def _residual(self, chunks: Sequence[int], before: int | None, after: int) -> Residual:
+        """Of these chunks, in these spaces."""
+        assert self.layout.residuals is not None
+        return Residual(before, after, [self.layout.residuals.at(c) for c in chunks if self.lengths[c]] or [0])
+
+    def _apply(
+        self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None, residual: Residual | None = None
+    ) -> Instr:
         """`to`: where each chunk comes to; None: it stays where it is."""
         src = self._pieces(chunks, self.place)
         if to is not None:
@@ -127,7 +160,7 @@ class _Lowering:
         dst = self._pieces(chunks, self.place)
         src, dst = _same_cuts(src, dst)
         dice = None if what.taken is None else self._dice(chunks)
-        return Instr("apply", src=src, dst=dst, applied=what, held=self._held(chunks), dice=dice)
+        return Instr("apply", src=src, dst=dst, applied=what, held=self._held(chunks), dice=dice, residual=residual)
 
     def _held(self, chunks: Sequence[int]) -> list[int] | None:
         """Elements here of the pieces of these chunks, where several are encoded as one."""
@@ -241,7 +274,10 @@ class _Lowering:
             src, dst = _same_cuts(src, dst)
         if kind == "recv":
             return Instr(kind, sorted(peers), own, after, dst=dst)
-        return Instr(kind, sorted(peers), own, after, src, dst, held=self._held(chunks), dice=self._dice(chunks))
+        coded = self.sums_residual and self.held is not None
+        residual = self._residual(chunks, OWNED_BEFORE, OWNED_AFTER) if coded else None
+        floats, dice = self._held(chunks), self._dice(chunks)
+        return Instr(kind, sorted(peers), own, after, src, dst, held=floats, dice=dice, residual=residual)
 
     def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""
@@ -250,6 +286,21 @@ class _Lowering:
         for c in chunks:
             self.place[c] = self._fresh(c) if c in clash and not small else self._home(c)
         return bool(clash) and small
+
+
+def _used(steps: Sequence[Step]) -> set[int]:
+    """The chunks whose value before these steps is sent, copied or added to in them."""
+    used, written = set[int](), set[int]()
+    for step in steps:
+        sources = [[op.source] if isinstance(op, Copy) else ids(op.chunks) for op in step if not _overwrites(op)]
+        used |= {c for chunks in sources for c in chunks} - written
+        written |= {c for op in step if isinstance(op, Recv) for c in ids(op.chunks)}
+        written |= {op.target for op in step if isinstance(op, Copy)}
+    return used
+
+
+def _overwrites(op: Op) -> bool:
+    return isinstance(op, Recv) and not op.reduce
 
 
 def _same_cuts(a: list[Piece], b: list[Piece]) -> tuple[list[Piece], list[Piece]]:

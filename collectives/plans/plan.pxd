@@ -18,6 +18,11 @@ cdef enum:
     IN = 0         # the caller's input
     OUT = 1        # the caller's output (the same memory when in place)
     SCRATCH = 2
+    BEFORE = 3     # residuals: what is added to x before it is encoded ...
+    AFTER = 4      # ... and what the encoding loses; the same of the sums that this rank encodes
+    OWNED_BEFORE = 5
+    OWNED_AFTER = 6
+    SPACES = 7
 
 cdef struct Piece:
     int space
@@ -40,6 +45,8 @@ cdef struct Instr:
     bint encodes, decodes           # APPLY: its dst is encoded, not its src; the other way round ...
     size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
     uint64_t* dice                  # ... the random numbers that each is rounded by; NULL: the codec rounds to the nearest
+    size_t* residual                # ... where the residual of each piece begins, in the spaces `before` and `after`; or NULL
+    int before, after               # `before` IN: nothing is added
 
 cdef struct Step:
     int first, count
@@ -78,4 +85,5 @@ cdef class Plan:
     cdef Piece* piece_pool
 
     cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled)
+    cdef size_t* _sizes(self, source, int* held)
     cdef Piece* _pieces(self, list source, int* pieces)

@@ -45,11 +45,11 @@ cdef class Plan:
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0, rolled = 0
         cdef size_t total = 0, segments = 1
         for step in steps:
-            for kind, to, own, after, src, dst, applied, floats, dice, encoded in step:
+            for kind, to, own, after, src, dst, applied, floats, dice, encoded, residual in step:
                 n += 1
                 each = self._plain(segment, codec, itemsize, encoded)
                 self.mixed |= not encoded
-                held += len(floats or ())
+                held += len(floats or ()) + (len(residual.at) if residual else 0)
                 rolled += len(dice or ())
                 peers += len(to)
                 pieces += len(src or ()) + len(dst or ())
@@ -105,7 +105,7 @@ cdef class Plan:
 
     cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, applied, floats, dice, encoded = instr
+        kind, to, own, after, src, dst, applied, floats, dice, encoded, residual = instr
         x.kind, x.own, x.after_sends = KINDS[kind], own, after
         x.segment, x.itemsize = self._plain(self.segment, codec, self.itemsize, encoded), self.itemsize
         if codec is not None:
@@ -120,10 +120,10 @@ cdef class Plan:
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
             if x.apply == NULL and taken is not made and x.codec == NULL:
                 raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")
-        x.held = self.held_pool + held[0]
-        for n in floats or ():
-            self.held_pool[held[0]] = n
-            held[0] += 1
+        x.held = self._sizes(floats or (), held)
+        if residual is not None:
+            x.residual = self._sizes(residual.at, held)
+            x.before, x.after = residual.before or IN, residual.after
         if dice:
             x.dice = self.dice_pool + rolled[0]
         for number in dice or ():
@@ -139,6 +139,13 @@ cdef class Plan:
             x.src = self._pieces(src, pieces)
         if dst:
             x.dst = self._pieces(dst, pieces)
+
+    cdef size_t* _sizes(self, source, int* held):
+        cdef size_t* first = self.held_pool + held[0]
+        for n in source:
+            self.held_pool[held[0]] = n
+            held[0] += 1
+        return first
 
     cdef Piece* _pieces(self, list source, int* pieces):
         cdef Piece* first = self.piece_pool + pieces[0]

@@ -12,6 +12,7 @@ from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
 from hocket.algorithms.proof.first_use import proven
+from hocket.algorithms.proof.residuals import keeps_residuals
 from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
@@ -63,6 +64,8 @@ class Planner:
             return self._library_plan(queue, call, how, ask, algorithm)
         if not algorithm.own:
             algorithm = proven(algorithm, self.size, call.root)
+        if call.residuals and not keeps_residuals(algorithm, self.size):
+            raise ArgumentError(_keeps_none(call, algorithm, self.size))
         if algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):
@@ -158,7 +161,7 @@ class Planner:
                 setting = None
             name = setting or self._usual(queue, call, how, commutative)
             chosen = self._named(queue, call, how, name)
-            if setting and not wanted and self._lacks_lengths(call, chosen):
+            if setting and not wanted and (self._lacks_lengths(call, chosen) or self._drops_residuals(call, chosen)):
                 return registry.get(collective, self._usual(queue, call, how, commutative))
         if chosen.collective != collective:
             raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
@@ -180,7 +183,8 @@ class Planner:
         nbytes = call.on_wire(call.count)
         libraries = offered(self.world, call, how) if not call.codec else ()
         what = call.contract.collective
-        return choose(self.members.tuning, what, nbytes, queue.layout, commutative, libraries).name
+        name = choose(self.members.tuning, what, nbytes, queue.layout, commutative, libraries).name
+        return "direct" if self._drops_residuals(call, self._named(queue, call, how, name)) else name
 
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
         collective = call.contract.collective
@@ -194,6 +198,9 @@ class Planner:
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
         """Would `algorithm` need the lengths of blocks that this rank has not been told?"""
         return call.private and not algorithm.library and relays(algorithm, self.size)
+
+    def _drops_residuals(self, call: Call, algorithm: Algorithm) -> bool:
+        return bool(call.residuals) and not algorithm.library and not keeps_residuals(algorithm, self.size)
 
     def connect(self, queue: Queue, plan: Plan, timeout: float, tag: int | None = None) -> None:
         """Open the channels that `plan` needs.  Waits as a call does: its peers may be late, die, or call another."""
@@ -229,6 +236,16 @@ def _applied(factor: float | None, taken: DType | None = None, made: DType | Non
     """What is done to a vector before it is sent, or after it came; None: nothing."""
     nothing = factor is None and taken is None and made is None
     return None if nothing else Apply(1.0 if factor is None else factor, taken, made)
+
+
+def _keeps_none(call: Call, algorithm: Algorithm, size: int) -> str:
+    """Why a residual does not go with this algorithm, and which it goes with."""
+    all_ = [registry.get(call.collective, name) for name in registry.names(call.collective)]
+    fit = [each.name for each in all_ if each.requires(size) is None and keeps_residuals(each, size)]
+    return (
+        f"algorithm={algorithm.name!r} of {size} ranks encodes an element of a sum twice on a rank, or on two ranks, "
+        f"so a residual cannot hold what that loses; ask for {' or '.join(map(repr, fit))}, or for none"
+    )
 
 
 def _far(algorithm: Algorithm, call: Call, size: int) -> int | None:

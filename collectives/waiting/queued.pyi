@@ -21,7 +21,7 @@ class Queued:
     def __init__(
         self, engine: Engine, plan: Plan, src: int, dst: int, op: int = -1, user: Callable[..., None] | None = None,
         timeout: float = 0, tag: int | None = None, keep: Any = None,
-        placed: Placed | None = None,
+        placed: Placed | None = None, residuals: tuple[int, ...] = (),
     ) -> None: ...
     needs_callers: bool
     def wait(self, timeout: float = -1, still: float = -1) -> bool: ...

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from hocket.collectives.waiting cimport lead, news, progress, sleep
-from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, run_free, run_init, slow_check
+from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, place_residuals, run_free, run_init, slow_check
 from hocket.collectives.engine.engine cimport Engine, no_scratch
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
@@ -38,11 +38,12 @@ cdef class Queued:
     """
 
     def __init__(self, Engine engine, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None,
-                 double timeout=0, tag=None, keep=None, Placed placed=None):
+                 double timeout=0, tag=None, keep=None, Placed placed=None, tuple residuals=()):
         cdef Node* n = &self.node
         self.ready(engine, plan, <char*>src, <char*>dst, nanoseconds(timeout), (keep, placed), placed is None)
         if placed is not None:
             placed.place(&n.run, plan.scratch)
+        place_residuals(&n.run, residuals)
         engine.tag = tag
         n.run.reduce = find_reduce(plan.dtype, op) if op >= 0 and user is None else NULL
         if user is not None:

@@ -1,0 +1,49 @@
+"""Which algorithms can keep what encodings lose.
+
+With a codec a rank encodes what it brings, and each sum that it makes on the way.  Of each element it keeps one loss of
+the first kind and one of the second.  So it may encode one sum of an element and no more; and a sum that several ranks
+encode is lost once, and would be kept several times.  Recursive doubling does both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.algorithms.language.registry import Algorithm
+from hocket.algorithms.proof.walk import Value, start, walk
+
+
+@lru_cache(maxsize=256)
+def keeps_residuals(algorithm: Algorithm, size: int, root: int = 0) -> bool:
+    """Does each rank encode at most one sum of an element, which no other rank encodes?
+
+    All ranks are walked once: 64 ranks' "direct" takes 20 ms.
+    """
+    contract, sums = CONTRACTS[algorithm.collective], _Sums(algorithm.far(size) if algorithm.far is not None else 0)
+    if algorithm.scratch and contract.reduces:  # a sum there is of no element that the caller has
+        return False
+    held = start(contract, size, root, algorithm.chunks(size))
+    for _ in walk([list(algorithm.steps(rank, size, root)) for rank in range(size)], held, sums):
+        pass
+    by_rank = {(rank, chunk) for _, chunk, rank in sums.encoded}
+    by_value = {(made, chunk) for made, chunk, _ in sums.encoded}
+    return len(by_rank) == len(by_value) == len(sums.encoded)
+
+
+class _Sums:
+    """Notes the sums that are encoded in a walk."""
+
+    def __init__(self, far: int) -> None:
+        self.far = far
+        self.encoded: list[tuple[int, int, int]] = []
+        """(the sum, its chunk, the rank)"""
+
+    def begin(self, t: int, held: list[dict[int, Value]]) -> None:
+        """Nothing: what a rank brings it encodes once."""
+
+    def rounded(self, total: Value, terms: Sequence[Value], rank: int, t: int) -> Value:
+        if t >= self.far and len(terms) > 1:
+            self.encoded.append((total.made, total.chunk, rank))
+        return total

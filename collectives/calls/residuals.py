@@ -1,0 +1,81 @@
+"""What `residual=` and `owner_residual=` may be: float32 beside those that are encoded, for what encodings lose."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hocket.collectives.arrays.buffers import Buffer, describe, overlap
+from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.shapes import writable
+from hocket.errors import ArgumentError
+from hocket.kernels.codecs import HALVES
+from hocket.kernels.dtypes import DType
+
+SUMS = ("allreduce", "reduce_scatter")
+COLLECTIVES = (*SUMS, "allgather", "alltoall")
+
+Pair = tuple[Buffer | None, Buffer | None]
+"""(before, after)"""
+
+
+def attached(call: Call, residual: Any, owner_residual: Any) -> Call:
+    """The same call, encoded already, with these.  Raises ArgumentError if it cannot have them."""
+    pairs: list[Pair] = []
+    for name, given, takers in (("residual", residual, COLLECTIVES), ("owner_residual", owner_residual, SUMS)):
+        if given is None:
+            pairs += [(None, None)]
+            continue
+        if call.encoded is None:
+            raise ArgumentError(f"{name}= is for what an encoding loses; name the encoding, as codec='int8'")
+        if call.collective not in takers:
+            raise ArgumentError(f"{call.collective} takes no {name}=; {', '.join(takers)} do")
+        pairs += [_pair(call, given, name)]
+    if residual is None and owner_residual is None:
+        return call
+    _check_memory(call, pairs)
+    halves = HALVES[call.encoded.name] if isinstance(call.encoded, DType) else call.encoded
+    return dataclasses.replace(call, encoded=halves, residuals=tuple(each for pair in pairs for each in pair))
+
+
+def _pair(call: Call, given: Any, name: str) -> Pair:
+    """Two arrays like x, of which the first may be None; one array is both.  The second may be x itself."""
+    if isinstance(given, (tuple, list)):
+        if len(given) != 2:
+            raise ArgumentError(f"{name}= is (before, after), or one array that is both; got {len(given)} arrays")
+    else:
+        given = given, given
+    before = None if given[0] is None else describe(given[0], f"{name}[0]")
+    after = writable(describe(given[1], f"{name}[1]"), f"{name}[1]")
+    for i, each in enumerate((before, after)):
+        if each is None:
+            continue
+        if each.dtype.name != "float32" or each.count != call.model.count:
+            wanted = f"float32{list(call.model.shape)}, as x"
+            raise ArgumentError(f"{name}[{i}] must be {wanted}; got {each.dtype.name}{list(each.shape)}")
+        if each.host is not None and not each.foreign:
+            raise ArgumentError(f"{name}[{i}] is not contiguous; pass an array that is")
+    return before, after
+
+
+def _check_memory(call: Call, pairs: list[Pair]) -> None:
+    everything = [call.src, call.dst, *(each for pair in pairs for each in pair)]
+    if any(each is not None and (each.foreign or each.device >= 0) for each in everything):
+        raise ArgumentError(
+            "residuals are for arrays in host memory, and some arrays are on a GPU; copy them to the host, or omit them"
+        )
+    in_place = call.src is not None and call.dst is not None and overlap(call.src, call.dst)
+    others = [call.dst, call.src] if in_place else [call.dst]
+    for before, after in pairs:
+        if any(_shared(each, other) for each in (before, after) for other in others):
+            raise ArgumentError(
+                "a residual shares memory with the result or the other residual; it needs memory of its own"
+            )
+        if any(_shared(*two, in_part=True) for two in ((before, after), (before, call.src), (after, call.src))):
+            raise ArgumentError("a residual shares a part of its memory with its other array or x: all, or nothing")
+        others += [before, after]
+
+
+def _shared(a: Buffer | None, b: Buffer | None, in_part: bool = False) -> bool:
+    """Do they share memory?  `in_part`: and do not begin at one place, as arrays of one length do that are the same?"""
+    return a is not None and b is not None and bool(overlap(a, b)) and not (in_part and a.address == b.address)
