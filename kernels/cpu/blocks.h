@@ -11,7 +11,6 @@
 
 #include "kernels/factor.h"
 #include "codec.h"
-#include "codec_scale.h"
 #include "fold.h"
 
 /* Where floats to be encoded come from: an array, each times a factor; or the sum of k vectors of elements. */
@@ -29,10 +28,10 @@ HK_INLINE size_t hk_lesser(size_t count, size_t block) { return count < block ? 
 
 #endif
 
+#include "codec_heads.h"
 #ifdef HK_LANES
 #include "codec_x86.h"
 #endif
-#include "codec_heads.h"
 #include "codec_pack.h"
 #include "codec_whole.h"
 #include "codec_signs.h"

@@ -11,9 +11,9 @@
 #define HOCKET_KERNELS_ELIAS_H
 
 #include "codec.h"
-#include "codec_scale.h"
 
 #define AT(name) hk_elias_##name
+#include "codec_heads.h"
 #include "codec_pack.h"
 #undef AT
 
