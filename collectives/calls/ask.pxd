@@ -13,6 +13,8 @@ cdef struct Ask:                # borrowed: the caller keeps all of it alive
     PyObject* transport
     PyObject* order
     PyObject* codec
+    PyObject* residual
+    PyObject* owner_residual
     bint async_op
 
 
@@ -22,4 +24,5 @@ cdef inline Ask asking(str collective, object op, bint async_op, object timeout,
     ask.collective, ask.op, ask.root, ask.counts = <PyObject*>collective, <PyObject*>op, <PyObject*><object>0, <PyObject*>None
     ask.timeout, ask.algorithm, ask.transport = <PyObject*>timeout, <PyObject*>algorithm, <PyObject*>transport
     ask.order, ask.codec, ask.async_op = <PyObject*><object>"any", <PyObject*>None, async_op
+    ask.residual = ask.owner_residual = <PyObject*>None
     return ask

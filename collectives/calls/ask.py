@@ -26,6 +26,8 @@ class Ask(NamedTuple):
     transport: str | None = None
     order: str = "any"
     codec: str | Codec | None = None
+    residual: Any = None
+    owner_residual: Any = None
     within: str = ""
     """The call of hocket's that this one is a part of: shown in errors, and compared between ranks."""
 

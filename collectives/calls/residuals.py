@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from hocket.collectives.arrays.buffers import Buffer, describe, overlap
+from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.shapes import writable
 from hocket.errors import ArgumentError
@@ -19,10 +20,18 @@ Pair = tuple[Buffer | None, Buffer | None]
 """(before, after)"""
 
 
-def attached(call: Call, residual: Any, owner_residual: Any) -> Call:
-    """The same call, encoded already, with these.  Raises ArgumentError if it cannot have them."""
+def refuse(ask: Ask) -> None:
+    """Of a call by codec="auto"."""
+    if ask.residual is not None or ask.owner_residual is not None:
+        raise ArgumentError("codec='auto' may be float32, which loses nothing; name a codec for a residual")
+
+
+def attached(call: Call, ask: Ask) -> Call:
+    """The same call, encoded already, with what `ask` has.  Raises ArgumentError if it cannot have that."""
+    if ask.residual is None and ask.owner_residual is None:
+        return call
     pairs: list[Pair] = []
-    for name, given, takers in (("residual", residual, COLLECTIVES), ("owner_residual", owner_residual, SUMS)):
+    for name, given, takers in (("residual", ask.residual, COLLECTIVES), ("owner_residual", ask.owner_residual, SUMS)):
         if given is None:
             pairs += [(None, None)]
             continue
@@ -31,8 +40,6 @@ def attached(call: Call, residual: Any, owner_residual: Any) -> Call:
         if call.collective not in takers:
             raise ArgumentError(f"{call.collective} takes no {name}=; {', '.join(takers)} do")
         pairs += [_pair(call, given, name)]
-    if residual is None and owner_residual is None:
-        return call
     _check_memory(call, pairs)
     halves = HALVES[call.encoded.name] if isinstance(call.encoded, DType) else call.encoded
     return dataclasses.replace(call, encoded=halves, residuals=tuple(each for pair in pairs for each in pair))

@@ -10,7 +10,7 @@ class Collectives(ShortWay):
     def allreduce(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
     ) -> Any: ...
     def reduce(
         self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, async_op: bool = False,
@@ -20,12 +20,12 @@ class Collectives(ShortWay):
     def reduce_scatter(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
     ) -> Any: ...
     def reduce_scatterv(
         self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any", codec: str | Codec | None = None,
+        order: str = "any", codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
     ) -> Any: ...
     def scan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -43,12 +43,12 @@ class Collectives(ShortWay):
     def allgather(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None,
     ) -> Any: ...
     def allgatherv(
         self, x: Any, counts: Sequence[int], out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None,
     ) -> Any: ...
     def gather(
         self, x: Any, root: int = 0, out: Any = None, async_op: bool = False, timeout: float | None = None,
@@ -69,12 +69,12 @@ class Collectives(ShortWay):
     def alltoall(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None,
     ) -> Any: ...
     def alltoallv(
         self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None,
         async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
-        transport: str | None = None, codec: str | Codec | None = None,
+        transport: str | None = None, codec: str | Codec | None = None, residual: Any = None,
     ) -> Any: ...
     def barrier(
         self, async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,

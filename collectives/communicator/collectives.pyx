@@ -31,19 +31,32 @@ cdef class Collectives(ShortWay):
     def allreduce(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
     ) -> Any:
         """Combine all ranks' x; every rank gets the result, in place or in `out`.
 
         order="rank": combine strictly in rank order.  All ranks hold the same bits in any case.
         Cost: at least 2n(p-1)/p bytes per rank.
 
+        `owner_residual`: (before, after) as `residual`, of the sums: who encodes the sum of an element adds its
+        `before` to it, and has in `after` what the encoding loses.  Both are of x's shape; a rank touches only the
+        elements whose sum it encodes ("direct": the r-th of p equal parts of whole blocks).  So over all ranks the sum
+        of x and of every `before` is the result, as a sum, and every `after`.  An algorithm that encodes two sums of an
+        element on one rank, or one on two ranks, cannot keep a residual: it is not chosen, and refused if named.
+
         >>> import hocket, numpy as np
         >>> hocket.local_world(4).run(lambda comm: comm.allreduce(np.ones(3)).tolist())[0]
         [4.0, 4.0, 4.0]
+        >>> def twice(comm):
+        ...     lost = np.zeros(2, np.float32)
+        ...     given = [np.float32([7, 0.4]) for _ in range(2)]
+        ...     return [comm.allreduce(x, "avg", codec="int4", residual=lost).tolist() for x in given]
+        >>> hocket.local_world(2).run(twice)[0]
+        [[7.0, 0.0], [7.0, 1.0]]
         """
         cdef Ask ask = asking("allreduce", op, async_op, timeout, algorithm, transport)
         ask.order, ask.codec = <PyObject*>order, <PyObject*>codec
+        ask.residual, ask.owner_residual = <PyObject*>residual, <PyObject*>owner_residual
         return self.call(x, out, &ask)
 
     def reduce(
@@ -62,22 +75,27 @@ cdef class Collectives(ShortWay):
     def reduce_scatter(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
     ) -> Any:
-        """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank."""
+        """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank.
+
+        `owner_residual`: as in `allreduce`; by "direct" rank r touches its own rows of it.
+        """
         cdef Ask ask = asking("reduce_scatter", op, async_op, timeout, algorithm, transport)
         ask.order, ask.codec = <PyObject*>order, <PyObject*>codec
+        ask.residual, ask.owner_residual = <PyObject*>residual, <PyObject*>owner_residual
         return self.call(x, out, &ask)
 
     def reduce_scatterv(
         self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any", codec: str | Codec | None = None,
+        order: str = "any", codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
     ) -> Any:
         """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
         counts = _given(counts)
         cdef Ask ask = asking("reduce_scatter", op, async_op, timeout, algorithm, transport)
         ask.counts, ask.order, ask.codec = <PyObject*>counts, <PyObject*>order, <PyObject*>codec
+        ask.residual, ask.owner_residual = <PyObject*>residual, <PyObject*>owner_residual
         return self.call(x, out, &ask)
 
     def scan(
@@ -119,22 +137,24 @@ cdef class Collectives(ShortWay):
     def allgather(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None,
     ) -> Any:
         """Concatenate all ranks' rows on axis 0, in rank order.  Each rank receives n(p-1)/p bytes."""
         cdef Ask ask = asking("allgather", None, async_op, timeout, algorithm, transport)
         ask.codec = <PyObject*>codec
+        ask.residual = <PyObject*>residual
         return self.call(x, out, &ask)
 
     def allgatherv(
         self, x: Any, counts: Sequence[int], out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None,
     ) -> Any:
         """allgather with counts[r] rows from rank r; all ranks give the same counts."""
         counts = _given(counts)
         cdef Ask ask = asking("allgather", None, async_op, timeout, algorithm, transport)
         ask.counts, ask.codec = <PyObject*>counts, <PyObject*>codec
+        ask.residual = <PyObject*>residual
         return self.call(x, out, &ask)
 
     def gather(
@@ -181,7 +201,7 @@ cdef class Collectives(ShortWay):
     def alltoall(
         self, x: Any, out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None,
-        codec: str | Codec | None = None,
+        codec: str | Codec | None = None, residual: Any = None,
     ) -> Any:
         """Send rows d*m .. (d+1)*m of x (size * m rows) to rank d; the result holds the rows from each rank in order.
 
@@ -189,17 +209,19 @@ cdef class Collectives(ShortWay):
         """
         cdef Ask ask = asking("alltoall", None, async_op, timeout, algorithm, transport)
         ask.codec = <PyObject*>codec
+        ask.residual = <PyObject*>residual
         return self.call(x, out, &ask)
 
     def alltoallv(
         self, x: Any, send_counts: Sequence[int], recv_counts: Sequence[int], out: Any = None,
         async_op: bool = False, timeout: float | None = None, algorithm: str | Algorithm | None = None,
-        transport: str | None = None, codec: str | Codec | None = None,
+        transport: str | None = None, codec: str | Codec | None = None, residual: Any = None,
     ) -> Any:
         """alltoall with send_counts[d] rows to rank d and recv_counts[s] rows from rank s."""
         counts = _given(send_counts, "send_counts"), _given(recv_counts, "recv_counts")
         cdef Ask ask = asking("alltoall", None, async_op, timeout, algorithm, transport)
         ask.counts, ask.codec = <PyObject*>counts, <PyObject*>codec
+        ask.residual = <PyObject*>residual
         return self.call(x, out, &ask)
 
     def barrier(

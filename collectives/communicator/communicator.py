@@ -13,6 +13,15 @@ and five of them (their signatures say which)
     codec=None        "fp16", "bf16", "int8", "fp8", "int4", "sign" or one of hocket.compression's: float32 is sent as
                       that, and comes back as float32 (ops sum and avg); "auto": bf16 or int8 where that is faster
 
+and with a codec allreduce, reduce_scatter, allgather, alltoall and their v-variants
+
+    residual=None     (before, after), error feedback: x + before is encoded, and `after` becomes what that loses, in
+                      units of x whatever the op.  float32 of x's shape, contiguous, in host memory.  `before` is not
+                      written: a call that failed or brought a NaN changes nothing until the caller takes `after` for
+                      the next call's `before`.  One array is both; `before` may be None, for zeros; `after` may be x
+                      where the result is not.  All ranks give one, or none does.  Where ranks of a host add up first,
+                      the one that encodes the sum has in `after` what that loses, and the others have zeros
+
 `op` is a name (sum, prod, min, max, avg, ...), `premul_sum(factor)`, `expression(text)` on GPUs, or a function of two
 arrays.  A function gets pieces of the ranks' arrays, flattened to one dimension and of any length, and returns an array
 of that length and dtype.  It must work element by element, be associative, and write into neither of its arguments.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from hocket.algorithms.language.contract import reduces
-from hocket.collectives.calls import codecs
+from hocket.collectives.calls import codecs, residuals
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
@@ -63,11 +63,13 @@ class Runner:
         how = resolve(ask.op, call.model, self.size) if reduces(call.collective) else NO_OP
         codec, lasting = ask.codec, call.is_told_by_shape and how.user is None
         if codec == codecs.AUTO:
+            residuals.refuse(ask)
             codecs.check(call, codecs.AUTO, how.name)
             codec = self.worth.codec(ask, call.on_wire(call.count))
             lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
         if codec is not None:
             call = codecs.encoded(call, codec, how.name)
+        call = residuals.attached(call, ask)
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
         queue = self._queue_for(call, how, ask)
@@ -80,12 +82,13 @@ class Runner:
         apart = ask.async_op or open_group() is not None
         there = queue.prepared(call, how, plan, apart)
         # `pin` must see the arrays of each call; those of a GPU have other plans
-        if lasting and not (ask.within or call.model.foreign) and call.model.nbytes < queue.pin_from:
+        if lasting and not (ask.within or call.model.foreign or call.residuals) and call.model.nbytes < queue.pin_from:
             self.shortcut.remember(ask, call, queue.engine, plan, how.code)
         if apart:
             return self.start(queue, plan, call, how.code, there, ask)
         engine, timeout = queue.engine, self.members.limit(ask.timeout)
-        code = engine.execute(plan, *call.addresses, how.code, there.user, timeout, placed=there.placed)
+        more = {"placed": there.placed, "residuals": call.residual_addresses}
+        code = engine.execute(plan, *call.addresses, how.code, there.user, timeout, **more)
         if code == BUSY:
             return self.start(queue, plan, call, how.code, there, ask).result()
         if code != DONE:
@@ -116,7 +119,10 @@ class Runner:
         """Queue the run; a `Work`, or inside a group the array that will hold the result.  `tag`: of a message."""
         engine = queue.engine
         timeout = self.members.limit(ask.timeout)
-        queued = Queued(engine, plan, *call.addresses, op, there.user, timeout, tag, (call, there), there.placed)
+        queued = Queued(
+            engine, plan, *call.addresses, op, there.user, timeout, tag, (call, there), there.placed,
+            call.residual_addresses,
+        )  # fmt: skip
 
         def settle(ended: Queued) -> None:
             if ended.status != DONE:

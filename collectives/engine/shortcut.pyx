@@ -299,7 +299,8 @@ cdef class ShortWay:
 cdef object owned(Ask* a):
     """The same, kept alive, for the general way."""
     return asks.Ask(<object>a.collective, <object>a.op, <object>a.root, <object>a.counts, bool(a.async_op),
-                    <object>a.timeout, <object>a.algorithm, <object>a.transport, <object>a.order, <object>a.codec)
+                    <object>a.timeout, <object>a.algorithm, <object>a.transport, <object>a.order, <object>a.codec,
+                    <object>a.residual, <object>a.owner_residual)
 
 
 cdef int fill(Ask* a, tuple asked) except -1:
@@ -308,13 +309,15 @@ cdef int fill(Ask* a, tuple asked) except -1:
     a.counts, a.async_op, a.timeout = <PyObject*>asked[3], asked[4], <PyObject*>asked[5]
     a.algorithm, a.transport = <PyObject*>asked[6], <PyObject*>asked[7]
     a.order, a.codec = <PyObject*>asked[8], <PyObject*>asked[9]
+    a.residual, a.owner_residual = <PyObject*>asked[10], <PyObject*>asked[11]
     return 0
 
 
 cdef inline bint same(Ask* a, Ask* b) noexcept:
     """Do both ask for the same, but for counts, the time limit, and whether the caller waits?"""
     return (a.collective == b.collective and a.op == b.op and a.root == b.root and a.algorithm == b.algorithm
-            and a.transport == b.transport and a.order == b.order and a.codec == b.codec)
+            and a.transport == b.transport and a.order == b.order and a.codec == b.codec
+            and a.residual == b.residual and a.owner_residual == b.owner_residual)
 
 
 cdef inline bint limited(object timeout, uint64_t* limit) noexcept:
