@@ -9,6 +9,8 @@
     codecs.py        codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
 
+    bucket.py        vectors that are averaged together
+
 The methods:
     dense.py         all elements, each with fewer bits
     elias.py         codes of different lengths
@@ -20,13 +22,14 @@ The methods:
 """
 
 from hocket.compression.adasum import AdaSum
+from hocket.compression.bucket import Bucket
 from hocket.compression.codecs import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.compressor import Compressor
 from hocket.compression.dense import Coded, DoubleSqueeze
 from hocket.compression.elias import Elias
 from hocket.compression.entries import Stats
 from hocket.compression.low_rank import PowerSGD
-from hocket.compression.method import Averaged, Batch, Method
+from hocket.compression.method import Averaged, Method
 from hocket.compression.names import resolved
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.allreduce import allreduce_sparse
@@ -36,36 +39,7 @@ from hocket.compression.step import Step
 from hocket.compression.wire import decode, encode
 
 __all__ = [
-    "DGC",
-    "EF21",
-    "FP8",
-    "QSGD",
-    "AdaSum",
-    "Averaged",
-    "Batch",
-    "Coded",
-    "Compressor",
-    "DoubleSqueeze",
-    "Elias",
-    "Int",
-    "Int4",
-    "Int8",
-    "Method",
-    "Natural",
-    "NonZero",
-    "OneBit",
-    "PowerSGD",
-    "RandomK",
-    "SharedScale",
-    "Sign",
-    "Sparse",
-    "Stats",
-    "Step",
-    "TernGrad",
-    "Threshold",
-    "TopK",
-    "allreduce_sparse",
-    "decode",
-    "encode",
-    "resolved",
+    "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Bucket", "Coded", "Compressor", "DoubleSqueeze", "Elias",
+    "Int", "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign",
+    "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "allreduce_sparse", "decode", "encode", "resolved",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Together, chunks
+from hocket.compression.bucket import Bucket
+from hocket.compression.method import Array, Averaged, Kept, Together, chunks
 
 SMALL, LARGE = 1e-20, 1e20
 """Between them float32 squares and products neither vanish nor overflow in sums."""
@@ -39,7 +40,7 @@ class AdaSum(Together):
     name = "adasum"
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All at once: each rank combines its part of the vectors of all."""
         n, p = vectors.flat.size, comm.size

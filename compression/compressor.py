@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import itertools
 import math
 import reprlib
 import time
@@ -16,8 +14,9 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.codecs import Codec
+from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry, Stats, loaded
-from hocket.compression.method import Array, Averaged, Batch, Method, chunks, squared
+from hocket.compression.method import Array, Averaged, Method, chunks, squared
 from hocket.compression.names import resolved
 from hocket.compression.rates import Rate
 from hocket.compression.step import Outcome, Step
@@ -72,14 +71,19 @@ class Compressor:
 
     @at_once
     def allreduce_all(
-        self, xs: Sequence[Any], keys: Sequence[str], op: str = "avg", lr: Rate | Sequence[Rate] | Array = None
-    ) -> None:
+        self, xs: Bucket | Sequence[Any], keys: Sequence[str] = (), op: str = "avg",
+        lr: Rate | Sequence[Rate] | Array = None,
+    ) -> None:  # fmt: skip
         """`allreduce` of several, each with its key, in as few calls as the method can: those of a bucket of gradients.
 
-        All ranks give the same ones together.  `lr`: one for all, or that of each.  A NaN makes that vector
-        NaN, and what the method joins with it; in a `step` all.
+        `xs`: a `Bucket`, which has the keys and is not copied, or arrays.  All ranks give the same ones together.
+        `lr`: one for all, or that of each.  A NaN makes that vector NaN, and what the method joins with it; in a `step`
+        all.
         """
         _check(op)
+        bucket = xs if isinstance(xs, Bucket) else None
+        if bucket is not None:
+            xs, keys = bucket.parts, bucket.keys
         if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
             raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
         several: list[Any] = [lr] * len(xs) if np.ndim(lr) == 0 else list(lr)  # type: ignore[arg-type]
@@ -95,11 +99,11 @@ class Compressor:
         squares = [self._owing(*each) for each in zip(arrays, entries, vectors.parts, factors, strict=True)]
         kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
         seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
-        flat = _adjacent(arrays)
-        results = self._scratch(1, entries) if flat is None else Batch(flat, arrays)
-        made = self.method.average_all(self.comm, vectors, results, kepts, seeds)
+        if bucket is None:
+            bucket = Bucket(arrays[0].reshape(-1), arrays) if len(arrays) == 1 else self._scratch(1, entries)
+        made = self.method.average_all(self.comm, vectors, bucket, kepts, seeds)
         share = (time.perf_counter() - began) / len(made)
-        for array, result in zip(arrays, results.parts, strict=True):
+        for array, result in zip(arrays, bucket.parts, strict=True):
             if result is not array:
                 array[...] = result
         for entry, left, square, array, one, rate in zip(
@@ -199,12 +203,12 @@ class Compressor:
         """The one that is open."""
         return self._last_step if self._last_step and not self._last_step.over else None
 
-    def _scratch(self, which: int, entries: Sequence[Entry]) -> Batch:
+    def _scratch(self, which: int, entries: Sequence[Entry]) -> Bucket:
         """Memory for a vector of each entry, one after the other."""
         count = sum(entry.residual.size for entry in entries)
         if self._memory[which].size < count:
             self._memory[which] = np.empty(count, np.float32)
-        return Batch.of(self._memory[which], [entry.shape for entry in entries])
+        return Bucket.of(self._memory[which], [entry.shape for entry in entries])
 
     def step(self) -> Step:
         """Begin a step of training, whose calls count together: `with c.step(): ...`, or until `end()` of what returns.
@@ -327,15 +331,3 @@ def _array(x: Any) -> Array:
         got = f"{array.dtype}{array.shape}"
         raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")
     return array
-
-
-def _adjacent(arrays: Sequence[Array]) -> Array | None:
-    """The memory of all, if they lie one after the other in it, as the gradients of a bucket do."""
-    if len(arrays) == 1:
-        return arrays[0].reshape(-1)
-    some = [array for array in arrays if array.size]
-    if any(after.ctypes.data != one.ctypes.data + one.nbytes for one, after in itertools.pairwise(some)):
-        return None
-    count = sum(array.size for array in some)
-    # No array of NumPy's reaches over several: the address is taken, and `arrays` keep what is there.
-    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(some[0].ctypes.data if some else 0))

@@ -11,7 +11,8 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.codecs import CODECS, Codec
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Method, Together, chunks, times
+from hocket.compression.bucket import Bucket
+from hocket.compression.method import CHUNK, Array, Averaged, Kept, Method, Together, chunks, times
 from hocket.errors import ArgumentError
 
 PIECE = 1 << 19
@@ -121,7 +122,7 @@ class Coded(Method):
         return Averaged({"all": result.copy()}, nbytes)
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all."""
         made = self.average(comm, vectors.flat, results.flat, {}, seeds[0])
@@ -145,7 +146,7 @@ class DoubleSqueeze(Together):
         return f"doublesqueeze:{self.codec.name}"
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all.  Row r is what rank r owns: of each vector a part."""
         codec, p = self.codec, comm.size

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hocket.codecs import WHOLE, Codec, restore, shorten
+from hocket.compression.bucket import Bucket
 from hocket.compression.dense import take
-from hocket.compression.method import Array, Averaged, Batch, Kept, Together
+from hocket.compression.method import Array, Averaged, Kept, Together
 from hocket.errors import ArgumentError
 
 
@@ -33,7 +34,7 @@ class Elias(Together):
         return f"elias:{self.codec.name}"
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: the lengths, and the codes."""
         codec, flat, p = self.codec, vectors.flat, comm.size

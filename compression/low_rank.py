@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import CHUNK, Array, Averaged, Batch, Kept, Together, checked_half, chunks, joined
+from hocket.compression.bucket import Bucket
+from hocket.compression.method import CHUNK, Array, Averaged, Kept, Together, checked_half, chunks, joined
 from hocket.errors import ArgumentError
 
 
@@ -35,7 +36,7 @@ class PowerSGD(Together):
         return joined("powersgd", self.rank, self.codec)
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second.
 
@@ -90,7 +91,7 @@ def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) 
         whole = np.concatenate([arrays[i].reshape(-1) for i in which])
         if whole.size:
             comm.allreduce(whole, "avg", codec=codec)
-        parts = Batch.of(whole, [arrays[i].shape for i in which]).parts
+        parts = Bucket.of(whole, [arrays[i].shape for i in which]).parts
         for i, part in zip(which, parts, strict=True):
             made[i] = part
     return made

@@ -9,6 +9,7 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.codecs import HALF_NAMES
+from hocket.compression.bucket import Bucket
 from hocket.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
@@ -40,23 +41,6 @@ class Averaged(NamedTuple):
     """Is all of the result?  None: who wants to know looks."""
 
 
-class Batch(NamedTuple):
-    """Vectors that lie one after the other in memory."""
-
-    flat: Array
-    parts: list[Array]
-
-    @classmethod
-    def of(cls, flat: Array, shapes: Sequence[tuple[int, ...]]) -> Batch:
-        """The parts of `flat` that have these shapes."""
-        parts, begin = [], 0
-        for shape in shapes:
-            end = begin + int(np.prod(shape))
-            parts.append(flat[begin:end].reshape(shape))
-            begin = end
-        return cls(flat[:begin], parts)
-
-
 class Method(Protocol):
     """One way to average.  It has no state of its own: that of each vector is handed to it, and handed back."""
 
@@ -74,7 +58,7 @@ class Method(Protocol):
         """
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """`average` of several vectors; methods that can, make fewer calls for them together."""
         each = zip(vectors.parts, results.parts, kepts, seeds, strict=True)
@@ -107,7 +91,7 @@ class Together(Method):
     """A method whose one way of averaging is `average_all`; a single vector is a batch of one."""
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        vectors, results = (Batch(each.reshape(-1), [each]) for each in (vector, result))
+        vectors, results = (Bucket(each.reshape(-1), [each]) for each in (vector, result))
         return self.average_all(comm, vectors, results, [kept], [seed])[0]
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hocket.compression.bucket import Bucket
 from hocket.compression.codecs import checked_clip, checked_levels, checked_seed
-from hocket.compression.method import Array, Averaged, Batch, Kept, Together, chunks
+from hocket.compression.method import Array, Averaged, Kept, Together, chunks
 
 WORD = 64
 
@@ -35,12 +36,12 @@ class SharedScale(Together):
         return f"shared:{self.levels}" + (f":{self.clip:g}" if self.clip != 2.5 else "")
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: the scales, and the words."""
         scales = comm.allreduce(np.array([self._scale(part) for part in vectors.parts], np.float32), "max")
         fields = Fields((2 * self.levels * comm.size).bit_length())
-        codes = Batch.of(np.empty(vectors.flat.size, fields.kind), [part.shape for part in vectors.parts])
+        codes = Bucket.of(np.empty(vectors.flat.size, fields.kind), [part.shape for part in vectors.parts])
         for part, scale, code, seed in zip(vectors.parts, scales, codes.parts, seeds, strict=True):
             dice = np.random.Generator(np.random.Philox(key=[self.seed ^ seed, comm.rank]))
             self._encode(part.reshape(-1), scale, dice, code.reshape(-1))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Averaged, Batch, Kept, Method, Together, joined, times
+from hocket.compression.bucket import Bucket
+from hocket.compression.method import Array, Averaged, Kept, Method, Together, joined, times
 from hocket.compression.sparse.methods import TopK, checked
 from hocket.errors import ArgumentError
 
@@ -33,17 +34,17 @@ class EF21(Together):
         return f"ef21:{self.method.name}"
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All together, where all have had a first call, or none."""
         if len({"mine" in kept for kept in kepts}) > 1:
             return super().average_all(comm, vectors, results, kepts, seeds)
         if "mine" not in kepts[0]:
             comm.allreduce(vectors.flat, "avg", results.flat)
-            changes = Batch.of(np.zeros(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
+            changes = Bucket.of(np.zeros(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
             made = [Averaged({}, vector.nbytes) for vector in vectors.parts]
         else:
-            changes = Batch.of(np.empty(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
+            changes = Bucket.of(np.empty(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
             for change, vector, kept in zip(changes.parts, vectors.parts, kepts, strict=True):
                 np.subtract(vector, kept["mine"], out=change)
             inner = [
@@ -90,7 +91,7 @@ class DGC(Together):
         return joined("dgc", f"{self.density:g}", self.codec)
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All together, where all have had as many calls."""
         steps = {int(kept["step"][0]) if kept else 0 for kept in kepts}
@@ -98,7 +99,7 @@ class DGC(Together):
             return super().average_all(comm, vectors, results, kepts, seeds)
         step, m = steps.pop(), np.float32(self.momentum)
         shapes = [one.shape for one in vectors.parts]
-        us, vs = (Batch.of(np.empty(vectors.flat.size, np.float32), shapes) for _ in range(2))
+        us, vs = (Bucket.of(np.empty(vectors.flat.size, np.float32), shapes) for _ in range(2))
         for vector, u, v, kept in zip(vectors.parts, us.parts, vs.parts, kepts, strict=True):
             gradient, before = self._clipped(vector, comm.size), kept or {"u": NOTHING, "v": NOTHING}
             u[...] = m * (before["u"] + gradient) if self.nesterov else m * before["u"] + gradient

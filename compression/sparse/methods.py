@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import whole
+from hocket.compression.bucket import Bucket
 from hocket.compression.method import (
     CHUNK,
     Array,
     Averaged,
-    Batch,
     Kept,
     Method,
     Together,
@@ -79,7 +79,7 @@ class Sparse(Together):
         raise NotImplementedError
 
     def average_all(
-        self, comm: Any, vectors: Batch, results: Batch, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all; of each vector its own."""
         begin, of_each = 0, []

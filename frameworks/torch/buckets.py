@@ -15,7 +15,7 @@ from hocket.errors import ArgumentError
 from hocket.torch.works import Failed, unpacked
 
 if TYPE_CHECKING:
-    from hocket.compression import Compressor, Step
+    from hocket.compression import Bucket, Compressor, Step
     from hocket.compression.rates import Rate
     from hocket.torch.rates import Rates
 
@@ -35,16 +35,16 @@ def checked(module: Any) -> Any:
     return module
 
 
-class Bucket(NamedTuple):
+class Request(NamedTuple):
     """What a backward pass asks to be averaged."""
 
-    parts: list[Any]
-    """The parameters' gradients, views of `whole`."""
-    keys: list[str]
+    bucket: Bucket
+    """The parameters' gradients, by the parameters' names."""
     rates: list[Rate]
     used: np.ndarray[Any, Any] | None
     """1 where the parameter has got a gradient on this rank; None: all have."""
     whole: torch.Tensor
+    """The same as DDP has it."""
     first: bool
     last: bool
     done: Any
@@ -61,39 +61,38 @@ class Buckets:
         self._used = Used(there) if module.find_unused_parameters else None
         self._worker = ThreadPoolExecutor(1, "hocket-compress")
         self._step: Step | None = None
-        self._waiting: list[Bucket] = []
+        self._waiting: list[Request] = []
         self._error: Exception | None = None
 
     def average(self, bucket: Any) -> Any:
         """DDP's hook.  Returns the future of the bucket."""
+        from hocket.compression import Bucket
+
         whole, parameters = bucket.buffer(), bucket.parameters()
         if whole.dtype != torch.float32 or whole.is_sparse:
             got = "sparse" if whole.is_sparse else f"{whole.dtype}"
             raise ArgumentError(f"compress takes dense gradients of torch.float32, but those of a bucket are {got}")
-        parts = [
-            part.view(p.shape)
-            for part, p in zip(whole.split([p.numel() for p in parameters]), parameters, strict=True)  # as they lie
-        ]
+        names = [self._names[id(p)] for p in parameters]
         if bucket.index() == 0:
             self._rate = self._rates.read()  # once for all buckets of a backward pass
         done: torch.futures.Future[Any] = torch.futures.Future()
-        self._worker.submit(self._average, Bucket(
-            parts, [self._names[id(p)] for p in parameters], [*map(self._rate, parameters)],
+        self._worker.submit(self._average, Request(
+            Bucket.of(whole.detach().numpy(), [p.shape for p in parameters], names), [*map(self._rate, parameters)],
             None if self._used is None else self._used.take(parameters),
             whole, bucket.index() == 0, bucket.is_last(), done,
         ))  # fmt: skip
         return done.then(unpacked)  # an error that a callback raises is one for C++, too
 
-    def _average(self, bucket: Bucket) -> None:
+    def _average(self, request: Request) -> None:
         try:
-            if bucket.first:
+            if request.first:
                 self._begin()
             if self._error is None:
-                self._send(bucket)
+                self._send(request)
         except Exception as error:
             self._error = error
-        self._waiting.append(bucket)
-        if self._error is not None or bucket.last:
+        self._waiting.append(request)
+        if self._error is not None or request.last:
             for each in self._waiting:
                 each.done.set_result(each.whole if self._error is None else Failed(self._error))
             self._waiting = []
@@ -111,13 +110,16 @@ class Buckets:
                 "outside `with compressor.step():`, and end() every other step before"
             ) from None
 
-    def _send(self, bucket: Bucket) -> None:
-        parts, keys, rates = bucket.parts, bucket.keys, bucket.rates
-        if bucket.used is not None:  # DDP drops what comes for a parameter that no rank has used
-            used = self._compressor.comm.allreduce(bucket.used, "max").tolist()
-            parts, keys, rates = (list(itertools.compress(each, used)) for each in (parts, keys, rates))
-        self._compressor.allreduce_all(parts, keys, lr=rates)
-        if bucket.last and self._step is not None:
+    def _send(self, request: Request) -> None:
+        bucket = request.bucket
+        used = [True] if request.used is None else self._compressor.comm.allreduce(request.used, "max").tolist()
+        if all(used):
+            self._compressor.allreduce_all(bucket, lr=request.rates)
+        else:  # DDP drops what comes for a parameter that no rank has used
+            some = (list(itertools.compress(each, used)) for each in (bucket.parts, bucket.keys, request.rates))
+            parts, keys, rates = some
+            self._compressor.allreduce_all(parts, keys, lr=rates)
+        if request.last and self._step is not None:
             self._step.end()
 
 

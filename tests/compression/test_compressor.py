@@ -14,7 +14,7 @@ from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.compression import DGC, QSGD, Coded, Compressor, Method, PowerSGD, TopK
+from hocket.compression import DGC, QSGD, Bucket, Coded, Compressor, Method, PowerSGD, TopK
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.compression.sparse.methods import largest
 from hocket.errors import ArgumentError
@@ -500,6 +500,31 @@ def test_a_codec_between_hosts(codec: str) -> None:
                 np.testing.assert_allclose(here.allreduce(left), 0, atol=0.1)
 
     hocket.local_world(4).run(check)
+
+
+@pytest.mark.parametrize("method", ["int8", "topk:0.1", "doublesqueeze:int4", "powersgd:1"])
+def test_a_bucket_is_its_arrays(method: str) -> None:
+    """To the bit, in place, and whichever of the two the next call has."""
+    shapes = [(3, 5), (0,), (700,), ()]
+    keys = [f"key{i}" for i in range(len(shapes))]
+
+    def check(comm: Communicator) -> None:
+        apart, joined = Compressor(comm, method), Compressor(comm, method)
+        for step in range(4):
+            xs = [gradient(comm.rank, step, shape) for shape in shapes]
+            bucket = Bucket.of(np.concatenate([x.reshape(-1) for x in xs]), shapes, keys)
+            apart.allreduce_all(xs, keys, lr=0.5)
+            if step == 2:
+                joined.allreduce_all(bucket.parts, keys, lr=0.5)
+            else:
+                joined.allreduce_all(bucket, lr=0.5)
+            assert all(np.array_equal(x, part) for x, part in zip(xs, bucket.parts, strict=True))
+            assert np.array_equal(bucket.flat, np.concatenate([x.reshape(-1) for x in xs]))
+        for key in keys:
+            left = [c.state_dict()["entries"][key]["residual"] for c in (apart, joined)]
+            assert np.array_equal(*left), key
+
+    hocket.local_world(3).run(check)
 
 
 def test_a_method_of_ones_own() -> None:

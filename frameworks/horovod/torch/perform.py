@@ -11,7 +11,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from hocket import Communicator
-from hocket.compression import AdaSum, Compressor
+from hocket.compression import AdaSum, Bucket, Compressor
 from hocket.compression.sparse.coo import allreduce_coo
 from hocket.horovod.agreeing.order import Order
 from hocket.horovod.agreeing.request import AUTO, Request
@@ -73,50 +73,30 @@ class Performer:
             self._by_method(comm, model, flats, keys, rates)
         else:
             for dtype in dict.fromkeys(x.dtype for x, _ in flats):
-                self._dense(comm, model, [pair for pair in flats if pair[0].dtype == dtype])
+                _dense(comm, model, [pair for pair in flats if pair[0].dtype == dtype])
         return [None if p is None else p.result(made) for p, made in zip(payloads, outputs, strict=True)]
-
-    def _dense(self, comm: Communicator, model: Request, pairs: Sequence[tuple[Tensor, Any]]) -> None:
-        """Tensors of one dtype, in one call."""
-        codec = model.codec or None
-        if len(pairs) == 1:
-            x, out = pairs[0]
-            if x is not out:
-                out.copy_(x)
-            whole = out.detach()
-            scaled_(whole, model.prescale)
-            if whole.numel():
-                comm.allreduce(whole, model.op, codec=codec)
-            scaled_(whole, model.postscale)
-            return
-        outs = [out for _, out in pairs]
-        whole = _flatten([x for x, _ in pairs])  # one call in C++ for all of them, as is the next
-        scaled_(whole, model.prescale)
-        if whole.numel():
-            comm.allreduce(whole, model.op, codec=codec)
-        scaled_(whole, model.postscale)
-        torch._foreach_copy_(outs, _unflatten(whole, outs))
 
     def _by_method(
         self, comm: Communicator, model: Request, pairs: Sequence[tuple[Tensor, Any]], keys: list[str],
         rates: list[float | None],
     ) -> None:  # fmt: skip
         """With state, or by AdaSum: vectors of float32 on the host."""
-        vectors = [x.detach().to("cpu", torch.float32, copy=True).reshape(-1) for x, _ in pairs]
-        for each in vectors:
-            scaled_(each, model.prescale)
+        if not pairs:
+            return
+        fused = _fused([x.detach().to("cpu", torch.float32) for x, _ in pairs])
+        scaled_(fused.flat, model.prescale)
         if model.op == "adasum":
-            for each in vectors:
+            for each in fused.parts:
                 if each.numel():
                     result = numpy.empty(each.numel(), numpy.float32)
-                    AdaSum().average(comm, each.numpy(), result, {}, 0)
-                    each.copy_(torch.from_numpy(result))
+                    AdaSum().average(comm, each.numpy().reshape(-1), result, {}, 0)
+                    each.copy_(torch.from_numpy(result).view(each.shape))
         else:
-            shapes = [tuple(x.shape) for x, _ in pairs]
-            self._memory(comm, model.codec).allreduce(vectors, keys, shapes, model.op, rates)
-        for each, (_, out) in zip(vectors, pairs, strict=True):
-            scaled_(each, model.postscale)
-            out.copy_(each.view(out.shape))
+            bucket = Bucket.of(fused.flat.numpy(), [x.shape for x in fused.parts], keys)
+            self._memory(comm, model.codec).allreduce(bucket, model.op, rates)
+        scaled_(fused.flat, model.postscale)
+        for part, (_, out) in zip(fused.parts, pairs, strict=True):
+            out.copy_(part)
 
     def _memory(self, comm: Communicator, codec: str) -> _Memory:
         found = self._memories.get(codec)
@@ -132,23 +112,41 @@ class _Memory:
         self.compressor = compressor
         self.shapes: dict[str, tuple[int, ...]] = {}
 
-    def allreduce(
-        self, vectors: Sequence[Tensor], keys: Sequence[str], shapes: Sequence[tuple[int, ...]], op: str,
-        rates: Sequence[float | None],
-    ) -> None:  # fmt: skip
+    def allreduce(self, bucket: Bucket, op: str, rates: Sequence[float | None]) -> None:
         """Of a name that has another shape than before nothing is added: it is another tensor.
 
         A name that was made for one call is forgotten at once, as no later tensor has it.
         """
-        for key, shape in zip(keys, shapes, strict=True):
+        for key, part in zip(bucket.keys, bucket.parts, strict=True):
+            shape = part.shape
             if self.shapes.setdefault(key, shape) != shape:
                 self.compressor.forget(key)
                 self.shapes[key] = shape
-        self.compressor.allreduce_all(vectors, keys, op, rates)
-        for key in keys:
+        self.compressor.allreduce_all(bucket, op=op, lr=rates)
+        for key in bucket.keys:
             if AUTO in key:
                 self.compressor.forget(key)
                 del self.shapes[key]
+
+
+def _dense(comm: Communicator, model: Request, pairs: Sequence[tuple[Tensor, Any]]) -> None:
+    """Tensors of one dtype, in one call."""
+    outs = [out for _, out in pairs]
+    if len(pairs) == 1 and pairs[0][0] is not outs[0]:
+        outs[0].copy_(pairs[0][0])
+    bucket = _fused([x for x, _ in pairs]) if len(pairs) > 1 else Bucket(outs[0].detach(), outs)
+    scaled_(bucket.flat, model.prescale)
+    if bucket.flat.numel():
+        comm.allreduce(bucket.flat, model.op, codec=model.codec or None)
+    scaled_(bucket.flat, model.postscale)
+    if len(pairs) > 1:
+        torch._foreach_copy_(outs, bucket.parts)
+
+
+def _fused(tensors: Sequence[Tensor]) -> Bucket:
+    """A copy of them.  One call in C++ for all, as `Bucket.of` is one for each."""
+    flat = _flatten(tensors) if len(tensors) > 1 else tensors[0].reshape(-1).clone()
+    return Bucket(flat, list(_unflatten(flat, tensors)))
 
 
 def _zeros(request: Request) -> Tensors:
