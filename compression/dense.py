@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from hocket.algorithms import Algorithm, hierarchical
 from hocket.arguments import choices
 from hocket.codecs import CODECS, Codec
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import CHUNK, Array, Averaged, Kept, Method, Together, chunks, times
+from hocket.compression.method import Array, Averaged, Kept, Method, Together, times
 from hocket.errors import ArgumentError
 
-PIECE = 1 << 19
-"""Floats that go between hosts together."""
+Groups = tuple[tuple[int, ...], ...]
 BY_NAME = {codec.name: codec for codec in CODECS}
 
 
@@ -29,85 +29,56 @@ def named(name: str | Codec) -> Codec:
     return BY_NAME[name]
 
 
-def take(x: Array, codec: Codec, key: int = 0) -> Array:
-    """Take off x what its encoding holds, which is returned; what is left of x is what the encoding loses."""
-    wire = codec.encode(x, key)
-    step = codec.block * (CHUNK // codec.block)
-    for one in chunks(x.size, step):
-        x[one] -= codec.decode(wire[codec.nbytes(one.start) : codec.nbytes(one.stop)], one.stop - one.start)
-    return wire
+@lru_cache(maxsize=64)
+def _between(groups: Groups) -> Algorithm:
+    """Hosts' sums go straight to the rank that adds them up, as those of ranks do in "direct"."""
+    return hierarchical("allreduce", groups, outer="direct")
 
 
 class Coded(Method):
     """An allreduce by a codec, in two steps ("direct").  2n(p-1)/p bytes per rank, where n are those of the codec.
 
-    Over several hosts of equally many ranks only the hosts' sums are encoded, in parts, one for each of its ranks:
+    Over several hosts only the hosts' sums are encoded, in parts, one for each rank of the smallest host:
     2n(h-1)/h bytes per host, where h are the hosts.
 
-    Feedback keeps what this rank's encoding loses; what the sum's loses is lost.  A codec that rounds at random loses
-    nothing in the mean, and is owed nothing.
+    Feedback keeps what the encoding of this rank's vector, or of its part of its host's sum, loses.  The error of
+    encoding the sum of all is not fed back.  A codec that rounds at random loses nothing in the mean, so it has none.
     """
 
     def __init__(self, codec: str | Codec) -> None:
         self.codec = named(codec)
-        self._teams: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
-        """Of a communicator over several hosts: its ranks on this host, and those at the same place of each host."""
 
     @property
     def name(self) -> str:
         return self.codec.name
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
-        flat, into = vector.reshape(-1), result.reshape(-1)
-        if len(comm.groups) > 1 and len(set(map(len, comm.groups))) == 1:
-            if comm not in self._teams:
-                self._teams[comm] = comm.split(comm.host), comm.split(comm.local_rank)
-            return self.between(*self._teams[comm], flat, into)
-        comm.allreduce(flat, "avg", into, codec=self.codec, algorithm="direct")
-        return Averaged({}, self._lose(flat))
+        flat = vector.reshape(-1)
+        algorithm = "direct" if len(comm.groups) == 1 else _between(comm.groups)
+        comm.allreduce(
+            flat, "avg", result.reshape(-1), codec=self.codec, algorithm=algorithm, residual=self._left(flat)
+        )
+        return self._averaged(flat)
 
-    def between(self, here: Any, across: Any, vector: Array, result: Array) -> Averaged:
-        """`average` over hosts; what the encoding of this rank's part of its host's sum loses is owed by this rank.
+    def _left(self, x: Array) -> tuple[None, Array] | None:
+        """The residual of a call with x: x becomes what its encoding loses."""
+        return None if self.codec.stochastic else (None, x)
 
-        In pieces: while one is between the hosts, the next is added up inside, and encoded.
-        """
-        begun, nbytes = [], 0
-        for one in chunks(vector.size, PIECE):
-            piece, counts = vector[one], self._dealt(one.stop - one.start, here.size)
-            mine = slice(sum(counts[: here.rank]), sum(counts[: here.rank + 1]))
-            part = here.reduce_scatterv(piece, counts)
-            work = across.allreduce(part.copy(), codec=self.codec, algorithm="direct", async_op=True)
-            begun.append((result[one], counts, mine, work))
-            nbytes += self._lose(part)
-            piece[...] = 0
-            piece[mine] = part
-        for into, counts, mine, work in begun:
-            np.multiply(work.result(), np.float32(1 / (here.size * across.size)), out=into[mine])
-            here.allgatherv(into[mine], counts, into)
-        return Averaged({}, nbytes)
-
-    def _dealt(self, count: int, size: int) -> list[int]:
-        """Elements of each of so many ranks: whole blocks, but for the last ones."""
-        each = -(-count // (size * self.codec.block)) * self.codec.block
-        return [max(0, min(each, count - r * each)) for r in range(size)]
-
-    def _lose(self, x: Array) -> int:
-        """Leave of x what its encoding loses, which this rank owes.  Returns the bytes of the encoding."""
-        # The plan of the allreduce encodes once more, in its own scratch, and shows nobody what it sends.
-        if not self.codec.stochastic:
-            return take(x, self.codec).nbytes
-        x[...] = 0
-        return self.codec.nbytes(x.size)
+    def _averaged(self, x: Array) -> Averaged:
+        if self.codec.stochastic:
+            x[...] = 0
+        return Averaged({}, self.codec.nbytes(x.size))
 
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """Each rank adds up the others' encodings of its row, and its own row as it is: n(p-1)/p bytes per rank."""
         rows, own = vector.reshape(comm.size, -1), comm.rank
-        came = comm.alltoall(rows, codec=self.codec)
-        came[own] = rows[own]
+        mine = rows[own].copy()
+        came = comm.alltoall(rows, codec=self.codec, residual=self._left(rows))
+        came[own] = mine
         np.multiply(came.sum(0).reshape(result.shape), np.float32(1 / comm.size), out=result)
         rows[own] = 0
-        nbytes = sum(self._lose(rows[r]) for r in range(comm.size) if r != own)
-        return Averaged({}, nbytes)
+        made = self._averaged(rows)
+        return made._replace(nbytes=made.nbytes // comm.size * (comm.size - 1))
 
     def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
         """The changes, encoded; the first time all of it: (p-1) times a vector's bytes."""
@@ -148,32 +119,32 @@ class DoubleSqueeze(Together):
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
-        """Two calls for all.  Row r is what rank r owns: of each vector a part."""
+        """One call for all.  Row r is what rank r owns: of each vector a part."""
         codec, p = self.codec, comm.size
         each = [self._part(vector.size, p) for vector in vectors.parts]
         ends = np.cumsum([0, *each])
-        rows = np.zeros((p, ends[-1]), np.float32)
-        columns = [rows[:, begin:end] for begin, end in itertools.pairwise(ends)]
-        for part, vector in zip(columns, vectors.parts, strict=True):
-            _spread(part, vector)
-        wire = take(rows.reshape(-1), codec, seeds[0] << 32 | comm.rank)
-        for part, vector in zip(columns, vectors.parts, strict=True):
-            _gather(vector, part)
-        came = comm.alltoall(wire).reshape(p, -1)
-        mine = codec.decode(came[0], ends[-1])
-        for one in came[1:]:
-            mine += codec.decode(one, ends[-1])
-        mine *= np.float32(1 / p)
-        owned = np.split(mine, ends[1:-1])
-        for part, kept in zip(owned, kepts, strict=True):
-            if "owned" in kept:
-                part += kept["owned"]
-        code = take(mine, codec, seeds[0] << 32 | comm.rank | 1 << 31)
-        rows[...] = codec.decode(comm.allgather(code), rows.size).reshape(rows.shape)
-        for column, result in zip(columns, results.parts, strict=True):
-            _gather(result, column)
+        rows, came, owned = np.zeros((p, ends[-1]), np.float32), *(np.empty((p, ends[-1]), np.float32) for _ in "12")
+        columns = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+        for column, vector, kept in zip(columns, vectors.parts, kepts, strict=True):
+            _spread(rows[:, column], vector)
+            owned[comm.rank, column] = kept.get("owned", 0)
+        owned[comm.rank] *= np.float32(p)  # of the sum
+        if p == 1:  # whose sum is not encoded once more
+            rows += owned
+            owned[...] = 0
+        comm.allreduce(
+            rows.reshape(-1), "avg", came.reshape(-1), codec=codec, algorithm="direct",
+            residual=(None, rows.reshape(-1)), owner_residual=owned.reshape(-1),
+        )  # fmt: skip
+        owned[comm.rank] *= np.float32(1 / p)
+        for column, vector, result in zip(columns, vectors.parts, results.parts, strict=True):
+            _gather(vector, rows[:, column])
+            _gather(result, came[:, column])
         of_block = codec.itemsize / codec.block
-        return [Averaged({"owned": part.copy()}, int(p * part.size * of_block)) for part in owned]
+        return [
+            Averaged({"owned": owned[comm.rank, column].copy()}, int(p * part * of_block))
+            for column, part in zip(columns, each, strict=True)
+        ]
 
     def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
         return times(kept, "owned", factor)

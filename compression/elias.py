@@ -9,7 +9,6 @@ import numpy as np
 
 from hocket.codecs import WHOLE, Codec, restore, shorten
 from hocket.compression.bucket import Bucket
-from hocket.compression.dense import take
 from hocket.compression.method import Array, Averaged, Kept, Together
 from hocket.errors import ArgumentError
 
@@ -52,7 +51,7 @@ class Elias(Together):
     def _taken(self, x: Array, key: int) -> Array:
         """The elements of x, of which stays what is owed."""
         if not self.codec.stochastic:
-            return take(x, self.codec)
+            return self.codec.encode(x, key, (None, x))
         wire = self.codec.encode(x, key)
         x[...] = 0
         return wire

@@ -47,13 +47,17 @@ class Codec(NamedTuple):
         """Bytes of `count` floats on the wire.  The last block may be short; its element is not."""
         return -(-count // self.block) * self.itemsize
 
-    def encode(self, x: np.ndarray[Any, Any], key: int = 0) -> np.ndarray[Any, Any]:
+    def encode(
+        self, x: np.ndarray[Any, Any], key: int = 0,
+        residual: tuple[np.ndarray[Any, Any] | None, np.ndarray[Any, Any]] | None = None,
+    ) -> np.ndarray[Any, Any]:  # fmt: skip
         """The bytes of a contiguous float32 array, as a new uint8 array.
 
-        `key`: of the random numbers, if it rounds at random; give each call another one.
+        `key`: of the random numbers, if it rounds at random; give each call another one.  `residual`: (before, after),
+        as in `Communicator.allreduce`: x + before is encoded, and `after`, which may be x, becomes what that loses.
         """
         wire = np.empty(self.nbytes(x.size), np.uint8)
-        reduce.encode_array(wire, x, self, key)
+        reduce.encode_array(wire, x, self, key, residual)
         return wire
 
     def decode(self, wire: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
