@@ -527,6 +527,32 @@ def test_a_bucket_is_its_arrays(method: str) -> None:
     hocket.local_world(3).run(check)
 
 
+@pytest.mark.parametrize("method", ["int8", "doublesqueeze:int8"])
+def test_a_state_as_it_always_was_saved(method: str) -> None:
+    """What it owes comes: to this rank's vector, and to the part of the sum that it owns, in whole blocks of 256."""
+    dice, n = np.random.default_rng(3), 600
+    residuals = dice.standard_normal((2, n)).astype(np.float32)
+    owned = dice.standard_normal(1024).astype(np.float32)
+    owned[n:] = 0
+    kepts: list[dict[str, Array]] = [{}, {}] if method == "int8" else [{"owned": part} for part in np.split(owned, 2)]
+    states = [
+        {"method": method, "size": 2, "entries": {"w": {
+            "shape": [n], "residual": residual, "lr": None, "steps": 4, "kept": kept, "sharded": False
+        }}} for residual, kept in zip(residuals, kepts, strict=True)
+    ]  # fmt: skip
+
+    def check(comm: Communicator) -> None:
+        c = Compressor(comm, method)
+        c.load_state_dict(states[comm.rank])
+        came = sum(c.allreduce(np.zeros(n, np.float32), "w").astype(float) for _ in range(6))
+        right = residuals.mean(0) + (owned[:n] if kepts[0] else 0)
+        np.testing.assert_allclose(came, right, atol=0.02 if method == "int8" else 1e-6)
+        entry = c.state_dict()["entries"]["w"]
+        assert entry["residual"].shape == (n,) and all(kept.shape == (512,) for kept in entry["kept"].values())
+
+    hocket.local_world(2).run(check)
+
+
 def test_a_method_of_ones_own() -> None:
     class Half(Method):
         """Everything, rounded to fp16 by this rank."""
