@@ -76,6 +76,17 @@ def sums(comm: Communicator) -> None:
             same(x, both, f"in the place of x, {about}")
 
 
+def equal_parts(comm: Communicator) -> None:
+    """Of whole blocks, however short these are on the wire, the r-th is rank r's."""
+    for codec in ("int8", "bf16", Sign(64), Int(2, 64)):
+        for blocks in (1, 50):
+            part = blocks * 256
+            x, owned = drawn("x", comm.rank, part * comm.size), nothing(part * comm.size)
+            comm.allreduce(x, codec=codec, algorithm="direct", owner_residual=(None, owned))
+            there = np.repeat(np.arange(comm.size) == comm.rank, part) & (comm.size > 1)
+            assert np.array_equal(~np.isnan(owned), there), (codec, blocks)
+
+
 def kept(comm: Communicator, algorithm: str | Algorithm | None, codec: Any, n: int) -> None:
     """All that was given is all that came, and what is owed, within what float32 can tell."""
     p, me = comm.size, comm.rank
@@ -251,7 +262,7 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, whatever_the_algorithm, between_hosts, blocks, asynchronous, not_finite, wrong,
+    sums, equal_parts, whatever_the_algorithm, between_hosts, blocks, asynchronous, not_finite, wrong,
 )  # fmt: skip
 
 
