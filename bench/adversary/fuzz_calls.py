@@ -148,6 +148,10 @@ class Case:
             return Made(self.comm.barrier(**how), later, lambda result: None)
         at = self._places()
         before = None if at.x is None or at.changes else at.x.tobytes()
+        if call.keeps:
+            lost = self._guarded(self.shape)
+            at.memory.append(lost)
+            how["residual"] = None, lost.array
         rooted = (call.root,) if self.contract.rooted else ()
         wants = () if call.op is None else (self._op(),)
         rest = (*rooted, *wants) if call.collective == "reduce" else (*self._counts(), *wants, *rooted)
@@ -159,6 +163,8 @@ class Case:
                 each.check()
             if before is not None and at.x is not None and at.x.tobytes() != before:
                 raise WrongError("x was changed")
+            if call.keeps and not (np.abs(lost.array) <= self._room()).all():
+                raise WrongError(f"the residual is {np.abs(lost.array).max()}, more than {self._room()}")
             return self._check(result, at.x if at.out is None and self.contract.in_place else at.out)
 
         return Made(returned, later, check)
@@ -188,6 +194,11 @@ class Case:
 
     def _guarded(self, shape: tuple[int, ...]) -> Guarded:
         return Guarded(self.call.dtype, shape, self.comm if self.call.mapped else None)
+
+    def _room(self) -> float:
+        """The most that an encoding of the vector, or of a host's sum of them, loses of an element."""
+        largest = sum(float(np.abs(x).max(initial=0)) for x in self.inputs.values())
+        return CODECS[self.call.codec or ""][1] * largest + 1e-6
 
     def _name(self) -> str:
         v = self.call.matrix if self.call.collective == "alltoall" else self.call.counts

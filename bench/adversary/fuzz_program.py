@@ -24,6 +24,8 @@ VECTOR = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")
 """Collectives with counts."""
 ENCODING = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 """Collectives that take a codec, of float32."""
+KEEPING = ("allreduce", "reduce_scatter", "allgather", "alltoall")
+"""Collectives that take a residual; those of their algorithms that are named here do."""
 PRIVATE_ALGORITHMS = ("direct", "pairwise")
 """Those that alltoallv may run: no rank knows the others' counts."""
 COMMUNICATORS = 7
@@ -92,6 +94,7 @@ def _call(dice: random.Random, size: int, transport: str) -> Call:
         "tcp" if transport == "shm" and dice.random() < 0.05 else None, way, dice.random() < 0.15,
         tuple(dice.random() < 0.5 for _ in range(size)), tuple(later),
         1 if codec else dice.choice([1, 1, 2, 3]), codec,
+        codec is not None and collective in KEEPING and algorithm in (None, "direct", "ring") and dice.random() < 0.5,
     )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ class Call:
     """How often it is called: from the second time on it takes a shorter way."""
     codec: str | None = None
     """One of fuzz_values.CODECS."""
+    keeps: bool = False
+    """Has it a residual?"""
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,12 @@ def _keeps_none(call: Call, algorithm: Algorithm, size: int) -> str:
 
 
 def _far(algorithm: Algorithm, call: Call, size: int) -> int | None:
-    """The step from which on elements are encoded; None: all are."""
+    """The step from which on elements are encoded; None: all are.
+
+    Who gathers blocks for its host has no residual of them: their owners encode them.
+    """
+    if call.residuals and not call.contract.reduces:
+        return None
     return algorithm.far(size) if isinstance(call.wire, Codec) and algorithm.far is not None else None
 
 

@@ -30,6 +30,11 @@ def label(algorithm: Algorithm) -> str:
     return f"{algorithm.collective}-{algorithm.name}"
 
 
+def between_hosts(algorithm: Algorithm) -> bool:
+    """Is the first encoding that of a host's sum?"""
+    return algorithm.far is not None and CONTRACTS[algorithm.collective].reduces
+
+
 def plan(algorithm: Algorithm, rank: int, size: int) -> list[Instr]:
     chunks = algorithm.chunks(size)
     layout = ChunkLayout(
@@ -38,7 +43,7 @@ def plan(algorithm: Algorithm, rank: int, size: int) -> list[Instr]:
     )  # fmt: skip
     made = lower(
         algorithm, rank, size, 0, layout, before=Apply(taken=FLOAT32), after=Apply(made=FLOAT32), join=False,
-        far=algorithm.far(size) if algorithm.far else None, numbers=numbers(algorithm, rank, size),
+        far=algorithm.far(size) if between_hosts(algorithm) else None, numbers=numbers(algorithm, rank, size),
     )  # fmt: skip
     return [instr for step in made.steps for instr in step]
 
@@ -52,8 +57,7 @@ def check(algorithm: Algorithm, size: int) -> bool:
             for instr in instrs if instr.residual and instr.residual.after == AFTER for at in instr.residual.at
         )  # fmt: skip
         brought = [c * PLAIN for c in range(algorithm.chunks(size)) if contract.holds(rank, size, 0, c)]
-        far = algorithm.far is not None
-        assert {at for at, encoded in left if encoded != far} == set(brought)
+        assert {at for at, encoded in left if encoded != between_hosts(algorithm)} == set(brought)
         assert set(left.values()) == {1}, "an element of x has no residual, or two"
         for instr in instrs:
             if instr.residual and instr.residual.after == OWNED_AFTER:

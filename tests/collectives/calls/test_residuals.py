@@ -157,6 +157,22 @@ def between_hosts(comm: Communicator) -> None:
                 assert (np.abs(rows[me * n : me * n + n] - part) <= limit * len(groups)).all()
 
 
+def gathered_between_hosts(comm: Communicator) -> None:
+    """Each rank encodes its own block, whoever sends it to other hosts: it alone has a place for what that loses."""
+    p, me = comm.size, comm.rank
+    counts = [(700, 0, 300)[r % 3] + r for r in range(p)]
+    for groups in GROUPS.get(p, ()):
+        for codec in ("int8", "bf16", Int(3)):
+            given = [drawn("x", r, n) + drawn("before", r, n) for r, n in enumerate(counts)]
+            before, after = drawn("before", me, counts[me]), nothing(counts[me])
+            every = comm.allgatherv(
+                drawn("x", me, counts[me]), counts, codec=codec, algorithm=hierarchical("allgather", groups),
+                residual=(before, after),
+            )  # fmt: skip
+            same(every, np.concatenate([sent(each, codec) for each in given]), f"{groups}, {codec}")
+            same(after, given[me] - sent(given[me], codec), f"lost, {groups}, {codec}")
+
+
 def blocks(comm: Communicator) -> None:
     """reduce_scatter, allgather and alltoall, even and uneven, in place and not."""
     p, me = comm.size, comm.rank
@@ -262,7 +278,8 @@ def wrong(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Program, ...] = (
-    sums, equal_parts, whatever_the_algorithm, between_hosts, blocks, asynchronous, not_finite, wrong,
+    sums, equal_parts, whatever_the_algorithm, between_hosts, gathered_between_hosts, blocks, asynchronous, not_finite,
+    wrong,
 )  # fmt: skip
 
 
