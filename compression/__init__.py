@@ -8,7 +8,7 @@
     names.py         the methods by name
     codecs.py        codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
-
+    residuals.py     where codecs find what is owed
     bucket.py        vectors that are averaged together
 
 The methods:

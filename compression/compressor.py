@@ -16,9 +16,10 @@ from hocket.arguments import choices
 from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry, Stats, loaded
-from hocket.compression.method import Array, Averaged, Method, chunks, squared
+from hocket.compression.method import CHUNK, Array, Averaged, Method, chunks, squared
 from hocket.compression.names import resolved
 from hocket.compression.rates import Rate
+from hocket.compression.residuals import Residuals
 from hocket.compression.step import Outcome, Step
 from hocket.errors import ArgumentError
 from hocket.extending import at_once
@@ -52,6 +53,7 @@ class Compressor:
         self.comm, self.feedback, self.decay = comm, feedback, decay
         self.method = resolved(method)
         self._entries: dict[str, Entry] = {}
+        self._residuals = Residuals()
         self._memory = [np.empty(0, np.float32)] * 2
         self._last_step: Step | None = None
 
@@ -64,7 +66,7 @@ class Compressor:
         as much as when it was left (at a rate of 0, and after one, it stays as it is).  None: the rate is that of the
         call before.  A NaN or an infinity anywhere makes the whole result NaN on all ranks, and nothing is kept of the
         call: a training step that is skipped for it changes nothing, if all its calls are in one `step`.  Cost: that of
-        the method, and some passes over x in NumPy.
+        the method, and some passes over x in NumPy.  Memory: what is owed, and as much again by a codec or in a `step`.
         """
         self.allreduce_all([x], [key], op, lr)
         return x
@@ -94,24 +96,49 @@ class Compressor:
             return
         began, arrays = time.perf_counter(), [_array(x) for x in xs]
         entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
-        vectors = self._scratch(0, entries)
         factors = [self._factor(*each) for each in zip(entries, rates, strict=True)]
-        squares = [self._owing(*each) for each in zip(arrays, entries, vectors.parts, factors, strict=True)]
-        kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
-        seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
         if bucket is None:
             bucket = Bucket(arrays[0].reshape(-1), arrays) if len(arrays) == 1 else self._scratch(1, entries)
-        made = self.method.average_all(self.comm, vectors, bucket, kepts, seeds)
+        average = self._feed if self.method.feeds else self._send
+        lefts, squares, made = average(Bucket(bucket.flat, bucket.parts, keys), arrays, entries, factors)
         share = (time.perf_counter() - began) / len(made)
         for array, result in zip(arrays, bucket.parts, strict=True):
             if result is not array:
                 array[...] = result
-        for entry, left, square, array, one, rate in zip(
-            entries, vectors.parts, squares, arrays, made, rates, strict=True
-        ):
+        for entry, left, square, array, one, rate in zip(entries, lefts, squares, arrays, made, rates, strict=True):
             self._settle(entry, left, square, array, one, rate, share)
             if op == "sum":
                 array *= np.float32(self.comm.size)
+
+    def _send(
+        self, results: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[np.float32]
+    ) -> tuple[list[Array], list[float], list[Averaged]]:
+        """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
+        vectors = self._scratch(0, entries)
+        squares = [
+            self._owing(*each) for each in zip(arrays, entries, factors, vectors.parts, strict=True)
+        ]
+        kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
+        seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(results.keys, entries, strict=True)]
+        return vectors.parts, squares, self.method.average_all(self.comm, vectors, results, kepts, seeds)
+
+    def _feed(
+        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[np.float32]
+    ) -> tuple[list[Array], list[float], list[Averaged]]:
+        """The same by one whose call adds what is owed, and leaves what will be."""
+        squares = [self._owing(*each) for each in zip(arrays, entries, factors, strict=True)]
+        for part, array in zip(bucket.parts, arrays, strict=True):
+            if part is not array:
+                part[...] = array
+        owed, left = self._residuals.of(bucket.keys, entries)
+        before: Array | None = owed.flat
+        if not self.feedback:
+            before = None
+        elif any(factor != 1 for factor in factors):
+            for part, factor, scaled in zip(owed.parts, factors, left.parts, strict=True):
+                np.multiply(part, factor, out=scaled)
+            before = left.flat
+        return left.parts, squares, self.method.feed(self.comm, bucket, before, left.flat)
 
     @at_once
     def reduce_scatter(self, x: Any, key: str, out: Any, op: str = "avg", lr: float | None = None) -> Any:
@@ -126,7 +153,7 @@ class Compressor:
             raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
         entry = self._entry(key, array.shape, sharded=True)
         vector = self._scratch(0, [entry]).parts[0]
-        square = self._owing(array, entry, vector, self._factor(entry, lr))
+        square = self._owing(array, entry, self._factor(entry, lr), vector)
         made = self.method.scatter(self.comm, vector, result)
         self._settle(entry, vector, square, result, made, lr, time.perf_counter() - began)
         if op == "sum":
@@ -181,20 +208,22 @@ class Compressor:
         """By which what is owed is multiplied in a call at this rate."""
         return np.float32(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
 
-    def _owing(self, array: Array, entry: Entry, vector: Array, factor: np.float32) -> float:
-        """Make `vector` what is to be sent: `array`, and what is owed.  Returns the square of its length."""
-        new, owed, whole = (each.reshape(-1) for each in (array, entry.residual, vector))
-        square = 0.0
-        for one in chunks(whole.size):
+    def _owing(self, array: Array, entry: Entry, factor: np.float32, vector: Array | None = None) -> float:
+        """The square of the length of what is to be sent: `array`, and what is owed.  `vector` becomes that."""
+        new, owed = array.reshape(-1), entry.residual.reshape(-1)
+        whole, square = None if vector is None else vector.reshape(-1), 0.0
+        room = np.empty(min(CHUNK, new.size), np.float32)
+        for one in chunks(new.size):
+            part = room[: one.stop - one.start] if whole is None else whole[one]
             if not self.feedback:
-                whole[one] = new[one]
+                part[...] = new[one]
             elif factor == 1:
-                np.add(new[one], owed[one], out=whole[one])
+                np.add(new[one], owed[one], out=part)
             else:
-                np.multiply(owed[one], factor, out=whole[one])
-                whole[one] += new[one]
-            square += squared(whole[one])  # while it is near
-        if not math.isfinite(square):
+                np.multiply(owed[one], factor, out=part)
+                part += new[one]
+            square += squared(part)  # while it is near
+        if vector is not None and not math.isfinite(square):
             vector[...] = np.nan  # a part might not be sent, and stay
         return square
 

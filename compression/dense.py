@@ -52,22 +52,33 @@ class Coded(Method):
     def name(self) -> str:
         return self.codec.name
 
+    @property
+    def feeds(self) -> bool:
+        return not self.codec.stochastic
+
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         flat = vector.reshape(-1)
+        self._allreduce(comm, flat, result.reshape(-1), self._left(flat))
+        if self.codec.stochastic:
+            flat[...] = 0
+        return Averaged({}, self.codec.nbytes(flat.size))
+
+    def feed(self, comm: Any, bucket: Bucket, before: Array | None, after: Array) -> list[Averaged]:
+        self._allreduce(comm, bucket.flat, None, (before, after))
+        return self._shares(bucket)
+
+    def _allreduce(self, comm: Any, x: Array, out: Array | None, residual: tuple[Array | None, Array] | None) -> None:
         algorithm = "direct" if len(comm.groups) == 1 else _between(comm.groups)
-        comm.allreduce(
-            flat, "avg", result.reshape(-1), codec=self.codec, algorithm=algorithm, residual=self._left(flat)
-        )
-        return self._averaged(flat)
+        comm.allreduce(x, "avg", out, codec=self.codec, algorithm=algorithm, residual=residual)
 
     def _left(self, x: Array) -> tuple[None, Array] | None:
         """The residual of a call with x: x becomes what its encoding loses."""
         return None if self.codec.stochastic else (None, x)
 
-    def _averaged(self, x: Array) -> Averaged:
-        if self.codec.stochastic:
-            x[...] = 0
-        return Averaged({}, self.codec.nbytes(x.size))
+    def _shares(self, bucket: Bucket) -> list[Averaged]:
+        """Of each vector in the bytes of all."""
+        whole, count = self.codec.nbytes(bucket.flat.size), max(bucket.flat.size, 1)
+        return [Averaged({}, whole * part.size // count) for part in bucket.parts]
 
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """Each rank adds up the others' encodings of its row, and its own row as it is: n(p-1)/p bytes per rank."""
@@ -76,9 +87,8 @@ class Coded(Method):
         came = comm.alltoall(rows, codec=self.codec, residual=self._left(rows))
         came[own] = mine
         np.multiply(came.sum(0).reshape(result.shape), np.float32(1 / comm.size), out=result)
-        rows[own] = 0
-        made = self._averaged(rows)
-        return made._replace(nbytes=made.nbytes // comm.size * (comm.size - 1))
+        rows[slice(None) if self.codec.stochastic else own] = 0
+        return Averaged({}, (comm.size - 1) * self.codec.nbytes(rows.shape[1]))
 
     def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
         """The changes, encoded; the first time all of it: (p-1) times a vector's bytes."""
@@ -96,8 +106,8 @@ class Coded(Method):
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all."""
-        made = self.average(comm, vectors.flat, results.flat, {}, seeds[0])
-        return [Averaged({}, made.nbytes * x.size // max(vectors.flat.size, 1)) for x in vectors.parts]
+        self.average(comm, vectors.flat, results.flat, {}, seeds[0])
+        return self._shares(vectors)
 
 
 class DoubleSqueeze(Together):

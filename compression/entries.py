@@ -47,7 +47,7 @@ class Entry:
     left_square: float = 0.0
     """The same of what it did not send, where that is not kept."""
     spare: Array | None = None
-    """Memory for what the calls of a `Step` leave, until it ends."""
+    """Memory for what a call of a codec's leaves, or one of a `Step`, until it counts."""
     sharded: bool = False
     """Are the vectors' rows the ranks'?  Then another number of ranks makes them other vectors."""
 

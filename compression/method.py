@@ -64,6 +64,18 @@ class Method(Protocol):
         each = zip(vectors.parts, results.parts, kepts, seeds, strict=True)
         return [self.average(comm, *one) for one in each]
 
+    @property
+    def feeds(self) -> bool:
+        """Has it `feed`?  Then a `Compressor` calls that instead of `average_all`."""
+        return False
+
+    def feed(self, comm: Any, bucket: Bucket, before: Array | None, after: Array) -> list[Averaged]:
+        """Make the vectors of `bucket` the average of all ranks' vectors + `before` (None: zeros), as far as it came.
+
+        `after` becomes what did not.  `before` is not changed, unless it is `after`.
+        """
+        raise ArgumentError(f"{self.name!r} is given what is owed in its vectors: call average_all")
+
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """`average` of vector[r] for rank r, where `vector` has a row for each rank."""
         raise ArgumentError(f"{self.name!r} has no reduce_scatter: codecs of blocks have")

@@ -39,8 +39,8 @@ class Outcome(NamedTuple):
             entry.residual[...] = self.left
 
     def kept_for_later(self) -> Outcome:
-        """The same, with what was not sent in memory of its own: the next call takes the Compressor's."""
-        if self.left is None:
+        """The same, with what was not sent in memory of the entry's: the next call takes the Compressor's."""
+        if self.left is None or self.left is self.entry.spare:
             return self
         if self.entry.spare is None:
             self.entry.spare = np.empty_like(self.entry.residual)

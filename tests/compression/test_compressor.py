@@ -527,6 +527,43 @@ def test_a_bucket_is_its_arrays(method: str) -> None:
     hocket.local_world(3).run(check)
 
 
+@pytest.mark.parametrize("method", ["int8", "sign"])
+def test_what_a_codec_has_not_sent_is_owed(method: str) -> None:
+    """On one rank, whose sum is not encoded again: whichever vectors go together, at whatever rate, and with NaNs."""
+    shapes = [(300,), (2, 5), (), (0,), (1000,)]
+
+    def check(comm: Communicator) -> None:
+        c, dice = Compressor(comm, method), np.random.default_rng(7)
+        given, came = ([np.zeros(shape) for shape in shapes] for _ in range(2))
+        for step in range(40):
+            order, cut = dice.permutation(len(shapes)).tolist(), int(dice.integers(1, len(shapes)))
+            xs, rate = [gradient(0, step, shape) for shape in shapes], (1.0, 0.25)[step % 3 == 0]
+            own = [x.astype(float) for x in xs]
+            bad = int(dice.integers(len(shapes))) if step % 4 == 1 else None
+            if bad is not None:
+                xs[bad][...] = np.nan
+            for which in (sorted(order[:cut]), sorted(order[cut:])):
+                keys = [str(k) for k in which]
+                if step % 2:
+                    c.allreduce_all([xs[k] for k in which], keys, lr=rate)
+                else:
+                    flat = np.concatenate([xs[k].reshape(-1) for k in which])
+                    bucket = Bucket.of(flat, [shapes[k] for k in which], keys)
+                    c.allreduce_all(bucket, lr=rate)
+                    for k, part in zip(which, bucket.parts, strict=True):
+                        xs[k] = part
+            for k, x in enumerate(xs):
+                if np.isfinite(x).all():
+                    given[k] += rate * own[k]
+                    came[k] += rate * x
+                else:
+                    assert np.isnan(x).all() and bad is not None
+        for k, (entry, rate) in enumerate((e, e["lr"]) for _, e in sorted(c.state_dict()["entries"].items())):
+            np.testing.assert_allclose(came[k] + rate * entry["residual"], given[k], atol=1e-3)
+
+    hocket.local_world(1).run(check)
+
+
 @pytest.mark.parametrize("method", ["int8", "doublesqueeze:int8"])
 def test_a_state_as_it_always_was_saved(method: str) -> None:
     """What it owes comes: to this rank's vector, and to the part of the sum that it owns, in whole blocks of 256."""
