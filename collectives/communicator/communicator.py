@@ -60,7 +60,7 @@ from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.members import Groups, Members
-from hocket.collectives.communicator.messages import ANY, Message, Messenger, user_tag
+from hocket.collectives.communicator.messages import Message, Messenger
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.stats import Stat, stats
@@ -144,12 +144,12 @@ class Communicator(PointToPoint, Extending):
 
     # --- between two ranks
 
-    def probe(self, source: int | None = None, tag: int = 0, timeout: float | None = None) -> Message | None:
-        """What the next message with `tag` from `source` (None: any rank) is, once it is there; `recv` then takes it.
+    def probe(self, source: int | None = None, tag: int | None = 0, timeout: float | None = None) -> Message | None:
+        """Wait for the message that `recv` with this source (None: any rank) and tag (None: any) would take next.
 
-        For messages whose sender, size or dtype are not known before.  None: there was none for `timeout` seconds; 0
-        looks once.  A message that an asynchronous `recv` waits for is that one's.  Cost: it looks every 0.5 ms.
-        Returns a `Message` (source, tag, dtype, nbytes, count).  MPI's Probe and Iprobe.
+        For messages whose sender, tag, size or dtype are not known before.  Returns a `Message` (source, tag, dtype,
+        nbytes, count), or None if no message came within `timeout` seconds (0: look once; None: wait for ever).  A
+        message that an asynchronous `recv` waits for is that one's.  MPI's Probe and Iprobe.
 
         >>> import hocket, numpy as np
         >>> def any_length(comm):
@@ -160,9 +160,8 @@ class Communicator(PointToPoint, Extending):
         >>> hocket.local_world(2).run(any_length)[0]
         [0, 1, 2, 3, 4]
         """
-        place = ANY if source is None else self.membership.checked(source, "source")
         limit = checked(Ask("message", timeout=timeout)).timeout if timeout != 0 else 0.0
-        return self.messenger.probe(place, user_tag(whole(tag, "tag")), limit)
+        return self.messenger.probe(*self.messenger.wanted(source, tag), limit)
 
     # --- Python objects, which are pickled
 

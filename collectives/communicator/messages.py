@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 import zlib
 from collections.abc import Sequence
@@ -35,12 +36,15 @@ from hocket.kernels.dtypes import by_code, by_name
 DONE, BUSY = CODES["done"], CODES["busy"]
 ANY = -1
 """As a source: whichever rank's message comes first."""
+ANY_TAG = 1 << 63
+"""As a tag: whichever comes first; objects have none of these."""
+TAGS = (1 << 32) - 1
 PRIVATE = 1 << 31
 """Tags from here on are the library's own ..."""
 OBJECTS = 1 << 30
 """... those with this bit carry objects."""
-LOOK = 0.0005
-"""Seconds between two looks of a probe that has waited for a while."""
+NEVER = (1 << 64) - 1
+"""When a probe without a time limit ends; and the source of a message that did not come."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +80,12 @@ class Messenger:
         return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), ask)
 
     def recv(
-        self, out: Any, source: int | None, tag: int, async_op: bool, timeout: float | None, transport: str | None
+        self, out: Any, source: int | None, tag: int | None, async_op: bool, timeout: float | None,
+        transport: str | None,
     ) -> Any:  # fmt: skip
         """`recv`, likewise."""
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
-        place = ANY if source is None else self.members.checked(source, "source")
-        return self.exchange(None, None, out, place, user_tag(whole(tag, "tag")), ask)
+        return self.exchange(None, None, out, *self.wanted(source, tag), ask)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int, tag: int, async_op: bool, timeout: float | None,
@@ -91,6 +95,11 @@ class Messenger:
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
         ends = self.members.checked(dest, "dest"), out, self.members.checked(source, "source")
         return self.exchange(x, *ends, user_tag(whole(tag, "tag")), ask)
+
+    def wanted(self, source: int | None, tag: int | None) -> tuple[int, int]:
+        """What a recv asks for, ANY and ANY_TAG for None."""
+        place = ANY if source is None else self.members.checked(source, "source")
+        return place, ANY_TAG if tag is None else user_tag(whole(tag, "tag"))
 
     def exchange(
         self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, ask: Ask
@@ -108,8 +117,6 @@ class Messenger:
             raise ArgumentError("out overlaps x; sendrecv needs separate memory")
         queue = self.runner.queue("messages", ask.transport)
         queue.check_thread()
-        if source == ANY:
-            return self._from_any(queue, out, dst, tag, ask)
         model = src or dst
         assert model is not None
         timeout = self.members.limit(ask.timeout)
@@ -117,24 +124,26 @@ class Messenger:
         key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
-            plan = queue.counted(_message_plan(dest, source, src, dst))
+            plan = queue.counted(self._plan(dest, source, src, dst))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
-        call = Call("message", src, dst, 0, result=out)
-        there = InHost(queue, call, NO_OP)
-        engine = queue.engine
         self._shorten(x, dest, out, source, plan, model, ask)
-        if ask.async_op or open_group() is not None:
+        later = ask.async_op or open_group() is not None
+        return self._carry_out(queue, plan, Call("message", src, dst, 0, result=out), ask, label, later)
+
+    def _carry_out(self, queue: Queue, plan: Plan, call: Call, ask: Ask, label: int, later: bool) -> Any:
+        engine, there, timeout = queue.engine, InHost(queue, call, NO_OP), self.members.limit(ask.timeout)
+        if later:
             return self.runner.start(queue, plan, call, -1, there, ask, label)
         code = engine.execute(plan, *call.addresses, -1, None, timeout, label)
         if code == BUSY:
-            return self.runner.start(queue, plan, call, -1, there, ask, label).result()
+            return self.runner.start(queue, plan, call, -1, there, ask._replace(async_op=True), label).result()
         if code != DONE:
             engine.hold((call, there))
             self.reporter.fail(engine, code, engine.culprit, timeout)
-        if dst is not None:
-            dst.restore()
-        return out
+        if call.dst is not None:
+            call.dst.restore()
+        return call.result
 
     def _shorten(
         self, x: Any, dest: int | None, out: Any, source: int | None, plan: Plan, model: Buffer, ask: Ask
@@ -179,51 +188,44 @@ class Messenger:
         return json.loads(data.tobytes())
 
     def probe(self, source: int, tag: int, timeout: float | None) -> Message | None:
-        """The next message from `source`, or ANY, with this tag; None: `timeout` seconds were over before it came."""
+        """What a recv that asks for this would take; None: `timeout` seconds were over before it came."""
         self.reporter.refuse_broken()
         refuse_inside()
-        queue, said = self.runner.queue("messages", None), numpy.empty(3, numpy.int64)
+        queue = self.runner.queue("messages", None)
         queue.check_thread()
-        model = describe(said)
-        peers = range(self.size) if source == ANY else (source,)
-        plan = _plan_of("probe", f"probe(tag={tag})", [Instr("probe", peers, dst=[(OUT, 0, said.nbytes)])], model)
-        self.planner.connect(queue, plan, self.members.timeout, tag)
-        call, ask, pause = Call("message", None, model, 0, result=said), Ask("message", async_op=True), 0.0
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            said[0] = -1
-            self.runner.start(queue, plan, call, -1, InHost(queue, call, NO_OP), ask, tag).wait()
-            if said[0] >= 0:
-                return Message(int(said[0]), tag, by_code(int(said[1]) >> 32).name, int(said[2]))
-            if deadline is not None and time.monotonic() >= deadline:
-                return None
-            time.sleep(pause)
-            pause = min(LOOK, pause + 1e-5)
+        until = NEVER if timeout is None else time.monotonic_ns() + int(timeout * 1e9) if timeout else 0
+        asked, said = numpy.array([until], numpy.uint64), numpy.full(3, NEVER, numpy.uint64)
+        src, dst = describe(asked), describe(said)
+        plan = queue.engine.plans.get(key := ("probe", source))
+        if plan is None:
+            plan = _plan_of("probe", f"probe({self._from(source)})", [
+                Instr("probe", self._peers(source), src=[(IN, 0, src.nbytes)], dst=[(OUT, 0, dst.nbytes)])
+            ], dst)  # fmt: skip
+            self.planner.connect(queue, plan, self.members.timeout, tag)
+            queue.keep(key, plan)
+        call = Call("message", src, dst, 0, result=said)
+        self._carry_out(queue, plan, call, Ask("message", timeout=math.inf), tag, later=False)
+        place, label, nbytes = said.tolist()
+        return None if place == NEVER else Message(place, label & TAGS, by_code(label >> 32).name, nbytes)
 
-    def _from_any(self, queue: Queue, out: Any, dst: Buffer | None, tag: int, ask: Ask) -> Any:
-        """A recv from any rank.  Its plan is used once, as the engine writes the source into it."""
-        assert dst is not None
-        text = f"recv({dst.dtype.name}{list(dst.shape)}, from any rank)"
-        step = [Instr("recv", range(self.size), dst=[(OUT, 0, dst.nbytes)])]
-        plan = queue.counted(_plan_of("recv", text, step, dst))
-        label, call = _label(dst, tag), Call("message", None, dst, 0, result=out)
-        self.planner.connect(queue, plan, self.members.limit(ask.timeout), label)
-        there = InHost(queue, call, NO_OP)
-        work = self.runner.start(queue, plan, call, -1, there, ask, label)
-        return work if ask.async_op or open_group() is not None else work.result()
+    def _peers(self, source: int) -> Sequence[int]:
+        return range(self.size) if source == ANY else (source,)
 
+    def _from(self, source: int) -> str:
+        return "from any rank" if source == ANY else f"source={source}"
 
-def _message_plan(dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
-    step: list[Any] = []
-    if src is not None and dest is not None:
-        step.append(Instr("send", (dest,), src=[(IN, 0, src.nbytes)]))
-    if dst is not None and source is not None:
-        step.append(Instr("recv", (source,), dst=[(OUT, 0, dst.nbytes)]))
-    model = src or dst
-    assert model is not None
-    verb = "sendrecv" if src and dst else "send" if src else "recv"
-    ends = ", ".join(f"{k}={v}" for k, v in (("dest", dest), ("source", source)) if v is not None)
-    return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {ends})", step, model)
+    def _plan(self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
+        step, ends = [], []
+        if src is not None and dest is not None:
+            step.append(Instr("send", (dest,), src=[(IN, 0, src.nbytes)]))
+            ends.append(f"dest={dest}")
+        if dst is not None and source is not None:
+            step.append(Instr("recv", self._peers(source), dst=[(OUT, 0, dst.nbytes)]))
+            ends.append(self._from(source))
+        model = src or dst
+        assert model is not None
+        verb = "sendrecv" if src and dst else "send" if src else "recv"
+        return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {', '.join(ends)})", step, model)
 
 
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:

@@ -10,7 +10,7 @@ class PointToPoint(Collectives):
         transport: str | None = None,
     ) -> Any: ...
     def recv(
-        self, out: Any, source: int | None, tag: int = 0, async_op: bool = False, timeout: float | None = None,
+        self, out: Any, source: int | None, tag: int | None = 0, async_op: bool = False, timeout: float | None = None,
         transport: str | None = None,
     ) -> Any: ...
     def sendrecv(

@@ -4,7 +4,7 @@
 from typing import Any
 
 from hocket.collectives.communicator.collectives cimport Collectives
-from hocket.collectives.engine.short_messages cimport ShortMessages
+from hocket.collectives.engine.short_messages cimport RECEIVES, SENDS, ShortMessages
 from hocket.collectives.engine.shortcut cimport MISS
 
 
@@ -24,23 +24,23 @@ cdef class PointToPoint(Collectives):
 
         A rank may send to itself: what it sends is copied, and kept until it receives it.
         """
-        if dest is not None and timeout is None and transport is None:
-            done = self.messages.take(x, dest, None, None, tag, async_op)
+        if timeout is None and transport is None:
+            done = self.messages.take(SENDS, x, dest, None, None, tag, async_op)
             if done is not MISS:
                 return done
         return self.messenger.send(x, dest, tag, async_op, timeout, transport)
 
     def recv(
-        self, out: Any, source: int | None, tag: int = 0, async_op: bool = False, timeout: float | None = None,
+        self, out: Any, source: int | None, tag: int | None = 0, async_op: bool = False, timeout: float | None = None,
         transport: str | None = None,
     ) -> Any:
         """Receive the oldest message with `tag` from `source` into `out`, which has its size and dtype.
 
-        source=None takes the first message of any rank; with async_op=True `Work.source` says whose it was, and `probe`
-        says so before.
+        source=None: from any rank; ranks whose messages wait take turns.  tag=None: with any tag.  With async_op=True
+        `Work.source` and `Work.tag` say what it was, and `probe` says so before.
         """
-        if source is not None and timeout is None and transport is None:
-            done = self.messages.take(None, None, out, source, tag, async_op)
+        if timeout is None and transport is None:
+            done = self.messages.take(RECEIVES, None, None, out, source, tag, async_op)
             if done is not MISS:
                 return done
         return self.messenger.recv(out, source, tag, async_op, timeout, transport)
@@ -52,8 +52,8 @@ cdef class PointToPoint(Collectives):
         """Send x to `dest` while receiving `out`, which lies apart from x, from `source`.  It cannot deadlock, even in
         a ring.
         """
-        if dest is not None and source is not None and timeout is None and transport is None:
-            done = self.messages.take(x, dest, out, source, tag, async_op)
+        if source is not None and timeout is None and transport is None:
+            done = self.messages.take(SENDS | RECEIVES, x, dest, out, source, tag, async_op)
             if done is not MISS:
                 return done
         return self.messenger.sendrecv(x, dest, out, source, tag, async_op, timeout, transport)

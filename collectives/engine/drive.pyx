@@ -21,7 +21,7 @@ from hocket.collectives.engine.instructions cimport apply, call, copy, device_fa
 from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
-from hocket.transports.channel cimport hk_channel, hk_view
+from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
 
 
 cdef extern from "poll.h" nogil:
@@ -37,7 +37,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
     r.call.traffic = plan.traffic
-    r.t, r.limit, r.deadline, r.matched, r.user = 0, 0, 0, False, NULL
+    r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0
     r.remaining = r.sends_left = r.nactive = 0
@@ -139,7 +139,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
             elif by_tag:
                 rc = matched_recv(e, r, x, s)
             else:
-                rc = recv(e, r, x, s)
+                rc = recv(e, r, x, s, x.peers[0])
             if rc < 0:
                 return rc
         if rc == DONE:
@@ -300,7 +300,8 @@ cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
 cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
     """The descriptors that unfinished instructions wait for.
 
-    Left out: channels of a reduction that have data already while it waits for another peer; poll would return at once.
+    Left out, as poll would return at once: channels of a reduction that have data while it waits for another peer; and
+    of a recv from any rank those of peers that have left, and all others once it has its message.
     """
     cdef int i, j, n = 0
     cdef Instr* x
@@ -315,6 +316,8 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
             if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
+                continue
+            if x.npeers > 1 and r.matched and (r.source >= 0 and r.source != x.peers[j] or ch.ops.peek(ch, &r.call, &v, 0) == HK_LOST):
                 continue
             if ch.fd >= 0 and n < room:
                 fds[n].fd = ch.fd

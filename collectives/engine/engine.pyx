@@ -16,7 +16,7 @@ from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
-                                     hk_load32, hk_now, hk_store32, may_drive, nanoseconds, stopped, this_thread)
+                                     hk_load32, hk_now, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
@@ -275,7 +275,7 @@ cdef class Engine:
         if tag is None:
             self.number(r, plan)
         else:
-            r.call.tag, r.matched = tag, True
+            match(r, tag)
         self.tag = tag
         r.limit = nanoseconds(timeout)
         return self.perform(r, plan)

@@ -8,7 +8,7 @@ cdef enum:
 
 # BLOCKED: not now; MOVED: a part; DONE: all of it; or an error.
 cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
-cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil
 cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
 cdef int call(Core* e, Run* r, Instr* x, State* s) noexcept nogil

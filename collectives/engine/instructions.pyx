@@ -69,8 +69,8 @@ cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view
     return MOVED
 
 
-cdef int recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    cdef int peer = x.peers[0], rc, moved = BLOCKED
+cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
+    cdef int rc, moved = BLOCKED
     cdef hk_channel* ch = e.rx[peer]
     cdef hk_view v
     cdef size_t left

@@ -1,6 +1,7 @@
 """Messages by tag: what arrives before its recv is set aside, in the order of arrival, until the recv comes.
 
-The law (MPI's): of the messages from one peer with one tag, the earlier sent goes to the earlier posted recv.  It holds
+The law (MPI's): of the messages from one peer that a recv may take, it takes the earliest sent that no earlier posted
+recv takes.  A recv may ask for any tag, and for any peer; between peers there is no order, and they take turns.  It holds
 because
 
 1. recvs look in the order in which they were posted (drive.pyx, progress.pyx), all of them once in a pass;
@@ -17,40 +18,41 @@ from libc.string cimport memcpy
 
 from hocket.collectives.engine.instructions cimport recv
 from hocket.collectives.plans.plan cimport Instr
-from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, TAG_SLOTS, Aside, Core, Run, Stash, State, not_ours, piece_at,
-                                     piece_length, step_on)
+from hocket.collectives.engine.run cimport (BLOCKED, DONE, EXACT, MOVED, TAG_SLOTS, Aside, Core, Run, Stash, State, fits,
+                                     hk_now, not_ours, piece_at, piece_length, step_on)
 from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, HK_LOST, hk_channel, hk_receive_copied, hk_view
 
-cdef enum: TAG_MASK = 0xffffffff    # above it, the dtype: checked, not matched; see communicator/messages.py
 
 cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    """From its peer; of several, from the first whose message is there.  That one is then the only peer of `x`."""
-    cdef int i, rc, moved = BLOCKED
+    """From its peer; of several, from the first in turn whose message is there."""
+    cdef int i, peer, rc, lost = 0, moved = BLOCKED
+    if r.source >= 0:
+        return finish_matched(e, r, x, s)
+    if x.npeers == 1:
+        rc = recv_from(e, r, x, s, x.peers[0])
+        e.turn += r.source == e.turn        # a probe has named it
+        return rc
     for i in range(x.npeers):
-        x.peers[0], x.peers[i] = x.peers[i], x.peers[0]
-        rc = recv_from(e, r, x, s)
-        if rc == HK_LOST and x.npeers > 1 and e.rx_owner[x.peers[0]] != r:      # not in the middle of our message
-            x.npeers -= 1
-            x.peers[0], x.peers[x.npeers] = x.peers[x.npeers], x.peers[0]
-            return MOVED                    # it has dropped this communicator; if it died, the coordinator says so
-        if rc < 0:
+        peer = x.peers[(e.turn + i) % x.npeers]
+        rc = recv_from(e, r, x, s, peer)
+        if r.source >= 0:
+            e.turn = peer + 1
             return rc
-        moved |= rc
-        if rc == DONE or e.rx_owner[x.peers[0]] == r:
-            x.npeers = 1
+        if rc == HK_LOST:
+            lost += 1                       # it has dropped this communicator; if it died, the coordinator says so
+        elif rc < 0:
             return rc
-    return moved
+        else:
+            moved |= rc
+    return HK_LOST if lost == x.npeers else moved
 
 
-cdef int recv_from(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    """Like `recv`, but a message with another tag is set aside until its own recv comes."""
-    cdef int peer = x.peers[0], rc
+cdef int recv_from(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
+    """Like `recv`, but a message that `r` does not take is set aside until its own recv comes."""
+    cdef int rc
     cdef hk_channel* ch = e.rx[peer]
-    cdef Stash* m
+    cdef Stash* m = oldest(e.aside[peer], r)
     cdef hk_view v
-    if e.rx_owner[peer] == r:
-        return finish_matched(e, r, x, s, peer)
-    m = oldest(e.aside[peer], r.call.tag)
     if m == NULL or m.done < m.length:
         if e.rx_mark[peer] == e.pass_number:
             return BLOCKED                                  # an earlier recv has looked in this pass and waits: it goes first
@@ -61,8 +63,9 @@ cdef int recv_from(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if rc != DONE:
             return rc
     if m != NULL:
-        if m.tag != r.call.tag or m.length != s.total:
-            return not_ours(r, peer, m.tag, m.length)
+        rc = take(r, s, peer, m.tag, m.length)
+        if rc < 0:
+            return rc
         unpack(r, x, s, m.data)
         drop_oldest(e.aside[peer], m)
         return DONE
@@ -70,20 +73,29 @@ cdef int recv_from(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     if rc < 0:
         r.culprit = peer
         return BLOCKED if rc == HK_AGAIN else rc
-    if (v.tag & TAG_MASK) != (r.call.tag & TAG_MASK):
+    if not fits(r, v.tag):
         r.culprit = peer
         return set_aside(e, r, peer, &v)
-    if v.tag != r.call.tag or v.length != s.total:
-        return not_ours(r, peer, v.tag, v.length)
+    rc = take(r, s, peer, v.tag, v.length)
+    if rc < 0:
+        return rc
     e.rx_owner[peer] = r
     e.rx_mark[peer] = e.pass_number - 1                     # it has its message: the next recv may look
-    return finish_matched(e, r, x, s, peer)
+    return finish_matched(e, r, x, s)
 
 
-cdef int finish_matched(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
-    cdef int rc = recv(e, r, x, s)
+cdef inline int take(Run* r, State* s, int peer, uint64_t tag, size_t length) noexcept nogil:
+    """This message is the run's own; MISMATCH if it is not as long, or of another dtype."""
+    if tag >> 32 != r.call.tag >> 32 or length != s.total:
+        return not_ours(r, peer, tag, length)
+    r.source, r.call.tag = peer, tag
+    return DONE
+
+
+cdef int finish_matched(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    cdef int rc = recv(e, r, x, s, r.source)
     if rc == DONE:
-        e.rx_owner[peer] = NULL
+        e.rx_owner[r.source] = NULL
     return rc
 
 
@@ -96,32 +108,38 @@ cdef void unpack(Run* r, Instr* x, State* s, const char* data) noexcept nogil:
 
 
 cdef int probe(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    """Look once: is the message there that a recv posted now would take?  Its peer and label, and its bytes, go to where
-    recvs put theirs, as two uint64 and one; else nothing does.  Never waits, and takes nothing but what it sets aside.
+    """Wait until the message is there that a recv posted now would take, or until the time that is read from where sends
+    read, as one uint64.  Its peer, label and bytes go to where recvs put theirs, as three; if none came, nothing does.
+
+    It takes nothing but what it sets aside.
     """
+    cdef uint64_t until = (<uint64_t*>piece_at(r, x, x.src, s))[0]
     cdef uint64_t* said = <uint64_t*>piece_at(r, x, x.dst, s)
-    cdef int i, rc
+    cdef int i, peer, rc, lost = 0
     for i in range(x.npeers):
-        rc = probe_one(e, r, x.peers[i], &said[1])
+        peer = x.peers[(e.turn + i) % x.npeers]
+        rc = probe_one(e, r, peer, &said[1])
         if rc == DONE:
-            said[0] = x.peers[i]
+            said[0] = e.turn = peer         # a recv from any rank looks there first
             return DONE
         if rc == HK_LOST:
-            continue                        # recv_from says so to whom it concerns
-        if rc < 0:
+            lost += 1
+        elif rc < 0:
             return rc
-    return DONE
+    if lost == x.npeers:
+        return HK_LOST
+    return DONE if until == 0 or until <= hk_now() else BLOCKED
 
 
 cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
-    """DONE: it is there; BLOCKED: it is not, or an earlier recv of any tag goes first."""
+    """DONE: it is there; BLOCKED: it is not, or an earlier recv goes first."""
     cdef hk_channel* ch = e.rx[peer]
     cdef Stash* m
     cdef hk_view v
     cdef int rc
     while True:
-        m = oldest(e.aside[peer], r.call.tag)
-        if m != NULL:
+        m = oldest(e.aside[peer], r)
+        if m != NULL and (m.done == m.length or e.rx_mark[peer] != e.pass_number):
             said[0], said[1] = m.tag, m.length
             return DONE
         if e.rx_mark[peer] == e.pass_number or e.rx_owner[peer] != NULL:
@@ -133,7 +151,7 @@ cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
         if rc < 0:
             r.culprit = peer
             return BLOCKED if rc == HK_AGAIN else rc
-        if (v.tag & TAG_MASK) == (r.call.tag & TAG_MASK):
+        if fits(r, v.tag):
             said[0], said[1] = v.tag, v.length
             return DONE
         rc = set_aside(e, r, peer, &v)
@@ -143,13 +161,24 @@ cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
 
 # ------------------------------------------------------------------------------------------ what is set aside
 
-cdef inline Stash* oldest(Aside* a, uint64_t tag) noexcept nogil:
-    """The first message with this tag."""
+cdef inline Stash* oldest(Aside* a, Run* r) noexcept nogil:
+    """The first message that `r` takes."""
     cdef Stash* m
-    if a == NULL:
+    cdef Stash* first = NULL
+    cdef size_t slot
+    if a == NULL or a.came == a.gone:
         return NULL
-    m = a.first[tag % TAG_SLOTS]
-    while m != NULL and (m.tag & TAG_MASK) != (tag & TAG_MASK):
+    if r.matched == EXACT:
+        return fitting(a.first[r.call.tag % TAG_SLOTS], r)
+    for slot in range(TAG_SLOTS):
+        m = fitting(a.first[slot], r)
+        if m != NULL and (first == NULL or m.number < first.number):
+            first = m
+    return first
+
+
+cdef inline Stash* fitting(Stash* m, Run* r) noexcept nogil:
+    while m != NULL and not fits(r, m.tag):
         m = m.next
     return m
 
@@ -166,6 +195,7 @@ cdef void drop_oldest(Aside* a, Stash* gone) noexcept nogil:
         before.next = gone.next
     if a.last[slot] == gone:
         a.last[slot] = before
+    a.gone += 1
     free(gone.data)
     free(gone)
 
@@ -182,7 +212,7 @@ cdef int set_aside(Core* e, Run* r, int peer, hk_view* v) noexcept nogil:
             return HK_FAULT
     m = <Stash*>calloc(1, sizeof(Stash))
     if m != NULL:
-        m.tag, m.length = v.tag, v.length
+        m.tag, m.length, m.number = v.tag, v.length, a.came
         m.data = <char*>malloc(max(<size_t>1, <size_t>v.length))
     if m == NULL or m.data == NULL:
         free(m)
@@ -192,6 +222,7 @@ cdef int set_aside(Core* e, Run* r, int peer, hk_view* v) noexcept nogil:
     else:
         a.last[slot].next = m
     a.last[slot] = m
+    a.came += 1
     if m.length:
         a.coming = m
         return MOVED

@@ -105,7 +105,8 @@ cdef struct Run:            # one execution of a plan
     Kernels kernels         # ... that run there
     void* meeting           # ... and the one which meets those of the other ranks; or NULL
     bint waits              # the caller waits for it in this thread, so a library may block
-    bint matched            # send/recv: messages are matched by tag, others are set aside
+    uint32_t matched        # send/recv: the bits by which tags are matched, EXACT or ANY_TAG; 0: messages are not matched
+    int source              # ... the peer whose message it takes, or has taken; -1: not known yet
     int t                   # the merged step: segment k is in step t - k
     State* states
     int* active
@@ -121,11 +122,39 @@ cdef struct Run:            # one execution of a plan
     uint64_t blocked_at     # ... since when nothing moves, 0: something does
 
 
-cdef enum: TAG_SLOTS = 256  # of the messages set aside from one peer
+cdef enum:
+    TAG_SLOTS = 256         # of the messages set aside from one peer
+
+cdef extern from *:
+    """
+    #define HK_EXACT 0xffffffffu
+    #define HK_ANY_TAG 0x80000000u
+    #define HK_ASKS_ANY_TAG ((uint64_t)1 << 63)
+    """
+    const uint32_t EXACT "HK_EXACT"
+    const uint32_t ANY_TAG "HK_ANY_TAG"     # all of users' tags, which lack this bit
+    const uint64_t ASKS_ANY_TAG "HK_ASKS_ANY_TAG"   # a label with this bit asks for it; see communicator/messages.py
+
+
+cdef inline void match(Run* r, uint64_t label) noexcept nogil:
+    """Make `r` a send or recv of messages with this label."""
+    r.call.tag = label & ~ASKS_ANY_TAG
+    r.matched = ANY_TAG if label & ASKS_ANY_TAG else EXACT
+
+
+cdef inline uint64_t label(Run* r) noexcept nogil:
+    """What `match` was told, or, once a message is taken, that message's."""
+    return r.call.tag | (ASKS_ANY_TAG if r.matched == ANY_TAG and r.source < 0 else 0)
+
+
+cdef inline bint fits(Run* r, uint64_t tag) noexcept nogil:
+    """Is a message with this tag one that `r` takes?"""
+    return ((tag ^ r.call.tag) & r.matched) == 0
 
 
 cdef struct Stash:          # a message that came before its recv
     uint64_t tag
+    uint64_t number         # of those set aside from its peer
     size_t length, done
     char* data
     Stash* next
@@ -135,6 +164,7 @@ cdef struct Aside:          # the messages set aside from one peer, in lists by 
     Stash* first[TAG_SLOTS]
     Stash* last[TAG_SLOTS]
     Stash* coming           # the one still on its way in, or NULL: the latest
+    uint64_t came, gone     # how many ever were set aside, and taken
 
 
 cdef struct Core:           # what runs need of an engine, without Python
@@ -146,6 +176,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint32_t pass_number
     Aside** aside           # NULL until a message of that peer's comes before its recv
     Run** rx_owner          # send/recv: the run that is in the middle of a message
+    int turn                # the peer at which a recv from any rank looks first: none of them starves
     uint32_t aborted
     uint32_t aborted_from   # the first call that ends by it, 0: all
     uint64_t aborted_at     # ... until EARLIER_CALLS_NS later, when all end

@@ -7,6 +7,11 @@ from hocket.collectives.engine.shortcut cimport MAX_DIMS
 from hocket.collectives.plans.plan cimport Plan
 
 
+cdef enum:
+    SENDS = 1
+    RECEIVES = 2
+
+
 cdef struct Shape:
     int ndim
     int64_t dims[MAX_DIMS]
@@ -17,7 +22,7 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef object dtype           # keeps a NumPy descriptor
     cdef uintptr_t dtype_id
     cdef uint64_t label         # of its messages, but for the tag
-    cdef int64_t dest, source
+    cdef int64_t dest, source           # or ANY, or NOBODY
     cdef Shape x, out
 
 
@@ -27,5 +32,5 @@ cdef class ShortMessages:
     cdef uint64_t limit
     cdef object messenger
 
-    cdef object take(self, object x, object dest, object out, object source, object tag, bint later)
+    cdef object take(self, int ends, object x, object dest, object out, object source, object tag, bint later)
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t label, object x, object out)

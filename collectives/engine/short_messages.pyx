@@ -11,15 +11,16 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.engine.drive cimport run_init
 from hocket.collectives.engine.engine cimport Engine
-from hocket.collectives.engine.run cimport DONE, Run, hk_load32, may_drive, nanoseconds
+from hocket.collectives.engine.run cimport ASKS_ANY_TAG, DONE, Run, hk_load32, match, may_drive, nanoseconds
 from hocket.collectives.engine.shortcut cimport MAX_DIMS, MISS, Seen, groups_open, learn, see
 from hocket.collectives.plans.plan cimport IN, OUT, Plan
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 
 cdef enum:
     ENTRIES = 64
-    NOBODY = -1                 # no end there: the message only goes out, or only comes in
-    ODD = -2                    # not an int that C holds
+    ANY = -1                    # as communicator/messages.py has it
+    NOBODY = -2                 # no end there: the message only goes out, or only comes in
+    ODD = -3                    # not an int that C holds
     TAG_BITS = 31               # of users' tags
 
 
@@ -39,46 +40,48 @@ cdef class ShortMessages:
     def set_timeout(self, double timeout):
         self.limit = nanoseconds(timeout)
 
-    cdef object take(self, object x, object dest, object out, object source, object tag, bint later):
-        """`out`, or the Work if `later`, or MISS.  dest or source None: there is no x, or no `out`."""
+    cdef object take(self, int ends, object x, object dest, object out, object source, object tag, bint later):
+        """`out`, or the Work if `later`, or MISS.  `ends`: SENDS x, RECEIVES `out`, or both."""
         cdef Seen a, b
         cdef Entry e
         cdef Engine engine = self.engine
         cdef Run* r
         cdef int rc
-        cdef int64_t to = whole(dest), come = whole(source), label = whole(tag)
-        if label < 0 or label >> TAG_BITS or (to != NOBODY and not see(x, &a)) or (come != NOBODY and not see(out, &b)):
+        cdef bint sends = ends & SENDS, receives = ends & RECEIVES
+        cdef int64_t to = whole(dest) if sends else NOBODY
+        cdef int64_t come = NOBODY if not receives else ANY if source is None else whole(source)
+        cdef uint64_t label = whole(tag) if tag is not None or sends else ASKS_ANY_TAG
+        if (label >> TAG_BITS and label != ASKS_ANY_TAG) or (sends and not see(x, &a)) or (receives and not see(out, &b)):
             return MISS
-        entry = self.entries[slot(to, come, &a if to != NOBODY else &b)]
+        entry = self.entries[slot(to, come, &a if sends else &b)]
         if entry is None:
             return MISS
         e = <Entry>entry
         if e.dest != to or e.source != come or groups_open():
             return MISS
-        if to != NOBODY and (e.dtype_id != a.dtype or not fits(&e.x, &a)):
+        if sends and (e.dtype_id != a.dtype or not fits(&e.x, &a)):
             return MISS
-        if to != NOBODY and come != NOBODY and a.data < b.data + b.nbytes and b.data < a.data + a.nbytes:
+        if sends and receives and a.data < b.data + b.nbytes and b.data < a.data + a.nbytes:
             return MISS
-        if come != NOBODY and (e.dtype_id != b.dtype or not fits(&e.out, &b) or not b.writable):
+        if receives and (e.dtype_id != b.dtype or not fits(&e.out, &b) or not b.writable):
             return MISS
         if engine.core.failed or hk_load32(&engine.core.aborted):
             return MISS                             # the general way refuses, and keeps nothing
         if later or not engine.claim():         # others are queued, or another thread is at it: this one queues too
             if not may_drive(&engine.core, True):
                 return MISS
-            work = self.queue(e, a.data if to != NOBODY else NULL, b.data if come != NOBODY else NULL,
-                              e.label | <uint64_t>label, x, out)
+            work = self.queue(e, a.data if sends else NULL, b.data if receives else NULL, e.label | label, x, out)
             return work if later else work.result()
         r = &engine.run
         try:
             run_init(r, e.plan)
-            engine.tag = e.label | <uint64_t>label
+            engine.tag = e.label | label
         except BaseException:
             engine.release()
             raise
-        r.base[IN], r.base[OUT] = a.data if to != NOBODY else NULL, b.data if come != NOBODY else NULL
+        r.base[IN], r.base[OUT] = a.data if sends else NULL, b.data if receives else NULL
         r.reduce = NULL
-        r.call.tag, r.matched = e.label | <uint64_t>label, True
+        match(r, e.label | label)
         r.limit = self.limit
         rc = engine.perform(r, e.plan)
         if rc != DONE:
@@ -89,7 +92,7 @@ cdef class ShortMessages:
 
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t label, object x, object out):
         cdef Queued made = queue_run(self.engine, e.plan, src, dst, NULL, self.limit, (x, out))
-        made.node.run.call.tag, made.node.run.matched = label, True
+        match(&made.node.run, label)
         self.engine.tag = label
         made.enqueue(False)
         return self.messenger().work(made, out)
@@ -104,7 +107,8 @@ cdef class ShortMessages:
         if (x is not None and a.ndim > MAX_DIMS) or (out is not None and b.ndim > MAX_DIMS):
             return
         e = Entry.__new__(Entry)
-        e.plan, e.dtype, e.label, e.dest, e.source = plan, model.dtype, label, whole(dest), whole(source)
+        e.plan, e.dtype, e.label = plan, model.dtype, label
+        e.dest, e.source = NOBODY if dest is None else dest, NOBODY if source is None else source
         e.dtype_id = b.dtype if x is None else a.dtype
         if x is not None:
             keep(&e.x, &a)
@@ -113,12 +117,10 @@ cdef class ShortMessages:
         self.entries[slot(e.dest, e.source, &b if x is None else &a)] = e
 
 
-cdef inline int64_t whole(object value) except? -3:
-    """An int as C's; None is NOBODY."""
+cdef inline int64_t whole(object value) except? ODD:
+    """An int as C's, which is not negative."""
     cdef int beyond = 0
     cdef int64_t n
-    if value is None:
-        return NOBODY
     if type(value) is not int:
         return ODD
     n = PyLong_AsLongLongAndOverflow(value, &beyond)
@@ -143,6 +145,6 @@ cdef inline bint fits(Shape* shape, Seen* s) noexcept:
 
 
 cdef inline int slot(int64_t dest, int64_t source, Seen* s) noexcept:
-    cdef uintptr_t h = (<uintptr_t>(dest + 2) * 31 + <uintptr_t>(source + 2)) * 31 + (s.dtype >> 4)
+    cdef uintptr_t h = (<uintptr_t>(dest + 3) * 31 + <uintptr_t>(source + 3)) * 31 + (s.dtype >> 4)
     h = h * 31 + s.count
     return <int>((h ^ (h >> 7)) % ENTRIES)

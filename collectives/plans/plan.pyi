@@ -25,7 +25,6 @@ class Plan:
     peers: frozenset[int]
     small: bool
     traffic: int
-    source: int | None
     meets: bool
     nbytes: int
     coded: Codec | None

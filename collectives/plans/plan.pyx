@@ -87,16 +87,9 @@ cdef class Plan:
 
     def words(self, tag):
         """The call in words; `tag`: a message's, which its plan does not know."""
-        return self.text if tag is None else f"{self.text[:-1]}, tag={tag & 0xffffffff})"
-
-    @property
-    def source(self):
-        """The rank whose message a recv takes; for a recv from any rank, known once it has ended."""
-        cdef int i
-        for i in range(self.ninstrs):
-            if self.instrs[i].kind == RECV and self.instrs[i].npeers == 1:
-                return self.instrs[i].peers[0]
-        return None
+        if tag is None:
+            return self.text
+        return f"{self.text[:-1]}, any tag)" if tag >> 63 else f"{self.text[:-1]}, tag={tag & 0xffffffff})"
 
     @staticmethod
     def _plain(size_t nbytes, codec, size_t itemsize, bint encoded):

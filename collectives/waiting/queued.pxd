@@ -22,6 +22,7 @@ cdef class Queued:
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
                    bint in_host_memory=*) except -1
     cdef int enqueue(self, bint numbered) except -1
+    cdef int check_thread(self) except -1
 
 
 cdef int reap_ended() except -1     # let go of the works that have ended, if some have

@@ -11,9 +11,9 @@ from hocket.collectives.engine.engine cimport Engine, no_scratch
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
-from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
+from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, EXACT, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
                                             hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
-                                            may_drive, nanoseconds, pollfd)
+                                            label, match, may_drive, nanoseconds, pollfd)
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_view
 
@@ -50,7 +50,7 @@ cdef class Queued:
             self.user = user
             n.run.user = <PyObject*>user
         if tag is not None:
-            n.run.call.tag, n.run.matched = tag, True
+            match(&n.run, tag)
         self.enqueue(tag is None)
 
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
@@ -113,7 +113,17 @@ cdef class Queued:
     @property
     def words(self):
         """The call, for people."""
-        return self.plan.words(self.node.run.call.tag if self.node.run.matched else None)
+        return self.plan.words(label(&self.node.run) if self.node.run.matched else None)
+
+    @property
+    def source(self):
+        """The rank whose message a recv has taken; None before it has ended, and where it has taken none."""
+        return None if ended(&self.node) == BLOCKED or self.node.run.source < 0 else self.node.run.source
+
+    @property
+    def tag(self):
+        """The tag of that message."""
+        return None if self.source is None else self.node.run.call.tag & EXACT
 
     @property
     def site(self):
@@ -130,49 +140,22 @@ cdef class Queued:
 
         False: `timeout` seconds passed, or nothing moved for `still` seconds (< 0: any).
         """
-        cdef hk_wait w
-        cdef hk_ladder ladder = self.engine.core.ladder     # a copy: several threads may wait
-        cdef uint64_t waited, checks = 0, until = 0, moves = 0
-        cdef bint failed, looks, moved
-        cdef pollfd fds[MAX_FDS]
-        cdef Core* e = &self.engine.core
+        cdef Node* node = &self.node
+        cdef int broken = -1
+        self.check_thread()
+        drive_until(&node, 1, timeout, still, &broken)
+        self.interrupted = self.interrupted or broken == 0
+        if ended(&self.node) == DONE:
+            PENDING.pop(id(self), None)
+        return self.status != BLOCKED
+
+    cdef int check_thread(self) except -1:
+        """Raise ArgumentError if this thread may not drive it, though it has not ended."""
         if ended(&self.node) == BLOCKED and not may_drive(&self.engine.core, True):
             raise ArgumentError(
                 "this work goes over MPI, which was started so that only one thread may call it: wait in that thread, or "
                 "start MPI with MPI_THREAD_MULTIPLE")
-        if 0 <= timeout < LONGEST:
-            until = hk_now() + <uint64_t>(timeout * 1e9)
-        if ended(&self.node) == BLOCKED:
-            with nogil:
-                progress.waiting(1)
-                memset(&w, 0, sizeof(w))
-                while ended(&self.node) == BLOCKED:
-                    moved = progress.try_progress(True)
-                    if until and hk_now() >= until:     # also while something moves: it may be others' runs
-                        break
-                    if moved:
-                        hk_wait_reset(&w, &ladder, e.bell)
-                        moves += 1
-                        waited, looks = 0, moves % MOVES == 0
-                    else:
-                        waited = sleep.wait_step(&w, &ladder, e, fds, 0)
-                        looks = waited // CHECK_NS != checks
-                        if 0 <= still and waited >= <uint64_t>(still * 1e9):
-                            break
-                    if looks:
-                        checks = waited // CHECK_NS
-                        progress.waiting(-1)        # this thread waits for the GIL, and meanwhile drives nothing
-                        failed = slow_check(&self.engine.core, waited) < 0
-                        progress.waiting(1)
-                        if failed:      # as in a blocking call: the communicator ends
-                            hk_store32(&self.engine.core.aborted, 1)
-                            self.interrupted = True
-                            break
-                progress.waiting(-1)
-                hk_wait_reset(&w, &ladder, e.bell)
-        if ended(&self.node) == DONE:
-            PENDING.pop(id(self), None)
-        return self.status != BLOCKED
+        return 0
 
     def look(self, double seconds):
         """What a thread in `wait` does now and then: see whether the wait must end."""
@@ -187,6 +170,77 @@ cdef class Queued:
     def __dealloc__(self):
         run_free(&self.node.run)
         free(self.own_scratch)
+
+
+cdef int first_ended(Node** nodes, int n) noexcept nogil:
+    """The place of the first run that has ended, or -1."""
+    cdef int i
+    for i in range(n):
+        if ended(nodes[i]) != BLOCKED:
+            return i
+    return -1
+
+
+cdef int drive_until(Node** nodes, int n, double timeout, double still, int* broken) except -1:
+    """Drive everything that is queued until one of these has ended, `timeout` seconds passed, or nothing moved for `still`
+    seconds (< 0: any).  `broken`: the place of the one during which a signal or `on_wait` raised; kept in engine.error.
+    """
+    cdef hk_wait w
+    cdef Core* e = nodes[0].core
+    cdef hk_ladder ladder = e.ladder        # a copy: several threads may wait
+    cdef uint64_t waited, checks = 0, until = 0, moves = 0
+    cdef bint looks, moved
+    cdef int i
+    cdef pollfd fds[MAX_FDS]
+    if first_ended(nodes, n) >= 0:
+        return 0
+    if 0 <= timeout < LONGEST:
+        until = hk_now() + <uint64_t>(timeout * 1e9)
+    with nogil:
+        progress.waiting(1)
+        memset(&w, 0, sizeof(w))
+        while first_ended(nodes, n) < 0 and broken[0] < 0:
+            moved = progress.try_progress(True)
+            if until and hk_now() >= until:     # also while something moves: it may be others' runs
+                break
+            if moved:
+                hk_wait_reset(&w, &ladder, e.bell)
+                moves += 1
+                waited, looks = 0, moves % MOVES == 0
+            else:
+                waited = sleep.wait_step(&w, &ladder, e, fds, 0)
+                looks = waited // CHECK_NS != checks
+                if 0 <= still and waited >= <uint64_t>(still * 1e9):
+                    break
+            if looks:
+                checks = waited // CHECK_NS
+                progress.waiting(-1)        # this thread waits for the GIL, and meanwhile drives nothing
+                for i in range(n):
+                    if slow_check(nodes[i].core, waited) < 0:
+                        hk_store32(&nodes[i].core.aborted, 1)   # as in a blocking call: the communicator ends
+                        broken[0] = i
+                        break
+                progress.waiting(1)
+        progress.waiting(-1)
+        hk_wait_reset(&w, &ladder, e.bell)
+    return 0
+
+
+def wait_any(list works, double timeout):
+    """Drive everything that is queued until one of these has ended, or `timeout` seconds passed (< 0: any)."""
+    cdef int broken = -1, n = len(works)
+    cdef Node** nodes = <Node**>malloc(n * sizeof(Node*))
+    if nodes == NULL:
+        raise MemoryError
+    try:
+        for i in range(n):
+            (<Queued>works[i]).check_thread()
+            nodes[i] = &(<Queued>works[i]).node
+        drive_until(nodes, n, timeout, -1, &broken)
+    finally:
+        free(nodes)
+    if broken >= 0:
+        (<Queued>works[broken]).interrupted = True
 
 
 cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn reduce, uint64_t limit, object keep):

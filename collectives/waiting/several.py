@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 
-from hocket.collectives.waiting.pool import pool
+from hocket.collectives.calls.functions import refuse_inside
+from hocket.collectives.waiting import queued
 from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError
-
-TRIES = 50
-"""Looks at all works before a thread sleeps: what ends soon is told at once."""
 
 
 def wait_all(works: Sequence[Work], timeout: float | None = None) -> bool:
@@ -38,23 +35,9 @@ def wait_any(works: Sequence[Work], timeout: float | None = None) -> int | None:
     [True, True]
     """
     works = _checked(works)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    for turn in range(TRIES):
-        place = test_any(works)
-        if place is not None:
-            return place
-        if turn:
-            time.sleep(0)
-    if any(work._queued.needs_callers for work in works):  # perhaps only this thread's looks drive them
-        while deadline is None or time.monotonic() < deadline:
-            if (place := test_any(works)) is not None:
-                return place
-            time.sleep(0.0002)
-        return None
-    ended = threading.Event()
-    added = [pool.add(work._queued, ended.set) for work in works]
-    ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-    pool.remove(added)
+    if all(work._queued.status == 0 for work in works):
+        refuse_inside()
+        queued.wait_any([work._queued for work in works], -1.0 if timeout is None else max(0.0, timeout))
     return test_any(works)
 
 

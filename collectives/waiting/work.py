@@ -109,7 +109,12 @@ class Work:
     @property
     def source(self) -> int | None:
         """The rank whose message a recv took, once it has ended."""
-        return self._queued.plan.source
+        return self._queued.source
+
+    @property
+    def tag(self) -> int | None:
+        """That message's tag."""
+        return self._queued.tag
 
     def result(self) -> Any:
         """Wait, and return what the blocking call would have returned."""

@@ -32,13 +32,30 @@ def _queued(c: Any, x: Any) -> Any:
     return [w.wait() for w in [c.allreduce(x.copy(), async_op=True) for _ in range(4)]]
 
 
-def _sends_on(c: Any, x: Any) -> Any:
-    """A message that goes round: every rank but one waits in recv."""
-    if c.rank:
-        c.recv(x, c.rank - 1)
-    c.send(x, (c.rank + 1) % c.size)
-    if c.rank == 0:
-        c.recv(x, c.size - 1)
+def _sends_on(receive: Callable[[Any, Any, int], Any]) -> Callable[[Any, Any], Any]:
+    """A message that goes round: every rank but one waits for the one before it."""
+
+    def call(c: Any, x: Any) -> None:
+        if c.rank:
+            receive(c, x, c.rank - 1)
+        c.send(x, (c.rank + 1) % c.size)
+        if c.rank == 0:
+            receive(c, x, c.size - 1)
+
+    return call
+
+
+def _probed(c: Any, x: Any, source: int) -> Any:
+    found = c.probe(None, None)
+    return c.recv(x, found.source, found.tag)
+
+
+def _any_work(c: Any, x: Any) -> None:
+    """Two messages go on round, and are waited for as they come."""
+    works = [c.recv(np.empty_like(x), (c.rank - 1) % c.size, tag, async_op=True) for tag in (0, 1)]
+    works += [c.send(x, (c.rank + 1) % c.size, tag, async_op=True) for tag in (1, 0)]
+    while works:
+        works.pop(hocket.wait_any(works))
 
 
 def _equal(c: Any, x: Any) -> list[int]:
@@ -67,7 +84,10 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "alltoallv": lambda c, x: c.alltoallv(x, _equal(c, x), _equal(c, x)),
     "barrier": lambda c, x: c.barrier(),
     "sendrecv": _ring,
-    "send": _sends_on,
+    "send": _sends_on(lambda c, x, source: c.recv(x, source)),
+    "from any": _sends_on(lambda c, x, source: c.recv(x, None, None)),
+    "probe": _sends_on(_probed),
+    "wait_any": _any_work,
     "async": _queued,
 }
 

@@ -18,14 +18,15 @@ import pytest
 
 import hocket
 from hocket.collectives.arrays.buffers import describe
-from hocket.collectives.communicator.messages import _plan_of
+from hocket.collectives.communicator.messages import ANY_TAG, NEVER, PRIVATE, _plan_of
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.plans.instr import OUT, Instr
+from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.waiting.queued import Queued
 from hocket.transports.adapter import Adapter
 
 LENGTH = 2  # bytes of a message; each comes into sight by itself
 ANY = None
+WAITS = 255  # what stands in the array of a recv that has taken nothing
 
 
 @dataclass
@@ -59,16 +60,32 @@ class Wire:
 
 @dataclass
 class Posted:
-    """A recv: from this peer, or ANY, with this tag."""
+    """A recv, or a probe and then the recv of what it has found: from this peer, or ANY, with this tag, or ANY."""
 
     source: int | None
-    tag: int
-    out: Any = field(default_factory=lambda: np.full(LENGTH, 255, np.uint8))
+    tag: int | None
+    probes: bool = False
+    out: Any = field(default_factory=lambda: np.full(LENGTH, WAITS, np.uint8))
     run: Any = None
+    asked: Any = field(default_factory=lambda: np.array([NEVER], np.uint64))
+    said: Any = field(default_factory=lambda: np.full(3, NEVER, np.uint64))
 
-    @property
-    def took(self) -> tuple[int, int] | None:
-        return (int(self.out[0]), int(self.out[1])) if self.run.status else None
+    def post(self, engine: Engine, peers: Sequence[int]) -> None:
+        source = peers if self.source is ANY else (self.source,)
+        src, dst = describe(self.asked), describe(self.said if self.probes else self.out)
+        from_there, into = [(IN, 0, src.nbytes)] if self.probes else None, [(OUT, 0, dst.nbytes)]
+        step = Instr("probe" if self.probes else "recv", source, src=from_there, dst=into)
+        plan, label = _plan_of("recv", "recv()", [step], dst), ANY_TAG if self.tag is ANY else self.tag
+        self.run = Queued(engine, plan, src.address, dst.address, tag=label, keep=self)
+
+    def go_on(self, engine: Engine) -> None:
+        """What a probe has found is received at once."""
+        if self.probes and self.run.status:
+            self.probes, self.source, self.tag = False, int(self.said[0]), int(self.said[1])
+            self.post(engine, ())
+
+    def fits(self, peer: int, tag: int) -> bool:
+        return self.source in (ANY, peer) and (tag < PRIVATE if self.tag is ANY else tag == self.tag)
 
 
 def play(wires: Sequence[Wire], recvs: Sequence[Posted], late: int) -> None:
@@ -80,50 +97,48 @@ def play(wires: Sequence[Wire], recvs: Sequence[Posted], late: int) -> None:
         engine.connect(peer, send.capsule, recv.capsule, (send, recv))
     peers = tuple(range(1, len(wires) + 1))
 
-    def post(recv: Posted) -> None:
-        source = peers if recv.source is ANY else (recv.source,)
-        buffer = describe(recv.out)
-        plan = _plan_of("recv", "recv()", [Instr("recv", source, dst=[(OUT, 0, LENGTH)])], buffer)
-        recv.run = Queued(engine, plan, 0, buffer.address, tag=recv.tag, keep=recv.out)
+    def drive(some: Posted) -> None:
+        some.run.wait(0.0)
+        recvs[-1].go_on(engine) if recvs[-1].run is not None else None
 
     for recv in recvs[: len(recvs) - late]:
-        post(recv)
+        recv.post(engine, peers)
     if late < len(recvs):
-        recvs[0].run.wait(0.0)
+        drive(recvs[0])
     for recv in recvs[len(recvs) - late :]:
-        post(recv)
+        recv.post(engine, peers)
     for _ in range(2 * max((time for wire in wires for time in wire.times), default=0) + 8):
         for recv in recvs:
-            recv.run.wait(0.0)
+            drive(recv)
+    ended = [bool(recv.run.status) for recv in recvs]
     engine.abort()
-    for recv in recvs:
-        if not recv.run.status:
-            recv.out[:] = 254
+    for recv, has in zip(recvs, ended, strict=True):
+        if not has:
+            recv.out[:] = WAITS
         recv.run.wait(0.0)
 
 
 def judge(wires: Sequence[Wire], recvs: Sequence[Posted]) -> str:
-    """What is wrong with who took what; "" if nothing is."""
-    took = {number: (int(r.out[0]), int(r.out[1])) for number, r in enumerate(recvs) if r.out[0] < 254}
-    for number, (peer, message) in took.items():
-        recv, tag = recvs[number], wires[peer - 1].tags[message]
-        if tag != recv.tag or recv.source not in (ANY, peer):
-            return f"recv {number} took message {message} of peer {peer}, which is not its"
-        for earlier in range(number):  # posted before it, for the same message: has its own, and an older one
-            other = recvs[earlier]
-            if other.tag == tag and other.source in (ANY, peer):
-                if earlier not in took:
-                    return f"recv {number} took what the earlier recv {earlier} waits for"
-                if took[earlier][0] == peer and took[earlier][1] > message:
-                    return f"recv {number} took an older message than recv {earlier}"
-    if len(set(took.values())) < len(took):
+    """What is wrong with who took what; "" if nothing is.
+
+    No recv and message that fit prefer each other to what they have: a message the earliest posted recv, a recv the
+    oldest message of a peer.
+    """
+    took = {number: (int(r.out[0]), int(r.out[1])) for number, r in enumerate(recvs) if r.out[0] < WAITS}
+    taker = {what: number for number, what in took.items()}
+    if len(taker) < len(took):
         return "a message was taken twice"
-    for number, recv in enumerate(recvs):  # and none waits beside a message for it
+    for number, recv in enumerate(recvs):
+        if number in took and not recv.fits(took[number][0], wires[took[number][0] - 1].tags[took[number][1]]):
+            return f"recv {number} took {took[number]}, which is not its"
         for wire in wires:
             for message, tag in enumerate(wire.tags):
-                fits = tag == recv.tag and recv.source in (ANY, wire.peer)
-                if number not in took and fits and (wire.peer, message) not in took.values():
-                    return f"recv {number} waits, and message {message} of peer {wire.peer} was not taken"
+                has = took.get(number)
+                wants = has is None or (has[0] == wire.peer and has[1] > message)
+                if recv.fits(wire.peer, tag) and wants and taker.get((wire.peer, message), len(recvs)) > number:
+                    return f"recv {number} should have taken message {message} of peer {wire.peer}, not {has}"
+    if recvs[-1].said[0] != NEVER and len(recvs) - 1 not in took:
+        return "the message that the probe has found was taken by another"
     return ""
 
 
@@ -141,15 +156,28 @@ def one_peer() -> Iterator[tuple[list[Wire], list[Posted], int]]:
                     yield [Wire(1, tags, times(gaps))], [Posted(1, tag) for tag in asked], late
 
 
+def any_tag() -> Iterator[tuple[list[Wire], list[Posted], int]]:
+    """The same, where some of the recvs ask for any tag, and the last may be a probe."""
+    for tags in itertools.product((1, 2), repeat=3):
+        for asked in sorted(set(itertools.permutations(tags))):
+            for wild in itertools.product((False, True), repeat=3):
+                for gaps in itertools.product((0, 1, 2), repeat=6):
+                    for late, probes in itertools.product(range(4), (False, True)):
+                        recvs = [Posted(1, ANY if any_tag else tag) for tag, any_tag in zip(asked, wild, strict=True)]
+                        recvs[-1].probes = probes
+                        yield [Wire(1, tags, times(gaps))], recvs, late
+
+
 def two_peers(seed: int) -> Iterator[tuple[list[Wire], list[Posted], int]]:
-    """Two peers with two messages each, recvs from one of them or from any."""
+    """Two peers with two messages each, recvs from one of them or from any, with any tag but the library's own."""
     rng = random.Random(seed)
     while True:
         wires = [
-            Wire(peer, [rng.choice((1, 2)) for _ in range(2)], times([rng.randrange(4) for _ in range(4)]))
+            Wire(peer, [rng.choice((1, 2, PRIVATE)) for _ in range(2)], times([rng.randrange(4) for _ in range(4)]))
             for peer in (1, 2)
         ]
-        recvs = [Posted(rng.choice((1, 2, ANY)), rng.choice((1, 2))) for _ in range(rng.randrange(1, 6))]
+        recvs = [Posted(rng.choice((1, 2, ANY)), rng.choice((1, 2, PRIVATE, ANY))) for _ in range(rng.randrange(1, 6))]
+        recvs[-1].probes = rng.random() < 0.3
         yield wires, recvs, rng.randrange(len(recvs) + 1)
 
 
@@ -167,6 +195,10 @@ def test_one_peer_sampled() -> None:
     assert walk(itertools.islice(one_peer(), 0, None, 23)) > 2500
 
 
+def test_any_tag_sampled() -> None:
+    assert walk(itertools.islice(any_tag(), 0, None, 401)) > 2000
+
+
 def test_two_peers_sampled() -> None:
     assert walk(itertools.islice(two_peers(7), 2000)) == 2000
 
@@ -174,6 +206,11 @@ def test_two_peers_sampled() -> None:
 @pytest.mark.more
 def test_all_of_one_peer() -> None:
     assert walk(one_peer()) == 58_320
+
+
+@pytest.mark.more
+def test_all_of_any_tag() -> None:
+    assert walk(any_tag()) == 16 * 58_320
 
 
 @pytest.mark.more

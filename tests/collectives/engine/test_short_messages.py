@@ -38,6 +38,8 @@ def known_kinds(comm: Communicator) -> None:
         comm.sendrecv(X + me, other, out, other)
         comm.send(X, other)
         comm.recv(out, other)
+        comm.send(X, other)
+        comm.recv(out, None)
         comm.recv(np.zeros((2, 3), np.int32), comm.rank) if comm.send(np.ones((2, 3), np.int32), me) else None
         comm.recv(np.zeros((2, 3), np.int32), me)
     general = comm.messenger.exchange
@@ -47,6 +49,12 @@ def known_kinds(comm: Communicator) -> None:
         assert comm.send(X * tag, other, tag) is None
     for tag in (2**31 - 1, 0, 7):  # in another order than they were sent
         assert comm.recv(out, other, tag) is out and (out == X * tag).all()
+    for source, wanted in ((other, 1), (None, 2), (None, None)):
+        comm.send(X, other, 1 if wanted is None else wanted)
+        assert comm.recv(out, source, wanted) is out
+    comm.send(X, other, 9)
+    work = comm.recv(out, None, None, async_op=True)
+    assert work.wait() and (work.source, work.tag) == (other, 9)
     works = [comm.recv(np.zeros(6), other, tag, async_op=True) for tag in range(5)]
     works += [comm.send(X * tag, other, tag, async_op=True) for tag in (4, 3)]
     for tag in (2, 1, 0):  # with works under way a blocking one queues behind them
@@ -55,7 +63,7 @@ def known_kinds(comm: Communicator) -> None:
     assert works[5].result() is None and works[6].wait()
     for call in (
         lambda: comm.send(X[:5], other), lambda: comm.send(X.astype(int), other), lambda: comm.send(X[::2], other),
-        lambda: comm.send(X.reshape(2, 3), other), lambda: comm.recv(fixed, other), lambda: comm.recv(out, None),
+        lambda: comm.send(X.reshape(2, 3), other), lambda: comm.recv(fixed, other), lambda: comm.recv(X[:5], None),
         lambda: comm.send(X, other, async_op=True, timeout=3.0), lambda: comm.send(X, other, timeout=3.0),
         lambda: comm.send(X, np.int64(other)), lambda: comm.recv(out, other, transport="threads"),
         lambda: comm.sendrecv(X, other, np.zeros(5), other), lambda: comm.send(list(X), other),

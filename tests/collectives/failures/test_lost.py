@@ -15,6 +15,7 @@ LIMIT = 1.0
 TRANSPORTS = ["shm", "tcp"]
 ALIKE = {
     "reduce", "reduce_scatterv", "exscan", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "alltoallv",
+    "probe", "wait_any",
 }  # fmt: skip
 """Calls that fail as others do."""
 

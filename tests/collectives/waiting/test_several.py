@@ -11,6 +11,7 @@ from worlds import WORLDS, Program, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError
 
 
@@ -66,7 +67,25 @@ def time_is_up(comm: Communicator) -> None:
     comm.barrier()
 
 
-CHECKS: tuple[Program, ...] = all_of_them, any_of_them, time_is_up
+def without_a_hand_off(comm: Communicator) -> None:
+    """The thread that waits drives its works itself: it tells nobody to wake it."""
+    if comm.size == 1:
+        return
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "add", None)
+        for turn in range(20):
+            works = [comm.recv(np.zeros(1), left, tag, async_op=True) for tag in (0, 1)]
+            comm.barrier()
+            time.sleep(0.001 * (turn % 3))
+            comm.send(np.ones(1), right, turn % 2)
+            assert hocket.wait_any(works) == turn % 2
+            comm.barrier()
+            comm.send(np.ones(1), right, 1 - turn % 2)
+            assert hocket.wait_all(works)
+
+
+CHECKS: tuple[Program, ...] = all_of_them, any_of_them, time_is_up, without_a_hand_off
 
 
 @pytest.mark.parametrize(("size", "transport"), WORLDS)
