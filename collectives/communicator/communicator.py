@@ -64,7 +64,7 @@ from hocket.collectives.communicator.messages import Message, Messenger
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.stats import Stat, stats
-from hocket.collectives.engine.prepared import Prepared
+from hocket.collectives.engine.prepared import Prepared, PreparedCollective, PreparedMessage
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
@@ -113,16 +113,18 @@ class Communicator(PointToPoint, Extending):
     # --- collectives with work of their own; collectives.pyx and point_to_point.pyx have the other calls
 
     def prepare(
-        self, collective: str, x: Any, out: Any = None, op: Op | None = None, root: int = 0,
-        algorithm: str | Algorithm | None = None, order: str = "any",
+        self, collective: str, x: Any = None, out: Any = None, op: Op | None = None, root: int = 0,
+        algorithm: str | Algorithm | None = None, order: str = "any", *, dest: int | None = None,
+        source: int | None = None, tag: int | None = 0,
     ) -> Prepared:
         """A call to be made again and again with these arrays: `call()` makes it, `call.start()` asynchronously.
 
         `collective`: "allreduce", "reduce", "reduce_scatter", "allgather", "broadcast", "gather", "scatter",
-        "alltoall", "scan" or "exscan"; the rest as in that call, whose `codec`, `timeout` and `transport` it does not
-        take.  Names are bound to values once, so a short call costs less; results go into `out`, or x, or a new array
-        each time.  Not collective: some ranks may prepare what others call by name.  What is wrong with the arguments
-        is told by the first call.  MPI's persistent collectives.
+        "alltoall", "scan" or "exscan"; or "send", "recv" or "sendrecv", to `dest`, from `source`, with `tag`.  The rest
+        as in that call, whose `codec`, `timeout` and `transport` it does not take.  Names are bound to values once, so
+        a short call costs less; results go into `out`, or x, or a new array each time.  Not collective: some ranks may
+        prepare what others call by name.  What is wrong with the arguments is told by the first call.  MPI's persistent
+        collectives and messages.
 
         >>> import hocket, numpy as np
         >>> def twice(comm):
@@ -133,14 +135,21 @@ class Communicator(PointToPoint, Extending):
         >>> hocket.local_world(3).run(twice)[0]
         [9.0, 9.0]
         """
+        if collective in ("send", "recv", "sendrecv"):
+            if (op, root, algorithm, order) != (None, 0, None, "any"):
+                raise ArgumentError(f"prepare: {collective!r} takes no op, root, algorithm or order")
+            return PreparedMessage(self, self.messenger, collective, x, dest, out, source, tag)
         if collective not in CONTRACTS:
             raise ArgumentError(f"prepare: {collective!r} is no collective; {choices(collective, CONTRACTS)}")
+        if (dest, source, tag) != (None, None, 0):
+            raise ArgumentError(f"prepare: {collective!r} takes no dest, source or tag")
         if isinstance(x, KINDS):
             raise ArgumentError("prepare: x is a number, which no call changes; give an array of one element")
         if op is None and reduces(collective):
             op = "sum"
         order = "rank" if CONTRACTS[collective].ordered else order
-        return Prepared(self, x, out, Ask(collective, op, whole(root, "root"), algorithm=algorithm, order=order))
+        asked = Ask(collective, op, whole(root, "root"), algorithm=algorithm, order=order)
+        return PreparedCollective(self, x, out, asked)
 
     # --- between two ranks
 

@@ -61,6 +61,28 @@ def some_prepare_and_others_do_not(comm: Communicator) -> None:
         assert (x == comm.size**turn).all()
 
 
+def messages(comm: Communicator) -> None:
+    """Round the ring, by every way to wait; whoever does not prepare is served too."""
+    p, r = comm.size, comm.rank
+    right, left = (r + 1) % p, (r - 1) % p
+    x, y = np.zeros(4), np.zeros(4)
+    send, both = comm.prepare("send", x, dest=right, tag=3), comm.prepare("sendrecv", x, y, dest=right, source=left)
+    assert repr(both) == f"{comm!r}.prepare('sendrecv')"
+    for recv in (comm.prepare("recv", out=y, source=left, tag=3), comm.prepare("recv", out=y, tag=None)):
+        for turn in range(4):
+            x[:] = 10 * r + turn
+            waiting = recv.start() if turn % 2 else None
+            assert (send() if turn < 2 else send.start().result()) is None
+            assert (recv() if waiting is None else waiting.result()) is y and (y == 10 * left + turn).all()
+            assert waiting is None or (waiting.source, waiting.tag) == (left, 3)
+            assert both() is y if r else comm.sendrecv(x, right, y, left) is y
+            comm.barrier()
+    with hocket.group():
+        recv()
+        send()
+    assert (y == x - 10 * r + 10 * left).all()
+
+
 def in_a_group(comm: Communicator) -> None:
     """Calls of a group begin together at its end, those that are prepared too."""
     x, y = np.ones(4), np.full(4, 2.0)
@@ -100,6 +122,10 @@ def wrong(comm: Communicator) -> None:
         (lambda: comm.prepare("allreduce", 3.0), "x is a number"),
         (lambda: comm.prepare("allreduce", np.ones(1), op="no")(), "no"),
         (lambda: comm.prepare("allreduce", [1])(), "x is a list"),
+        (lambda: comm.prepare("allreduce", np.ones(1), tag=1), "takes no dest, source or tag"),
+        (lambda: comm.prepare("recv", out=np.ones(1), root=1), "takes no op, root"),
+        (lambda: comm.prepare("send", np.ones(1))(), "dest=None"),
+        (lambda: comm.prepare("send", np.ones(1), dest=0, tag=None)(), "tag=None"),
     ):
         with pytest.raises(ArgumentError, match=text):
             make()
@@ -119,7 +145,7 @@ def ranks_that_differ(comm: Communicator) -> None:
 
 
 CHECKS = (
-    each_gives_what_the_call_gives, in_place, some_prepare_and_others_do_not, in_a_group, memory_that_moves,
+    each_gives_what_the_call_gives, in_place, some_prepare_and_others_do_not, messages, in_a_group, memory_that_moves,
     other_kinds_of_arrays, wrong, ranks_that_differ,
 )  # fmt: skip
 
