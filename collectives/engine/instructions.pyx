@@ -16,6 +16,8 @@ cdef extern from "system/copy.h" nogil:
 cdef enum:
     CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
     BIG_BYTES = 65536           # after moving so much, let the other messages of the step have a turn
+    PIECE_BYTES = 16384         # over memory the reader of a message begins when so much of it is there ...
+    PIECES_UP_TO = 524288       # ... of longer ones when a channel's own share is (docs/performance.md)
 
 
 cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
@@ -33,6 +35,8 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             left = piece_length(x, &x.src[s.piece], s.segment) - s.at
             if r.user != NULL or x.codec != NULL:
                 left = min(left, whole_elements(r, x))
+            elif r.matched and ch.bell != NULL and s.total <= PIECES_UP_TO:
+                left = min(left, PIECE_BYTES)
         if x.npeers == 1:
             n = ops.send(ch, &r.call, s.total, s.done, at, left)
         else:
