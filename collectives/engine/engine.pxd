@@ -6,6 +6,9 @@ from hocket.collectives.plans.plan cimport Plan
 from hocket.collectives.engine.run cimport Core, Run
 
 
+cdef extern from "stdint.h":
+    const uint64_t NO_LABEL "UINT64_MAX"
+
 cdef object no_scratch(Plan plan)
 
 
@@ -22,7 +25,7 @@ cdef class Engine:
     cdef size_t scratch_bytes
     cdef public int culprit
     cdef readonly Plan plan     # of the latest call
-    cdef object tag             # ... if it is a message
+    cdef uint64_t label         # ... if it is a message (communicator/messages.py), else NO_LABEL
     cdef list recent            # plans of the latest RECENT calls, by number
     cdef readonly uint32_t foreign
     cdef readonly size_t came

@@ -48,7 +48,7 @@ cdef class Engine:
 
     def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0, int home=-1,
                   int priority=0, bint helps=False):
-        self.polls_with_gil = polls_with_gil
+        self.polls_with_gil, self.label = polls_with_gil, NO_LABEL
         self.core.rank, self.core.size = rank, size
         self.core.self = <PyObject*>self
         self.core.concurrent = concurrent
@@ -140,7 +140,7 @@ cdef class Engine:
     @property
     def words(self):
         """The latest call, for people."""
-        return self.plan.words(self.tag) if self.plan is not None else ""
+        return "" if self.plan is None else self.plan.words(None if self.label == NO_LABEL else self.label)
 
     @property
     def driven(self):
@@ -245,12 +245,13 @@ cdef class Engine:
 
     def begin(self, Plan plan, tag=None):
         """Count a call as under way before it can run: its channels are being opened.  `ready` ends that."""
-        self.plan, self.tag, self.in_call, self.caller = plan, tag, True, this_thread()
+        self.plan, self.in_call, self.caller = plan, True, this_thread()
+        self.label = NO_LABEL if tag is None else tag
         self.opening += tag is None
 
     def ready(self):
         self.in_call = False
-        self.opening -= self.tag is None
+        self.opening -= self.label == NO_LABEL
 
     def execute(self, Plan plan, uintptr_t src, uintptr_t dst, int op=-1, user=None, double timeout=0, tag=None,
                 Placed placed=None, tuple residuals=()):
@@ -272,11 +273,11 @@ cdef class Engine:
         except BaseException:
             self.release()
             raise
+        self.label = NO_LABEL if tag is None else tag
         if tag is None:
             self.number(r, plan)
         else:
-            match(r, tag)
-        self.tag = tag
+            match(r, self.label)
         r.limit = nanoseconds(timeout)
         return self.perform(r, plan)
 

@@ -75,13 +75,13 @@ cdef class ShortMessages:
         r = &engine.run
         try:
             run_init(r, e.plan)
-            engine.tag = e.label | label
         except BaseException:
             engine.release()
             raise
         r.base[IN], r.base[OUT] = a.data if sends else NULL, b.data if receives else NULL
         r.reduce = NULL
-        match(r, e.label | label)
+        engine.label = e.label | label
+        match(r, engine.label)
         r.limit = self.limit
         rc = engine.perform(r, e.plan)
         if rc != DONE:
@@ -93,7 +93,7 @@ cdef class ShortMessages:
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t label, object x, object out):
         cdef Queued made = queue_run(self.engine, e.plan, src, dst, NULL, self.limit, (x, out))
         match(&made.node.run, label)
-        self.engine.tag = label
+        self.engine.label = label
         made.enqueue(False)
         return self.messenger().work(made, out)
 

@@ -7,7 +7,7 @@ from libc.string cimport memset
 
 from hocket.collectives.waiting cimport lead, news, progress, sleep
 from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, place_residuals, run_free, run_init, slow_check
-from hocket.collectives.engine.engine cimport Engine, no_scratch
+from hocket.collectives.engine.engine cimport NO_LABEL, Engine, no_scratch
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
@@ -44,20 +44,20 @@ cdef class Queued:
         if placed is not None:
             placed.place(&n.run, plan.scratch)
         place_residuals(&n.run, residuals)
-        engine.tag = tag
+        engine.label = NO_LABEL if tag is None else tag
         n.run.reduce = find_reduce(plan.dtype, op) if op >= 0 and user is None else NULL
         if user is not None:
             self.user = user
             n.run.user = <PyObject*>user
         if tag is not None:
-            match(&n.run, tag)
+            match(&n.run, engine.label)
         self.enqueue(tag is None)
 
     cdef int ready(self, Engine engine, Plan plan, char* src, char* dst, uint64_t limit, object keep,
                    bint in_host_memory=True) except -1:
         cdef Node* n = &self.node
         self.engine, self.plan, self.keep, self.made = engine, plan, keep, caller()
-        engine.plan, engine.tag = plan, None
+        engine.plan, engine.label = plan, NO_LABEL
         run_init(&n.run, plan)
         n.run.base[IN], n.run.base[OUT] = src, dst
         if plan.scratch and in_host_memory:     # the engine's own scratch may be in use by a run before us

@@ -24,8 +24,12 @@ RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
             [sys.executable, "-m", "hocket.bench.messages", "openmpi", "--seconds", "0.05"],
             ["| openmpi: ping-pong 8 B |", "| openmpi: sendrecv 1,048,576 B |"],
         ),
+        (
+            [sys.executable, "-m", "hocket.bench.messages", "--seconds", "0.05", "--transport", "tcp", "--sizes", "9"],
+            ["2 ranks, tcp |", "| openmpi: sendrecv 9 B |"],
+        ),
     ],
-    ids=["circles", "copies", "reading", "awaited", "lanes", "starts", "messages"],
+    ids=["circles", "copies", "reading", "awaited", "lanes", "starts", "messages", "messages over tcp"],
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_a_question(command: list[str], heads: list[str]) -> None:

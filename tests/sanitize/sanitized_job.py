@@ -56,6 +56,12 @@ def everything(comm: Any) -> None:
         for work in later:
             work.wait()
         assert (first == 1).all() and (second == (r - 1) % p + 1).all()
+        later = [comm.send(ones, (r + 1) % p, tag, async_op=True) for tag in (1, 2)]
+        found = comm.probe(tag=None)
+        assert found is not None and (found.source, found.tag, found.count) == ((r - 1) % p, 1, n)
+        works = [comm.recv(np.zeros(n, np.float32), None, None, async_op=True) for _ in later]
+        assert hocket.wait_any(works) is not None and hocket.wait_all([*works, *later])
+        assert [work.tag for work in works] == [1, 2]
     comm.allreduce(np.ones(5, np.complex128))
     for algorithm in ("ring", "direct", "tree", "recursive_doubling", "halving_doubling", "double_binary_tree"):
         assert (comm.allreduce(np.ones(40000, np.int64), algorithm=algorithm) == p).all(), algorithm
