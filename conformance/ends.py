@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from hocket.collectives.engine.engine import CODES, Engine
-from hocket.collectives.plans.instr import Instr
+from hocket.collectives.plans.instr import About, Instr
 from hocket.collectives.plans.plan import Plan
 
 PATIENCE = 60.0
@@ -50,8 +50,7 @@ class End:
         target: Any = None, itemsize: int = 1, user: Callable[..., None] | None = None,
     ) -> str:  # fmt: skip
         """Run one step of these instructions: "done", or how else it ended."""
-        plan = Plan([list(instrs)], itemsize=itemsize, dtype=0, scratch=0, segment=0, fingerprint=0,
-                    collective="law", algorithm="law", text="law")  # fmt: skip
+        plan = Plan([list(instrs)], About("law", "law", "law", itemsize=itemsize))
         src, dst = (0 if a is None else a.ctypes.data for a in (source, target))
         wait = PATIENCE if timeout is None else timeout
         return WORDS[self.engine.execute(plan, src, dst, timeout=wait, tag=tag, user=user)]

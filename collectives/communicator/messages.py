@@ -24,7 +24,7 @@ from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import InHost, Queue
 from hocket.collectives.engine.short_messages import ShortMessages
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.instr import IN, OUT, Instr
+from hocket.collectives.plans.instr import IN, OUT, About, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.grouping import open_group
@@ -229,10 +229,8 @@ class Messenger:
 
 
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:
-    return Plan(
-        [step], itemsize=model.dtype.itemsize, dtype=model.dtype.code, scratch=0, segment=0, fingerprint=0,
-        collective=verb, algorithm="message", text=text, nbytes=model.nbytes,
-    )  # fmt: skip
+    dtype = model.dtype
+    return Plan([step], About(verb, "message", text, "", dtype.code, dtype.itemsize, model.nbytes))
 
 
 def user_tag(tag: int) -> int:

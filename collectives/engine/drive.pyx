@@ -317,7 +317,8 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
             if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
                 continue
-            if x.npeers > 1 and r.matched and (r.source >= 0 and r.source != x.peers[j] or ch.ops.peek(ch, &r.call, &v, 0) == HK_LOST):
+            if x.kind != SEND and x.npeers > 1 and r.matched and (
+                    r.source >= 0 and r.source != x.peers[j] or ch.ops.peek(ch, &r.call, &v, 0) == HK_LOST):
                 continue
             if ch.fd >= 0 and n < room:
                 fds[n].fd = ch.fd

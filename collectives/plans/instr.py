@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hocket.algorithms.proof.rounding import Numbers
+from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DType
 
 IN, OUT, SCRATCH, BEFORE, AFTER, OWNED_BEFORE, OWNED_AFTER = range(7)
@@ -92,6 +94,51 @@ class ChunkLayout:
     plain: Sequence[int] = ()
     """... and their bytes here."""
     residuals: Residuals | None = None
+
+
+class Wires(NamedTuple):
+    """What lowering may count on of the channels."""
+
+    eager: int = 0
+    """Messages up to so many bytes are surely buffered by their channel."""
+    multicasts: Callable[[int], int] = lambda peer: 0
+    """0, or which multicast the channel to a peer offers."""
+    join: bool = True
+    """May neighbouring chunks become one piece?  Not in segments: there both sides must cut at the same places."""
+
+
+class Elements(NamedTuple):
+    """What is done to elements on their way."""
+
+    before: Apply | None = None
+    """To what this rank brings ..."""
+    after: Apply | None = None
+    """... and to what it wants."""
+    in_place: bool = False
+    """May what it brings be overwritten?"""
+    far: int | None = None
+    """The step from which on they are encoded; None: all are."""
+    numbers: Numbers | None = None
+    """The random numbers that a codec rounds by."""
+
+
+class About(NamedTuple):
+    """What a plan says of its call: to the engine, to the other ranks, and to people."""
+
+    collective: str = ""
+    algorithm: str = ""
+    text: str = ""
+    site: str = ""
+    """Where the user's code first made such a call."""
+    dtype: int = 0
+    """Its code; of elements that are not encoded."""
+    itemsize: int = 1
+    """Bytes of an element on the wire."""
+    nbytes: int = 0
+    """Of the whole vector."""
+    fingerprint: int = 0
+    codec: Codec | None = None
+    """Of the encoded instructions."""
 
 
 @dataclass

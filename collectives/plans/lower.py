@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids, touched
-from hocket.algorithms.proof.rounding import Numbers
 from hocket.collectives.plans.instr import (
     AFTER,
     ALIGN,
@@ -30,39 +29,38 @@ from hocket.collectives.plans.instr import (
     SCRATCH,
     Apply,
     ChunkLayout,
+    Elements,
     Instr,
     Lowered,
     Piece,
     Place,
     Residual,
-)
+    Wires,
+)  # fmt: skip
 from hocket.errors import ScheduleError
 
 MAX_READERS, MAX_WAYS = 63, 255
 """Peers of one send, and of one reduction: the engine keeps one pointer each on its stack."""
+
+BARE, PLAIN = Wires(), Elements()
+"""Channels of which nothing is known; elements that go as they are."""
 
 Groups = list[tuple[tuple[int, ...], list[int]]]
 """Messages of a step that carry the same chunks: (chunks, peers)"""
 
 
 def lower(
-    algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
-    *, eager: int = 0, multicasts: Callable[[int], int] = lambda peer: 0, join: bool = True,
-    before: Apply | None = None, in_place: bool = False, after: Apply | None = None, far: int | None = None,
-    numbers: Numbers | None = None,
+    algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout, wires: Wires = BARE,
+    elements: Elements = PLAIN,
 ) -> Lowered:  # fmt: skip
     """Instructions for this rank.
 
-    `eager`: messages up to so many bytes are surely buffered by their channel.  `join`: neighbouring chunks may
-    become one piece; not so in a plan run over segments, where both sides must cut at the same places.  `before`,
-    `after`: what is done to what this rank brings, and to what it wants; `in_place`: what it brings may be overwritten.
     Chunks that are encoded on the way stay in scratch until they are decoded, those of this rank too: all ranks decode
-    the same bits.  `far`: the step from which on they are encoded; None: all are.  `numbers`: the random
-    numbers that a codec rounds by.  The layout's residuals are added to what is encoded, and get what that loses;
+    the same bits.  The layout's residuals are added to what is encoded, and get what that loses;
     before `far` each rank adds its own in full precision, and who encodes the sum for its host gets what is lost.
     """
-    encoded = after is not None and after.made is not None
-    lowering = _Lowering(algorithm, rank, size, root, layout, eager, multicasts, join, encoded and far is None, numbers)
+    before, after, in_place, far, _ = elements
+    lowering = _Lowering(algorithm, rank, size, root, layout, wires, elements)
     if before is not None and after is not None and far is not None:
         return lowering.run_far(before, after, far)
     return lowering.run(before, in_place, after)
@@ -70,12 +68,13 @@ def lower(
 
 class _Lowering:
     def __init__(
-        self, algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout,
-        eager: int, multicasts: Callable[[int], int], join: bool, encoded: bool, numbers: Numbers | None,
+        self, algorithm: Algorithm, rank: int, size: int, root: int, layout: ChunkLayout, wires: Wires,
+        elements: Elements,
     ) -> None:  # fmt: skip
-        self.rank, self.layout, self.eager, self.multicasts = rank, layout, eager, multicasts
-        self.join = join and layout.held is None  # the last block of a chunk may be short
-        self.encoded, self.numbers = encoded, numbers
+        self.rank, self.layout, self.eager, self.multicasts = rank, layout, wires.eager, wires.multicasts
+        self.join = wires.join and layout.held is None  # the last block of a chunk may be short
+        made = elements.after is not None and elements.after.made is not None
+        self.encoded, self.numbers = made and elements.far is None, elements.numbers
         residuals = layout.residuals
         self.residual = residuals is not None and residuals.own
         self.sums_residual = residuals is not None and residuals.sums
@@ -94,7 +93,7 @@ class _Lowering:
             if contract.holds(rank, size, root, c):
                 self.place[c] = layout.source(c)
             if contract.wants(rank, size, root, c) is not None:
-                self.home[c] = None if encoded else layout.target(c)
+                self.home[c] = None if self.encoded else layout.target(c)
                 self.wanted.append(c)
 
     def run(self, before: Apply | None, in_place: bool, after: Apply | None) -> Lowered:

@@ -1,6 +1,6 @@
 from typing import Any
 
-from hocket.collectives.plans.instr import Instr
+from hocket.collectives.plans.instr import About, Instr
 from hocket.kernels.codecs import Codec
 
 class Counts:
@@ -31,8 +31,7 @@ class Plan:
     mixed: bool
     counts: Counts
     def __init__(
-        self, steps: list[list[Instr]], *, itemsize: int, dtype: int, scratch: int, segment: int,
-        fingerprint: int, collective: str, algorithm: str, text: str, traffic: str = "one way", library: Any = None,
-        meets: bool = False, site: str = "", nbytes: int = 0, codec: Codec | None = None,
+        self, steps: list[list[Instr]], about: About, scratch: int = 0, segment: int = 0, *, traffic: str = "one way",
+        library: Any = None, meets: bool = False,
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

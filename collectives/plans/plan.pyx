@@ -33,21 +33,21 @@ cdef class Counts:
 
 
 cdef class Plan:
-    """`steps`: for each step a list of `Instr` (instr.py).  `segment`: run in segments of so many bytes of every piece
-    (0: whole).  `site`: where the user's code first made such a call.  `library`: what a "call" calls
-    (transports/library.h).  `meets`: it calls a kernel, which meets those of the other ranks.  `codec`: of the encoded
-    instructions (kernels/codecs.py), which `itemsize` and `segment` are of, too; the others' elements are of `dtype`.
+    """`steps`: for each step a list of `Instr` (instr.py), where `About` is, too.  `segment`: run in segments of so many
+    bytes on the wire of every piece (0: whole).  `library`: what a "call" calls (transports/library.h).  `meets`: it
+    calls a kernel, which meets those of the other ranks.
     """
 
-    def __cinit__(self, list steps, *, size_t itemsize, int dtype, size_t scratch, size_t segment,
-                  uint32_t fingerprint, str collective, str algorithm, str text, str traffic="one way",
-                  library=None, bint meets=False, str site="", size_t nbytes=0, codec=None):
+    def __cinit__(self, list steps, about, size_t scratch=0, size_t segment=0, *, str traffic="one way", library=None,
+                  bint meets=False):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0, rolled = 0
         cdef size_t total = 0, segments = 1
+        codec = about.codec
+        self.itemsize = about.itemsize
         for step in steps:
             for kind, to, own, after, src, dst, applied, floats, dice, encoded, residual in step:
                 n += 1
-                each = self._plain(segment, codec, itemsize, encoded)
+                each = self._plain(segment, codec, self.itemsize, encoded)
                 self.mixed |= not encoded
                 held += len(floats or ()) + (len(residual.at) if residual else 0)
                 rolled += len(dice or ())
@@ -58,11 +58,11 @@ cdef class Plan:
                     if each:
                         segments = max(segments, (length + each - 1) // each)
         self.nsteps, self.ninstrs = len(steps), n
-        self.itemsize, self.dtype, self.scratch, self.segment = itemsize, dtype, scratch, segment
-        self.fingerprint, self.collective, self.algorithm, self.text = fingerprint, collective, algorithm, text
+        self.dtype, self.scratch, self.segment, self.fingerprint = about.dtype, scratch, segment, about.fingerprint
+        self.collective, self.algorithm, self.text, self.site = about.collective, about.algorithm, about.text, about.site
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
-        self.library, self.meets, self.site = library, meets, site
-        self.nbytes, self.counts = nbytes, Counts.__new__(Counts)
+        self.library, self.meets = library, meets
+        self.nbytes, self.counts = about.nbytes, Counts.__new__(Counts)
         self.coded = codec
         if codec is not None:
             self.codec = find_codec(codec)

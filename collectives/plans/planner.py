@@ -27,7 +27,18 @@ from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.plans.instr import IN, OUT, SCRATCH, Apply, ChunkLayout, Instr, Lowered
+from hocket.collectives.plans.instr import (
+    IN,
+    OUT,
+    SCRATCH,
+    About,
+    Apply,
+    ChunkLayout,
+    Elements,
+    Instr,
+    Lowered,
+    Wires,
+)  # fmt: skip
 from hocket.collectives.plans.lower import lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
@@ -80,37 +91,35 @@ class Planner:
         if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
             segment = 0
         given = call.model.dtype if call.codec else None
-        lowered = lower(
-            algorithm, self.rank, self.size, call.root, layout,
-            eager=queue.eager, multicasts=queue.engine.multicasts, join=segment == 0,
-            before=_applied(how.before, taken=given), in_place=call.in_place and given is None,
-            after=_applied(how.after, made=given), far=far, numbers=_numbers(algorithm, call, self.rank, self.size),
+        elements = Elements(
+            _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
+            _numbers(algorithm, call, self.rank, self.size),
         )  # fmt: skip
-        plan = Plan(
-            lowered.steps, scratch=lowered.scratch, segment=segment, traffic=call.contract.traffic,
-            **self._about(queue, call, how, ask, algorithm),
-        )  # fmt: skip
+        wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
+        lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
+        about = self._about(queue, call, how, ask, algorithm)
+        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
-    def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> dict[str, Any]:
+    def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> About:
         """What a plan says of its call: to the other ranks, and to people."""
         agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{ask.within}"
         where = queue.where + (f" within {ask.within}" if ask.within else "")
         special = ask.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         wire = call.wire
-        what = {"codec": wire, "dtype": call.model.dtype.code} if isinstance(wire, Codec) else {"dtype": wire.code}
-        return {
-            **what, "itemsize": wire.itemsize, "nbytes": call.on_wire(call.count),
-            "fingerprint": zlib.crc32(agreed.encode()), "collective": call.collective, "algorithm": algorithm.name,
-            "text": call.words(how.name, algorithm.name if special else None) + where, "site": caller_site(),
-        }  # fmt: skip
+        text = call.words(how.name, algorithm.name if special else None) + where
+        codec, dtype = (wire, call.model.dtype) if isinstance(wire, Codec) else (None, wire)
+        return About(
+            call.collective, algorithm.name, text, caller_site(), dtype.code, wire.itemsize, call.on_wire(call.count),
+            zlib.crc32(agreed.encode()), codec,
+        )  # fmt: skip
 
     def _met_plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> Plan:
         """All ranks meet; then a kernel of each does the rest (meeting.pyx)."""
         met = self._met(queue)
         about = self._about(queue, call, how, ask, algorithm)
-        plan = Plan(_calling(met, call, how), scratch=met.scratch, segment=0, meets=True, **about)
+        plan = Plan(_calling(met, call, how), about, met.scratch, meets=True)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
@@ -127,18 +136,18 @@ class Planner:
         if queue.library is None:
             queue.engine.thread = max(queue.engine.thread, job.thread)
             queue.check_thread()
-            meeting = Plan(met.steps, scratch=met.scratch, segment=0, **about)
+            meeting = Plan(met.steps, about, met.scratch)
             self.connect(queue, meeting, self.members.limit(ask.timeout))
             self._meet(queue, meeting, self.members.limit(ask.timeout))
             queue.library = job.among(self.members.world_ranks, zlib.crc32(queue.name.encode()))
         calls = library_call(job, queue.library, call, how, self.rank, self.size)
-        plan = Plan(_calling(met, call, how), scratch=met.scratch, segment=0, library=calls, **about)
+        plan = Plan(_calling(met, call, how), about, met.scratch, library=calls)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
     def _met(self, queue: Queue) -> Lowered:
         """The steps by which all ranks meet."""
-        return lower(MEETING, self.rank, self.size, 0, EMPTY, eager=queue.eager, multicasts=queue.engine.multicasts)
+        return lower(MEETING, self.rank, self.size, 0, EMPTY, Wires(queue.eager, queue.engine.multicasts))
 
     def _meet(self, queue: Queue, meeting: Plan, timeout: float) -> None:
         """Run a plan, after the calls that are queued there."""

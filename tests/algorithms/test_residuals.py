@@ -10,7 +10,18 @@ from hocket.algorithms import CONTRACTS, Algorithm, get, hierarchical, names
 from hocket.algorithms.proof.residuals import keeps_residuals
 from hocket.algorithms.proof.rounding import numbers
 from hocket.collectives.calls.residuals import COLLECTIVES
-from hocket.collectives.plans.instr import AFTER, IN, OUT, OWNED_AFTER, Apply, ChunkLayout, Instr, Residuals
+from hocket.collectives.plans.instr import (
+    AFTER,
+    IN,
+    OUT,
+    OWNED_AFTER,
+    Apply,
+    ChunkLayout,
+    Elements,
+    Instr,
+    Residuals,
+    Wires,
+)  # fmt: skip
 from hocket.collectives.plans.lower import lower
 from hocket.kernels.dtypes import by_name
 
@@ -41,10 +52,9 @@ def plan(algorithm: Algorithm, rank: int, size: int) -> list[Instr]:
         [CODED] * chunks, lambda c: (IN, c * PLAIN), lambda c: (OUT, c * PLAIN), [256] * chunks, [PLAIN] * chunks,
         Residuals(lambda c: c * PLAIN, own=True, sums=True),
     )  # fmt: skip
-    made = lower(
-        algorithm, rank, size, 0, layout, before=Apply(taken=FLOAT32), after=Apply(made=FLOAT32), join=False,
-        far=algorithm.far(size) if between_hosts(algorithm) else None, numbers=numbers(algorithm, rank, size),
-    )  # fmt: skip
+    far = algorithm.far(size) if between_hosts(algorithm) else None
+    elements = Elements(Apply(taken=FLOAT32), Apply(made=FLOAT32), far=far, numbers=numbers(algorithm, rank, size))
+    made = lower(algorithm, rank, size, 0, layout, Wires(join=False), elements)
     return [instr for step in made.steps for instr in step]
 
 

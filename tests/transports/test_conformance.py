@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.plans.instr import Instr
+from hocket.collectives.plans.instr import About, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
@@ -271,8 +271,7 @@ def test_who_drives_stops_when_another_run_on_the_lane_fails() -> None:
     x, into = laws.data(laws.LARGE), laws.data(8)
 
     def plan(instr: tuple[object, ...]) -> Plan:
-        return Plan([[instr]], itemsize=1, dtype=0, scratch=0, segment=0, fingerprint=0, collective="", algorithm="",
-                    text="")  # type: ignore[list-item]  # fmt: skip
+        return Plan([[instr]], About())  # type: ignore[list-item]
 
     def wait() -> None:
         recv = plan(Instr("recv", [1], dst=ends.pieces(1, 8)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hocket.algorithms import hierarchical
-from hocket.collectives.plans.instr import IN, OUT, Apply, ChunkLayout
+from hocket.collectives.plans.instr import IN, OUT, Apply, ChunkLayout, Elements, Wires
 from hocket.collectives.plans.lower import lower
 from hocket.kernels.dtypes import by_name
 
@@ -24,10 +24,8 @@ def test_what_comes_back_to_a_host_is_handed_on_as_it_came(collective: str) -> N
         [CODED] * chunks, lambda c: (IN, c * PLAIN), lambda c: (OUT, c * PLAIN), [1024] * chunks, [PLAIN] * chunks
     )
     for rank in range(size):
-        lowered = lower(
-            algorithm, rank, size, 0, layout, join=False,
-            before=Apply(taken=FLOAT32), after=Apply(made=FLOAT32), far=first,
-        )  # fmt: skip
+        elements = Elements(Apply(taken=FLOAT32), Apply(made=FLOAT32), far=first)
+        lowered = lower(algorithm, rank, size, 0, layout, Wires(join=False), elements)
         near, (encode, *far, decode) = lowered.steps[:first], lowered.steps[first:]
         assert not any(instr.encoded for step in near for instr in step)
         assert all(instr.encoded and instr.kind != "copy" for step in far for instr in step)

@@ -18,7 +18,7 @@ from gpu_arrays import GpuArray
 
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.gpu.stream_ops import OnStream, StreamOps
-from hocket.collectives.plans.instr import Instr
+from hocket.collectives.plans.instr import About, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.conformance import Lanes, Pair, Side
 from hocket.conformance.ends import WORDS, pieces
@@ -123,8 +123,7 @@ class Rank:
         return array
 
     def run(self, *instrs: Any, source: Any = None, target: Any = None, tag: int = 1, timeout: float = 20) -> str:
-        plan = Plan([list(instrs)], itemsize=1, dtype=0, scratch=0, segment=0, fingerprint=0, collective="",
-                    algorithm="", text="", traffic="moved")  # fmt: skip
+        plan = Plan([list(instrs)], About(), traffic="moved")
         at = [0 if a is None else a.address if self.on_gpu else a.ctypes.data for a in (source, target)]
         placed = OnStream(self.ops, self.stream) if self.ops else None
         return WORDS[self.engine.execute(plan, *at, timeout=timeout, tag=tag, placed=placed)]
