@@ -40,6 +40,7 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef int64_t dims[MAX_DIMS]
     cdef int64_t out_dims[MAX_DIMS]
     cdef bint in_place, fresh           # otherwise: `out` was given
+    cdef bint given                     # the result goes into an `out` that is not x
     cdef bint silent                    # this rank gets None
     cdef reduce_fn reduce
     cdef size_t out_nbytes
@@ -52,6 +53,7 @@ cdef class Shortcut:
     cdef object runner
 
     cdef object take(self, object x, object out, Ask* ask)
+    cdef Entry find(self, Ask* ask, Seen* a, bint given)
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result)
     cdef object _fresh(self, Entry e, object x)
 

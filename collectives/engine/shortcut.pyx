@@ -1,6 +1,6 @@
 """The short way for calls that were made before: of NumPy arrays or torch tensors, with a plan at hand.
 
-A direct-mapped table remembers what the general way (communicator/runner.py) resolved: calls that ask for the same
+A table remembers what the general way (communicator/runner.py) resolved: calls that ask for the same
 (calls/ask.pxd) with the same dtype, shape and kind of output have the same plan.  Anything unusual is a MISS, and the
 general way decides.
 """
@@ -34,6 +34,7 @@ np.import_array()
 
 cdef enum:
     ENTRIES = 256
+    WAYS = 4                    # places where a call may be; the newest is in the first
     NUMBERS = 17                # NPY_OBJECT: below are bool, integers, floats, complex, whose type number tells all ...
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
@@ -140,22 +141,14 @@ cdef class Shortcut:
         cdef Entry e
         cdef Engine engine
         cdef Run* r
-        cdef int rc, i
+        cdef int rc
         cdef char* dst
         cdef uint64_t limit = self.limit
-        if not see(x, &a):
+        if _groups_open or not see(x, &a):
             return MISS
-        entry = self.entries[slot(ask, &a, out is not None and out is not x)]
-        if entry is None:
+        e = self.find(ask, &a, out is not None and out is not x)
+        if e is None:
             return MISS
-        e = <Entry>entry
-        if not same(ask, &e.ask) or e.ndim != a.ndim or e.dtype_id != a.dtype or _groups_open:
-            return MISS
-        if ask.counts != e.ask.counts and not equal(<object>ask.counts, e.counts):
-            return MISS
-        for i in range(e.ndim):
-            if a.dims[i] != e.dims[i]:
-                return MISS
         if ask.timeout != <PyObject*>None and not limited(<object>ask.timeout, &limit):
             return MISS
         dst = a.data
@@ -209,6 +202,20 @@ cdef class Shortcut:
         reap_ended()
         return result
 
+    cdef Entry find(self, Ask* ask, Seen* a, bint given):
+        """What is known of such a call, or None.  `given`: its result goes into `out`."""
+        cdef Entry e
+        cdef int i, first = slot(ask, a, given)
+        for i in range(first, first + WAYS):
+            entry = self.entries[i]
+            if entry is None:
+                return None
+            e = <Entry>entry
+            if e.given == given and same(ask, &e.ask) and e.dtype_id == a.dtype and shaped(e, a) and (
+                    ask.counts == e.ask.counts or equal(<object>ask.counts, e.counts)):
+                return e
+        return None
+
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result):
         if stopped(&e.engine.core, e.engine.seq + 1):
             return MISS                # the general way says why
@@ -247,7 +254,11 @@ cdef class Shortcut:
             for i in range(e.out_ndim):
                 e.out_dims[i] = b.dims[i]
             e.out_nbytes = b.nbytes
-        self.entries[slot(&e.ask, &a, dst is not None and not e.fresh and not e.in_place)] = e
+        e.given = dst is not None and not e.fresh and not e.in_place
+        if self.find(&e.ask, &a, e.given) is None:
+            i = slot(&e.ask, &a, e.given)
+            self.entries[i + 1:i + WAYS] = self.entries[i:i + WAYS - 1]
+            self.entries[i] = e
 
 
 cdef class ShortWay:
@@ -320,6 +331,16 @@ cdef inline bint same(Ask* a, Ask* b) noexcept:
             and a.residual == b.residual and a.owner_residual == b.owner_residual)
 
 
+cdef inline bint shaped(Entry e, Seen* a) noexcept:
+    cdef int i
+    if e.ndim != a.ndim:
+        return False
+    for i in range(e.ndim):
+        if e.dims[i] != a.dims[i]:
+            return False
+    return True
+
+
 cdef inline bint limited(object timeout, uint64_t* limit) noexcept:
     """Is it a number of seconds that needs no checks?  Then it is the limit."""
     if type(timeout) is not float or not PyFloat_AS_DOUBLE(timeout) > 0:
@@ -368,10 +389,11 @@ cdef uintptr_t mixed(object counts) except? 1:
 
 
 cdef inline int slot(Ask* ask, Seen* a, bint given) except -1:
+    """The first of the places where such a call may be."""
     cdef uintptr_t h = <uintptr_t>ask.collective >> 4
     h = h * 31 + (a.dtype >> 4)
     h = h * 31 + (<uintptr_t>ask.algorithm >> 4) + (<uintptr_t>ask.op >> 4) + (<uintptr_t>ask.root >> 4)
     h = h * 31 + (<uintptr_t>ask.codec >> 4) + (<uintptr_t>ask.transport >> 4) + a.count * 2 + given
     if ask.counts != <PyObject*>None:
         h = h * 31 + mixed(<object>ask.counts)
-    return <int>((h ^ (h >> 8) ^ (h >> 16)) % ENTRIES)
+    return <int>((h ^ (h >> 6) ^ (h >> 12)) % (ENTRIES // WAYS)) * WAYS
