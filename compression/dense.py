@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hocket.algorithms import Algorithm, hierarchical
 from hocket.arguments import choices
 from hocket.codecs import CODECS, Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.method import Array, Averaged, Kept, Method, Together, times
 from hocket.errors import ArgumentError
+from hocket.extending import hierarchical
 
 Groups = tuple[tuple[int, ...], ...]
 BY_NAME = {codec.name: codec for codec in CODECS}
@@ -30,7 +30,7 @@ def named(name: str | Codec) -> Codec:
 
 
 @lru_cache(maxsize=64)
-def _between(groups: Groups) -> Algorithm:
+def _between(groups: Groups) -> Any:
     """Hosts' sums go straight to the rank that adds them up, as those of ranks do in "direct"."""
     return hierarchical("allreduce", groups, outer="direct")
 

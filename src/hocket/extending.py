@@ -3,6 +3,7 @@
     at_once         marks a function that needs its result before it returns: it is refused inside `hocket.group()`
     outside_group   a block in which the thread is in no group: for calls whose results the block reads
     pass_over       code in this folder or file is not the user's, and no error names its lines
+    hierarchical    an algorithm of two levels, for `algorithm=`: inside groups of ranks, as hosts are, and between them
     check_op        raises ArgumentError where no call reduces this dtype by this op
     fail_at_exit    this process ends with 1, if it would end with 0
     Op, PremulSum   what `op=` may be, and what `hocket.premul_sum` makes
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hocket.algorithms import hierarchical
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ops import Op, PremulSum, resolve
 from hocket.collectives.failures.callsite import pass_over
@@ -22,7 +24,8 @@ from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
-    "DTYPES", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "fail_at_exit", "outside_group", "pass_over",
+    "DTYPES", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "fail_at_exit", "hierarchical", "outside_group",
+    "pass_over",
 ]  # fmt: skip
 
 

@@ -74,6 +74,9 @@ with alone() as comm:
     refused("read-only", comm.allreduce, x)
     x.read_only = False
     refused("algorithm", comm.allreduce, x, algorithm="none")
+    host, words = np.ones(6, np.float32), "copy them to the host, or omit them"
+    refused(words, comm.allreduce, x, codec="int8", residual=host)
+    refused(words, comm.allreduce, host, codec="int8", residual=(None, x))
     comm.allreduce(x, out=GpuArray(6, np.float32))
     assert (x.get() == comm.size ** 2).all()
     cuda.device(0).end_stream(stream)
