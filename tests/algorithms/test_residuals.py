@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hocket.algorithms import CONTRACTS, Algorithm, get, hierarchical, names
-from hocket.algorithms.proof.residuals import keeps_residuals
+from hocket.algorithms.proof.residuals import _walked, keeps_residuals
 from hocket.algorithms.proof.rounding import numbers
 from hocket.collectives.calls.residuals import COLLECTIVES
 from hocket.collectives.plans.instr import (
@@ -86,6 +86,12 @@ def test_a_loss_is_kept_in_one_place_or_the_algorithm_is_refused(algorithm: Algo
         assert fit >= {2, 3, 4, 8}
     if algorithm.name in ("recursive_doubling", "one_shot") and algorithm.collective == "allreduce":
         assert fit == {1}
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=label)
+def test_some_ranks_tell_of_many(algorithm: Algorithm) -> None:
+    sizes = [size for size in range(3, 34) if not algorithm.requires(size)]
+    assert 16 in sizes and len({_walked(algorithm, size) for size in sizes}) == 1
 
 
 @pytest.mark.parametrize("algorithm", BETWEEN_HOSTS, ids=lambda a: a.doc)
