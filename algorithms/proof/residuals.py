@@ -14,17 +14,18 @@ from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.proof.walk import Value, start, walk
 
-
 ENOUGH = 16
-"""From 3 ranks on hocket's own algorithms answer alike (tests/algorithms/test_residuals.py), so this many tell of more."""
+"""From 3 ranks on hocket's own algorithms answer alike (tests/algorithms/test_residuals.py): so many tell of more."""
 
 
 def keeps_residuals(algorithm: Algorithm, size: int) -> bool:
     """Does each rank encode at most one sum of an element, which no other rank encodes?
 
-    All ranks are walked once.  A user's algorithm is walked at its full size: a ring of 64 ranks takes 0.2 s.
+    All ranks are walked once.  A user's algorithm, and a hierarchical one, is walked at its full size: a ring of 64
+    ranks takes 0.2 s.
     """
-    return _walked(algorithm, min(size, ENOUGH) if algorithm.own else size)
+    alike = algorithm.own and size > ENOUGH and algorithm.requires(ENOUGH) is None
+    return _walked(algorithm, ENOUGH if alike else size)
 
 
 @lru_cache(maxsize=256)

@@ -94,6 +94,12 @@ def test_some_ranks_tell_of_many(algorithm: Algorithm) -> None:
     assert 16 in sizes and len({_walked(algorithm, size) for size in sizes}) == 1
 
 
+def test_many_ranks_on_hosts_are_walked_as_they_are() -> None:
+    groups = tuple(tuple(range(8 * host, 8 * host + 8)) for host in range(4))
+    assert keeps_residuals(hierarchical("allreduce", groups, outer="direct"), 32)
+    assert not keeps_residuals(hierarchical("allreduce", groups, outer="recursive_doubling"), 32)
+
+
 @pytest.mark.parametrize("algorithm", BETWEEN_HOSTS, ids=lambda a: a.doc)
 def test_between_hosts_only_their_sums_count(algorithm: Algorithm) -> None:
     size = next(size for size in GROUPS if not algorithm.requires(size))
