@@ -81,7 +81,9 @@ METHODS: dict[str, tuple[Call, tuple[Any, ...], str]] = {
     "send to dest": (lambda c, junk: c.send(X, junk), RANKS, "dest"),
     "recv from source": (lambda c, junk: c.recv(X.copy(), junk), [r for r in RANKS if r is not None], "source"),
     "tag": (lambda c, junk: c.send(X, 1 - c.rank, junk), (*NUMBERS, -1, 1 << 31, 1 << 80), "tag"),
-    "tag of recv": (lambda c, junk: c.recv(X.copy(), 1 - c.rank, tag=junk), NUMBERS, "tag"),
+    "tag of recv": (
+        lambda c, junk: c.recv(X.copy(), 1 - c.rank, tag=junk), [n for n in NUMBERS if n is not None], "tag"
+    ),
     "tag of sendrecv": (lambda c, junk: c.sendrecv(X, 1 - c.rank, X.copy(), 1 - c.rank, junk), NUMBERS, "tag"),
     "color": (lambda c, junk: c.split(junk), [n for n in NUMBERS if n is not None], "color"),
     "key": (lambda c, junk: c.split(0, junk), NUMBERS, "key"),
