@@ -21,7 +21,7 @@ Pair = tuple[Buffer | None, Buffer | None]
 
 
 def refuse(ask: Ask) -> None:
-    """Of a call by codec="auto"."""
+    """Raise ArgumentError if a call by codec="auto" has one."""
     if ask.residual is not None or ask.owner_residual is not None:
         raise ArgumentError("codec='auto' may be float32, which loses nothing; name a codec for a residual")
 

@@ -3,18 +3,13 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.engine.engine cimport Engine
-from hocket.collectives.engine.shortcut cimport MAX_DIMS
+from hocket.collectives.engine.shortcut cimport Shape
 from hocket.collectives.plans.plan cimport Plan
 
 
 cdef enum:
     SENDS = 1
     RECEIVES = 2
-
-
-cdef struct Shape:
-    int ndim
-    int64_t dims[MAX_DIMS]
 
 
 cdef class Entry:               # what the general way resolved for one kind of message

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from hocket.collectives.engine.drive cimport run_init
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.run cimport ASKS_ANY_TAG, DONE, Run, hk_load32, match, may_drive, nanoseconds
-from hocket.collectives.engine.shortcut cimport MAX_DIMS, MISS, Seen, groups_open, learn, see
+from hocket.collectives.engine.shortcut cimport MAX_DIMS, MISS, Seen, fits, groups_open, keep, learn, see
 from hocket.collectives.plans.plan cimport IN, OUT, Plan
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 
@@ -125,23 +125,6 @@ cdef inline int64_t whole(object value) except? ODD:
         return ODD
     n = PyLong_AsLongLongAndOverflow(value, &beyond)
     return ODD if beyond or n < 0 else n
-
-
-cdef inline void keep(Shape* shape, Seen* s) noexcept:
-    cdef int i
-    shape.ndim = s.ndim
-    for i in range(s.ndim):
-        shape.dims[i] = s.dims[i]
-
-
-cdef inline bint fits(Shape* shape, Seen* s) noexcept:
-    cdef int i
-    if shape.ndim != s.ndim:
-        return False
-    for i in range(s.ndim):
-        if shape.dims[i] != s.dims[i]:
-            return False
-    return True
 
 
 cdef inline int slot(int64_t dest, int64_t source, Seen* s) noexcept:

@@ -22,6 +22,28 @@ cdef struct Seen:               # one argument, as far as a table asks
     bint writable
 
 
+cdef struct Shape:
+    int ndim
+    int64_t dims[MAX_DIMS]
+
+
+cdef inline void keep(Shape* shape, Seen* s) noexcept:
+    cdef int i
+    shape.ndim = s.ndim
+    for i in range(s.ndim):
+        shape.dims[i] = s.dims[i]
+
+
+cdef inline bint fits(Shape* shape, Seen* s) noexcept:
+    cdef int i
+    if shape.ndim != s.ndim:
+        return False
+    for i in range(s.ndim):
+        if shape.dims[i] != s.dims[i]:
+            return False
+    return True
+
+
 cdef bint see(object x, Seen* s) except -1
 cdef bint learn(object x) except -1
 cdef bint groups_open() noexcept
@@ -36,9 +58,7 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef tuple counts           # ... but for those of a v-variant, copied as tuples of ints; None: an even call
     cdef object dtype, out_shape        # keeps a NumPy descriptor; for new tensors
     cdef uintptr_t dtype_id
-    cdef int ndim, out_ndim
-    cdef int64_t dims[MAX_DIMS]
-    cdef int64_t out_dims[MAX_DIMS]
+    cdef Shape x, out
     cdef bint in_place, fresh           # otherwise: `out` was given
     cdef bint given                     # the result goes into an `out` that is not x
     cdef bint silent                    # this rank gets None

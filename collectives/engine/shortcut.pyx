@@ -211,7 +211,7 @@ cdef class Shortcut:
             if entry is None:
                 return None
             e = <Entry>entry
-            if e.given == given and same(ask, &e.ask) and e.dtype_id == a.dtype and shaped(e, a) and (
+            if e.given == given and same(ask, &e.ask) and e.dtype_id == a.dtype and fits(&e.x, a) and (
                     ask.counts == e.ask.counts or equal(<object>ask.counts, e.counts)):
                 return e
         return None
@@ -226,7 +226,7 @@ cdef class Shortcut:
     cdef object _fresh(self, Entry e, object x):
         """A new array for the result, of x's kind."""
         if np.PyArray_CheckExact(x):
-            return np.PyArray_EMPTY(e.out_ndim, <np.npy_intp*>e.out_dims, np.PyArray_TYPE(<np.ndarray>x), 0)
+            return np.PyArray_EMPTY(e.out.ndim, <np.npy_intp*>e.out.dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
     def remember(self, ask, call, Engine engine, Plan plan, int code):
@@ -241,19 +241,16 @@ cdef class Shortcut:
         e.engine, e.plan, e.kept, e.counts = engine, plan, tuple(ask), copied(ask.counts)
         fill(&e.ask, e.kept)
         e.ask.counts = <PyObject*>e.counts
-        e.dtype, e.dtype_id, e.ndim = x.dtype, a.dtype, a.ndim
-        for i in range(e.ndim):
-            e.dims[i] = a.dims[i]
+        e.dtype, e.dtype_id = x.dtype, a.dtype
+        keep(&e.x, &a)
         e.in_place, e.silent = call.in_place, dst is None
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
         if dst is not None:
             if not see(dst.array, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
                 return
             e.fresh = dst.fresh and not call.in_place
-            e.out_shape, e.out_ndim = tuple(dst.array.shape), b.ndim
-            for i in range(e.out_ndim):
-                e.out_dims[i] = b.dims[i]
-            e.out_nbytes = b.nbytes
+            e.out_shape, e.out_nbytes = tuple(dst.array.shape), b.nbytes
+            keep(&e.out, &b)
         e.given = dst is not None and not e.fresh and not e.in_place
         if self.find(&e.ask, &a, e.given) is None:
             i = slot(&e.ask, &a, e.given)
@@ -329,16 +326,6 @@ cdef inline bint same(Ask* a, Ask* b) noexcept:
     return (a.collective == b.collective and a.op == b.op and a.root == b.root and a.algorithm == b.algorithm
             and a.transport == b.transport and a.order == b.order and a.codec == b.codec
             and a.residual == b.residual and a.owner_residual == b.owner_residual)
-
-
-cdef inline bint shaped(Entry e, Seen* a) noexcept:
-    cdef int i
-    if e.ndim != a.ndim:
-        return False
-    for i in range(e.ndim):
-        if e.dims[i] != a.dims[i]:
-            return False
-    return True
 
 
 cdef inline bint limited(object timeout, uint64_t* limit) noexcept:
