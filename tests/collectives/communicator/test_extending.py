@@ -120,12 +120,16 @@ def test_an_abort_without_a_word_ends_this_ranks_calls_alone() -> None:
 
 LOST = """
 import os
+import numpy as np
 import hocket
 comm = hocket.init(transport="{transport}")
 near, far = comm.subgroup([0, 1]), comm.subgroup([2, 0])
 assert comm.lost == ()
 if comm.rank == 2:
+    for rank in range(2):  # a rank that still makes its groups would fail there
+        comm.recv(np.empty(1), rank)
     os.kill(os.getpid(), 9)
+comm.send(np.zeros(1), 2)
 try:
     comm.barrier()
 except hocket.PeerLostError:
