@@ -26,7 +26,7 @@ SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".cuh")
 LIBRARY = {"system", "control", "algorithms", "transports", "kernels", "collectives"}
 FLOOR = {"arguments", "errors"}
 """Modules of `hocket` that all folders import."""
-PUBLIC = {*FLOOR, "codecs", "extending", "hosting"}
+PUBLIC = {*FLOOR, "codecs", "extending", "hosting", "recording"}
 """The public door: what stands on the hub imports these modules of `hocket`, and the names of `hocket.__all__`."""
 MAY: dict[str, set[str]] = {
     "system": {"system"},

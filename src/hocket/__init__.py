@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_FOLDERS = ("algorithms", "codecs", "collectives", "errors", "extending", "hosting", "kernels", "transports")
+_FOLDERS = (
+    "algorithms", "codecs", "collectives", "errors", "extending", "hosting", "kernels", "recording", "transports",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

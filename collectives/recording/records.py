@@ -1,0 +1,266 @@
+"""What a recorder holds (system/record.h), as NumPy arrays: read from memory that nobody can trust.
+
+    for rank in read(data):                     # one of them, unless ranks are threads
+        for ring in rank.rings:
+            for record in ring.records: ...     # the oldest first
+
+A record is 32 bytes.  Fields that a kind does not use are 0, or NOBODY (peer, step, lane).
+
+| kind | ns | seq, what | bytes | peer | step | lane |
+|---|---|---|---|---|---|---|
+| CALL, DONE | begin, end of a call | the call | of its vector | | | |
+| CALLED | last time known | a call that began and ended, not timed | of its vector | | | |
+| FAIL | when | the call | the code, as a positive number | culprit | | |
+| WAIT_RECV, WAIT_SEND | since when nothing moved | the call | | awaited | merged step | peers of the wait |
+| MOVED | when | the call | ns waited | | merged step | |
+| MARK | when | 0, the name | a value | | | |
+| VERDICT | when | 0, its kind | | who reported | | |
+| LEFT | when | | | who | | |
+| LONG_WAIT | when | the call | ns waited | awaited | | |
+| SUBMIT | when it was queued | the call | | | | |
+| STEP | when it opened | the call | | | merged step | |
+| SEND_READY, RECV_READY | first try, not held up | the call | of the message | peer | merged step | instruction |
+| SEND_FIRST, RECV_FIRST | its first bytes moved | the same | the same | peer | the same | the same |
+| SEND_END, RECV_END | all of it has moved | the same | the same | peer | the same | the same |
+| KERNEL | end of the step | seq: the call; what: ns in kernels | of what they wrote | | merged step | |
+| NO_CORE | end of the wait | the call | ns without a core | | merged step | |
+| LINK | when | seq: 0; what: 0 | the value | peer | | a Link |
+
+Peers are ranks of the ring's communicator; in the rank's own ring (MARK, VERDICT, LEFT) they are ranks of the job.
+Messages of one call between two ranks match in the order in which they end.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import Error
+
+MAGIC, VERSION = b"hocketR", 1
+NOBODY = 0xFFFF
+RECORD = np.dtype([
+    ("ns", "<u8"), ("seq", "<u4"), ("what", "<u4"), ("bytes", "<u8"),
+    ("kind", "<u2"), ("peer", "<u2"), ("step", "<u2"), ("lane", "<u2"),
+])  # fmt: skip
+RING = np.dtype([("at", "<u8"), ("written", "<u8"), ("room", "<u4"), ("what", "<u4"), ("unused", "V40")])
+HEAD = np.dtype([
+    ("magic", "S8"), ("version", "<u4"), ("pid", "<u4"), ("rings", "<u4"), ("refused", "<u4"), ("traced", "<u4"),
+    ("unnamed", "<u4"), ("monotonic_ns", "<u8"), ("realtime_ns", "<u8"), ("timens_ns", "<i8"), ("texts_at", "<u8"),
+    ("texts_room", "<u8"), ("texts", "<u8"), ("boot_id", "S40"), ("host", "S64"),
+])  # fmt: skip
+HEADS_AT, RINGS = 4096, 64
+MOST_TEXTS, MOST_RECORDS = 64 << 20, 1 << 24
+"""Bytes of texts, and records of a ring, that are read at most."""
+LONGEST_TEXT = 4096
+"""Characters of a text that are kept."""
+
+
+class Kind(enum.IntEnum):
+    """What a record tells; system/record.h has the same numbers."""
+
+    CALL = 1
+    DONE = 2
+    CALLED = 3
+    FAIL = 4
+    WAIT_RECV = 5
+    WAIT_SEND = 6
+    MOVED = 7
+    MARK = 8
+    VERDICT = 9
+    LEFT = 10
+    LONG_WAIT = 11
+    SUBMIT = 16
+    STEP = 17
+    SEND_READY = 18
+    SEND_FIRST = 19
+    SEND_END = 20
+    RECV_READY = 21
+    RECV_FIRST = 22
+    RECV_END = 23
+    KERNEL = 24
+    NO_CORE = 25
+    LINK = 26
+
+
+class Link(enum.IntEnum):
+    """The `lane` of a LINK record: which number of TCP_INFO it has."""
+
+    RTT_US = 0
+    BUSY_US = 1
+    RWND_LIMITED_US = 2
+    SNDBUF_LIMITED_US = 3
+    RETRANSMITS = 4
+
+
+class NotARecording(Error):
+    """This is no recording, or not one that this version reads; the text says why."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a process's recorder, and of one rank in it."""
+
+    rank: int
+    size: int
+    job: str
+    """The same on all ranks of a job, and of no other job of the host."""
+    pid: int
+    """In the process's own PID namespace."""
+    host: str
+    boot_id: str
+    timens_ns: int
+    """What its time namespace adds to CLOCK_MONOTONIC.  Ranks with this and the boot id in common have one clock."""
+    monotonic_ns: int
+    realtime_ns: int
+    """CLOCK_MONOTONIC and CLOCK_REALTIME, read together when the recorder was made."""
+    traced: bool = False
+    refused: int = 0
+    """Engines of the process that found no ring free: their calls are not recorded."""
+    unnamed: int = 0
+    """Texts of the process for which there was no room: records of these have `what` 0."""
+
+
+@dataclass(frozen=True)
+class What:
+    """A line of the table: what `what` means.  `text` says it for people; the rest is of calls alone."""
+
+    text: str = ""
+    collective: str = ""
+    algorithm: str = ""
+    transports: str = ""
+    """As "shm+tcp"."""
+    bytes: int = 0
+    fingerprint: int = 0
+    site: str = ""
+    """The line of the user's program that made it first."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What one engine recorded; or the rank itself: `kind` "rank"."""
+
+    comm: str
+    """The communicator's name."""
+    kind: str
+    """collectives, messages, gpu; or rank"""
+    index: int
+    """This rank's place among the members."""
+    members: tuple[int, ...]
+    """World ranks, by rank of the communicator; () if there are too many to tell."""
+    records: NDArray[Any]
+    """Of dtype RECORD, the oldest first."""
+    lost: int = 0
+    """Older ones that were overwritten."""
+    priority: int = 0
+    transport: str = ""
+    """The one that its calls asked for; "": any."""
+
+    def world_rank(self, peer: int) -> int | None:
+        """The rank in the job of a peer in these records; None: nobody, or not known."""
+        if self.kind == "rank":
+            return None if peer == NOBODY else peer
+        return self.members[peer] if peer < len(self.members) else None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One rank's part."""
+
+    facts: Facts
+    table: dict[int, What]
+    rings: list[Ring] = field(default_factory=list)
+
+    def what(self, number: int) -> What:
+        """A line of the table; an empty one if it is not there."""
+        return self.table.get(number, What())
+
+
+def read(data: Any) -> list[Recorded]:
+    """Every rank's part of one process's recorder: of a file's bytes, or a mapping of it, which may still change.
+
+    Nothing in it is believed: what is out of bounds is left out.  Raises NotARecording.
+    """
+    size = len(data)
+    if size < HEADS_AT + RINGS * RING.itemsize:
+        raise NotARecording(f"a recording has at least {HEADS_AT + RINGS * RING.itemsize} bytes, and this has {size}")
+    head = np.frombuffer(data, HEAD, 1)[0].copy()
+    if bytes(head["magic"]) != MAGIC:
+        raise NotARecording("it does not begin as hocket's recordings do")
+    if int(head["version"]) != VERSION:
+        raise NotARecording(f"it is of version {int(head['version'])} of the format; this hocket reads {VERSION}")
+    lines = _lines(data, int(head["texts_at"]), min(int(head["texts"]), int(head["texts_room"]), MOST_TEXTS))
+    table = {n: _what(line) for n, line in enumerate(lines) if line.get("is") in ("call", "text")}
+    ranks = {n: Recorded(_facts(head, line), table) for n, line in enumerate(lines) if line.get("is") == "rank"}
+    for number, what in enumerate(np.frombuffer(data, RING, RINGS, HEADS_AT)["what"][: int(head["rings"])].tolist()):
+        line = lines[what] if 0 < what < len(lines) else {}
+        owner = ranks.get(_whole(line.get("of")))
+        if line.get("is") == "ring" and owner is not None:
+            owner.rings.append(_ring(line, *_newest(data, number)))
+    return list(ranks.values())
+
+
+def _lines(data: Any, at: int, used: int) -> list[dict[str, Any]]:
+    """The table.  Line 0 stands for nothing."""
+    if not 0 < at <= at + used <= len(data):
+        return []
+    found = []
+    for line in bytes(data[at : at + used]).split(b"\n")[:-1]:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        found.append(value if isinstance(value, dict) else {})
+    return found
+
+
+def _text(value: Any) -> str:
+    return value[:LONGEST_TEXT] if isinstance(value, str) else ""
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else 0
+
+
+def _what(line: dict[str, Any]) -> What:
+    text, collective, algorithm, over = (_text(line.get(k)) for k in ("text", "collective", "algorithm", "transports"))
+    nbytes, fingerprint = _whole(line.get("bytes")), _whole(line.get("fingerprint"))
+    return What(text, collective, algorithm, over, nbytes, fingerprint, _text(line.get("site")))
+
+
+def _facts(head: Any, line: dict[str, Any]) -> Facts:
+    host, boot = (bytes(head[name]).decode(errors="replace") for name in ("host", "boot_id"))
+    return Facts(
+        _whole(line.get("rank")), _whole(line.get("size")), _text(line.get("job")), int(head["pid"]), host, boot,
+        int(head["timens_ns"]), int(head["monotonic_ns"]), int(head["realtime_ns"]), bool(head["traced"]),
+        int(head["refused"]), int(head["unnamed"]),
+    )  # fmt: skip
+
+
+def _ring(line: dict[str, Any], records: NDArray[Any], lost: int) -> Ring:
+    members = line.get("members")
+    told = tuple(map(_whole, members)) if isinstance(members, list) else ()
+    priority = line.get("priority")
+    return Ring(
+        _text(line.get("comm")), _text(line.get("kind")), _whole(line.get("index")), told, records, lost,
+        priority if isinstance(priority, int) else 0, _text(line.get("transport")),
+    )  # fmt: skip
+
+
+def _newest(data: Any, number: int) -> tuple[NDArray[Any], int]:
+    """A ring's records in the order in which they were written, and how many are lost."""
+    heads = np.frombuffer(data, RING, RINGS, HEADS_AT)
+    at, room, written = (int(heads[number][name]) for name in ("at", "room", "written"))
+    if not 0 < room <= MOST_RECORDS or at + room * RECORD.itemsize > len(data) or written >= 1 << 63:
+        return np.empty(0, RECORD), 0
+    first = max(0, written - room)
+    places = np.arange(first, written, dtype=np.uint64) % room
+    copied = np.frombuffer(data, RECORD, room, at)[places.astype(np.intp)]
+    now = int(heads[number]["written"])  # meanwhile the oldest may have been overwritten, and one more is on its way
+    gone = min(max(0, now + 1 - room - first), len(copied)) if now != written else 0
+    return copied[gone:], first + gone

@@ -1,0 +1,19 @@
+"""What ranks did last, for what stands on hocket: `comm.recorder()` gives it, and `read` takes it from a file.
+
+`hocket.observe` makes traces and reports of it.
+"""
+
+from hocket.collectives.recording.records import (
+    NOBODY,
+    RECORD,
+    Facts,
+    Kind,
+    Link,
+    NotARecording,
+    Recorded,
+    Ring,
+    What,
+    read,
+)
+
+__all__ = ["NOBODY", "RECORD", "Facts", "Kind", "Link", "NotARecording", "Recorded", "Ring", "What", "read"]
