@@ -36,6 +36,7 @@ EXTENSIONS = [
     "collectives.gpu.stream_ops",
     "collectives.gpu.meeting",
     "collectives.plans.plan",
+    "collectives.recording.recorder",
     "collectives.waiting.lead",
     "collectives.waiting.news",
     "collectives.waiting.progress",

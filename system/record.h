@@ -4,6 +4,7 @@
  *
  *     page 0          hk_recorder: facts of the process
  *     page 1          hk_ring[HK_RINGS]: where the ring of each engine lies, and how many records it ever got
+ *     HK_ABOUT_AT     HK_ABOUT bytes for each ring: a line of JSON tells whose it is
  *     from texts_at   lines of JSON, appended only; line n is what a record's `what` = n means
  *     ring[i].at      records
  *
@@ -21,7 +22,10 @@ enum {
     HK_RECORD_VERSION = 1,
     HK_RINGS = 64,
     HK_RING_ROOM = 1024,                /* records of a ring that is always on: 32 KiB */
-    HK_TEXTS_AT = 8192,
+    HK_HEADS_AT = 4096,
+    HK_ABOUT_AT = 8192,
+    HK_ABOUT = 1024,
+    HK_TEXTS_AT = HK_ABOUT_AT + HK_RINGS * HK_ABOUT,
     HK_RINGS_AT = 1 << 20               /* texts have the room before it */
 };
 
@@ -29,28 +33,28 @@ enum { HK_NOBODY = 0xFFFF };            /* no peer, no step, no lane */
 
 /* What a record tells; which of its fields mean what is told in collectives/recording/records.py. */
 enum hk_record_kind {
-    HK_CALL = 1,        /* a call begins */
-    HK_DONE = 2,        /* ... and ends well */
-    HK_CALLED = 3,      /* it began and ended, and was not timed */
-    HK_FAIL = 4,        /* it ends with an error */
-    HK_WAIT_RECV = 5,   /* it waits for what a peer sends */
-    HK_WAIT_SEND = 6,   /* it waits until a peer takes what is sent */
-    HK_MOVED = 7,       /* something moves again */
-    HK_MARK = 8,        /* comm.mark */
-    HK_VERDICT = 9,     /* what the job's coordinator says of a failure */
-    HK_LEFT = 10,       /* a rank has left the job */
-    HK_LONG_WAIT = 11,  /* a wait was logged */
-    HK_SUBMIT = 16,     /* from here on in traces only */
-    HK_STEP = 17,
-    HK_SEND_READY = 18,
-    HK_SEND_FIRST = 19,
-    HK_SEND_END = 20,
-    HK_RECV_READY = 21,
-    HK_RECV_FIRST = 22,
-    HK_RECV_END = 23,
-    HK_KERNEL = 24,
-    HK_NO_CORE = 25,
-    HK_LINK = 26
+    HK_SAW_CALL = 1,        /* a call begins */
+    HK_SAW_DONE = 2,        /* ... and ends well */
+    HK_SAW_CALLED = 3,      /* it began and ended, and was not timed */
+    HK_SAW_FAIL = 4,        /* it ends with an error */
+    HK_SAW_WAIT_RECV = 5,   /* it waits for what a peer sends */
+    HK_SAW_WAIT_SEND = 6,   /* it waits until a peer takes what is sent */
+    HK_SAW_MOVED = 7,       /* something moves again */
+    HK_SAW_MARK = 8,        /* comm.mark */
+    HK_SAW_VERDICT = 9,     /* what the job's coordinator says of a failure */
+    HK_SAW_LEFT = 10,       /* a rank has left the job */
+    HK_SAW_LONG_WAIT = 11,  /* a wait was logged */
+    HK_SAW_SUBMIT = 16,     /* from here on in traces only */
+    HK_SAW_STEP = 17,
+    HK_SAW_SEND_READY = 18,
+    HK_SAW_SEND_FIRST = 19,
+    HK_SAW_SEND_END = 20,
+    HK_SAW_RECV_READY = 21,
+    HK_SAW_RECV_FIRST = 22,
+    HK_SAW_RECV_END = 23,
+    HK_SAW_KERNEL = 24,
+    HK_SAW_NO_CORE = 25,
+    HK_SAW_LINK = 26
 };
 
 typedef struct hk_record {
@@ -65,7 +69,7 @@ typedef struct hk_ring {
     uint64_t at;        /* offset in the file */
     uint64_t written;   /* records, ever; released after each */
     uint32_t room;      /* records: a power of two */
-    uint32_t what;      /* the line of the table that tells whose it is; 0: nobody's */
+    uint32_t claimed;   /* is it anybody's? */
     uint64_t unused[5];
 } hk_ring;
 
@@ -89,19 +93,37 @@ typedef struct hk_writer {
     hk_ring *ring;
     uint64_t n, mask;   /* the writer's own: what others scribble into the file moves nothing */
     uint64_t last;      /* the last time known, ns */
+    hk_record *open;    /* the last record, if it is a call that may become HK_SAW_CALLED */
     uint32_t traces;    /* write what only traces have? */
 } hk_writer;
 
-static inline void hk_put(hk_writer *w, uint64_t ns, uint32_t kind, uint32_t seq, uint32_t what, uint64_t bytes,
-                          uint32_t peer, uint32_t step, uint32_t lane) {
-    hk_record *r = &w->records[w->n & w->mask];
-    uint64_t tail = (uint64_t)(uint16_t)lane << 48 | (uint64_t)(uint16_t)step << 32 | (uint32_t)(uint16_t)peer << 16 | kind;
-    w->last = r->ns = ns;
+static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+/* `tail`: kind, and above it peer, step and lane, 16 bits each. */
+static inline hk_record *hk_append(hk_writer *w, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes, uint64_t tail) {
+    uint64_t n = w->n;
+    hk_record *r = &w->records[n & w->mask];
+    r->ns = ns;
     r->seq = seq;
     r->what = what;
     r->bytes = bytes;
     memcpy(&r->kind, &tail, sizeof tail);
-    __atomic_store_n(&w->ring->written, ++w->n, __ATOMIC_RELEASE);
+    w->n = n + 1;
+    hk_store64(&w->ring->written, n + 1);
+    return r;
+}
+
+static inline void hk_put(hk_writer *w, uint64_t ns, uint32_t kind, uint32_t seq, uint32_t what, uint64_t bytes,
+                          uint32_t peer, uint32_t step, uint32_t lane) {
+    w->open = NULL;
+    if (ns > w->last) w->last = ns;
+    hk_append(w, ns, seq, what, bytes,
+              (uint64_t)(uint16_t)lane << 48 | (uint64_t)(uint16_t)step << 32 | (uint32_t)(uint16_t)peer << 16 | kind);
+}
+
+/* A call begins: two of these in each short call are too many, so its end is told in the same record (hk_called). */
+static inline hk_record *hk_put_call(hk_writer *w, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes) {
+    return hk_append(w, ns, seq, what, bytes, ~(uint64_t)0xFFFF | HK_SAW_CALL);
 }
 
 #endif

@@ -36,6 +36,7 @@ typedef struct hk_wait {
     uint32_t armed;     /* counted among the bell's sleepers, and has polled since */
     uint32_t seen;      /* the bell's count when it was armed */
     uint64_t since;     /* ns, when the spinning ended */
+    uint64_t away;      /* ... in which another process had our core, or we slept */
 } hk_wait;
 
 static inline uint64_t hk_now(void) {
@@ -107,7 +108,7 @@ static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
         l->spins_now = l->spins_now * 2 < l->spins ? l->spins_now * 2 : l->spins;
     }
     w->polls = w->slow = w->shared = 0;
-    w->since = 0;
+    w->since = w->away = 0;
 }
 
 /* Is it still on the second rung, `waited` ns after it came there? */
@@ -136,6 +137,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         if (t1 - t0 > l->slow_ns) w->slow++;
         if (t1 - t0 > HK_SWITCH_NS) {
             w->shared = 1;
+            w->away += t1 - t0;
             if (++l->shared >= HK_VAIN) hk_go_home(l, t1);
         }
         return t1 - w->since + 1;
@@ -157,7 +159,9 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         struct timespec t = {0, 50000};
         nanosleep(&t, NULL);
     }
-    return hk_now() - w->since + 1;
+    uint64_t t1 = hk_now();
+    w->away += t1 - t0;
+    return t1 - w->since + 1;
 }
 
 #endif

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 
 from hocket.collectives.job import last_words
+from hocket.collectives.recording import memory
 from hocket.tools.output import Source
 
 PR_SET_PDEATHSIG = 1
@@ -18,10 +19,12 @@ PR_SET_PDEATHSIG = 1
 class Rank:
     """One process and its output."""
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str) -> None:
+    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str, recorder: int | None) -> None:
         self.number, self.process = number, process
         self.sources: list[Source] = []
         self.code: int | None = None
+        self.recorder = recorder
+        """The descriptor of its recorder, which stays open here when it dies; None: it makes its own."""
         self._words = words
 
     def said(self) -> last_words.Words | None:
@@ -75,9 +78,13 @@ def environment(
     return env
 
 
-def start(command: list[str], env: dict[str, str], reads: bool, piped: bool) -> subprocess.Popen[bytes]:
+def start(
+    command: list[str], env: dict[str, str], reads: bool, piped: bool, recorder: int | None
+) -> subprocess.Popen[bytes]:
     """In its own session.  `reads`: it has our input; `piped`: its output comes to us.  OSError: it cannot be run."""
     output = subprocess.PIPE if piped else None
+    if recorder is not None:
+        env = {**env, memory.HANDED: str(recorder)}
     return subprocess.Popen(
         command,
         env=env,
@@ -86,6 +93,7 @@ def start(command: list[str], env: dict[str, str], reads: bool, piped: bool) -> 
         stderr=output,
         start_new_session=True,
         preexec_fn=die_with(os.getpid()),
+        pass_fds=() if recorder is None else (recorder,),
     )
 
 

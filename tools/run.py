@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 
+from hocket.collectives.recording import memory
 from hocket.errors import Error
 from hocket.system.machine import loopback
 from hocket.tools.output import Screen, Source
@@ -95,7 +96,9 @@ class Job:
     def _start_rank(self, number: int, secret: str, master: tuple[str, int]) -> None:
         words = os.path.join(self.directory, f"words-{number}")
         env = environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
-        rank = Rank(number, start(self.options.command, env, number == 0, not self.options.no_prefix), words)
+        recorder = _recorder()
+        process = start(self.options.command, env, number == 0, not self.options.no_prefix, recorder)
+        rank = Rank(number, process, words, recorder)
         self.ranks.append(rank)
         for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):
             if pipe is not None:
@@ -296,6 +299,13 @@ class Job:
                 signal.signal(number, handler)
             for end in (wake_in, wake_out):
                 os.close(end)
+
+
+def _recorder() -> int | None:
+    """Memory for a rank's recorder; None where there is none for it, or HOCKET_RECORDER=0."""
+    with contextlib.suppress(OSError, AttributeError):  # AttributeError: this Python has no memfd_create
+        return memory.make() if os.environ.get("HOCKET_RECORDER") != "0" else None
+    return None
 
 
 def _free_port() -> tuple[str, int]:

@@ -175,6 +175,7 @@ class Ending:
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""
         self.reporter.closed = True
+        self.world.recorder = None
         self.reporter.broken = ArgumentError(
             "this process is a fork of a rank; the communicator belongs to its parent. Start processes before "
             "hocket.init(), or with the spawn method."

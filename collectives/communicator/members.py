@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hocket.arguments import rank_in
@@ -97,7 +98,10 @@ class Members:
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         routes = Routes(transports, lanes, self.world.traits, groups, self._between(groups, forced))
         queue = make(name, self.rank, routes, self.world.cores, priority=self.priority, concurrent=kind == "messages")
-        queue.engine.owner = owner
+        queue.engine.owner, queue.recorder = owner, self.world.recorder
+        if queue.recorder is not None:
+            queue.follow = partial(
+                queue.recorder.follow, queue, self.name, kind, self.world_ranks, self.priority, forced)
         return queue
 
     def _between(self, groups: Groups, forced: str | None) -> tuple[str, str]:

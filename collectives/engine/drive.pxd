@@ -28,5 +28,6 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil
 cdef int failed_before(Core* e, Run* r) noexcept nogil
 cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil
 cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil
+cdef void tell_waits(Core* e, Run* r, uint64_t since) noexcept nogil
 cdef int overdue(Run* r, uint64_t waited) noexcept nogil
 cdef int slow_check(Core* e, uint64_t waited) noexcept nogil

@@ -15,12 +15,14 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from hocket.collectives.engine.count cimport count_blocked, count_moved
+from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, number, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
+from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_FIRST, HK_SAW_RECV_READY,
+                                                    HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_put)
 from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
 
 
@@ -28,7 +30,12 @@ cdef extern from "poll.h" nogil:
     enum: POLLIN
     enum: POLLOUT
 
+cdef enum:                  # of State.ready
+    READY = 1
+    MOVING = 2
+
 cdef enum:
+    MOST_TOLD = 8               # peers of a wait that are recorded
     HELP_AFTER_NS = 5000        # the awaited may come at once (hocket.bench.lanes, shm: 1.0 x alone; without, 2.3)
 
 
@@ -39,7 +46,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.call.traffic = plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
-    r.meeting, r.count, r.weight = NULL, &plan.counts.count, 0
+    r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -73,6 +80,7 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
     cdef State* st
     cdef Instr* x
     cdef Piece* p
+    cdef uint64_t began
     r.nactive = r.remaining = r.sends_left = 0
     for s in range(min(r.nsteps - 1, r.t), max(-1, r.t - r.nsegments), -1):
         k = r.t - s
@@ -89,8 +97,12 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
             while st.piece < x.npieces and piece_length(x, &p[st.piece], k) == 0:
                 st.piece += 1
             if x.kind == COPY or x.kind == APPLY:
+                began = hk_now() if e.trace != NULL else 0
                 if (copy(e, r, x, st) if x.kind == COPY else apply(e, r, x, st)) < 0:
                     return RAISED
+                if began:
+                    r.kernel_ns += hk_now() - began
+                    r.kernel_bytes += st.total
                 continue
             r.active[r.nactive] = i
             r.nactive += 1
@@ -103,6 +115,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     """Try everything that is in flight once."""
     cdef int i, j, k, rc, moved = BLOCKED
     cdef uint32_t now = e.pass_number
+    cdef uint64_t tried = 0
     cdef uint32_t* mark
     cdef Instr* x
     cdef State* s
@@ -112,6 +125,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
             return RAISED
         if r.t >= r.nsteps + r.nsegments - 1:
             return done(e, r)
+        if e.trace != NULL:
+            step_opens(e, r)
         if open_step(e, r) < 0:
             return RAISED
         r.t += 1
@@ -128,6 +143,11 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 held |= mark[x.peers[j]] == now
         rc = BLOCKED
         if not held:
+            if e.trace != NULL and s.ready < MOVING:
+                tried = hk_now()
+                if not s.ready:
+                    s.ready = READY
+                    message(e, r, r.active[i], HK_SAW_RECV_READY, tried)
             if x.kind == SEND:
                 rc = send(e, r, x, s)
             elif x.kind == REDUCE:
@@ -142,6 +162,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 rc = recv(e, r, x, s, x.peers[0])
             if rc < 0:
                 return rc
+            if e.trace != NULL and rc != BLOCKED:
+                moved_message(e, r, r.active[i], tried, rc == DONE)
         if rc == DONE:
             s.complete = True
             r.remaining -= 1
@@ -155,6 +177,15 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     if r.remaining == 0 and r.t >= r.nsteps + r.nsegments - 1:
         return done(e, r)
     return moved
+
+
+cdef inline void moved_message(Core* e, Run* r, int place, uint64_t tried, bint all_of_it) noexcept nogil:
+    """In a trace: the try that began at `tried`, ns, has moved something of a message."""
+    if r.states[place].ready == READY:
+        r.states[place].ready = MOVING
+        message(e, r, place, HK_SAW_RECV_FIRST, tried)
+    if all_of_it:
+        message(e, r, place, HK_SAW_RECV_END, hk_now())
 
 
 cdef inline int begin(Core* e, Run* r) noexcept nogil:
@@ -195,13 +226,14 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
         if rc == MOVED:
             idle_since = 0
             if w.polls:
+                if e.trace != NULL:
+                    was_away(e, r, w.away)
                 hk_wait_reset(&w, &e.ladder, e.bell)
                 checked = r.deadline = 0
-                if r.weight:
-                    count_moved(r)
+                call_moves(e, r)
             continue
-        if r.weight:
-            count_blocked(r)
+        if r.weight or e.trace != NULL:
+            call_waits(r)
         if e.helps and hk_load32(elsewhere.engines):
             if not helps:
                 helps = True
@@ -224,11 +256,15 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             return BLOCKED
         if waited:
             nfds = collect(e, r, fds, MAX_FDS)
+            if (waited > TOLD_NS or e.trace != NULL) and not r.told:
+                tell_waits(e, r, hk_now() - waited)
             rc = look(e, r, waited, &checked)
             if rc < 0:
                 break
     if helps:
         elsewhere.waiting(-1)
+    if e.trace != NULL:
+        was_away(e, r, w.away)
     hk_wait_reset(&w, &e.ladder, e.bell)
     return has_failed(e, r, rc) if rc < 0 else rc
 
@@ -249,6 +285,7 @@ cdef int has_failed(Core* e, Run* r, int rc) noexcept nogil:
     Its arrays are the caller's again, so the channels let go of them.
     """
     cdef int peer
+    call_fails(e, r, rc)
     if e.failed == 0:
         e.failed, e.failed_culprit = rc, r.culprit
         for peer in range(e.size):
@@ -297,31 +334,63 @@ cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
             return RAISED
 
 
-cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
-    """The descriptors that unfinished instructions wait for.
+cdef bint awaited(Core* e, Run* r, Instr* x, int j) noexcept nogil:
+    """Does this unfinished instruction wait for its peer `j`?
 
-    Left out, as poll would return at once: channels of a reduction that have data while it waits for another peer; and
-    of a recv from any rank those of peers that have left, and all others once it has its message.
+    Not for one whose data a reduction has while it waits for another; and a recv from any rank not for those that have
+    left, nor, once it has its message, for all others.
     """
+    cdef hk_view v
+    cdef hk_channel* ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
+    if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
+        return False
+    return x.kind == SEND or x.npeers == 1 or not r.matched or not (
+        r.source >= 0 and r.source != x.peers[j] or ch.ops.peek(ch, &r.call, &v, 0) == HK_LOST)
+
+
+cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
+    """The descriptors that unfinished instructions wait for; else poll would return at once."""
     cdef int i, j, n = 0
     cdef Instr* x
     cdef hk_channel* ch
-    cdef hk_view v
     for i in range(r.nactive):
-        if r.states[r.active[i]].complete:
-            continue
         x = &r.instrs[r.active[i]]
-        if x.after_sends and r.sends_left > 0:
+        if r.states[r.active[i]].complete or x.after_sends and r.sends_left > 0:
             continue
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
-            if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
-                continue
-            if x.kind != SEND and x.npeers > 1 and r.matched and (
-                    r.source >= 0 and r.source != x.peers[j] or ch.ops.peek(ch, &r.call, &v, 0) == HK_LOST):
-                continue
-            if ch.fd >= 0 and n < room:
+            if ch.fd >= 0 and n < room and awaited(e, r, x, j):
                 fds[n].fd = ch.fd
                 fds[n].events = ch.events if ch.events else POLLOUT if x.kind == SEND else POLLIN
                 n += 1
     return n
+
+
+cdef void tell_waits(Core* e, Run* r, uint64_t since) noexcept nogil:
+    """Record a wait: a record for each of the first peers that it waits for, with the number of all."""
+    cdef int i, j, n = 0, told = 0
+    cdef int[MOST_TOLD] peers
+    cdef uint32_t[MOST_TOLD] kinds
+    cdef uint32_t kind
+    cdef Instr* x
+    if e.record == NULL:
+        return
+    for i in range(r.nactive):
+        x = &r.instrs[r.active[i]]
+        if r.states[r.active[i]].complete or x.after_sends and r.sends_left > 0:
+            continue
+        for j in range(x.npeers):
+            kind = HK_SAW_WAIT_SEND if x.kind == SEND else HK_SAW_WAIT_RECV
+            if n and kinds[min(n, <int>MOST_TOLD) - 1] == kind and peers[min(n, <int>MOST_TOLD) - 1] == x.peers[j]:
+                continue                # another message of the same peer
+            if awaited(e, r, x, j):
+                if n < MOST_TOLD:
+                    peers[n], kinds[n] = x.peers[j], kind
+                n += 1
+    for told in range(min(n, <int>MOST_TOLD)):
+        hk_put(e.record, since, kinds[told], number(r), r.what, 0, <uint32_t>peers[told], r.t - 1, n)
+    if n == 0:
+        hk_put(e.record, since, HK_SAW_WAIT_RECV, number(r), r.what, 0, HK_NOBODY, r.t - 1, 0)
+    r.told = True
+    if r.blocked_at == 0:
+        r.blocked_at = since

@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport Plan
 from hocket.collectives.engine.run cimport Core, Run
+from hocket.collectives.recording.recorder cimport Writer
 
 
 cdef extern from "stdint.h":
@@ -15,6 +16,7 @@ cdef object no_scratch(Plan plan)
 cdef class Engine:
     cdef Engine counter     # the engine that numbers our calls too; None: this one does
     cdef Core core
+    cdef Writer writer          # of core.record
     cdef uint32_t seq
     cdef readonly bint in_call  # a blocking call is running, or has failed ...
     cdef readonly uint64_t caller   # ... in this thread

@@ -10,13 +10,14 @@ import weakref
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from hocket.collectives.engine.count cimport count_begin, count_end
+from hocket.collectives.engine.events cimport call_begins, call_ends
 from hocket.collectives.engine.drive cimport drive, place_residuals, run_free, run_init
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
                                      hk_load32, hk_now, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
+from hocket.collectives.recording.recorder cimport Writer
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
@@ -68,6 +69,12 @@ cdef class Engine:
         self.keep = []
         self.recent = [None] * RECENT
         self.plans = {}
+
+    def record(self, Writer writer):
+        """Record its calls here; None: nowhere."""
+        self.writer = writer
+        self.core.record = NULL if writer is None else &writer.writer
+        self.core.trace = self.core.record if writer is not None and writer.writer.traces else NULL
 
     def sleep_soon(self):
         """From now on its waits neither spin nor yield for long, but sleep: they are long, and others need the core.
@@ -229,14 +236,14 @@ cdef class Engine:
         r.waits = True
         self.plan = plan
         self.in_call, self.caller = True, this_thread()
-        count_begin(r, plan.nbytes, plan.small)
+        call_begins(&self.core, r, plan.nbytes, plan.small)
         if self.polls_with_gil and plan.small:
             rc = drive(&self.core, r, min(self.polls_with_gil, <int>self.core.ladder.spins_now))
         if rc == BLOCKED:
             with nogil:
                 rc = drive(&self.core, r, 0)
         if rc == DONE:
-            count_end(r)
+            call_ends(&self.core, r, plan.nbytes)
             self.in_call = False       # after an error it stays True: until the verdict, others ask what it was doing
         else:
             self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came

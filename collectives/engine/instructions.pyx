@@ -1,9 +1,9 @@
 """Instructions: send, recv and reduce, each as far as its channels go without waiting; copy, apply and call."""
 
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr
-from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
+from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, hk_now, not_ours, piece_at,
                                      piece_length, residual, step_on)
 from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice
@@ -113,6 +113,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef const void* ways[MAX_WAYS]
     cdef int i, k, rc, moved = BLOCKED
     cdef size_t n, left
+    cdef uint64_t began
     cdef hk_channel* ch
     while True:
         left = 0
@@ -137,6 +138,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if n == 0 and left:
             return moved
         if n:
+            began = hk_now() if e.trace != NULL else 0
             if r.user != NULL:
                 if call_user(e, r, piece_at(r, x, &x.dst[s.piece], s), ways, k, n) < 0:
                     return RAISED
@@ -149,6 +151,9 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                     return device_failed(e, r)
             else:
                 r.reduce(piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize)
+            if began:
+                r.kernel_ns += hk_now() - began
+                r.kernel_bytes += n
         for i in range(x.npeers):
             rc = drop(r, x.peers[i], e.rx[x.peers[i]], n, s.done + n == s.total)
             if rc < 0:

@@ -23,6 +23,7 @@ from hocket.collectives.choice.layout import Layout
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
+from hocket.collectives.recording.own import OwnRecorder
 from hocket.errors import ArgumentError
 from hocket.transports.base import Lane, Traits
 from hocket.transports.loopback import Loopback
@@ -118,6 +119,9 @@ class Queue:
         """What algorithms are chosen by."""
         self.counts: dict[tuple[str, str, str], Counts] = {}
         """By collective, algorithm and transports."""
+        self.recorder: OwnRecorder | None = None
+        self.follow: Callable[[], None] | None = None
+        """Makes the recorder follow the engine: when a call is to come, as many engines never have any."""
         self.offers: Sequence[dict[str, Any]] = []
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
@@ -138,9 +142,14 @@ class Queue:
             plans.pop(next(iter(plans)), None)
 
     def counted(self, plan: Plan) -> Plan:
-        """The same plan, whose calls are counted with those of its kind."""
+        """The same plan, whose calls are counted with those of its kind, and recorded."""
         over = "+".join(sorted({name for p in plan.peers if (name := self.transports[p]) is not None}))
         plan.counts = self.counts.setdefault((plan.collective, plan.algorithm, over), plan.counts)
+        if self.recorder is not None:
+            plan.what = self.recorder.call(plan, over)
+            if self.follow is not None:
+                self.follow()
+                self.follow = None
         return plan
 
     def check_thread(self) -> None:

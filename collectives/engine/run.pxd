@@ -4,6 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Step
+from hocket.collectives.recording.recorder cimport hk_writer
 from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
@@ -28,6 +29,7 @@ cdef extern from "system/wait.h" nogil:
         uint64_t stays, rest
     struct hk_wait:
         uint32_t polls
+        uint64_t away
     uint64_t hk_now()
     void hk_ring_bell(uint32_t* bell)
     bint hk_wait_sleeps(const hk_wait*, const hk_ladder*)
@@ -67,6 +69,7 @@ cdef struct State:          # of one instruction, while its step is in flight
     size_t at               # ... within the piece
     int piece, segment
     bint opened, complete
+    int ready               # in a trace: was it tried, and not held up (1), and has something moved (2)?
 
 
 cdef struct Run
@@ -119,7 +122,10 @@ cdef struct Run:            # one execution of a plan
     Count* count            # of its kind of call
     uint64_t weight         # for how many calls its time stands, 0: it is not timed
     uint64_t began          # ns
-    uint64_t blocked_at     # ... since when nothing moves, 0: something does
+    uint64_t blocked_at     # ... since when nothing moves, 0: something does, or nobody has looked
+    bint told               # ... and is that recorded?
+    uint32_t what           # its kind of call, in the recorder's table
+    uint64_t kernel_ns, kernel_bytes    # in a trace: of this step's kernels
 
 
 cdef enum:
@@ -182,6 +188,8 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint64_t aborted_at     # ... until EARLIER_CALLS_NS later, when all end
     int failed              # the code of the first run that failed: what it left half sent makes the channels unusable
     int failed_culprit
+    hk_writer* record       # where its calls are recorded, or NULL ...
+    hk_writer* trace        # ... and the same again in a trace, which has more of them; else NULL
     hk_ladder ladder
     uint32_t* bell
     PyObject* self          # the Engine (borrowed)

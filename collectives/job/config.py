@@ -158,6 +158,10 @@ VARIABLES = (
              "RDMA port to use, instead of the first that is active"),
     Variable("HOCKET_OBJECTS", _switch, "0 or 1", "1",
              "whether calls on Python objects are allowed: who unpickles runs what the sender wrote"),
+    Variable("HOCKET_RECORDER", _switch, "0 or 1", "1",
+             "whether what calls did last is kept in memory, for errors, `hocket top` and debugging"),
+    Variable("HOCKET_TRACE", str, "a folder's path; it is made if need be", "",
+             "record everything: calls, steps, messages, kernels, in a file of each process there"),
     Variable("HOCKET_GPU", _gpu, "auto, on or off", "auto",
              "whether this rank may have arrays on a GPU; if not, other ranks' go through host memory"),
     Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto, words or events", "auto",
@@ -180,6 +184,8 @@ class Config:
     ports: range | None = None
     rdma: str = ""
     objects: bool = True
+    recorder: bool = True
+    trace: str = ""
     gpu: str = "auto"
     gpu_sync: str = "auto"
     encrypt: bool = False
@@ -239,8 +245,8 @@ def _agree_on_certificates(settings: dict[str, Any]) -> None:
 
 
 PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
-         "HOCKET_LAST_WORDS")  # fmt: skip
-"""What `hocket run` leaves for its ranks; read by launchers.py, the last by last_words.py."""
+         "HOCKET_LAST_WORDS", "HOCKET_RECORDER_FD")  # fmt: skip
+"""What `hocket run` leaves for its ranks; read by launchers.py, last_words.py and recording/memory.py."""
 ELSEWHERE = ("HOCKET_FUSION_THRESHOLD", "HOCKET_CFLAGS")
 """What is read elsewhere: by frameworks/horovod/settings.py; by setup.py."""
 

@@ -13,12 +13,13 @@ from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import default
 from hocket.collectives.choice import cache, setting
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import last_words, uncaught
+from hocket.collectives.job import asked, last_words, uncaught
 from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.local_world import lone_session
 from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import Supply, World
+from hocket.collectives.recording import recorder
 from hocket.collectives.waiting import queued
 from hocket.collectives.waiting.grouping import outside_group
 from hocket.collectives.waiting.pool import pool
@@ -138,6 +139,7 @@ def _communicator(
     uncaught.install()
     world = _alone(settings, names) if start.size == 1 else _join(start, settings, names, wait)
     world.why = start.why
+    asked.listen(world.recorder)
     try:
         comm = Communicator(world, "world", range(start.size))
         comm.membership.accept(world.session.exchange(comm.membership.offer(), wait))
@@ -266,6 +268,7 @@ def _leave() -> None:
 def _forked() -> None:
     """In a forked child the job is the parent's: calls are refused, and nothing of it is touched."""
     queued.forked()
+    recorder.forked()
     for first in _worlds:
         for comm in first.world.present():  # those of split and dup too
             comm.ending.disown()

@@ -7,7 +7,9 @@ passed on to the communicators they concern.
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +22,9 @@ from hocket.collectives.job.config import Config
 from hocket.collectives.job.cores import cores_of
 from hocket.collectives.job.hosts import hosts, machine, sharing
 from hocket.collectives.job.opener import Opener
+from hocket.collectives.recording.own import OwnRecorder
+from hocket.collectives.recording.recorder import of_process
+from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.pool import pool
 from hocket.control.reactor import Reactor
 from hocket.control.records import Account, Fault, Stuck, Verdict
@@ -30,6 +35,8 @@ from hocket.transports.base import Traits, Transport
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
+
+log = logging.getLogger("hocket")
 
 
 class Control(Protocol):
@@ -99,6 +106,7 @@ class World:
         self.closed = False
         self.unraised = False
         """Has one of its communicators ended with an error that could not be raised?"""
+        self.recorder: OwnRecorder | None = None
         self.thread: int | None = None
         """The thread that is this rank, if it is not the whole process; NO_THREAD: it is not known, or has ended."""
         self.why = ""
@@ -110,11 +118,15 @@ class World:
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
             "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
             "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
+            "job": secrets.token_hex(6),
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
+        self.recorder = _recorder(config, rank, size, met[0]["job"])
         _agree([each["names"] for each in met])
         _agree_on_encryption([bool(each["encrypt"]) for each in met], "encrypt", "HOCKET_ENCRYPT (or init(encrypt=))")
         _agree_on_encryption([bool(each["certified"]) for each in met], "have certificates", "HOCKET_TLS_CERT")
+        self.pids = [int(each["pid"]) for each in met if each["kernel"] == mine["kernel"]]
+        """The processes of this host's ranks, as these know them."""
         self.gpus = [bool(each["gpu"]) for each in met]
         """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
         self.mpi = mpi if all(each["mpi"] for each in met) else None
@@ -224,11 +236,16 @@ class World:
     def _on_verdict(self, verdict: Verdict) -> None:
         if verdict["kind"] == "lost":
             self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
+        if self.recorder is not None:
+            by = verdict.get("by", verdict["lost"][0] if verdict.get("lost") else NOBODY)
+            self.recorder.put(Kind.VERDICT, verdict["kind"], peer=by)
         for comm in self.present():
             comm.reporter.hear(verdict)
 
     def _on_left(self, rank: int, finished: dict[str, int]) -> None:
         self.left[rank] = finished
+        if self.recorder is not None:
+            self.recorder.put(Kind.LEFT, peer=rank)
 
     def say_goodbye(self, patient: bool = False) -> None:
         """Tell the others that this rank leaves.  `patient`: if it is rank 0, wait until they have left too."""
@@ -251,6 +268,19 @@ class World:
             _open.discard(self)
             if not _open:
                 pool.rest()
+
+
+def _recorder(config: Config, rank: int, size: int, job: str) -> OwnRecorder | None:
+    """The rank's recorder, which traces if the environment says so.  None: HOCKET_RECORDER=0."""
+    if not config.recorder:
+        return None
+    made = OwnRecorder(of_process(), rank, size, job)
+    if config.trace:
+        try:
+            made.trace(config.trace)
+        except OSError as why:
+            log.warning("no trace in %s: %s", config.trace, why)
+    return made
 
 
 def _agree(names: Sequence[Sequence[str]]) -> None:

@@ -69,7 +69,8 @@ cdef class Plan:
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
     cdef readonly size_t nbytes     # of the whole vector
-    cdef public Counts counts       # where its calls are counted
+    cdef public Counts counts       # where its calls are counted ...
+    cdef public uint32_t what       # ... and what they are called in the recorder's table
     cdef readonly bint small        # few bytes: over before another thread could use the GIL
     cdef readonly bint meets        # its CALL is a kernel that meets the other ranks' (gpu/meeting.pyx)
     cdef object library             # the capsule of what a CALL calls

@@ -30,6 +30,7 @@ class Plan:
     coded: Codec | None
     mixed: bool
     counts: Counts
+    what: int
     def __init__(
         self, steps: list[list[Instr]], about: About, scratch: int = 0, segment: int = 0, *, traffic: str = "one way",
         library: Any = None, meets: bool = False,

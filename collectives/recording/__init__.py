@@ -1,1 +1,1 @@
-"""What this process did last, in memory that another process can read; and what is made of it."""
+"""What ranks did last, in memory that others can read; and what is made of it."""

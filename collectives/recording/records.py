@@ -34,6 +34,9 @@ from __future__ import annotations
 
 import enum
 import json
+import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,17 +51,19 @@ RECORD = np.dtype([
     ("ns", "<u8"), ("seq", "<u4"), ("what", "<u4"), ("bytes", "<u8"),
     ("kind", "<u2"), ("peer", "<u2"), ("step", "<u2"), ("lane", "<u2"),
 ])  # fmt: skip
-RING = np.dtype([("at", "<u8"), ("written", "<u8"), ("room", "<u4"), ("what", "<u4"), ("unused", "V40")])
+RING = np.dtype([("at", "<u8"), ("written", "<u8"), ("room", "<u4"), ("claimed", "<u4"), ("unused", "V40")])
 HEAD = np.dtype([
     ("magic", "S8"), ("version", "<u4"), ("pid", "<u4"), ("rings", "<u4"), ("refused", "<u4"), ("traced", "<u4"),
     ("unnamed", "<u4"), ("monotonic_ns", "<u8"), ("realtime_ns", "<u8"), ("timens_ns", "<i8"), ("texts_at", "<u8"),
     ("texts_room", "<u8"), ("texts", "<u8"), ("boot_id", "S40"), ("host", "S64"),
 ])  # fmt: skip
-HEADS_AT, RINGS = 4096, 64
+HEADS_AT, ABOUT_AT, ABOUT, RINGS = 4096, 8192, 1024, 64
 MOST_TEXTS, MOST_RECORDS = 64 << 20, 1 << 24
 """Bytes of texts, and records of a ring, that are read at most."""
 LONGEST_TEXT = 4096
 """Characters of a text that are kept."""
+MOST_MEMBERS = 600
+"""Characters in which the members of a communicator are told, if they can be."""
 
 
 class Kind(enum.IntEnum):
@@ -181,42 +186,65 @@ class Recorded:
         return self.table.get(number, What())
 
 
-def read(data: Any) -> list[Recorded]:
-    """Every rank's part of one process's recorder: of a file's bytes, or a mapping of it, which may still change.
+def read(data: Any, newest: int = MOST_RECORDS) -> list[Recorded]:
+    """Every rank's part of one process's recorder: of a file's bytes, a mapping, or a `Part`; it may still change.
 
-    Nothing in it is believed: what is out of bounds is left out.  Raises NotARecording.
+    `newest`: records of each ring at most.  Nothing in it is believed: what is out of bounds is left out.  Raises
+    NotARecording.
     """
     size = len(data)
     if size < HEADS_AT + RINGS * RING.itemsize:
         raise NotARecording(f"a recording has at least {HEADS_AT + RINGS * RING.itemsize} bytes, and this has {size}")
-    head = np.frombuffer(data, HEAD, 1)[0].copy()
+    head = _array(data, HEAD, 0, 1)[0]
     if bytes(head["magic"]) != MAGIC:
         raise NotARecording("it does not begin as hocket's recordings do")
     if int(head["version"]) != VERSION:
         raise NotARecording(f"it is of version {int(head['version'])} of the format; this hocket reads {VERSION}")
     lines = _lines(data, int(head["texts_at"]), min(int(head["texts"]), int(head["texts_room"]), MOST_TEXTS))
-    table = {n: _what(line) for n, line in enumerate(lines) if line.get("is") in ("call", "text")}
-    ranks = {n: Recorded(_facts(head, line), table) for n, line in enumerate(lines) if line.get("is") == "rank"}
-    for number, what in enumerate(np.frombuffer(data, RING, RINGS, HEADS_AT)["what"][: int(head["rings"])].tolist()):
-        line = lines[what] if 0 < what < len(lines) else {}
-        owner = ranks.get(_whole(line.get("of")))
-        if line.get("is") == "ring" and owner is not None:
-            owner.rings.append(_ring(line, *_newest(data, number)))
+    table, ranks = dict(enumerate(map(_what, lines))), dict[tuple[int, str], Recorded]()
+    claimed = _array(data, RING, HEADS_AT, RINGS)["claimed"][: int(head["rings"])]
+    for number in np.flatnonzero(claimed).tolist():
+        at = ABOUT_AT + number * ABOUT
+        about = _parsed(bytes(data[at : at + ABOUT]).partition(b"\n")[0])
+        owner = _whole(about.get("rank")), _text(about.get("job"))
+        if owner not in ranks:
+            ranks[owner] = Recorded(_facts(head, about), table)
+        ranks[owner].rings.append(_ring(about, *_newest(data, number, newest)))
     return list(ranks.values())
+
+
+class Part:
+    """A file that is read piece by piece: it may be long, and be cut short meanwhile."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._size = fd, os.fstat(fd).st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        return os.pread(self._fd, part.stop - part.start, part.start)
+
+
+def _array(data: Any, dtype: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+    """A copy of so many at this place; of fewer where the file has become shorter."""
+    found = bytes(data[at : at + count * dtype.itemsize])
+    return np.frombuffer(found[: len(found) - len(found) % dtype.itemsize], dtype)
 
 
 def _lines(data: Any, at: int, used: int) -> list[dict[str, Any]]:
     """The table.  Line 0 stands for nothing."""
     if not 0 < at <= at + used <= len(data):
         return []
-    found = []
-    for line in bytes(data[at : at + used]).split(b"\n")[:-1]:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        found.append(value if isinstance(value, dict) else {})
-    return found
+    return [_parsed(line) for line in bytes(data[at : at + used]).split(b"\n")[:-1]]
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str:
@@ -233,34 +261,58 @@ def _what(line: dict[str, Any]) -> What:
     return What(text, collective, algorithm, over, nbytes, fingerprint, _text(line.get("site")))
 
 
-def _facts(head: Any, line: dict[str, Any]) -> Facts:
+def _facts(head: Any, about: dict[str, Any]) -> Facts:
     host, boot = (bytes(head[name]).decode(errors="replace") for name in ("host", "boot_id"))
     return Facts(
-        _whole(line.get("rank")), _whole(line.get("size")), _text(line.get("job")), int(head["pid"]), host, boot,
+        _whole(about.get("rank")), _whole(about.get("size")), _text(about.get("job")), int(head["pid"]), host, boot,
         int(head["timens_ns"]), int(head["monotonic_ns"]), int(head["realtime_ns"]), bool(head["traced"]),
         int(head["refused"]), int(head["unnamed"]),
     )  # fmt: skip
 
 
-def _ring(line: dict[str, Any], records: NDArray[Any], lost: int) -> Ring:
-    members = line.get("members")
-    told = tuple(map(_whole, members)) if isinstance(members, list) else ()
-    priority = line.get("priority")
+def _ring(about: dict[str, Any], records: NDArray[Any], lost: int) -> Ring:
+    priority = about.get("priority")
     return Ring(
-        _text(line.get("comm")), _text(line.get("kind")), _whole(line.get("index")), told, records, lost,
-        priority if isinstance(priority, int) else 0, _text(line.get("transport")),
+        _text(about.get("comm")), _text(about.get("kind")), _whole(about.get("index")),
+        unshortened(_text(about.get("members"))), records, lost, priority if isinstance(priority, int) else 0,
+        _text(about.get("transport")),
     )  # fmt: skip
 
 
-def _newest(data: Any, number: int) -> tuple[NDArray[Any], int]:
+def shortened(ranks: Sequence[int]) -> str:
+    """Ranks as "0-7,9", or "" if that is long."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return text if len(text) <= MOST_MEMBERS else ""
+
+
+def unshortened(text: str) -> tuple[int, ...]:
+    """The ranks of such a text; none if it makes no sense."""
+    if len(text) > MOST_MEMBERS or not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text):
+        return ()
+    runs = [list(map(int, run.split("-"))) for run in text.split(",")]
+    if sum(run[-1] - run[0] + 1 for run in runs) > NOBODY:
+        return ()
+    return tuple(rank for run in runs for rank in range(run[0], run[-1] + 1))
+
+
+def _newest(data: Any, number: int, most: int) -> tuple[NDArray[Any], int]:
     """A ring's records in the order in which they were written, and how many are lost."""
-    heads = np.frombuffer(data, RING, RINGS, HEADS_AT)
-    at, room, written = (int(heads[number][name]) for name in ("at", "room", "written"))
+    ring = _array(data, RING, HEADS_AT, RINGS)[number]
+    at, room, written = (int(ring[name]) for name in ("at", "room", "written"))
     if not 0 < room <= MOST_RECORDS or at + room * RECORD.itemsize > len(data) or written >= 1 << 63:
         return np.empty(0, RECORD), 0
-    first = max(0, written - room)
-    places = np.arange(first, written, dtype=np.uint64) % room
-    copied = np.frombuffer(data, RECORD, room, at)[places.astype(np.intp)]
-    now = int(heads[number]["written"])  # meanwhile the oldest may have been overwritten, and one more is on its way
-    gone = min(max(0, now + 1 - room - first), len(copied)) if now != written else 0
-    return copied[gone:], first + gone
+    count = min(written, room, most)
+    first = (written - count) % room
+    ahead = min(count, room - first)  # records before the ring begins again
+    pieces = [_array(data, RECORD, at + first * RECORD.itemsize, ahead), _array(data, RECORD, at, count - ahead)]
+    copied = np.concatenate(pieces)
+    now = int(_array(data, RING, HEADS_AT, RINGS)["written"][number])
+    # Meanwhile the oldest may have been overwritten, and one more is on its way.
+    gone = min(max(0, now + 1 - room - (written - count)), len(copied)) if now != written else 0
+    return copied[gone:], written - count + gone

@@ -1,6 +1,6 @@
 """What is queued in this process, and what makes it go forward."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.run cimport Core, Run
 
@@ -26,6 +26,8 @@ cdef struct Node:               # one queued run
     Node* next
     size_t nbytes               # of its plan ...
     bint small, counted         # ...; and is it counted yet?
+    uint64_t submitted          # in a trace: when, ns; else 0
+    uint32_t vain               # tries, one after the other, in which nothing moved
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
 

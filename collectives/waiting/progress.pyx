@@ -10,10 +10,11 @@ never while data moves, and never by a thread that wants the GIL.  sleep.pyx: ho
 from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.collectives.engine.count cimport count_begin, count_blocked, count_end, count_moved
-from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed, overdue
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_store32, may_drive,
+from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed, overdue, tell_waits
+from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits, number
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
                                      run_stopped)
+from hocket.collectives.recording.recorder cimport HK_NOBODY, HK_SAW_SUBMIT, hk_put
 from hocket.collectives.waiting.news cimport tell
 
 
@@ -28,6 +29,8 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_broadcast(pthread_cond_t*)
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
+
+cdef enum: LOOKS = 16           # vain tries of a run after which the clock tells how long that takes
 
 nqueued = drivers = ends = 0
 led = False
@@ -79,20 +82,34 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
     cdef int rc
     if not n.counted:           # its turn has come
         n.counted = True
-        count_begin(&n.run, n.nbytes, n.small)
+        if e.trace != NULL and n.submitted:
+            hk_put(e.trace, n.submitted, HK_SAW_SUBMIT, number(&n.run), n.run.what, n.nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
+        call_begins(e, &n.run, n.nbytes, n.small)
+        if e.record != NULL:
+            e.record.open = NULL        # other calls may end before it
     rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
     if n.run.limit and rc >= 0:
         rc = limited(&n.run, rc)
-    if n.run.weight:
-        if rc == BLOCKED:
-            count_blocked(&n.run)
-        elif rc == DONE:
-            count_end(&n.run)
-        else:
-            count_moved(&n.run)
-    if rc < 0:
+    if rc == BLOCKED:
+        blocked(e, n)
+        return rc
+    n.vain = 0
+    call_moves(e, &n.run)
+    if rc == DONE:
+        call_ends(e, &n.run, n.nbytes)
+    elif rc < 0:
         has_failed(e, &n.run, rc)
     return rc
+
+
+cdef inline void blocked(Core* e, Node* n) noexcept nogil:
+    """Nothing moves: since when, for timed runs and where it is recorded, if it lasts."""
+    if not n.run.weight and e.record == NULL:
+        return
+    call_waits(&n.run)
+    n.vain += 1
+    if n.vain % LOOKS == 0 and not n.run.told and hk_now() - n.run.blocked_at > TOLD_NS:
+        tell_waits(e, &n.run, n.run.blocked_at)
 
 
 cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept nogil:

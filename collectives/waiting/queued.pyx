@@ -67,7 +67,8 @@ cdef class Queued:
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
         n.core, n.status = &engine.core, BLOCKED
-        n.nbytes, n.small, n.counted = plan.nbytes, plan.small, False
+        n.nbytes, n.small, n.counted, n.vain = plan.nbytes, plan.small, False, 0
+        n.submitted = hk_now() if engine.core.trace != NULL else 0
         return 0
 
     cdef int enqueue(self, bint numbered) except -1:

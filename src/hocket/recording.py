@@ -10,10 +10,11 @@ from hocket.collectives.recording.records import (
     Kind,
     Link,
     NotARecording,
+    Part,
     Recorded,
     Ring,
     What,
     read,
 )
 
-__all__ = ["NOBODY", "RECORD", "Facts", "Kind", "Link", "NotARecording", "Recorded", "Ring", "What", "read"]
+__all__ = ["NOBODY", "RECORD", "Facts", "Kind", "Link", "NotARecording", "Part", "Recorded", "Ring", "What", "read"]

@@ -11,35 +11,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.collectives.recording.records import HEAD, HEADS_AT, MAGIC, RING, RINGS, VERSION
+from hocket.collectives.recording.records import (
+    ABOUT_AT,
+    HEAD,
+    HEADS_AT,
+    MAGIC,
+    RING,
+    RINGS,
+    VERSION,
+    shortened,
+    unshortened,
+)
 from hocket.recording import NOBODY, RECORD, Kind, NotARecording, read
 
 HEADER = Path(__file__).parents[3] / "system/record.h"
-TEXTS_AT, RINGS_AT, ROOM = 8192, 16384, 8
-LINES = [
-    {}, {"is": "rank", "rank": 3, "size": 4, "job": "j"},
-    {"is": "ring", "of": 1, "comm": "world", "kind": "collectives", "index": 3, "members": [0, 1, 2, 3]},
-    {"is": "call", "text": "allreduce(float32[2])", "collective": "allreduce", "site": "train.py:7 in main"},
-]  # fmt: skip
+TEXTS_AT, RINGS_AT, ROOM = 73728, 90112, 8
+ABOUT = {"rank": 3, "size": 4, "job": "j", "comm": "world", "kind": "collectives", "index": 3, "members": "0-3"}
+LINES = [{}, {"text": "allreduce(float32[2])", "collective": "allreduce", "site": "train.py:7 in main"}]
 
 
-def recording(written: int, lines: list[object] = LINES) -> bytearray:
+def recording(written: int, about: object = ABOUT, lines: list[object] = LINES) -> bytearray:
     """One ring of 8 records, whose numbers of calls count up."""
     data = bytearray(RINGS_AT + ROOM * RECORD.itemsize)
     texts = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     head = np.frombuffer(data, HEAD, 1)
     head[0] = (MAGIC, VERSION, 77, 1, 0, 0, 0, 5, 6, 0, TEXTS_AT, 8192, len(texts), b"boot", b"host")
-    data[TEXTS_AT : TEXTS_AT + len(texts)] = texts
+    for at, text in ((TEXTS_AT, texts), (ABOUT_AT, json.dumps(about).encode() + b"\n")):
+        data[at : at + len(text)] = text
     rings = np.frombuffer(data, RING, RINGS, HEADS_AT)
-    rings["at"][0], rings["written"][0], rings["room"][0], rings["what"][0] = RINGS_AT, written, ROOM, 2
+    rings["at"][0], rings["written"][0], rings["room"][0], rings["claimed"][0] = RINGS_AT, written, ROOM, 1
     records = np.frombuffer(data, RECORD, ROOM, RINGS_AT)
     for n in range(max(0, written - ROOM), written):
-        records[n % ROOM] = (100 + n, n + 1, 3, 8, Kind.CALLED, NOBODY, NOBODY, NOBODY)
+        records[n % ROOM] = (100 + n, n + 1, 1, 8, Kind.CALLED, NOBODY, NOBODY, NOBODY)
     return data
 
 
 def test_the_header_and_its_twin_say_the_same() -> None:
-    numbers = dict(re.findall(r"HK_(\w+) = (\d+)", HEADER.read_text()))
+    numbers = dict(re.findall(r"HK_SAW_(\w+) = (\d+)", HEADER.read_text()))
     assert {kind.name: str(kind.value) for kind in Kind}.items() <= numbers.items()
     assert (RECORD.itemsize, RING.itemsize, HEAD.itemsize) == (32, 64, 184)
 
@@ -49,7 +57,7 @@ def test_the_oldest_comes_first_and_what_is_lost_is_counted() -> None:
     assert (rank.facts.rank, rank.facts.size, rank.facts.host, rank.facts.pid) == (3, 4, "host", 77)
     (ring,) = rank.rings
     assert ring.records["seq"].tolist() == [1, 2, 3, 4, 5] and ring.lost == 0
-    assert (ring.comm, ring.members, rank.what(3).text) == ("world", (0, 1, 2, 3), "allreduce(float32[2])")
+    assert (ring.comm, ring.members, rank.what(1).text) == ("world", (0, 1, 2, 3), "allreduce(float32[2])")
     (ring,) = read(recording(21))[0].rings
     assert ring.records["seq"].tolist() == [14, 15, 16, 17, 18, 19, 20, 21] and ring.lost == 13
 
@@ -79,12 +87,17 @@ def test_scribbles_do_no_harm(changes: list[tuple[int, bytes]]) -> None:
 
 
 ODD = [
-    None, 3, [], {"is": "ring", "of": "x"}, {"is": "ring", "of": 1, "members": [{}, -1, 1e300]},
-    {"is": "call", "text": 5, "bytes": -1, "fingerprint": "?"},
+    None, 3, [], {"rank": "x", "members": "5-"}, {"rank": -1, "comm": 7, "priority": "high", "members": "0-999999"},
+    {"text": 5, "bytes": -1, "fingerprint": "?", "members": [{}]},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", ODD)
 def test_lines_of_another_shape_do_no_harm(line: object) -> None:
-    (rank,) = read(recording(3, [*LINES[:2], line, line]))
-    assert rank.what(3).text == "" and all(member >= 0 for ring in rank.rings for member in ring.members)
+    (rank,) = read(recording(3, line, [{}, line]))
+    assert rank.what(1).text == "" and rank.facts.rank == 0 and rank.rings[0].members == ()
+
+
+@given(st.lists(st.integers(0, 99), unique=True, max_size=20))
+def test_members_are_told_in_short(ranks: list[int]) -> None:
+    assert list(unshortened(shortened(ranks))) == ranks

@@ -1,0 +1,119 @@
+"""What happens to a call: it is counted, and recorded.
+
+Calls are always counted: how many, of how many bytes, and how long they took.  Timing every call would slow the short
+ones, and long ones stop the clock often.  So the first 32 of a kind are timed, then one in 64 of the small ones, one in
+16 of those below 16 MiB, and all above.  A timed one stands for those between.
+
+They are recorded, too (system/record.h), unless HOCKET_RECORDER=0: then `Core.record` is NULL, and that is all that is
+looked at.  A call that is not timed reads no clock for it; its record has the last time that was known.  Waits of more
+than TOLD_NS are always recorded, with the peers that are waited for.  In a trace all is timed and recorded.
+"""
+
+from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
+
+from hocket.collectives.engine.run cimport Core, Run, hk_now
+from hocket.collectives.plans.plan cimport RECV, REDUCE, SEND, Instr
+from hocket.collectives.recording.recorder cimport (
+    HK_NOBODY, HK_SAW_CALL, HK_SAW_CALLED, HK_SAW_DONE, HK_SAW_FAIL, HK_SAW_KERNEL, HK_SAW_MOVED, HK_SAW_NO_CORE,
+    HK_SAW_RECV_READY, HK_SAW_SEND_READY, HK_SAW_STEP, hk_put, hk_put_call)
+
+cdef enum:
+    ALL = 32
+    OF_SMALL = 64
+    OF_LARGE = 16
+    HUGE_BYTES = 16777216
+    TOLD_NS = 50000             # a wait that lasts so long is recorded
+
+
+cdef inline uint32_t number(Run* r) noexcept nogil:
+    """A call's number in its engine; of a message, which has none, its tag."""
+    return <uint32_t>r.call.tag if r.matched else <uint32_t>(r.call.tag >> 32)
+
+
+cdef inline void call_begins(Core* e, Run* r, size_t nbytes, bint small) noexcept nogil:
+    cdef uint64_t others = OF_SMALL - 1 if small else OF_LARGE - 1 if nbytes < HUGE_BYTES else 0
+    cdef uint64_t calls = r.count.calls + 1
+    r.count.calls = calls
+    r.count.bytes += nbytes
+    r.blocked_at = r.weight = 0
+    r.told = False
+    if e.trace != NULL:
+        r.kernel_ns = r.kernel_bytes = 0
+    if calls & others == 0 or calls <= ALL or e.trace != NULL:
+        r.weight = 1 if calls <= ALL else others + 1 if calls & others == 0 else 0
+        r.began = hk_now()
+        if e.record != NULL:
+            e.record.last = r.began
+    if e.record != NULL:
+        e.record.open = hk_put_call(e.record, e.record.last, number(r), r.what, nbytes)
+
+
+cdef inline void call_waits(Run* r) noexcept nogil:
+    """Nothing moves now."""
+    if r.blocked_at == 0:
+        r.blocked_at = hk_now()
+
+
+cdef inline void call_moves(Core* e, Run* r) noexcept nogil:
+    """Something moves again, after `call_waits`."""
+    cdef uint64_t now
+    if r.blocked_at:
+        now = hk_now()
+        r.count.waited += (now - r.blocked_at) * r.weight
+        if r.told:
+            hk_put(e.record, now, HK_SAW_MOVED, number(r), r.what, now - r.blocked_at, HK_NOBODY, r.t - 1, HK_NOBODY)
+            r.told = False
+        r.blocked_at = 0
+
+
+cdef inline void step_ends(Core* e, Run* r) noexcept nogil:
+    if r.kernel_ns:
+        hk_put(e.trace, hk_now(), HK_SAW_KERNEL, number(r), <uint32_t>min(r.kernel_ns, <uint64_t>UINT32_MAX), r.kernel_bytes,
+               HK_NOBODY, r.t - 1, HK_NOBODY)
+    r.kernel_ns = r.kernel_bytes = 0
+
+
+cdef inline void step_opens(Core* e, Run* r) noexcept nogil:
+    """In a trace: the step before has ended, with its kernels."""
+    step_ends(e, r)
+    hk_put(e.trace, hk_now(), HK_SAW_STEP, number(r), r.what, 0, HK_NOBODY, r.t, HK_NOBODY)
+
+
+cdef inline void call_ends(Core* e, Run* r, size_t nbytes) noexcept nogil:
+    """It is done, and its result is there."""
+    cdef uint64_t now
+    call_moves(e, r)
+    if e.trace != NULL:
+        step_ends(e, r)
+    if r.weight or e.trace != NULL:
+        now = hk_now()
+        r.count.ns += (now - r.began) * r.weight
+        if e.record != NULL:
+            hk_put(e.record, now, HK_SAW_DONE, number(r), r.what, nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
+    elif e.record != NULL:
+        if e.record.open != NULL:
+            e.record.open.kind = HK_SAW_CALLED
+        else:
+            hk_put(e.record, e.record.last, HK_SAW_DONE, number(r), r.what, nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
+
+
+cdef inline void message(Core* e, Run* r, int place, uint32_t kind, uint64_t ns) noexcept nogil:
+    """In a trace: something happened to the messages of an instruction.  `kind`: as of one that comes."""
+    cdef int j
+    cdef Instr* x = &r.instrs[place]
+    if x.kind == SEND or x.kind == RECV or x.kind == REDUCE:
+        for j in range(x.npeers):
+            hk_put(e.trace, ns, kind - (HK_SAW_RECV_READY - HK_SAW_SEND_READY) * (x.kind == SEND), number(r), r.what,
+                   r.states[place].total, <uint32_t>x.peers[j], r.t - 1, place)
+
+
+cdef inline void was_away(Core* e, Run* r, uint64_t ns) noexcept nogil:
+    """In a trace: this rank had no core for so long while it waited."""
+    if ns:
+        hk_put(e.trace, hk_now(), HK_SAW_NO_CORE, number(r), r.what, ns, HK_NOBODY, r.t - 1, HK_NOBODY)
+
+
+cdef inline void call_fails(Core* e, Run* r, int code) noexcept nogil:
+    if e.record != NULL:
+        hk_put(e.record, hk_now(), HK_SAW_FAIL, number(r), r.what, <uint64_t>-code, <uint32_t>r.culprit, HK_NOBODY,
+               HK_NOBODY)

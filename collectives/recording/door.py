@@ -1,0 +1,46 @@
+"""`comm.recorder()`: what this rank and the others of its host did last."""
+
+from __future__ import annotations
+
+import os
+
+from hocket.collectives.recording import dump
+from hocket.collectives.recording.own import OwnRecorder
+from hocket.collectives.recording.processes import recorders
+from hocket.collectives.recording.records import Recorded
+from hocket.errors import ArgumentError, TransportError
+
+
+class Recorder:
+    """The recorder of a rank: its last calls, how they waited, marks and failures.
+
+    It is memory that other processes of the same user can read while the rank hangs: `hocket top` does.  A ring of each
+    engine has the last 1,024 records of 32 bytes.  Short calls are not timed one by one: their records have the last
+    time that was known.
+    """
+
+    def __init__(self, own: OwnRecorder) -> None:
+        self._own = own
+
+    @property
+    def private(self) -> str:
+        """Why no other process can read it; "" if others can."""
+        return self._own.recorder.refused
+
+    def recorded(self) -> Recorded:
+        """This rank's part, as it is now: facts, a table of texts, and for each engine an array of records."""
+        return self._own.recorded()
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write what this job's ranks on this host did last into a new file: where each stands, its last 1,000 events.
+
+        Not collective: ranks that hang or have died (of `hocket run`) are in it, too.  Raises ArgumentError if the file
+        is there already, TransportError if it cannot be written.
+        """
+        name = os.fspath(path)
+        if os.path.exists(name):
+            raise ArgumentError(f"recorder().dump: {name!r} is there already; name a new file")
+        try:
+            dump.write(name, dump.text(recorders(self._own.job)))
+        except OSError as why:
+            raise TransportError(f"recorder().dump: {name!r} cannot be written ({why.strerror})") from None

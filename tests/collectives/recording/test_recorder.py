@@ -1,0 +1,240 @@
+"""What calls leave in the recorder of their process, and who can read it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Job, run
+
+import hocket
+from hocket.collectives.recording.processes import recorders
+from hocket.collectives.recording.standing import standings, words
+from hocket.recording import NOBODY, Kind, Recorded, Ring
+
+x = np.ones(2)
+
+
+def ring_of(part: Recorded, kind: str = "collectives", comm: str = "world") -> Ring:
+    return next(ring for ring in part.rings if (ring.kind, ring.comm) == (kind, comm))
+
+
+def recorded(function: object, size: int = 2) -> list[Recorded]:
+    """Every rank's part after it has called this."""
+
+    def rank(comm: hocket.Communicator) -> Recorded:
+        function(comm)  # type: ignore[operator]
+        return comm.recorder().recorded()
+
+    with hocket.local_world(size) as world:
+        return world.run(rank)
+
+
+def test_every_call_is_there_with_what_it_was() -> None:
+    def calls(comm: hocket.Communicator) -> None:
+        for _ in range(100):
+            comm.allreduce(x)
+        comm.broadcast(x, root=1)
+
+    for part in recorded(calls):
+        ring = ring_of(part)
+        kinds = Counter(ring.records["kind"].tolist())
+        assert kinds[Kind.CALL] == kinds[Kind.DONE] and kinds[Kind.CALL] + kinds[Kind.CALLED] == 101
+        assert kinds[Kind.CALLED] >= 10, "a short call that is not timed and does not wait takes one record"
+        begun = ring.records[np.isin(ring.records["kind"], (Kind.CALL, Kind.CALLED))]
+        assert begun["seq"].tolist() == list(range(1, 102)) and ring.lost == 0 and ring.members == (0, 1)
+        whats = [part.what(int(number)) for number in begun["what"]]
+        assert [each.collective for each in whats] == ["allreduce"] * 100 + ["broadcast"]
+        assert whats[0].text == "allreduce(float64[2], op='sum')" and "test_recorder.py:" in whats[0].site
+        assert (np.diff(ring.records["ns"].astype(np.int64)) >= 0).all() and begun["bytes"].tolist()[0] == 16
+
+
+def test_the_newest_stay_when_the_ring_is_full() -> None:
+    def calls(comm: hocket.Communicator) -> None:
+        for _ in range(3000):
+            comm.allreduce(x)
+
+    for part in recorded(calls):
+        ring = ring_of(part)
+        assert len(ring.records) == 1024 and ring.records["seq"][-1] == 3000 and ring.lost >= 1976
+
+
+def test_a_long_wait_names_who_is_waited_for() -> None:
+    def late(comm: hocket.Communicator) -> None:
+        comm.allreduce(x)
+        for work in (False, True):
+            if comm.rank == 2:
+                time.sleep(0.05)
+            done = comm.allgather(x, async_op=work)
+            if work:
+                done.wait()
+
+    for part in recorded(late, 3)[:2]:
+        records = ring_of(part).records
+        waits = records[np.isin(records["kind"], (Kind.WAIT_RECV, Kind.WAIT_SEND))]
+        moves = records[records["kind"] == Kind.MOVED]
+        for seq in (2, 3):
+            assert 2 in waits["peer"][waits["seq"] == seq], (seq, records)
+            assert moves["bytes"][moves["seq"] == seq].max() > 30e6, (seq, records)
+
+
+def test_marks_and_failures_are_there() -> None:
+    def fails(comm: hocket.Communicator) -> None:
+        comm.mark("epoch", 3)
+        comm.mark("epoch", 4)
+        with pytest.raises(hocket.TimeoutError):
+            if comm.rank == 0:
+                comm.allreduce(x, timeout=0.1)
+            time.sleep(0.3)
+            comm.barrier()
+
+    for part in recorded(fails):
+        own = ring_of(part, "rank", "").records
+        marks = own[own["kind"] == Kind.MARK]
+        found = [(part.what(int(each["what"])).text, int(each["bytes"])) for each in marks]
+        assert found == [("epoch", 3), ("epoch", 4)]
+        assert Kind.VERDICT in own["kind"]
+        assert part.facts.rank == 1 or Kind.FAIL in ring_of(part).records["kind"]
+
+
+@pytest.mark.parametrize(("name", "value", "why"), [("", 0, "a text"), (3, 0, "a text"), ("a", -1, "2\\*\\*63")])
+def test_marks_of_another_kind_are_refused(name: object, value: int, why: str) -> None:
+    with hocket.local_world(1) as world, pytest.raises(hocket.ArgumentError, match=why):
+        world.run(lambda comm: comm.mark(name, value))
+
+
+def test_messages_are_recorded_by_their_tag() -> None:
+    def messages(comm: hocket.Communicator) -> None:
+        if comm.rank == 0:
+            comm.send(x, 1, tag=5)
+        else:
+            comm.recv(np.empty(2), 0, tag=5)
+
+    for part, verb in zip(recorded(messages), ("send", "recv"), strict=True):
+        ring = ring_of(part, "messages")
+        assert set(ring.records["seq"].tolist()) == {5}
+        assert part.what(int(ring.records["what"][-1])).text.startswith(verb)
+
+
+def test_rings_are_bounded_and_used_again() -> None:
+    def many(comm: hocket.Communicator) -> tuple[int, int]:
+        made = [comm.dup() for _ in range(70)]
+        for each in made:
+            each.allreduce(x)
+        before = comm.recorder().recorded()
+        for each in made:
+            each.close()
+        del each
+        made.clear()
+        gc.collect()
+        for _ in range(40):
+            comm.dup().allreduce(x)
+        return before.facts.refused, comm.recorder().recorded().facts.refused
+
+    with hocket.local_world(2) as world:
+        refused, after = world.run(many)[0]
+    assert refused > 0 and after == refused, "64 rings are not enough, until they are free again"
+
+
+OFF = """
+import hocket, numpy as np
+comm = hocket.init()
+comm.allreduce(np.ones(2))
+comm.mark("a")
+try:
+    comm.recorder()
+except hocket.ArgumentError as error:
+    print("HOCKET_RECORDER=0" in str(error))
+from hocket.collectives.recording.processes import recorders
+import os
+print(any(os.getpid() == each.pid for each in recorders()))
+comm.close()
+"""
+
+
+def test_nothing_is_recorded_if_nobody_wants_it() -> None:
+    assert run(2, OFF, HOCKET_RECORDER="0") == ["True\nFalse\n"] * 2
+
+
+FORK = """
+import os, hocket, numpy as np
+comm = hocket.init()
+comm.allreduce(np.ones(2))
+def marks():
+    return len(comm.recorder().recorded().rings[0].records)
+
+before = marks()
+child = os.fork()
+if child == 0:
+    comm.mark("child")
+    try:
+        comm.recorder()
+    except hocket.ArgumentError:
+        with hocket.local_world(1) as world:
+            world.run(lambda each: each.mark("own"))
+            code = world.run(lambda each: each.recorder().recorded().facts.pid == os.getpid())
+        os._exit(7 if code[0] else 8)
+    os._exit(9)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(code, marks() - before)
+comm.close()
+"""
+
+
+def test_a_fork_writes_into_a_recorder_of_its_own() -> None:
+    assert run(1, FORK) == ["7 0\n"]
+
+
+HANGS = """
+import hocket, numpy as np, pathlib, time
+comm = hocket.init()
+comm.allreduce(np.ones(2))
+pathlib.Path({place!r}, str(comm.rank)).write_text(comm.world.recorder.job)
+if comm.rank == 1:
+    time.sleep(60)
+comm.allreduce(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, None])
+def test_another_process_sees_where_a_rank_hangs(how: signal.Signals | None, tmp_path: Path) -> None:
+    with Job(2, HANGS.format(place=str(tmp_path))) as job:
+        until = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        if how is not None:
+            job.signal(1, how)
+            time.sleep(0.1)
+        found = recorders((tmp_path / "0").read_text())
+        for rank in range(2):
+            job.signal(rank, signal.SIGKILL)
+        job.wait(20)
+    parts = {part.facts.rank: (part, process) for process in found for part in process.parts}
+    assert sorted(parts) == [0, 1]
+    (waiting, *_), (sleeping, *_) = standings(parts[0][0]), standings(parts[1][0])
+    assert waiting.inside and waiting.waits_for == (1,) and 0.1 < waiting.since < 30, waiting
+    assert words(waiting).startswith("in call 2, allreduce(float64[3], op='sum') at rank.py:"), words(waiting)
+    assert not sleeping.inside and sleeping.seq == 1, sleeping
+    assert parts[1][1].state.startswith("stopped by a signal" if how else "sleeping")
+
+
+def test_recorders_of_nobody_are_not_listed() -> None:
+    assert recorders("no such job") == []
+    fd = os.memfd_create("hocket-recorder")
+    try:
+        os.write(fd, b"hocketR\0" + bytes(20000))
+        assert all(each.parts for each in recorders())
+    finally:
+        os.close(fd)
+
+
+def test_peers_of_no_communicator_are_nobody() -> None:
+    part = recorded(lambda comm: comm.barrier())[0]
+    assert ring_of(part).world_rank(NOBODY) is None and ring_of(part).world_rank(5) is None

@@ -1,0 +1,92 @@
+"""HOCKET_TRACE: every step and message of a call, in a file that outlives its process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+from harness import Job, run
+
+from hocket.recording import Kind, Part, Recorded, read
+
+WAYS = {
+    "to": (Kind.SEND_READY, Kind.SEND_FIRST, Kind.SEND_END), "from": (Kind.RECV_READY, Kind.RECV_FIRST, Kind.RECV_END),
+}  # fmt: skip
+CALLS = """
+import os, signal, hocket, numpy as np
+comm = hocket.init()
+x = np.ones(30000)
+for _ in range(3):
+    comm.allreduce(x, algorithm="ring")
+comm.allreduce(x, async_op=True).wait()
+comm.mark("end")
+if {killed}:
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.close()
+print("ok")
+"""
+
+
+def traced(folder: Path) -> dict[int, Recorded]:
+    found: dict[int, Recorded] = {}
+    for path in folder.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+        fd = os.open(path, os.O_RDONLY)
+        found.update({part.facts.rank: part for part in read(Part(fd))})
+        os.close(fd)
+    return found
+
+
+def test_every_message_has_its_counterpart(tmp_path: Path) -> None:
+    assert run(3, CALLS.format(killed=False), HOCKET_TRACE=str(tmp_path / "parts")) == ["ok\n"] * 3
+    parts = traced(tmp_path / "parts")
+    rings = {r: next(g for g in part.rings if g.kind == "collectives").records for r, part in parts.items()}
+    sizes = {}
+    for rank, records in rings.items():
+        assert (records["kind"] == Kind.CALL).sum() == (records["kind"] == Kind.DONE).sum() == 5  # and the close
+        assert not (records["kind"] == Kind.CALLED).any() and (records["kind"] == Kind.SUBMIT).sum() == 1
+        steps = records[records["kind"] == Kind.STEP]
+        assert {1, 2, 3, 4} <= set(steps["seq"].tolist())
+        kernels = records[records["kind"] == Kind.KERNEL]
+        assert kernels["what"].min() > 0 and kernels["bytes"][kernels["seq"] == 1].sum() >= 2 * 80000
+        for way, kinds in WAYS.items():
+            three = [records[records["kind"] == kind] for kind in kinds]
+            which = [each[["seq", "peer", "step", "lane"]].tolist() for each in three]
+            assert sorted(which[0]) == sorted(which[1]) == sorted(which[2]) and which[0], (rank, way)
+            for peer in {0, 1, 2} - {rank}:
+                of = three[2][three[2]["peer"] == peer]
+                sizes[rank, way, peer] = list(zip(of["seq"].tolist(), of["bytes"].tolist(), strict=True))
+    for (rank, way, peer), sent in sizes.items():
+        if way == "to":
+            assert sent == sizes[peer, "from", rank], "messages of two ranks match in the order in which they end"
+
+
+def test_no_message_ends_before_it_was_ready(tmp_path: Path) -> None:
+    run(2, CALLS.format(killed=False), HOCKET_TRACE=str(tmp_path / "parts"))
+    parts = traced(tmp_path / "parts")
+    for rank, part in parts.items():
+        mine, theirs = (next(g for g in parts[r].rings if g.kind == "collectives").records for r in (rank, 1 - rank))
+        came, ready = mine[mine["kind"] == Kind.RECV_END], theirs[theirs["kind"] == Kind.SEND_READY]
+        assert len(came) == len(ready) and (came["ns"] > ready["ns"]).all(), "one kernel: one clock"
+        assert part.facts.traced and (np.diff(mine["seq"][mine["kind"] == Kind.CALL].astype(int)) == 1).all()
+
+
+def test_a_trace_outlives_a_kill(tmp_path: Path) -> None:
+    source = CALLS.format(killed="comm.rank == 1")
+    with Job(2, source, env={"HOCKET_TRACE": str(tmp_path / "parts")}) as job:
+        ends = job.wait(30)
+    assert ends[1].code == -signal.SIGKILL
+    parts = traced(tmp_path / "parts")
+    records = next(g for g in parts[1].rings if g.kind == "collectives").records
+    assert (records["kind"] == Kind.CALL).sum() >= 4
+    marks = next(g for g in parts[1].rings if g.kind == "rank").records
+    assert parts[1].what(int(marks["what"][0])).text == "end"
+
+
+def test_a_folder_that_cannot_be_made_ends_the_trace_and_not_the_job(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with Job(2, CALLS.format(killed=False), env={"HOCKET_TRACE": str(tmp_path / "file" / "parts")}) as job:
+        ends = job.wait(30)
+    assert [(end.code, end.out) for end in ends] == [(0, "ok\n")] * 2 and "no trace in" in ends[0].err
