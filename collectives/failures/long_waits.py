@@ -10,6 +10,7 @@ from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
+from hocket.collectives.failures.flight import FlightRecorder
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
 from hocket.collectives.waiting.queued import oldest, under_way
 from hocket.control.records import Account
@@ -40,6 +41,7 @@ class LongWaits:
     def __init__(self, members: Members) -> None:
         self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
         self.name, self.rank, self.size = members.name, members.rank, members.size
+        self.flight = FlightRecorder(members)
         self.told: dict[int, Account] = {}
         """What other world ranks said they were doing, when this rank asked in a long wait."""
         self._waits: dict[Engine, LongWait] = {}
@@ -95,4 +97,6 @@ class LongWaits:
             told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
             if told:
                 others = {r: told.get(r) for r in range(self.size) if r != self.rank}
-                log.warning("%s", wording.still_waiting(account_of(engine, oldest(engine)), others, waiting.seconds))
+                mine, found = account_of(engine, oldest(engine)), self.flight.look()
+                text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(found))
+                log.warning("%s%s", text, self.flight.file(found))

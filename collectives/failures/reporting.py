@@ -54,6 +54,10 @@ class Reporter:
         """Has a signal's handler ended another rank in a call?"""
         self._awaited = False
         """Has this rank waited for a signal of its own?"""
+        self._during = ""
+        """The call in which the verdict found this rank ..."""
+        self._judged: Error | None = None
+        """... and the error that it became."""
         self._stranded: dict[int, list[int]] = {}
         """Members that cannot go on, and the members that left them so."""
 
@@ -70,6 +74,8 @@ class Reporter:
     def refuse(self) -> NoReturn:
         """A call on a communicator that has failed or is closed."""
         assert self.broken is not None
+        if not self.raised:
+            self.broken = self._seen(self.broken, self.verdict if self.broken is self._judged else None)
         if not self.raised and isinstance(self.broken, PeerLostError):
             self._await_own_signal()
         self.raised = True
@@ -149,9 +155,19 @@ class Reporter:
             }  # fmt: skip
             if kind == "timeout":
                 verdict["accounts"].setdefault(self.world_ranks[0], {"state": "no answer"})
-        error = wording.build(verdict, self.world_ranks, self.rank, call, self.closed)
+        error = self._seen(wording.build(verdict, self.world_ranks, self.rank, call, self.closed), verdict, call)
         self.abort(error)
         raise error
+
+    def _seen(self, error: BaseException, verdict: Verdict | None = None, call: str = "") -> BaseException:
+        """The error as it is raised, with what the ranks' recorders tell.  `verdict`: what it was built of."""
+        if isinstance(error, ArgumentError) or not isinstance(error, Error):
+            return error
+        found = self.long_waits.flight.look()
+        if verdict is not None:
+            seen = self.long_waits.flight.seen(found)
+            error = wording.build(verdict, self.world_ranks, self.rank, call or self._during, self.closed, seen)
+        return type(error)(f"{error}{self.long_waits.flight.file(found)}", *_details(error))
 
     def _hears_of(self, culprit: int) -> bool:
         """Wait a little for the control plane to say why that rank's connection has ended: it was lost, or has left."""
@@ -170,7 +186,7 @@ class Reporter:
             raise wording.build(self.verdict, self.world_ranks, self.rank, account["call"], self.closed)
         gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
         self._report(LEFT, HAS_LEFT, account, left=[self.world_ranks[r] for r in gone])
-        error = wording.lost(gone, HAS_LEFT, self.rank, account["call"])
+        error = self._seen(wording.lost(gone, HAS_LEFT, self.rank, account["call"]))
         self.abort(error)
         raise error
 
@@ -227,8 +243,9 @@ class Reporter:
             return
         self.verdict = verdict
         self._heard.set()
-        call = self.members.main.engine.words if self.members.main.engine.in_call else ""
-        self.abort(wording.build(verdict, self.world_ranks, self.rank, call, self.closed), verdict.get("first") or 0)
+        self._during = self.members.main.engine.words if self.members.main.engine.in_call else ""
+        self._judged = wording.build(verdict, self.world_ranks, self.rank, self._during, self.closed)
+        self.abort(self._judged, verdict.get("first") or 0)
 
     def account(self, seq: int = 0) -> Account:
         """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""

@@ -14,16 +14,17 @@ from hocket.control.records import Account, Verdict
 MOST_SHOWN = 8
 """Ranks that a line of the log tells of, and calls that a rank leaves open."""
 PAIRWISE = " What a rank sends to another by alltoallv is what that one expects from it."
+NOTHING: Mapping[int, str] = {}
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
 
 
-def describe_account(account: Account | None) -> str:
-    """One rank's account in words."""
+def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> str:
+    """One rank's account in words.  `seen`: what its recorder tells, as it does not; `seq`: the number of our call."""
     if not account or account.get("state") == "no answer":
-        return "does not answer (stopped, or its interpreter is held)"
+        return f"does not answer ({seen or 'stopped, or its interpreter is held'})"
     if account.get("state") in ("lost", "left"):
-        return "is gone (its process ended)" if account["state"] == "lost" else "has left the job"
+        return f"is gone ({seen or 'its process ended'})" if account["state"] == "lost" else "has left the job"
     here = f", it is at {account['site']}" if account.get("site", "?") != "?" else ""
     if account.get("state") == "without":
         return f"no longer has this communicator (closed or dropped){here}"
@@ -34,20 +35,26 @@ def describe_account(account: Account | None) -> str:
         return f"called {account['then']}, and is now {now}"
     if account.get("state") == "idle":
         last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
-        return f"is not in a call on this communicator{here}{last}"
+        return f"is not in a call on this communicator{here}{last}{_apart(account, seq - 1)}"
     site, number = account.get("site", "?"), account.get("seq", "?")
     if account.get("call") == CLOSE and site == "?":
         return f"has come to the end of its program (its call number {number})"
     called = f"called {account.get('call', '?')} at {site}"
     if account.get("handling"):
         called = f"called {account['call']}, and is now in a signal's handler at {site}"
-    return called if "waits_for" in account else f"{called} (its call number {number})"
+    return called if "waits_for" in account else f"{called} (its call number {number}{_apart(account, seq)})"
+
+
+def _apart(account: Account, seq: int) -> str:
+    """How many calls a rank is behind one that has made `seq` of them, or ahead."""
+    behind = seq - int(account.get("seq", 0)) if seq > 0 and "seq" in account else 0
+    return f", {abs(behind)} call{'s' * (abs(behind) > 1)} {'behind' if behind > 0 else 'ahead'}" if behind else ""
 
 
 class _Told:
     """A verdict, by the communicator's own ranks."""
 
-    def __init__(self, verdict: Verdict, members: list[int]) -> None:
+    def __init__(self, verdict: Verdict, members: list[int], seen: Mapping[int, str]) -> None:
         by = verdict.get("by")
         self.by = members.index(by) if by in members else None
         """Who reported it; None: no member."""
@@ -56,7 +63,7 @@ class _Told:
         self.where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
         accounts = {members.index(int(r)): a for r, a in verdict.get("accounts", {}).items() if int(r) in members}
         self.accounts = dict(sorted(accounts.items()))
-        self.calls = {r: describe_account(a) for r, a in self.accounts.items()}
+        self.calls = {r: describe_account(a, seen.get(r, ""), self.seq) for r, a in self.accounts.items()}
         self.lines = "".join(f"\n  rank {r} {text}" for r, text in self.calls.items())
 
     @property
@@ -65,12 +72,18 @@ class _Told:
         return self.accounts.get(self.by, {}).get("waits_for") if self.by is not None else None
 
 
-def build(verdict: Verdict, members: list[int], me: int, call: str, closing: bool = False) -> errors.Error:
-    """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too."""
+def build(
+    verdict: Verdict, members: list[int], me: int, call: str, closing: bool = False, seen: Mapping[int, str] = NOTHING,
+) -> errors.Error:  # fmt: skip
+    """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too.
+
+    `seen`: by rank, what the recorders tell.
+    """
     kind = verdict["kind"]
     if kind == "lost":
-        return lost([members.index(r) for r in verdict["lost"] if r in members], verdict.get("how", ""), me, call)
-    told = _Told(verdict, members)
+        gone = [members.index(r) for r in verdict["lost"] if r in members]
+        return lost(gone, verdict.get("how", ""), me, call, seen)
+    told = _Told(verdict, members, seen)
     if kind == "mismatch":
         return _mismatch(told, me, call, closing)
     if kind == "timeout":
@@ -134,11 +147,13 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
         "calls in the same order, and each recv needs its send.", calls)  # fmt: skip
 
 
-def still_waiting(mine: Account, others: dict[int, Account | None], seconds: float) -> str:
+def still_waiting(
+    mine: Account, others: dict[int, Account | None], seconds: float, seen: Mapping[int, str] = NOTHING
+) -> str:
     """The log line of a rank that waits long: its call, and what the ranks that hold it up are doing."""
     awaited = mine.get("waits_for")
     late = {
-        r: describe_account(a) for r, a in others.items()
+        r: describe_account(a, seen.get(r, ""), mine.get("seq", 0)) for r, a in others.items()
         if (r in awaited if awaited is not None else a is None or not arrived(a, mine["seq"]))
     }  # fmt: skip
     call = f"{mine['call']} at {mine['site']} has waited for {seconds:.0f} s"
@@ -178,12 +193,15 @@ def arrived(account: Account, seq: int) -> bool:
     return int(account.get("seq", 0)) >= seq
 
 
-def lost(gone: list[int], how: str, me: int, call: str) -> errors.PeerLostError:
-    """The exception for ranks that are gone."""
+def lost(
+    gone: list[int], how: str, me: int, call: str, seen: Mapping[int, str] = NOTHING
+) -> errors.PeerLostError:
+    """The exception for ranks that are gone.  `seen`: what their recorders tell."""
+    last = "".join(f"\n  rank {r}: {seen[r]}" for r in gone[:MOST_SHOWN] if r in seen)
     during = f" during {call}" if call else ""
     return errors.PeerLostError(
         f"{ranks(gone)} {'is' if len(gone) == 1 else 'are'} gone{during}: {how or 'its process ended'}; "
-        f"noticed by rank {me}. This communicator cannot be used any more.", gone)  # fmt: skip
+        f"noticed by rank {me}. This communicator cannot be used any more.{last}", gone)  # fmt: skip
 
 
 def ranks(which: list[int]) -> str:

@@ -1,0 +1,68 @@
+"""What the recorders of a job's ranks on this host tell when it fails or hangs: lines of errors, a file of events."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from typing import TYPE_CHECKING
+
+from hocket.collectives.recording import dump
+from hocket.collectives.recording.processes import Found, ancestors, recorders
+from hocket.collectives.recording.standing import standings, words
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.members import Members
+
+log = logging.getLogger("hocket")
+
+
+class FlightRecorder:
+    """Of one communicator."""
+
+    def __init__(self, members: Members) -> None:
+        self.members, self.world = members, members.world
+        self._files = 0
+
+    def look(self) -> list[Found]:
+        """The recorders of this job's ranks that can be read here: also of ranks that hang, or have died."""
+        if self.world.recorder is None:
+            return []
+        try:
+            return recorders(self.world.recorder.job, [*self.world.pids, *ancestors(os.getpid())])
+        except OSError:  # no /proc
+            log.debug("hocket: recorders", exc_info=True)
+            return []
+
+    def seen(self, found: list[Found]) -> dict[int, str]:
+        """By rank of this communicator: what its process does, and what it recorded last."""
+        texts: dict[int, str] = {}
+        for process in found:
+            for part in process.parts:
+                if part.facts.rank in self.members.world_ranks:
+                    last = next((each for each in standings(part) if each.comm == self.members.name), None)
+                    what = f"; it {'is ' * last.inside}{words(last)}" if last is not None else ""
+                    pid = f"process {process.pid or part.facts.pid}"
+                    texts[self.members.world_ranks.index(part.facts.rank)] = f"{pid} is {process.state}{what}"
+        return texts
+
+    def file(self, found: list[Found]) -> str:
+        """The end of an error's text: it names the file of what all ranks of this host did last.
+
+        The first rank that comes here writes it.
+        """
+        if not found or self.world.recorder is None:
+            return ""
+        name = re.sub(r"\W+", "-", f"{self.world.recorder.job}-{self.members.name}-{self._files}")[:100]
+        self._files += 1
+        try:
+            base = dump.folder()
+            path = os.path.join(base, f"{name}.txt")
+            with contextlib.suppress(FileExistsError):
+                if not os.path.exists(path):
+                    dump.write(path, dump.text(found))
+                    dump.forget_old(base)
+        except OSError as why:
+            return f"\nWhat the ranks did last could not be written ({why})."
+        return f"\nWhat the ranks on {os.uname().nodename} did last: {path}"

@@ -1,0 +1,58 @@
+"""SIGUSR2: a rank in a call says what all ranks did last, and goes on; a program's own handler stays."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+from harness import Job, run
+
+WAITS = """
+import pathlib, time
+import hocket, numpy as np
+comm = hocket.init()
+comm.allreduce(np.ones(2))
+place = pathlib.Path({place!r})
+(place / str(comm.rank)).write_text("")
+while comm.rank == 1 and not (place / "go").exists():
+    time.sleep(0.02)
+comm.allreduce(np.ones(3))
+comm.close()
+"""
+
+
+def test_a_rank_that_waits_answers_and_goes_on(tmp_path: Path) -> None:
+    with Job(2, WAITS.format(place=str(tmp_path)), env={"TMPDIR": str(tmp_path)}) as job:
+        until = time.monotonic() + 30
+        while len(list(tmp_path.glob("[01]"))) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        job.signal(0, signal.SIGUSR2)
+        while not list(tmp_path.glob("hocket-events-*/*.txt")) and time.monotonic() < until:
+            time.sleep(0.02)
+        (tmp_path / "go").write_text("")
+        ends = job.wait(30)
+    assert [end.code for end in ends] == [0, 0], ends
+    path = re.search(r"did last: (\S+)", ends[0].err)
+    assert path, ends[0]
+    text = Path(path[1]).read_text()
+    assert "in call 2, allreduce(float64[3], op='sum') at rank.py:10 in <module>, waits for rank 1 since" in text, text
+    assert Path(path[1]).stat().st_mode & 0o777 == 0o600 and "has finished call 1" in text
+
+
+OWN = """
+import os, signal
+heard = []
+signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+import hocket
+comm = hocket.init()
+os.kill(os.getpid(), signal.SIGUSR2)
+print(len(heard))
+comm.close()
+"""
+
+
+def test_a_handler_of_the_program_stays() -> None:
+    assert run(1, OWN) == ["1\n"]
