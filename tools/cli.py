@@ -10,6 +10,7 @@ COMMANDS = {
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
     "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),
+    "top": ("hocket.tools.top", "this user's jobs on this host, also those that hang: where each rank is"),
     "doctor": ("hocket.tools.doctor.command", "what works on this machine, or (--job) between the ranks of a job"),
 }
 """Word -> the module whose `main(argv)` runs it, and what it does."""

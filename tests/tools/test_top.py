@@ -1,0 +1,177 @@
+"""`hocket top`, and the errors of the ranks that wait, name the rank that hangs and where it is: each kind of hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Job
+
+from hocket.collectives.recording.standing import Standing, printable
+from hocket.tools import top
+
+RANK = """
+import os, pathlib, re, signal, sys, threading, time
+import hocket, numpy as np
+comm = hocket.init()
+x = np.ones(2)
+for step in range(3):
+    comm.mark("step", step)
+    comm.allreduce(x)
+
+def stopped():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def python_loop():
+    while True:
+        pass
+
+def c_loop():
+    sum(range(10 ** 13))
+
+def deadlock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+def full_link():
+    time.sleep(60)
+
+kind = {kind!r}
+pathlib.Path({place!r}, str(comm.rank)).write_text(comm.world.recorder.job)
+try:
+    if comm.rank == 1:
+        globals()[kind]()
+    elif kind == "full_link" and comm.rank == 0:
+        comm.send(np.empty(2_000_000), 1, timeout={seconds})
+    else:
+        comm.allreduce(x, timeout={seconds})
+except hocket.Error as error:
+    print(type(error).__name__, error, flush=True)
+    os._exit(0)
+"""
+WHERE = {
+    "stopped": "process {pid} is stopped by a signal; it has finished call 3, allreduce(float64[2], op='sum') at rank",
+    "python_loop": "is not in a call on this communicator, it is at rank.py:",
+    "c_loop": "process {pid} is running; it has finished call 3, allreduce(float64[2], op='sum') at rank.py",
+    "deadlock": "is not in a call on this communicator, it is at rank.py:",
+    "full_link": "is not in a call on this communicator, it is at rank.py:",
+}
+"""What the error of the others says of rank 1."""
+
+
+@pytest.mark.parametrize("kind", WHERE)
+def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
+    with Job(3, RANK.format(kind=kind, place=str(tmp_path), seconds=3.0)) as job:
+        until = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.5)
+        looked = top.look()
+        shown, text = json.loads(json.dumps(top.as_json(looked))), top.as_text(looked)
+        until = time.monotonic() + 30
+        while any(job.processes[r].poll() is None for r in (0, 2)) and time.monotonic() < until:
+            time.sleep(0.05)
+        pid = job.processes[1].pid
+        job.signal(1, signal.SIGKILL)
+        ends = job.wait(20)
+    name = (tmp_path / "0").read_text()
+    rows = {row["rank"]: row for row in shown["jobs"][name]}
+    assert sorted(rows) == [0, 1, 2] and shown["held_up_by"][name] == [1], shown
+    assert rows[1]["marks"] == {"step": 2} and rows[1]["pid"] == pid
+    last = rows[1]["standings"][0]
+    assert (last["inside"], last["seq"], last["call"]) == (False, 3, "allreduce(float64[2], op='sum')")
+    waits = rows[0]["standings"][0]
+    assert waits["inside"] and waits["waits_for"] == [1] and waits["sends"] == (kind == "full_link"), waits
+    assert f"job {name}: 3 ranks here; the others wait for rank 1" in text, text
+    assert "stopped" in rows[1]["state"] or kind != "stopped"
+    for rank in (0, 2):
+        if kind != "full_link" or rank == 0:
+            assert "TimeoutError" in ends[rank].out and "waiting for rank 1" in ends[rank].out, ends[rank]
+            assert WHERE[kind].format(pid=pid) in ends[rank].out, ends[rank].out
+        file = ends[rank].out.partition("did last: ")[2].strip()
+        content = Path(file).read_text()
+        assert content.startswith("hocket: what 3 ranks did last"), content[:99]
+        assert f"rank 1 of 3, pid {pid} on" in content, content[:999]
+
+
+KILLED = """
+import os, signal, sys, time
+import hocket, numpy as np
+comm = hocket.init()
+for _ in range(5):
+    comm.allreduce(np.ones(2))
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.allreduce(np.ones(2))
+except hocket.PeerLostError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_launcher_keeps_what_a_killed_rank_did(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(KILLED)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "hocket", "run", "-n", "3", "--no-prefix", "--", str(tmp_path / "rank.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    assert "rank 1 is gone" in ended.stdout, ended
+    assert "is dead; it has finished call 5, allreduce(float64[2], op='sum') at rank.py:6 in <module>" in ended.stdout
+    assert list((tmp_path / f"hocket-events-{os.geteuid()}").glob("*-world-0.txt")), ended.stdout
+
+
+def row(**changes: Any) -> top.Row:
+    standing = Standing("a\x1b[2Jb", "collectives", True, 7, "all\nreduce", "x.py:3", 4.0, (1, 2), True, False)
+    made = top.Row(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, 0)
+    return made._replace(**changes)
+
+
+def test_names_of_others_do_nothing_to_a_terminal() -> None:
+    rows = [row(), row(rank=1, pid=None, state="dead", standings=[])]
+    text = top.as_text(top.Jobs({"j\x07ob": rows}, {"j\x07ob": [1]}, [5]))
+    assert all(line.isprintable() for line in text.splitlines()), text
+    assert "waits for ranks 1, 2 to take what it sends since 4.0 s" in text and "(dead): no call yet" in text
+    assert "cannot be seen" in text and printable("a\u202eb") == "a?b"
+
+
+def test_the_command_prints_and_ends() -> None:
+    command = [sys.executable, "-m", "hocket", "top", "--json"]
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+    assert set(shown) == {"jobs", "held_up_by", "unseen"}
+
+
+def test_there_may_be_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "recorders", list)
+    monkeypatch.setattr(top, "without_one", lambda found: [])
+    assert top.as_text(top.look()).startswith("no jobs of this user")
+
+
+def test_the_screen_shows_the_same_and_can_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = pytest.importorskip("hocket.tools.top_screen")
+    looks: list[int] = []
+    monkeypatch.setattr(screen, "look", lambda: looks.append(1) or top.Jobs({"job": [row()]}, {"job": []}, []))
+    monkeypatch.setattr(screen, "EVERY", 0.05)
+
+    async def use() -> str:
+        app = screen.Top()
+        async with app.run_test() as pilot:
+            await pilot.pause(0.3)
+            text = str(app.query_one("#jobs").render())
+            await pilot.press("space")
+            before = len(looks)
+            await pilot.pause(0.3)
+            assert len(looks) == before > 1
+            await pilot.press("q")
+        return text
+
+    assert "rank 0 (pid 12, sleeping): in call 7" in asyncio.run(use())
+
+

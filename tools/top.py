@@ -1,0 +1,130 @@
+"""`hocket top`: this user's jobs on this host, also those that hang: each rank's call, and for whom it waits.
+
+It reads the ranks' recorders in /proc (collectives/recording/processes.py), which costs the ranks nothing and needs
+nothing of them: a rank that is stopped, or holds the GIL for ever, is seen as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hocket.collectives.recording.processes import Found, recorders, without_one
+from hocket.collectives.recording.records import Kind, Recorded
+from hocket.collectives.recording.standing import Standing, holding_up, printable, standings, words
+
+MOST_MARKS = 8
+"""Names of marks that are shown of a rank: the latest."""
+
+
+class Row(NamedTuple):
+    """One rank."""
+
+    rank: int
+    pid: int | None
+    """None: it has died, and its launcher keeps the recorder."""
+    state: str
+    standings: list[Standing]
+    marks: dict[str, int]
+    """The latest of each name, and its value."""
+    calls_a_second: float
+    bytes_a_second: float
+    lost: int
+    """Engines without a ring: their calls are not seen."""
+
+
+class Jobs(NamedTuple):
+    """What there is to show."""
+
+    jobs: dict[str, list[Row]]
+    """By the job's id; ranks in order."""
+    held_up_by: dict[str, list[int]]
+    unseen: list[int]
+    """Processes that use hocket and have no recorder to be read."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line behind `hocket top`."""
+    what = "This user's jobs on this host."
+    parser = argparse.ArgumentParser(prog="hocket top", description=what, allow_abbrev=False)
+    parser.add_argument("--once", action="store_true", help="print what there is now, and end")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    options = parser.parse_args(argv)
+    if options.json:
+        print(json.dumps(as_json(look()), indent=1))
+        return 0
+    if options.once:
+        print(as_text(look()))
+        return 0
+    try:
+        from hocket.tools.top_screen import show
+    except ImportError as why:
+        print(f"hocket top: {why}; install 'hocket[top]' for its screen, or ask for --once", file=sys.stderr)
+        return 1
+    return show()
+
+
+def look() -> Jobs:
+    """Look at all processes once."""
+    found = recorders()
+    by_job: dict[str, list[tuple[Recorded, Found]]] = {}
+    for process in found:
+        for part in process.parts:
+            by_job.setdefault(part.facts.job, []).append((part, process))
+    rows = {job: sorted(_row(*each) for each in there) for job, there in by_job.items()}
+    held = {job: holding_up([part for part, _ in there]) for job, there in by_job.items()}
+    return Jobs(rows, held, without_one(found))
+
+
+def _row(part: Recorded, process: Found) -> Row:
+    marks: dict[str, int] = {}
+    calls, nbytes, first, last = 0, 0, 0, 0
+    for ring in part.rings:
+        kinds = ring.records["kind"]
+        for mark in ring.records[kinds == Kind.MARK]:
+            name = printable(part.what(int(mark["what"])).text)
+            marks.pop(name, None)
+            marks[name] = int(mark["bytes"])
+        ended = ring.records[(kinds == Kind.DONE) | (kinds == Kind.CALLED)]
+        if len(ended):
+            calls, nbytes = calls + len(ended), nbytes + int(ended["bytes"].sum())
+            first = min(first or int(ended["ns"][0]), int(ended["ns"][0]))
+            last = max(last, int(ended["ns"][-1]))
+    seconds = (last - first) * 1e-9
+    rates = (calls / seconds, nbytes / seconds) if seconds > 0 else (0.0, 0.0)
+    return Row(
+        part.facts.rank, process.pid, process.state, standings(part),
+        dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.refused,
+    )  # fmt: skip
+
+
+def as_json(there: Jobs) -> dict[str, Any]:
+    """The same as values that JSON has."""
+    rows = {
+        job: [{**row._asdict(), "standings": [each._asdict() for each in row.standings]} for row in ranks]
+        for job, ranks in there.jobs.items()
+    }  # fmt: skip
+    return {"jobs": rows, "held_up_by": there.held_up_by, "unseen": there.unseen}
+
+
+def as_text(there: Jobs) -> str:
+    """For a terminal; names of others are cleaned."""
+    lines = [] if there.jobs else ["no jobs of this user on this host"]
+    for job, rows in there.jobs.items():
+        held = ", ".join(map(str, there.held_up_by[job]))
+        slow = f"; the others wait for rank{'s' * (len(there.held_up_by[job]) > 1)} {held}" if held else ""
+        lines.append(f"job {printable(job)}: {len(rows)} ranks here{slow}")
+        for row in rows:
+            where = f"pid {row.pid}, {row.state}" if row.pid is not None else "dead"
+            rate = f"{row.calls_a_second:,.0f} calls/s, {row.bytes_a_second / 1e6:,.1f} MB/s"
+            lines.append(f"  rank {row.rank} ({where}): {words(row.standings[0]) if row.standings else 'no call yet'}")
+            lines += [f"      {words(each)}" for each in row.standings[1:4]]
+            marks = "".join(f", {name} {value}" for name, value in row.marks.items())
+            lines.append(f"      {rate}{marks}" + (f"; {row.lost} engines are not seen" if row.lost else ""))
+    if there.unseen:
+        pids = ", ".join(map(str, there.unseen[:20]))
+        lines.append(f"processes with hocket that cannot be seen (HOCKET_RECORDER=0, private memory, no job): {pids}")
+    return "\n".join(lines)
