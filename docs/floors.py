@@ -21,10 +21,10 @@ FLOORS = [
 ]  # fmt: skip
 ROWS = [
     ["job", "communicator", "choice"], ["calls", "gpu", "delegates", "failures"],
-    ["arrays", "plans", "engine", "waiting"],
+    ["arrays", "plans", "engine", "waiting", "recording"],
 ]  # fmt: skip
 """The rooms of the hub."""
-DOOR = ("codecs", "extending", "hosting")
+DOOR = ("codecs", "extending", "hosting", "recording")
 """Public modules of it."""
 SUFFIXES = (".py", ".pyx", ".pxd", ".h", ".cuh")
 WIDTH, MARGIN, BOX, GAP = 1060, 20, 46, 44
