@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 
 FOLDERS = [
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
-    "kernels", "lightgbm", "ray", "spark", "system", "tools", "torch", "transports", "xgboost",
+    "kernels", "lightgbm", "observe", "ray", "spark", "system", "tools", "torch", "transports", "xgboost",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(

@@ -3,7 +3,7 @@
     examples, tests
     bench  conformance  tools               measure and check the library, and know its inside
     frameworks                              stand on the public door alone: PUBLIC
-    compression                             so does this, below them
+    compression  observe                    so do these, below them
     collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
@@ -37,6 +37,7 @@ MAY: dict[str, set[str]] = {
     "collectives": LIBRARY,
     "tools": {*LIBRARY, "tools", "bench"},
     "compression": {"compression"},
+    "observe": {"observe"},
     "conformance": {*LIBRARY, "conformance"},
     "bench": {*LIBRARY, "tools", "bench", "compression"},
     "frameworks/torch": {"torch", "compression"},
@@ -50,7 +51,7 @@ MAY: dict[str, set[str]] = {
     "frameworks/flower": {"flower", "compression"},
 }
 """What each folder may import of hocket's folders."""
-ABOVE = [folder for folder in MAY if folder == "compression" or folder.startswith("frameworks/")]
+ABOVE = [folder for folder in MAY if folder in ("compression", "observe") or folder.startswith("frameworks/")]
 """What stands on the public door alone."""
 EXCEPTIONS = {
     "frameworks/torch/quick.pyx": "collectives",  # the table of calls made before, in Cython
