@@ -2,4 +2,7 @@
 
     clocks.py       the offset between two clocks, with a bound that no delay can break
     pinging.py      all clocks of a communicator, by messages
+    timeline.py     what a trace holds: slices, counts, tracks
+    writing.py      as a file: perfetto.py or chrome.py, packed by packing.py
+    reading.py      and back; nothing in a file is believed
 """

@@ -1,0 +1,252 @@
+"""A trace from its file.  Nothing in it is believed: what is not as `write` makes it is refused, with a reason.
+
+Only hocket's own traces are read, which tell about themselves (`about`); others lack what a report needs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import ArgumentError
+from hocket.observe import perfetto
+from hocket.observe.packing import unpack
+from hocket.observe.timeline import COUNT, VERSION, Timeline, Track, slices
+from hocket.recording import NOBODY
+
+MOST = 4 << 30
+"""Bytes, unpacked."""
+MOST_TRACKS = 1 << 20
+LONGEST = 4096
+"""Characters of a name that are kept."""
+SAID_ONCE = ("version", "processes", "tracks", "names")
+FOREIGN = "it is no trace of hocket's"
+
+
+def read(path: str) -> Timeline:
+    """The trace in a file: .pftrace or .json, packed or not, whatever its name.
+
+    Raises ArgumentError for a file that is cut off, damaged, of another version or not hocket's.  Cost: 0.2 us a slice;
+    JSON 10 us, and ten times the file's size of memory.
+    """
+    try:
+        with open(path, "rb") as file:
+            packed = file.peek(2)[:2] == b"\x1f\x8b"
+            data = unpack(file, MOST) if packed else bytearray(file.read(MOST + 1))
+        if len(data) > MOST:
+            raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
+        return _chrome(data) if data[:1] == b"{" else _perfetto(data)
+    except OSError as why:
+        raise ArgumentError(f"{path!r} cannot be read: {why.strerror}") from why
+    except ArgumentError as why:
+        raise ArgumentError(f"{path!r} cannot be read: {why}") from None
+
+
+# ---------------------------------------------------------------------------------------------- what it says of itself
+
+
+def structure(told: Any) -> Timeline:
+    """A timeline without slices, of what `described` made."""
+    if not isinstance(told, dict) or "version" not in told:
+        raise ArgumentError(FOREIGN)
+    if told["version"] != VERSION:
+        raise ArgumentError(f"it is of version {told['version']!r:.20} of the format; this hocket reads {VERSION}")
+    about = {name: value for name, value in told.items() if name not in SAID_ONCE}
+    try:
+        processes = {int(rank): str(name)[:LONGEST] for rank, name in told["processes"].items()}
+        tracks = [_track(*each) for each in told["tracks"]]
+        names = [str(name)[:LONGEST] for name in told["names"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ArgumentError("what it says about its tracks makes no sense") from None
+    if len(tracks) > MOST_TRACKS or not all(track.process in processes for track in tracks):
+        raise ArgumentError("it has tracks of processes that are not there")
+    return Timeline(processes, tracks, names, slices(0), about=about)
+
+
+def _track(process: Any, name: Any, counter: Any, group: Any, comm: Any) -> Track:
+    return Track(int(process), str(name)[:LONGEST], bool(counter), str(group)[:LONGEST], str(comm)[:LONGEST])
+
+
+def checked(made: Timeline) -> Timeline:
+    """Every slice and count is on a track that is there, and has a time and a name."""
+    for rows, counter in ((made.slices, False), (made.counts, True)):
+        kinds = np.array([track.counter for track in made.tracks] or [not counter], bool)
+        sound = rows["track"] < len(made.tracks)
+        sound[sound] = kinds[rows["track"][sound]] == counter
+        if not counter:
+            sound &= (rows["begin"] >= 0) & (rows["end"] >= rows["begin"]) & (rows["name"] < len(made.names))
+        if not sound.all():
+            raise ArgumentError(f"{int((~sound).sum())} of its {len(rows)} rows make no sense")
+    if made.about.pop("rows", None) != [len(made.slices), len(made.counts)]:
+        raise ArgumentError("it is cut off: rows are missing")
+    return made
+
+
+# -------------------------------------------------------------------------------------------------- Perfetto's format
+
+
+def _perfetto(data: bytearray) -> Timeline:
+    table = np.frombuffer(data, np.uint8)
+    made, at = None, 0
+    found: dict[perfetto.Form, list[NDArray[Any]]] = {perfetto.SLICES: [], perfetto.COUNTS: []}
+    while at < len(data):
+        rows, form = next(((r, f) for f in found if made and len(r := _run(table, at, f))), (None, None))
+        if rows is not None and form is not None:
+            found[form].append(rows)
+            at += rows.nbytes
+        elif made is None:
+            at, told = _packet(data, at)
+            made = structure(told) if told is not None else None
+        else:
+            raise ArgumentError(f"it is cut off or damaged at byte {at}")
+    if made is None:
+        raise ArgumentError(FOREIGN)
+    made.slices = _slices([rows.view(perfetto.SLICES.dtype).reshape(-1) for rows in found[perfetto.SLICES]])
+    made.counts = _counts([rows.view(perfetto.COUNTS.dtype).reshape(-1) for rows in found[perfetto.COUNTS]])
+    return checked(made)
+
+
+def _run(table: NDArray[np.uint8], at: int, form: perfetto.Form) -> NDArray[np.uint8]:
+    """The rows of this form that begin here, a block of them at most."""
+    count = min((len(table) - at) // form.size, perfetto.BLOCK)
+    rows = table[at : at + count * form.size].reshape(count, form.size)
+    alike = (rows[:, form.fixed] == form.template[form.fixed]).all(axis=1)
+    return rows if alike.all() else rows[: int(np.argmin(alike))]
+
+
+def _slices(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    made = slices(sum(map(len, parts)))
+    at = 0
+    for rows in parts:
+        into = made[at : at + len(rows)]
+        for name in ("begin", "end", "bytes", "seq", "held", "step", "peer"):
+            into[name] = perfetto.plain(rows[name])
+        into["track"] = _less(rows["track"], perfetto.SMALLEST_UUID)
+        into["name"] = _less(rows["name"], 1)
+        into["flow"] = rows["flow"]
+        at += len(rows)
+    return made
+
+
+def _counts(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    made = np.zeros(sum(map(len, parts)), COUNT)
+    at = 0
+    for rows in parts:
+        into = made[at : at + len(rows)]
+        into["at"], into["value"] = perfetto.plain(rows["at"]), perfetto.plain(rows["value"])
+        into["track"] = _less(rows["track"], perfetto.SMALLEST_UUID)
+        at += len(rows)
+    return made
+
+
+def _less(numbers: NDArray[Any], first: int) -> NDArray[Any]:
+    """Counted from `first`; smaller ones become too large for any list."""
+    return (perfetto.plain(numbers).astype(np.int64) - first) & 0xFFFFFFFF
+
+
+def _packet(data: bytearray, at: int) -> tuple[int, Any]:
+    """Past a packet of the header; what the trace tells about itself, if it stands there."""
+    end, fields = _fields(data, at, len(data), 1)
+    if not fields or fields[0][0] != 1 or not isinstance(fields[0][1], slice):
+        raise ArgumentError(FOREIGN)
+    for event in _inside(data, fields[0][1], 11):
+        for note in _inside(data, event, 4):
+            names, texts = _inside(data, note, 10), _inside(data, note, 6)
+            if names and texts and data[names[0]] == b"hocket":
+                try:
+                    return end, json.loads(data[texts[0]].decode())
+                except (ValueError, RecursionError):
+                    raise ArgumentError("what it says about itself cannot be read") from None
+    return end, None
+
+
+def _inside(data: bytearray, place: slice, wanted: int) -> list[slice]:
+    """Where the fields `wanted` with a length lie in a message."""
+    _, fields = _fields(data, place.start, place.stop, 1 << 20)
+    return [value for number, value in fields if number == wanted and isinstance(value, slice)]
+
+
+def _fields(data: bytearray, at: int, end: int, most: int) -> tuple[int, list[tuple[int, int | slice]]]:
+    """A message's fields by number: integers, and where longer ones lie; at most so many, and where the next begins."""
+    found: list[tuple[int, int | slice]] = []
+    while at < end and len(found) < most:
+        tag, at = _varint(data, at, end)
+        kind, value = tag & 7, 0
+        if kind == 0:
+            value, at = _varint(data, at, end)
+            found.append((tag >> 3, value))
+            continue
+        if kind == 2:
+            length, at = _varint(data, at, end)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ArgumentError(FOREIGN)
+        if at + length > end:
+            raise ArgumentError("it is cut off")
+        found.append((tag >> 3, slice(at, at + length)))
+        at += length
+    return at, found
+
+
+def _varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            raise ArgumentError("it is cut off")
+        value |= (data[at] & 127) << shift
+        at += 1
+        if data[at - 1] < 128:
+            return value, at
+    raise ArgumentError(FOREIGN)
+
+
+# ------------------------------------------------------------------------------------------------------ Chrome's JSON
+
+
+def _chrome(data: bytearray) -> Timeline:
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError) as why:
+        raise ArgumentError(f"it is cut off, or not JSON ({why!s:.80})") from None
+    other = told.get("otherData")
+    made = structure(other.get("hocket") if isinstance(other, dict) else None)
+    rows = told.get("traceEvents")
+    try:
+        _take(made, rows)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise ArgumentError("its events make no sense") from None
+    return checked(made)
+
+
+def _take(made: Timeline, rows: list[dict[str, Any]]) -> None:
+    """Slices (X), the arrows that begin and end with them (s, f), and counts (C)."""
+    names = {name: number for number, name in enumerate(made.names)}
+    found: list[tuple[int, ...]] = []
+    counts: list[tuple[int, int, int]] = []
+    for row in rows:
+        kind = row["ph"]
+        if kind == "X":
+            begin, told = _ns(row["ts"]), row["args"]
+            numbers = [int(told.get(name, NOBODY if name in ("step", "peer") else 0)) for name in _TOLD]
+            found.append((begin, begin + _ns(row["dur"]), 0, *numbers, int(row["tid"]) - 1, names[row["name"]]))
+        elif kind in "sf":
+            found[-1] = (*found[-1][:2], int(row["id"]), *found[-1][3:])
+        elif kind == "C":
+            counts.append((_ns(row["ts"]), int(row["args"]["value"]), int(row["tid"]) - 1))
+    made.slices = slices(len(found))
+    for name, values in zip(("begin", "end", "flow", *_TOLD, "track", "name"), zip(*found, strict=True), strict=False):
+        made.slices[name] = values
+    made.counts = np.array(counts, COUNT)
+
+
+_TOLD = ("bytes", "held", "seq", "peer", "step")
+
+
+def _ns(us: Any) -> int:
+    return round(float(us) * 1000)
+
+

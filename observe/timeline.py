@@ -1,0 +1,88 @@
+"""What a trace holds, whatever file it is in: slices and counts on tracks of processes, and words about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.recording import NOBODY
+
+SLICE = np.dtype([
+    ("begin", "<i8"), ("end", "<i8"), ("flow", "<u8"), ("bytes", "<u8"), ("held", "<u8"),
+    ("track", "<u4"), ("name", "<u4"), ("seq", "<u4"), ("peer", "<u2"), ("step", "<u2"),
+])  # fmt: skip
+"""ns since the trace began.  `flow`: slices with the same number, which is not 0, are joined by an arrow, in the order
+of time.  `held`: ns that it was ready before `begin`, behind the one before it on its track.  `peer`, `step`: or
+NOBODY."""
+COUNT = np.dtype([("at", "<i8"), ("value", "<i8"), ("track", "<u4")])
+VERSION = 1
+"""Of what `about` says, and of the rows."""
+
+
+class Track(NamedTuple):
+    """A row of the picture."""
+
+    process: int
+    """A rank of the job."""
+    name: str
+    counter: bool = False
+    group: str = ""
+    """What its slices are: a key of `merging.GROUPS`."""
+    comm: str = ""
+    """The communicator."""
+
+
+@dataclass
+class Timeline:
+    """A whole trace.  Slices of one track follow each other, or lie in each other."""
+
+    processes: dict[int, str]
+    tracks: list[Track]
+    names: list[str]
+    slices: NDArray[Any]
+    """Of dtype SLICE; `track` and `name` are places in the lists."""
+    counts: NDArray[Any] = field(default_factory=lambda: np.empty(0, COUNT))
+    about: dict[str, Any] = field(default_factory=dict)
+    """JSON: version, job, hosts, communicators, clocks, and what is missing."""
+
+    def of(self, group: str) -> NDArray[Any]:
+        """The slices of all tracks of a group."""
+        wanted = np.array([track.group == group and not track.counter for track in self.tracks], bool)
+        return self.slices[wanted[self.slices["track"]]] if len(self.tracks) else self.slices[:0]
+
+    def ranks(self, slices: NDArray[Any]) -> NDArray[Any]:
+        """The process of each slice."""
+        found: NDArray[Any] = np.array([track.process for track in self.tracks], np.int64)[slices["track"]]
+        return found
+
+
+def in_line(slices: NDArray[Any]) -> NDArray[Any]:
+    """Those of one track, one after the other: who was ready before its predecessor's end was `held` until then."""
+    found = slices[np.argsort(slices["end"], kind="stable")]
+    ends = np.maximum.accumulate(found["end"])
+    found["end"] = ends
+    if len(found) > 1:
+        begins = found["begin"].copy()
+        found["begin"][1:] = np.maximum(begins[1:], ends[:-1])
+        found["held"] += (found["begin"] - begins).astype(np.uint64)
+    return found
+
+
+def slices(count: int) -> NDArray[Any]:
+    """So many empty ones."""
+    made = np.zeros(count, SLICE)
+    made["peer"] = made["step"] = NOBODY
+    return made
+
+
+def described(timeline: Timeline) -> dict[str, Any]:
+    """All but slices and counts, as JSON: `about`, with processes, tracks and names."""
+    rows = [len(timeline.slices), len(timeline.counts)]
+    processes = {str(rank): name for rank, name in timeline.processes.items()}
+    return {
+        **timeline.about, "version": VERSION, "rows": rows,
+        "processes": processes, "tracks": timeline.tracks, "names": timeline.names,
+    }  # fmt: skip
