@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -38,6 +39,7 @@ class Wait(NamedTuple):
     """The way of the bytes: from rank, to rank."""
     nbytes: int
     ready: float
+    """NaN: not known."""
     since: float
     until: float
 
@@ -190,12 +192,12 @@ class _Asking:
         """The call of the wait that is asked about."""
 
     def ask(self, wait: Wait) -> None:
+        if math.isnan(wait.ready) or wait.until - wait.since <= self.error:
+            self.blame_unsure(wait)
+            return
         self.call = wait.call
         self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
-        if wait.until - wait.since <= self.error:
-            self._add(("unsure",), wait.until - wait.since)
-        else:
-            self._split(wait, wait.since, wait.until, (wait.rank,), 0)
+        self._split(wait, wait.since, wait.until, (wait.rank,), 0)
         while self.todo:
             self._doing(*self.todo.pop())
 
@@ -236,7 +238,10 @@ class _Asking:
         at = a
         for begin, end, number in self.waiting.between(rank, a, b):
             self._busy(rank, at, begin, back)
-            self._split(self.waits[number], begin, end, asked, back)
+            if math.isnan(self.waits[number].ready):
+                self._add(("unsure",), end - begin)
+            else:
+                self._split(self.waits[number], begin, end, asked, back)
             at = end
         self._busy(rank, at, b, back)
 

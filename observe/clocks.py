@@ -154,6 +154,11 @@ class Clock:
         return cls([Line(0, 0, 0, 0, ((0.0, 0.0),))])
 
     @classmethod
+    def unknown(cls, offset: int) -> Clock:
+        """Only a guess is known: offset so and so, error infinite."""
+        return cls([Line(0, 0, 0, offset, ((0.0, 0.0),))], until=-(1 << 62))
+
+    @classmethod
     def fit(cls, given: Iterable[Gate], fastest: float = FASTEST) -> Clock:
         """One line, or as few as go through all gates.  Raises ArgumentError if they bind nothing from both sides."""
         left, pieces = sorted(given), list[Line]()

@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rings import CALLS, Link, Ran, computed, good, ring, slow
 
 from hocket.observe import attribution
 from hocket.observe.attribution import Blame, Stay, Transfer, Wait, Without, attribute, usual
-
-Link = Callable[[int, int, int], float]
-CALLS = 40
-
-
-class Ran(NamedTuple):
-    waits: list[Wait]
-    stays: list[Stay]
-    transfers: list[Transfer]
-
-    @property
-    def waited(self) -> float:
-        return sum(max(0.0, w.until - w.since) for w in self.waits)
-
-
-def good(source: int, dest: int, nbytes: int) -> float:
-    return 20e-6 + nbytes / 1.25e9
-
-
-def slow(source: int, dest: int, nbytes: int) -> float:
-    """One direction of one link carries 50 MB/s."""
-    return 20e-6 + nbytes / 0.05e9 if (source, dest) == (0, 1) else good(source, dest, nbytes)
-
-
-def ring(p: int, nbytes: int, arrive: Sequence[Sequence[float]], link: Link, gamma: float = 2e-10) -> Ran:
-    """Ring allreduces as they would run: arrive[c][r] is what rank r computes before call c."""
-    now, ran, chunk = [0.0] * p, Ran([], [], []), nbytes // p
-    free: dict[tuple[int, int], float] = defaultdict(float)  # when a link has carried what it was given
-    for c, compute in enumerate(arrive):
-        enter = [now[r] + compute[r] for r in range(p)]
-        at = list(enter)
-        for step in range(2 * (p - 1)):
-            ready, done = list(at), list(at)
-            for r in range(p):
-                q = (r - 1) % p
-                free[q, r] = max(ready[q], free[q, r]) + link(q, r, chunk)
-                came = max(free[q, r], ready[r])
-                ran.waits.append(Wait(r, q, c, (q, r), chunk, ready[q], ready[r], came))
-                if came > ready[q] >= ready[r]:
-                    ran.transfers.append(Transfer((q, r), chunk, came - ready[q]))
-                done[r] = came + (gamma * chunk if step < p - 1 else 0.0)
-            at = done
-        ran.stays.extend(Stay(r, c, enter[r], at[r]) for r in range(p))
-        now = at
-    return ran
-
-
-def computed(p: int, late: int | None = None, every: int = 4, by: float = 5e-3) -> list[list[float]]:
-    """5 ms before each call, a little more here and there, and `by` more on a late rank."""
-    r = random.Random(1)
-    plain = [[5e-3 + r.uniform(0, 20e-6) for _ in range(p)] for _ in range(CALLS)]
-    return [[t + by * (q == late and c % every == 0) for q, t in enumerate(row)] for c, row in enumerate(plain)]
 
 
 def blamed(ran: Ran, error: float = 0.0, without: Sequence[Without] = ()) -> Blame:
@@ -145,7 +93,7 @@ def test_the_parts_of_what_was_waited_add_up_to_it(p: int, data: st.DataObject) 
     for rank in range(p):
         ends = sorted(data.draw(st.lists(times, max_size=12)))
         for since, until in zip(ends[::2], ends[1::2], strict=False):
-            peer, ready = data.draw(ranks), data.draw(st.floats(-1, 2))
+            peer, ready = data.draw(ranks), data.draw(st.one_of(st.floats(-1, 2), st.just(math.nan)))
             waits.append(Wait(rank, peer, data.draw(st.integers(0, 3)), (peer, rank), 100, ready, since, until))
     stays = [
         Stay(rank, call, begin, begin + length)

@@ -1,0 +1,177 @@
+"""What one engine recorded, as slices: a record says that something began or ended, a slice is from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.observe.timeline import slices
+from hocket.recording import NOBODY, Kind, Recorded, Ring
+
+ENDS = (Kind.DONE, Kind.FAIL)
+Rows = NDArray[Any]
+
+
+class Part(NamedTuple):
+    """Slices of one track, in the clock of their rank; `names`: of each, a number in the table of the rank's texts, or
+    one name for all."""
+
+    group: str
+    name: str
+    """Of the track."""
+    slices: Rows
+    names: Rows | str
+
+
+def label(ring: Ring) -> str:
+    """Which calls these are: equal on all ranks that make them together."""
+    kind = "" if ring.kind == "collectives" else f" {ring.kind}"
+    lane = f" priority {ring.priority}" if ring.priority else ""
+    return f"{ring.comm}{kind}{lane}{f' over {ring.transport}' if ring.transport else ''}"
+
+
+def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
+    """All that a ring tells.  `until`: when what has not ended ends in the picture; ns of this rank's clock."""
+    records = ring.records[np.argsort(ring.records["ns"], kind="stable")]
+    peers = _world(ring)
+    found = [
+        *_calls(records, until),
+        _steps(records, until),
+        *_waits(records, until, peers),
+        *_messages(records, "send", until, peers),
+        *_messages(records, "recv", until, peers),
+        _ending(records, Kind.KERNEL, "kernels", "kernel", records["what"]),
+        _ending(records, Kind.NO_CORE, "no core", "no core", records["bytes"]),
+        *_moments(records, peers),
+    ]
+    return [part for part in found if len(part.slices)]
+
+
+def _world(ring: Ring) -> NDArray[np.uint16]:
+    """From a peer to its rank in the job."""
+    known = [ring.world_rank(peer) for peer in range(len(ring.members))]
+    table = np.full(NOBODY + 1, NOBODY, np.uint16)
+    if ring.kind == "rank":
+        return np.arange(NOBODY + 1, dtype=np.uint16)
+    table[: len(known)] = [NOBODY if rank is None else min(rank, NOBODY) for rank in known]
+    return table
+
+
+def _is(records: Rows, *kinds: int) -> Rows:
+    found: Rows = records[np.isin(records["kind"], kinds)]
+    return found
+
+
+def _key(records: Rows, *fields: str) -> Rows:
+    """One number of the call's and of some 16 bits each."""
+    key = records["seq"].astype(np.uint64)
+    for name in fields:
+        key = key << np.uint64(16) | records[name].astype(np.uint64)
+    return key
+
+
+def _made(records: Rows, begin: Rows, end: Rows) -> Rows:
+    made = slices(len(records))
+    made["begin"], made["end"] = begin, np.maximum(begin.astype(np.int64), end.astype(np.int64))
+    for name in ("seq", "bytes", "step"):
+        made[name] = records[name]
+    return made
+
+
+def _ends(begun: Rows, ended: Rows, until: int, *fields: str) -> Rows:
+    """When each of `begun` ended: the first of `ended` with the same call and fields; else `until`."""
+    ends = np.full(len(begun), until, np.int64)
+    _, at, of = np.intersect1d(_key(begun, *fields), _key(ended, *fields), return_indices=True)
+    ends[at] = ended["ns"][of]
+    return ends
+
+
+def _calls(records: Rows, until: int) -> list[Part]:
+    begun, ended = _is(records, Kind.CALL), _is(records, *ENDS)
+    made = _made(begun, begun["ns"], _ends(begun, ended, until))
+    made["step"] = NOBODY
+    submitted = _is(records, Kind.SUBMIT)
+    queued = _made(submitted, submitted["ns"], _ends(submitted, begun, until))
+    queued["step"] = NOBODY
+    short = _is(records, Kind.CALLED)
+    untimed = _made(short, short["ns"], short["ns"])
+    untimed["step"] = NOBODY
+    return [
+        Part("calls", "calls", made, begun["what"]),
+        Part("queue", "queue", queued, submitted["what"]),
+        Part("untimed", "calls, not timed", untimed, short["what"]),
+    ]
+
+
+def _steps(records: Rows, until: int) -> Part:
+    """A step ends where the next begins, or the call ends."""
+    rows = _is(records, Kind.STEP, *ENDS)
+    ends = np.append(rows["ns"][1:].astype(np.int64), until)
+    steps = rows["kind"] == Kind.STEP
+    return Part("steps", "steps", _made(rows[steps], rows["ns"][steps], ends[steps]), "step")
+
+
+def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
+    """One for each peer that was waited for; several peers may be waited for at once, and the first ends it."""
+    rows = _is(records, Kind.WAIT_RECV, Kind.WAIT_SEND, Kind.MOVED, *ENDS)
+    stops = rows["kind"] != Kind.WAIT_RECV
+    stops &= rows["kind"] != Kind.WAIT_SEND
+    at = np.where(stops, np.arange(len(rows)), len(rows))
+    following = np.minimum.accumulate(at[::-1])[::-1]
+    ends = np.append(rows["ns"].astype(np.int64), until)[following]
+    found = []
+    for kind, group in ((Kind.WAIT_RECV, "waits"), (Kind.WAIT_SEND, "room")):
+        mine = rows["kind"] == kind
+        made = _made(rows[mine], rows["ns"][mine], ends[mine])
+        made["peer"], made["bytes"] = peers[rows["peer"][mine]], 0
+        what = "wait for a message" if group == "waits" else "wait until it is taken"
+        found.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", made, what))
+    return found
+
+
+def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
+    """A track for each peer: a channel carries one message after the other."""
+    ready, ended = (Kind.SEND_READY, Kind.SEND_END) if way == "send" else (Kind.RECV_READY, Kind.RECV_END)
+    begun = _is(records, ready)
+    made = _made(begun, begun["ns"], _ends(begun, _is(records, ended), until, "step", "lane"))
+    made["peer"] = peers[begun["peer"]]
+    group, words = ("sends", "to") if way == "send" else ("receives", "from")
+    found = []
+    for peer in np.unique(made["peer"]).tolist():
+        found.append(Part(group, f"{words} {peer}", made[made["peer"] == peer], way))
+    return found
+
+
+def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
+    """What is recorded when it has ended, with its length."""
+    wanted = records["kind"] == kind
+    rows, end = records[wanted], records["ns"][wanted].astype(np.int64)
+    made = _made(rows, np.maximum(0, end - ns[wanted].astype(np.int64)), end)
+    made["bytes"][:] = rows["bytes"] if kind == Kind.KERNEL else 0
+    return Part(group, group, made, name)
+
+
+MOMENTS = {
+    Kind.MARK: ("marks", "marks"), Kind.VERDICT: ("events", "verdict"), Kind.LEFT: ("events", "left"),
+    Kind.LONG_WAIT: ("events", "long wait"), Kind.FAIL: ("events", "failed"),
+}  # fmt: skip
+
+
+def _moments(records: Rows, peers: Rows) -> list[Part]:
+    found = []
+    for kind, (group, name) in MOMENTS.items():
+        rows = _is(records, kind)
+        made = _made(rows, rows["ns"], rows["ns"])
+        made["peer"], made["step"] = peers[rows["peer"]], NOBODY
+        found.append(Part(group, name, made, rows["what"] if group == "marks" else name))
+    return found
+
+
+def links(ring: Ring) -> Sequence[tuple[int, int, Rows]]:
+    """(peer in the job, number of TCP_INFO, records): counters."""
+    rows, peers = _is(ring.records, Kind.LINK), _world(ring)
+    keys = sorted(set(zip(rows["peer"].tolist(), rows["lane"].tolist(), strict=True)))
+    return [(int(peers[p]), lane, rows[(rows["peer"] == p) & (rows["lane"] == lane)]) for p, lane in keys]

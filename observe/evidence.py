@@ -1,0 +1,168 @@
+"""What a timeline says about waiting: each wait, the message that ended it, and when the peer began to do its part."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.observe.attribution import Blame, Stay, Transfer, Usual, Wait, Without, attribute, usual
+from hocket.observe.timeline import Timeline
+from hocket.recording import NOBODY
+
+Rows = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Seconds, from the timeline's ns."""
+
+    waits: list[Wait]
+    stays: list[Stay]
+    transfers: list[Transfer]
+    without: list[Without]
+    usual: Usual
+    error: float
+    """By how much clocks of two ranks may disagree; infinite where a clock is not known."""
+
+    def blame(self) -> Blame:
+        return attribute(self.waits, self.stays, self.usual, self.without, self.error)
+
+
+def evidence(timeline: Timeline) -> Evidence:
+    """Cost: some 5 us a slice."""
+    first: dict[tuple[int, float], tuple[float, Wait]] = {}
+    transfers: list[Transfer] = []
+    messages = _by_track(timeline)
+    for group in ("waits", "room"):
+        rows = timeline.of(group)
+        for track in np.unique(rows["track"]).tolist():
+            for ended, wait in _waits(timeline, rows[rows["track"] == track], group, messages):
+                key = wait.rank, wait.since  # several peers may be awaited at once: the first to come ends it
+                first[key] = min(first.get(key, (math.inf, wait)), (ended, wait), key=lambda each: each[0])
+    for ways in messages.values():
+        transfers += _transfers(ways)
+    calls = timeline.of("calls")
+    stays = [
+        Stay(int(rank), (timeline.tracks[track].comm, seq), begin / 1e9, end / 1e9)
+        for rank, track, seq, begin, end in zip(
+            timeline.ranks(calls), *(calls[n].tolist() for n in ("track", "seq", "begin", "end")), strict=True
+        )
+    ]
+    idle = timeline.of("no core")
+    without = [
+        Without(int(rank), begin / 1e9, end / 1e9)
+        for rank, begin, end in zip(timeline.ranks(idle), idle["begin"].tolist(), idle["end"].tolist(), strict=True)
+    ]
+    hosts = hosts_of(timeline)
+    known = usual(transfers, lambda link: "near" if hosts.get(link[0]) == hosts.get(link[1]) else "far")
+    return Evidence([wait for _, wait in first.values()], stays, transfers, without, known, clock_error(timeline))
+
+
+def hosts_of(timeline: Timeline) -> dict[int, str]:
+    """The host of each rank."""
+    told = timeline.about.get("ranks")
+    ranks = told if isinstance(told, dict) else {}
+    return {rank: str(_of(ranks, rank).get("host", "")) for rank in timeline.processes}
+
+
+def _of(ranks: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    found = ranks.get(str(rank))
+    return found if isinstance(found, dict) else {}
+
+
+def clock_error(timeline: Timeline) -> float:
+    """Seconds: what any two ranks' clocks may disagree by, at most."""
+    told = timeline.about.get("ranks")
+    ranks = told if isinstance(told, dict) else {}
+    errors = [_of(ranks, rank).get("clock_error_us") for rank in timeline.processes]
+    if not all(isinstance(each, (int, float)) for each in errors):
+        return math.inf
+    return 2e-6 * max([float(each) for each in errors if each is not None], default=0.0)
+
+
+class _Way:
+    """All messages of one communicator from rank to rank, as the two ends have them."""
+
+    def __init__(self) -> None:
+        self.sends: Rows = np.empty(0)
+        self.receives: Rows = np.empty(0)
+        self.link = (NOBODY, NOBODY)
+
+    def ready(self, here: Rows, there: Rows) -> NDArray[np.float64]:
+        """When the other end of each of these began; NaN where it is not known."""
+        found = np.full(len(here), math.nan)
+        if len(there):
+            order = np.argsort(there["flow"], kind="stable")
+            at = np.minimum(np.searchsorted(there["flow"][order], here["flow"]), len(there) - 1)
+            same = (there["flow"][order][at] == here["flow"]) & (here["flow"] != 0)
+            found[same] = _began(there)[order][at][same]
+        return found
+
+
+def _began(rows: Rows) -> NDArray[np.float64]:
+    """When each was ready, before it was held up by its predecessor.  Seconds."""
+    found: NDArray[np.float64] = (rows["begin"] - rows["held"].astype(np.int64)) / 1e9
+    return found
+
+
+def _by_track(timeline: Timeline) -> dict[tuple[str, int, int], _Way]:
+    found: dict[tuple[str, int, int], _Way] = defaultdict(_Way)
+    for group in ("sends", "receives"):
+        rows = timeline.of(group)
+        for track in np.unique(rows["track"]).tolist():
+            mine = rows[rows["track"] == track]
+            mine = mine[np.argsort(mine["end"], kind="stable")]
+            rank, peer = timeline.tracks[track].process, int(mine["peer"][0])
+            link = (rank, peer) if group == "sends" else (peer, rank)
+            way = found[(timeline.tracks[track].comm, *link)]
+            setattr(way, group, mine)
+            way.link = link
+    return dict(found)
+
+
+def _waits(
+    timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], _Way]
+) -> list[tuple[float, Wait]]:
+    """Of one track.  A wait is for the message that was under way then: the first to end after it began; and when."""
+    track = timeline.tracks[int(rows["track"][0])]
+    found: list[tuple[float, Wait]] = []
+    for peer in np.unique(rows["peer"]).tolist():
+        mine = rows[rows["peer"] == peer]
+        link = (peer, track.process) if group == "waits" else (track.process, peer)
+        way = messages.get((track.comm, *link), _Way())
+        here, there = (way.receives, way.sends) if group == "waits" else (way.sends, way.receives)
+        ready, nbytes = np.full(len(mine), math.nan), np.zeros(len(mine), np.int64)
+        ended = np.full(len(mine), math.inf)
+        if len(here):
+            at = np.searchsorted(here["end"], mine["begin"], side="right")
+            known = at < len(here)
+            at = np.minimum(at, len(here) - 1)
+            known &= here["seq"][at] == mine["seq"]
+            ready[known], nbytes[known] = way.ready(here, there)[at][known], here["bytes"][at][known]
+            ended[known] = here["end"][at][known]
+        for i, (seq, begin, end) in enumerate(zip(*(mine[n].tolist() for n in ("seq", "begin", "end")), strict=True)):
+            call = (track.comm, seq)
+            wait = Wait(track.process, peer, call, link, int(nbytes[i]), float(ready[i]), begin / 1e9, end / 1e9)
+            found.append((float(ended[i]), wait))
+    return found
+
+
+def _transfers(way: _Way) -> list[Transfer]:
+    """Of messages both of whose ends are known: from when both were ready to when all had come."""
+    ready = way.ready(way.receives, way.sends) if len(way.receives) else np.empty(0)
+    if not len(ready):
+        return []
+    begun = np.maximum(ready, _began(way.receives))
+    held = way.receives["held"] > 0
+    known = ~np.isnan(ready) & ~held
+    seconds = np.maximum(0.0, way.receives["end"] / 1e9 - begun)
+    return [
+        Transfer(way.link, nbytes, each)
+        for nbytes, each in zip(way.receives["bytes"][known].tolist(), seconds[known].tolist(), strict=True)
+    ]
