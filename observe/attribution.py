@@ -133,9 +133,13 @@ def _between(points: Sequence[tuple[int, float]], nbytes: int) -> float:
 
 
 def attribute(
-    waits: Iterable[Wait], stays: Iterable[Stay], usual: Usual, without: Iterable[Without] = (), error: float = 0.0
+    waits: Iterable[Wait],
+    stays: Iterable[Stay],
+    usual: Usual,
+    without: Iterable[Without] = (),
+    error: Callable[[int, int], float] = lambda one, other: 0.0,
 ) -> Blame:
-    """All waits of all ranks, divided.  `error`: seconds that clocks may disagree; shorter waits are "unsure".
+    """All waits of all ranks, divided.  `error`: seconds that two clocks may disagree; shorter waits are "unsure".
 
     Cost: 20 us a wait, of MOST at most.
     """
@@ -171,8 +175,9 @@ class _Spans:
 
 class _Asking:
     def __init__(
-        self, waits: Sequence[Wait], stays: Iterable[Stay], usual: Usual, without: Iterable[Without], error: float
-    ) -> None:
+        self, waits: Sequence[Wait], stays: Iterable[Stay], usual: Usual, without: Iterable[Without],
+        error: Callable[[int, int], float],
+    ) -> None:  # fmt: skip
         self.waits, self.usual, self.error = waits, usual, error
         self.waiting = _Spans((w.rank, w.since, w.until, i) for i, w in enumerate(waits))
         self.without = _Spans((w.rank, w.since, w.until, 0) for w in without)
@@ -192,7 +197,7 @@ class _Asking:
         """The call of the wait that is asked about."""
 
     def ask(self, wait: Wait) -> None:
-        if math.isnan(wait.ready) or wait.until - wait.since <= self.error:
+        if math.isnan(wait.ready) or wait.until - wait.since <= self.error(wait.rank, wait.peer):
             self.blame_unsure(wait)
             return
         self.call = wait.call
@@ -229,7 +234,7 @@ class _Asking:
             a = ready
         took, expected = wait.until - wait.ready, self.usual(wait.link, wait.nbytes)
         # What is usual comes first; of a piece of a wait, only what lies behind it is the link's.
-        late_from = wait.ready + expected if took > SLACK * expected + self.error else wait.until
+        late_from = wait.ready + expected if took > SLACK * expected + self.error(*wait.link) else wait.until
         cut = min(b, max(a, late_from))
         self._add(("transfer",), cut - a)
         self._held(("link", *wait.link), wait.rank, cut, b)

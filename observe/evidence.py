@@ -27,11 +27,22 @@ class Evidence:
     transfers: list[Transfer]
     without: list[Without]
     usual: Usual
-    error: float
-    """By how much clocks of two ranks may disagree; infinite where a clock is not known."""
+    clocks: dict[int, tuple[object, float]]
+    """By rank: which clock it has, and by how many seconds that may be wrong; infinite: it is not known."""
+
+    @property
+    def error(self) -> float:
+        """By how much the clocks of two ranks disagree at most.  Seconds."""
+        return max((self.disagree(0, rank) for rank in self.clocks), default=0.0)
+
+    def disagree(self, one: int, other: int) -> float:
+        """By how much the clocks of two ranks disagree at most.  Seconds."""
+        (mine, error), (theirs, more) = (self.clocks.get(rank, (rank, math.inf)) for rank in (one, other))
+        return 0.0 if mine == theirs else error + more
 
     def blame(self) -> Blame:
-        return attribute(self.waits, self.stays, self.usual, self.without, self.error)
+        """Every second that was waited, by cause."""
+        return attribute(self.waits, self.stays, self.usual, self.without, self.disagree)
 
 
 def evidence(timeline: Timeline) -> Evidence:
@@ -61,7 +72,7 @@ def evidence(timeline: Timeline) -> Evidence:
     ]
     hosts = hosts_of(timeline)
     known = usual(transfers, lambda link: "near" if hosts.get(link[0]) == hosts.get(link[1]) else "far")
-    return Evidence([wait for _, wait in first.values()], stays, transfers, without, known, clock_error(timeline))
+    return Evidence([wait for _, wait in first.values()], stays, transfers, without, known, _clocks(timeline))
 
 
 def hosts_of(timeline: Timeline) -> dict[int, str]:
@@ -76,14 +87,14 @@ def _of(ranks: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def clock_error(timeline: Timeline) -> float:
-    """Seconds: what any two ranks' clocks may disagree by, at most."""
+def _clocks(timeline: Timeline) -> dict[int, tuple[object, float]]:
     told = timeline.about.get("ranks")
-    ranks = told if isinstance(told, dict) else {}
-    errors = [_of(ranks, rank).get("clock_error_us") for rank in timeline.processes]
-    if not all(isinstance(each, (int, float)) for each in errors):
-        return math.inf
-    return 2e-6 * max([float(each) for each in errors if each is not None], default=0.0)
+    found: dict[int, tuple[object, float]] = {}
+    for rank in timeline.processes:
+        said = _of(told if isinstance(told, dict) else {}, rank)
+        error = said.get("clock_error_us")
+        found[rank] = str(said.get("clock")), 1e-6 * error if isinstance(error, (int, float)) else math.inf
+    return found
 
 
 class _Way:
@@ -154,14 +165,12 @@ def _waits(
 
 
 def _transfers(way: _Way) -> list[Transfer]:
-    """Of messages both of whose ends are known: from when both were ready to when all had come."""
+    """Of messages that were wanted before they were offered: all of their way is seen."""
     ready = way.ready(way.receives, way.sends) if len(way.receives) else np.empty(0)
     if not len(ready):
         return []
-    begun = np.maximum(ready, _began(way.receives))
-    held = way.receives["held"] > 0
-    known = ~np.isnan(ready) & ~held
-    seconds = np.maximum(0.0, way.receives["end"] / 1e9 - begun)
+    known = (ready >= _began(way.receives)) & (way.receives["held"] == 0)
+    seconds = np.maximum(0.0, way.receives["end"] / 1e9 - ready)
     return [
         Transfer(way.link, nbytes, each)
         for nbytes, each in zip(way.receives["bytes"][known].tolist(), seconds[known].tolist(), strict=True)

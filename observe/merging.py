@@ -261,7 +261,8 @@ def _about(
         facts, clock = each.facts, clocks[_clock_of(each.facts)]
         error = errors.get(rank, 0.0)
         ranks[str(rank)] = {
-            "host": facts.host, "pid": facts.pid, "clock_error_us": round(error / 1e3, 1) if error < math.inf else None,
+            "clock": list(clocks).index(_clock_of(facts)), "host": facts.host,
+            "pid": facts.pid, "clock_error_us": round(error / 1e3, 1) if error < math.inf else None,
             "drift_ppm": [round(each, 2) for each in clock.drift],
             "steps_of_clock_us": [round(each.ns / 1e3, 1) for each in clock.breaks],
             "lost": sum(ring.lost for ring in each.rings), "refused": facts.refused, "unnamed": facts.unnamed,

@@ -16,7 +16,7 @@ from hocket.observe.attribution import Blame, Stay, Transfer, Wait, Without, att
 
 
 def blamed(ran: Ran, error: float = 0.0, without: Sequence[Without] = ()) -> Blame:
-    found = attribute(ran.waits, ran.stays, usual(ran.transfers), without, error)
+    found = attribute(ran.waits, ran.stays, usual(ran.transfers), without, lambda one, other: error)
     assert found.total == pytest.approx(ran.waited, abs=1e-9)  # nothing is lost
     assert sum(found.pairs.values()) == pytest.approx(ran.waited, abs=1e-9)
     return found

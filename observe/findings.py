@@ -1,0 +1,211 @@
+"""The numbers of a report: where each rank's time went, who waited for whom and why, what was moved, how links did."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.observe.attribution import Blame, Cause
+from hocket.observe.evidence import Evidence, evidence, hosts_of
+from hocket.observe.timeline import Timeline
+
+Rows = NDArray[Any]
+SHARE = 0.1
+"""Of all waiting: a smaller part accuses nobody."""
+RECURS = 3
+"""Calls in which a cause must have its part: what happens once is chance."""
+STANDS_OUT = 3.0
+"""Times the typical rank's, or link's, part."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Where one rank's time went, seconds."""
+
+    rank: int
+    host: str
+    span: float
+    """From its first call's beginning to its last call's end."""
+    calls: int
+    inside: float
+    """In calls."""
+    waiting: float
+    kernels: float
+    asynchronous: float
+    """In calls that were queued: hidden, unless the program waited for them."""
+    lost: int
+    """Records."""
+
+    @property
+    def computing(self) -> float:
+        """Outside of calls."""
+        return max(0.0, self.span - self.inside)
+
+    @property
+    def moving(self) -> float:
+        """In calls, and not waiting."""
+        return max(0.0, self.inside - self.waiting)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """All calls with one name."""
+
+    name: str
+    collective: str
+    algorithm: str
+    transports: str
+    site: str
+    count: int
+    """On all ranks."""
+    nbytes: int
+    """Of one rank's vector."""
+    seconds: float
+    """Of all ranks."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two ranks."""
+
+    source: int
+    dest: int
+    messages: int
+    nbytes: int
+    rate: float
+    """Bytes a second while a message was under way, of the larger half of messages; 0: not known."""
+    usual: float
+    """What links of this kind carry."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report says."""
+
+    timeline: Timeline
+    seconds: float
+    ranks: list[Rank]
+    calls: list[Calls]
+    links: list[Link]
+    blame: Blame
+    evidence: Evidence
+    culprits: list[tuple[Cause, float]] = field(default_factory=list)
+    """Causes that stand out and recur, the largest first."""
+
+    @property
+    def efficiency(self) -> float:
+        """The part of their time in which the ranks computed."""
+        span = sum(rank.span for rank in self.ranks)
+        return sum(rank.computing for rank in self.ranks) / span if span else 1.0
+
+    @property
+    def rounds(self) -> int:
+        """Calls of the rank with the most."""
+        return max((rank.calls for rank in self.ranks), default=0)
+
+
+def find(timeline: Timeline) -> Findings:
+    """Cost: some 10 us a slice, and what `attribute` takes."""
+    proof = evidence(timeline)
+    blame = proof.blame()
+    span = timeline.slices
+    seconds = float(span["end"].max() - span["begin"].min()) / 1e9 if len(span) else 0.0
+    links = _links(timeline, proof)
+    named = culprits(blame, list(timeline.processes), [(link.source, link.dest) for link in links])
+    return Findings(timeline, seconds, _ranks(timeline), _calls(timeline), links, blame, proof, named)
+
+
+def culprits(blame: Blame, ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[tuple[Cause, float]]:
+    """Causes with a tenth of all waiting, in several calls, and much more than others of their kind."""
+    found = []
+    for cause, seconds in blame.worst("late", "core", "work", "link"):
+        others = [blame.seconds.get((cause[0], *link), 0.0) for link in links]
+        if cause[0] != "link":
+            others = [blame.seconds.get((cause[0], rank), 0.0) for rank in ranks]
+        typical = statistics.median_low(others) if others else 0.0
+        if seconds >= SHARE * blame.total and recurrence(blame, cause) >= RECURS and seconds >= STANDS_OUT * typical:
+            found.append((cause, seconds))
+    return found
+
+
+def recurrence(blame: Blame, cause: Cause) -> int:
+    """In how many calls it has a part worth naming: at least half of its mean."""
+    parts = blame.calls.get(cause, {}).values()
+    mean = sum(parts) / len(parts) if parts else 0.0
+    return sum(part >= mean / 2 for part in parts)
+
+
+def union(rows: Rows) -> float:
+    """Seconds covered by slices, however they overlap."""
+    if not len(rows):
+        return 0.0
+    rows = rows[np.argsort(rows["begin"], kind="stable")]
+    ends = np.maximum.accumulate(rows["end"])
+    begins = np.maximum(rows["begin"][1:], ends[:-1])
+    rest = np.maximum(0, ends[1:] - begins).sum()
+    return float(ends[0] - rows["begin"][0] + rest) / 1e9
+
+
+def _ranks(timeline: Timeline) -> list[Rank]:
+    groups = {name: timeline.of(name) for name in ("calls", "untimed", "waits", "room", "kernels", "queue")}
+    of = {name: timeline.ranks(rows) for name, rows in groups.items()}
+    hosts, told, found = hosts_of(timeline), timeline.about.get("ranks"), []
+    for rank in timeline.processes:
+        mine = {name: rows[of[name] == rank] for name, rows in groups.items()}
+        calls, waits = mine["calls"], np.concatenate([mine["waits"], mine["room"]])
+        queued = calls[np.isin(_call(calls), _call(mine["queue"]))]
+        span = float(calls["end"].max() - calls["begin"].min()) / 1e9 if len(calls) else 0.0
+        said = told.get(str(rank)) if isinstance(told, dict) else None
+        lost = said.get("lost") if isinstance(said, dict) else 0
+        found.append(
+            Rank(
+                rank, hosts[rank], span, len(calls) + len(mine["untimed"]), union(calls), union(waits),
+                union(mine["kernels"]), union(queued), lost if isinstance(lost, int) else 0,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _call(rows: Rows) -> Rows:
+    """The number of each call, with its name: tracks of calls and of queues differ."""
+    key: Rows = rows["seq"].astype(np.uint64) << np.uint64(32) | rows["name"]
+    return key
+
+
+def _calls(timeline: Timeline) -> list[Calls]:
+    rows = np.concatenate([timeline.of("calls"), timeline.of("untimed")])
+    told = timeline.about.get("calls")
+    about: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    found = []
+    for number in np.unique(rows["name"]).tolist():
+        mine, name = rows[rows["name"] == number], timeline.names[number]
+        said = about.get(name)
+        words = {key: str(said.get(key, "")) if isinstance(said, dict) else "" for key in WORDS}
+        seconds = float((mine["end"] - mine["begin"]).sum()) / 1e9
+        found.append(Calls(name, **words, count=len(mine), nbytes=int(mine["bytes"].max()), seconds=seconds))
+    return sorted(found, key=lambda calls: -calls.seconds)
+
+
+WORDS = ("collective", "algorithm", "transports", "site")
+
+
+def _links(timeline: Timeline, proof: Evidence) -> list[Link]:
+    seen: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
+    for each in proof.transfers:
+        seen[each.link].append((each.nbytes, each.seconds))
+    found = []
+    for link, some in sorted(seen.items()):
+        largest = max(nbytes for nbytes, _ in some)
+        times = [seconds for nbytes, seconds in some if nbytes == largest]
+        median, usual = statistics.median(times), proof.usual(link, largest)
+        found.append(
+            Link(*link, len(some), sum(n for n, _ in some), largest / median if median else 0.0,
+                 largest / usual if usual else 0.0)
+        )  # fmt: skip
+    return found

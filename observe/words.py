@@ -1,0 +1,114 @@
+"""A report's first lines: what was found, in words that name ranks, hosts and seconds."""
+
+from __future__ import annotations
+
+import math
+
+from hocket.observe.attribution import Cause
+from hocket.observe.evidence import hosts_of
+from hocket.observe.findings import Findings, recurrence
+
+MOST = 4
+"""Culprits that are named."""
+
+
+def printable(text: str, most: int = 120) -> str:
+    """A name from a file, for a terminal: nothing in it moves the cursor, changes colours or turns the text around."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:most])
+
+
+def seconds(value: float) -> str:
+    """1.25 s, 310 ms, 42 us."""
+    if value >= 1:
+        return f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+
+
+def rate(value: float) -> str:
+    """Bytes a second: 110 MB/s."""
+    return f"{value / 1e9:.3g} GB/s" if value >= 1e9 else f"{value / 1e6:.3g} MB/s"
+
+
+def share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "0 %"
+
+
+def summary(found: Findings) -> list[str]:
+    """Sentences, the most important first."""
+    about, ranks = found.timeline.about, found.ranks
+    lines = [
+        f"{len(ranks)} ranks on {len({rank.host for rank in ranks})} hosts, {seconds(found.seconds)}: "
+        f"{found.efficiency:.0%} of the time was spent outside of calls, {1 - found.efficiency:.0%} inside."
+    ]
+    waited = found.blame.total
+    if not waited:
+        lines.append("No waits were recorded: only a trace has them, not the recorder that is always on.")
+    elif not found.culprits:
+        lines.append(f"The ranks waited {seconds(waited)} in all. No rank and no link stands out.")
+    for cause, part in found.culprits[:MOST]:
+        lines.append(sentence(found, cause, part))
+    lines += _gaps(found)
+    if isinstance(missing := about.get("missing"), list) and missing:
+        lines.append(f"Nothing is there of {_ranks_in_words(missing)}.")
+    return lines
+
+
+def sentence(found: Findings, cause: Cause, part: float) -> str:
+    """One culprit."""
+    waited, calls = found.blame.total, f"in {recurrence(found.blame, cause)} of {found.rounds} calls"
+    if cause[0] == "link":
+        return f"{_link(found, cause)}: that made the ranks wait {seconds(part)} of {seconds(waited)}, {calls}."
+    rank = cause[1]
+    why = {
+        "late": "It came to the calls later than the others.",
+        "core": "It had no core to run on.",
+        "work": "It was busy inside the calls.",
+    }[cause[0]]
+    return f"Rank {rank} made the others wait {seconds(part)} of {seconds(waited)}, {calls}. {why}"
+
+
+def _link(found: Findings, cause: Cause) -> str:
+    _, source, dest = cause
+    hosts = hosts_of(found.timeline)
+    here, there = printable(hosts.get(source, "")), printable(hosts.get(dest, ""))
+    name = f"The link from rank {source} to rank {dest}"
+    if here != there:
+        name = f"The link from host {here} to host {there} (rank {source} to rank {dest})"
+    each = next((link for link in found.links if (link.source, link.dest) == (source, dest)), None)
+    if each is None or not each.rate:
+        return f"{name} was slow"
+    others = "others of its kind carry" if each.usual else "others' is not known"
+    return f"{name} carried {rate(each.rate)} where {others} {rate(each.usual)}"
+
+
+def _gaps(found: Findings) -> list[str]:
+    lines = []
+    error = found.evidence.error
+    if error == math.inf:
+        lines.append("The clocks of some hosts are not known: waits between hosts are not explained.")
+    elif error:
+        lines.append(f"The clocks of the hosts agree within {seconds(error)}; shorter waits are not explained.")
+    lost = [rank.rank for rank in found.ranks if rank.lost]
+    if lost:
+        total = sum(rank.lost for rank in found.ranks)
+        lines.append(f"{total} older records of {_ranks_in_words(lost)} are lost: the trace shows the end of the run.")
+    left_out = found.timeline.about.get("left out")
+    if isinstance(left_out, int) and left_out:
+        lines.append(f"{left_out} older slices were left out of the file.")
+    return lines
+
+
+def _ranks_in_words(ranks: list[int]) -> str:
+    names = ", ".join(map(str, ranks[:16])) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+
+
+def name(cause: Cause) -> str:
+    """For a table: "rank 2, late"."""
+    if cause[0] == "link":
+        return f"link from rank {cause[1]} to {cause[2]}"
+    words = {"late": "late", "core": "without a core", "work": "busy inside calls"}
+    return f"rank {cause[1]}, {words[cause[0]]}" if cause[0] in words else OTHERS[cause[0]]
+
+
+OTHERS = {"transfer": "the usual transfer", "unsure": "unsure"}
