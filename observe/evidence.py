@@ -16,6 +16,8 @@ from hocket.observe.timeline import Timeline
 from hocket.recording import NOBODY
 
 Rows = NDArray[Any]
+FEW, RARE = 5, 0.1
+"""Messages whose whole way is seen, of one link: fewer of them, or a smaller part of all, is rare."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,20 @@ def _waits(
 
 
 def _transfers(way: _Way) -> list[Transfer]:
-    """Of messages that were wanted before they were offered: all of their way is seen."""
+    """Of messages that were wanted before they were offered: all of their way is seen.
+
+    Where that is rare, as on a link that always has more to carry, also of those that were awaited in the end: one is
+    under way from when it was offered, and the one before it had come.
+    """
     ready = way.ready(way.receives, way.sends) if len(way.receives) else np.empty(0)
     if not len(ready):
         return []
-    known = (ready >= _began(way.receives)) & (way.receives["held"] == 0)
-    seconds = np.maximum(0.0, way.receives["end"] / 1e9 - ready)
+    end, wanted = way.receives["end"] / 1e9, _began(way.receives)
+    begun = np.maximum(ready, np.append(-math.inf, end[:-1]))
+    known = ready >= wanted
+    if known.sum() < max(FEW, RARE * len(known)):
+        known = ~np.isnan(ready) & (end > np.maximum(wanted, begun))
+    seconds = np.maximum(0.0, end - begun)
     return [
         Transfer(way.link, nbytes, each)
         for nbytes, each in zip(way.receives["bytes"][known].tolist(), seconds[known].tolist(), strict=True)

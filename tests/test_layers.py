@@ -3,7 +3,7 @@
     examples, tests
     bench  conformance  tools               measure and check the library, and know its inside
     frameworks                              stand on the public door alone: PUBLIC
-    compression  observe                    so do these, below them
+    compression  observe                    so do these, below them; observe replays with algorithms
     collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
@@ -35,9 +35,9 @@ MAY: dict[str, set[str]] = {
     "kernels": {"kernels"},
     "transports": {"transports", "control", "system"},
     "collectives": LIBRARY,
-    "tools": {*LIBRARY, "tools", "bench"},
+    "tools": {*LIBRARY, "tools", "bench", "observe"},
     "compression": {"compression"},
-    "observe": {"observe"},
+    "observe": {"observe", "algorithms"},
     "conformance": {*LIBRARY, "conformance"},
     "bench": {*LIBRARY, "tools", "bench", "compression"},
     "frameworks/torch": {"torch", "compression"},

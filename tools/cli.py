@@ -11,6 +11,8 @@ COMMANDS = {
     "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),
     "top": ("hocket.tools.top", "this user's jobs on this host, also those that hang: where each rank is"),
+    "report": ("hocket.tools.report", "what a trace says: in words, as a page, and what would help"),
+    "trace": ("hocket.tools.trace", "join what the ranks of a job left, also after a crash, into one trace"),
     "doctor": ("hocket.tools.doctor.command", "what works on this machine, or (--job) between the ranks of a job"),
 }
 """Word -> the module whose `main(argv)` runs it, and what it does."""

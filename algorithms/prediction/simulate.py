@@ -16,6 +16,7 @@ losses or protocol of their own.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -60,12 +61,17 @@ class Prediction:
     segments: int
     simulated: int
     """Ranks looked at; the others do the same."""
+    ends: tuple[float, ...] = ()
+    """When each of these was done."""
 
 
 def simulate(
-    algorithm: Algorithm, size: int, nbytes: float, topology: Topology, root: int = 0, segment: int = 0
-) -> Prediction:
+    algorithm: Algorithm, size: int, nbytes: float, topology: Topology, root: int = 0, segment: int = 0,
+    starts: Sequence[float] | None = None,
+) -> Prediction:  # fmt: skip
     """Predict one call on `nbytes` bytes (a rank's whole vector); `segment` bytes of a chunk are pipelined, 0: whole.
+
+    `starts`: when each rank comes to the call; None: all at 0.
 
     ArgumentError: a size that the algorithm refuses or the topology has no room for, or so much to simulate that it
     would take more than some minutes.
@@ -80,13 +86,15 @@ def simulate(
     topology.check(size)
     if not 0 <= root < size or nbytes < 0 or segment < 0:
         raise ArgumentError(f"root={root}, nbytes={nbytes}, segment={segment}: wanted are a rank, and nothing negative")
-    return _Run(algorithm, size, nbytes, topology, root, segment).predict()
+    if starts is not None and len(starts) != size:
+        raise ArgumentError(f"starts has {len(starts)} times; wanted is one for each of {size} ranks")
+    return _Run(algorithm, size, nbytes, topology, root, segment, starts).predict()
 
 
 class _Rank:
     """Where one rank is."""
 
-    __slots__ = ("arrived", "at", "finished", "leaving", "left", "program", "ready", "received", "sent", "tail")
+    __slots__ = ("arrived", "at", "end", "finished", "leaving", "left", "program", "ready", "received", "sent", "tail")
 
     left: float
     """When the last of the step's messages left."""
@@ -104,6 +112,7 @@ class _Rank:
         self.at = -1
         """The step, -1 before the first."""
         self.finished = False
+        self.end = 0.0
         self.sent = 0.0
         self.arrived: dict[int, tuple[int, float]] = {}
         """Step -> messages that have come or are certain to, and when the last one is there."""
@@ -123,12 +132,14 @@ class _Stream(Transfer):
 
 class _Run:
     def __init__(
-        self, algorithm: Algorithm, size: int, nbytes: float, topology: Topology, root: int, segment: int
-    ) -> None:
+        self, algorithm: Algorithm, size: int, nbytes: float, topology: Topology, root: int, segment: int,
+        starts: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
         self.algorithm, self.size, self.nbytes, self.topology = algorithm, size, nbytes, topology
         self.reducing = topology.reducing
         period = lcm(algorithm.period(size), topology.period(size))
-        self.period = period if size % period == 0 else size
+        self.period = period if size % period == 0 and starts is None else size
+        self.starts = [0.0] * self.period if starts is None else starts
         chunks = algorithm.chunks(size)
         chunk = nbytes / (size if algorithm.collective == "alltoall" else chunks)
         piped = algorithm.pipeline and segment and chunk >= 2 * segment
@@ -163,8 +174,8 @@ class _Run:
         return pipelined(steps, self.segments, self.span) if self.segments > 1 else steps
 
     def predict(self) -> Prediction:
-        for rank in range(self.period):
-            self._go_on(rank, 0.0)
+        for rank, start in enumerate(self.starts):
+            heappush(self.events, (start, next(self.order), rank))
         while self.events:
             self._happen(self.events[0][0])
         if stuck := [r for r, rank in enumerate(self.ranks) if not rank.finished]:
@@ -177,7 +188,7 @@ class _Run:
             sent=max(rank.sent for rank in self.ranks),
             busiest=self.topology.words(busiest) if busiest else "",
             share=used[busiest] / self.end if busiest and self.end else 0.0,
-            segments=self.segments, simulated=self.period,
+            segments=self.segments, simulated=self.period, ends=tuple(rank.end for rank in self.ranks),
         )  # fmt: skip
 
     def _happen(self, now: float) -> None:
@@ -234,7 +245,7 @@ class _Run:
                     heappush(self.events, (rank.left, next(self.order), streams))
                 self._may_go_on(number)
                 return
-        rank.finished = True
+        rank.finished, rank.end = True, now
         self.end = max(self.end, now)
 
     def _stream(self, source: int, target: int, messages: int, nbytes: float) -> _Stream:

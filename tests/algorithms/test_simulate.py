@@ -227,7 +227,8 @@ def test_merged_ranks_change_no_result(spec: str) -> None:
             slow = simulate(replace(algorithm, period=lopsided), 8, nbytes, there, segment=1 << 18)
             assert slow.simulated == 8
             merged += quick.simulated < 8
-            assert replace(quick, simulated=8, seconds=0, share=0) == replace(slow, seconds=0, share=0)
+            alike = [replace(each, simulated=8, seconds=0, share=0, ends=()) for each in (quick, slow)]
+            assert alike[0] == alike[1]
             assert (quick.seconds, quick.share) == pytest.approx((slow.seconds, slow.share), rel=1e-6)
     assert merged > 30
 
@@ -292,3 +293,16 @@ def test_arguments() -> None:
             simulate(ring, size, nbytes, FLAT, root, segment)
     with pytest.raises(ArgumentError, match="allreduce ring does not run with 3 ranks: too odd"):
         simulate(replace(ring, requires=lambda p: "too odd"), 3, N, FLAT)
+
+
+def test_ranks_that_come_at_different_times() -> None:
+    """Rank 2 comes late to a ring: all wait for it, and those far from it go on last."""
+    ring, late = get("allreduce", "ring"), 0.5
+    alone = simulate(ring, 4, 4 * N, FLAT).seconds
+    found = simulate(ring, 4, 4 * N, FLAT, starts=[0.0, 0.0, late, 0.0])
+    assert late + alone <= found.seconds <= late + 1.01 * alone and len(found.ends) == 4
+    assert min(found.ends) > late and max(found.ends) == found.seconds
+    same = simulate(ring, 4, 4 * N, FLAT, starts=[late] * 4)
+    assert same.ends == pytest.approx([late + alone] * 4)
+    with pytest.raises(ArgumentError, match="starts has 3 times; wanted is one for each of 4 ranks"):
+        simulate(ring, 4, N, FLAT, starts=[0.0] * 3)

@@ -35,8 +35,13 @@ def slow(source: int, dest: int, nbytes: int) -> float:
     return 20e-6 + nbytes / 0.05e9 if (source, dest) == (0, 1) else good(source, dest, nbytes)
 
 
-def ring(p: int, nbytes: int, arrive: Sequence[Sequence[float]], link: Link, gamma: float = 2e-10) -> Ran:
-    """Ring allreduces as they would run: arrive[c][r] is what rank r computes before call c."""
+def ring(
+    p: int, nbytes: int, arrive: Sequence[Sequence[float]], link: Link, gamma: float = 2e-10, back: bool = False
+) -> Ran:
+    """Ring allreduces as they would run: arrive[c][r] is what rank r computes before call c.
+
+    `back`: the second half goes around the other way, as hocket's does.
+    """
     now, ran, chunk = [0.0] * p, Ran([], [], []), nbytes // p
     free: dict[tuple[int, int], float] = defaultdict(float)  # when a link has carried what it was given
     for c, compute in enumerate(arrive):
@@ -45,7 +50,7 @@ def ring(p: int, nbytes: int, arrive: Sequence[Sequence[float]], link: Link, gam
         for step in range(2 * (p - 1)):
             ready, done = list(at), list(at)
             for r in range(p):
-                q = (r - 1) % p
+                q = (r + 1) % p if back and step >= p - 1 else (r - 1) % p
                 free[q, r] = max(ready[q], free[q, r]) + link(q, r, chunk)
                 came = max(free[q, r], ready[r])
                 ran.waits.append(Wait(r, q, c, (q, r), chunk, ready[q], ready[r], came))
@@ -76,11 +81,11 @@ def recorded(
     for stay in ran.stays:
         mine, seq = rows[stay.rank], int(stay.call) + 1  # type: ignore[call-overload]
         mine += [(when, seq, 1 << 20, kind, NOBODY, 0, 0) for when, kind in _ends(stay)]
-    seen: dict[tuple[int, int, int], int] = defaultdict(int)
+    seen: dict[tuple[int, int], int] = defaultdict(int)
     for wait in ran.waits:
         source, dest, seq = wait.peer, wait.rank, int(wait.call) + 1  # type: ignore[call-overload]
-        step = seen[source, dest, seq]
-        seen[source, dest, seq] += 1
+        step = seen[dest, seq]
+        seen[dest, seq] += 1
         rows[source] += [
             (wait.ready, seq, wait.nbytes, Kind.SEND_READY, dest, step, 0),
             (wait.until, seq, wait.nbytes, Kind.SEND_END, dest, step, 0),

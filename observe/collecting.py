@@ -1,0 +1,76 @@
+"""What ranks left in a folder: their recordings, also of those that were killed, and the pings between their hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.errors import ArgumentError
+from hocket.observe.clocks import Ping
+from hocket.recording import NotARecording, Recorded, read
+
+MOST = 4 << 30
+"""Bytes of a file."""
+PINGS = "pings.json"
+"""Rank -> its pings to rank 0, four times each."""
+
+
+@dataclass
+class Folder:
+    """What was found."""
+
+    recorded: list[Recorded] = field(default_factory=list)
+    pings: dict[int, list[Ping]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """File -> why it is left out."""
+
+
+def collect(path: str) -> Folder:
+    """Every recording of a folder; other files are left out, with a reason.
+
+    Raises ArgumentError if there is none, or if they are of several jobs.
+    """
+    found = Folder()
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as why:
+        raise ArgumentError(f"{path!r} cannot be read: {why.strerror}") from why
+    for name in names:
+        try:
+            data = _content(os.path.join(path, name))
+            if name == PINGS:
+                found.pings = _pings(data)
+            else:
+                found.recorded += read(data)
+        except (NotARecording, ArgumentError) as why:
+            found.refused[name] = str(why)
+        except OSError as why:
+            found.refused[name] = f"it cannot be read: {why.strerror}"
+    jobs = sorted({each.facts.job for each in found.recorded})
+    if not jobs:
+        raise ArgumentError(f"{path!r} has no recordings" + "".join(f"; {n}: {w}" for n, w in found.refused.items()))
+    if len(jobs) > 1:
+        raise ArgumentError(f"{path!r} has recordings of several jobs ({', '.join(jobs)}): merge them one by one")
+    return found
+
+
+def _content(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise ArgumentError("it is no plain file")
+        if about.st_size > MOST:
+            raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
+        return file.read(MOST)
+
+
+def _pings(data: bytes) -> dict[int, list[Ping]]:
+    try:
+        told: Any = json.loads(data)
+        return {int(rank): [Ping(*map(int, each)) for each in some] for rank, some in told.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ArgumentError("these are no pings") from None

@@ -1,0 +1,269 @@
+"""What would help: the run is replayed by the simulator, first as it was, then with one thing changed.
+
+A run is: what each rank computes before each call (the trace's gaps), the calls, and the links as the trace saw them.
+A call whose schedule is known is simulated (`algorithms/prediction/simulate.py`); of another, the time behind the last
+rank's coming is taken as it was.  A replay that does not come within a tenth of the run's own time predicts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from hocket.algorithms import CONTRACTS, Algorithm, Link, Topology, get, names, simulate
+from hocket.codecs import CODECS
+from hocket.errors import ArgumentError
+from hocket.observe.evidence import hosts_of
+from hocket.observe.findings import Findings
+from hocket.observe.words import printable, seconds, share
+
+MOST_CALLS = 1000
+"""Calls that are replayed, the newest: 1 to 10 ms each."""
+OFF = 0.1
+"""Part of the run's time by which a replay may be off."""
+EXAMPLES = 'wanted is "link 0-1 x2" (ranks or hosts), "rank 2 like the median", or "codec int8"'
+
+
+@dataclass(frozen=True)
+class Round:
+    """One call of a communicator."""
+
+    members: tuple[int, ...]
+    """Ranks of the job, by rank of the communicator."""
+    gaps: dict[int, float]
+    """What each computed since its call before; of the first, how much later than the first rank it came."""
+    tail: float
+    """Seconds from the last rank's coming to the last rank's leaving, as it was."""
+    algorithm: Algorithm | None
+    """None: not known, or not to be simulated."""
+    nbytes: float
+    segment: int
+
+
+@dataclass(frozen=True)
+class Links(Topology):
+    """A topology of single links, as a trace saw them."""
+
+    of: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    """From rank to rank of the job."""
+    members: tuple[int, ...] = ()
+
+    def _between(self, source: int, target: int) -> Link:
+        return self.of.get((self.members[source], self.members[target]), self.link)
+
+    def period(self, size: int) -> int:
+        return size
+
+    def check(self, size: int) -> None:
+        pass
+
+    def latency(self, source: int, target: int) -> float:
+        return self._between(source, target).latency
+
+    def handling(self, source: int, target: int) -> float:
+        return 0.0
+
+    @property
+    def reducing(self) -> float:
+        return self.reduction or 0.0
+
+    def ports(self, source: int, target: int, period: int) -> tuple[tuple[str, int, int], ...]:
+        return (("pair", source, target % period),)
+
+    def bandwidth(self, port: tuple[str, int, int]) -> float:
+        return self._between(port[1], port[2]).bandwidth
+
+    def words(self, port: tuple[str, int, int]) -> str:
+        return f"rank {port[1]} to {port[2]}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is replayed."""
+
+    rounds: list[Round]
+    links: Links
+    seconds: float
+    """It took, from the first rank's coming to the first of these calls to the last one's leaving."""
+
+
+def what_if(found: Findings, change: str) -> str:
+    """In words: what the run would have taken.  Raises ArgumentError if it cannot be said."""
+    run = taken(found)
+    changed = _changed(found, run, change)
+    now = reproduced(run)
+    then = replayed(changed)
+    gain = f"{share(now - then, now)} less" if then <= now else f"{share(then - now, now)} more"
+    return (
+        f"With {printable(change)} the run would take {seconds(then * run.seconds / now)} instead of"
+        f" {seconds(run.seconds)}, {gain}. (Its replay is off by {abs(now / run.seconds - 1):.1%}.)"
+    )
+
+
+def reproduced(run: Run) -> float:
+    """Seconds that the replay of the run as it was takes; ArgumentError if it is off by more than a tenth."""
+    now = replayed(run)
+    if abs(now - run.seconds) > OFF * run.seconds:
+        raise ArgumentError(
+            f"the replay takes {seconds(now)} where the run took {seconds(run.seconds)}: it predicts nothing about"
+            " this run (calls that overlap, or a machine that did something else, too)"
+        )
+    return now
+
+
+def taken(found: Findings) -> Run:
+    """The newest calls of a trace."""
+    stays: dict[Hashable, list[tuple[int, float, float]]] = defaultdict(list)
+    for stay in found.evidence.stays:
+        stays[stay.call].append((stay.rank, stay.enter, stay.leave))
+    members = _members(found)
+    whole = {call: some for call, some in stays.items() if {r for r, _, _ in some} == set(members.get(call, ()))}
+    order = sorted(whole, key=lambda call: min(enter for _, enter, _ in whole[call]))[-MOST_CALLS:]
+    if not order:
+        raise ArgumentError("the trace has no call that all ranks finished")
+    first = min(enter for _, enter, _ in whole[order[0]])
+    left: dict[int, float] = {}
+    rounds = []
+    kinds = _kinds(found)
+    for call in order:
+        some = whole[call]
+        gaps = {rank: enter - left.get(rank, first) for rank, enter, _ in some}
+        tail = max(leave for _, _, leave in some) - max(enter for _, enter, _ in some)
+        rounds.append(Round(members[call], gaps, tail, *kinds.get(call, (None, 0.0, 0))))
+        left.update({rank: leave for rank, _, leave in some})
+    return Run(rounds, _links(found), max(left.values()) - first)
+
+
+def _members(found: Findings) -> dict[Hashable, tuple[int, ...]]:
+    told = found.timeline.about.get("comms")
+    comms = told if isinstance(told, dict) else {}
+    calls = {stay.call for stay in found.evidence.stays}
+    made = {}
+    for call in calls:
+        members = comms.get(call[0]) if isinstance(call, tuple) else None
+        if isinstance(members, list) and all(isinstance(rank, int) for rank in members):
+            made[call] = tuple(members)
+    return made
+
+
+def _kinds(found: Findings) -> dict[Hashable, tuple[Algorithm | None, float, int]]:
+    """Of each call: its schedule if it is known and needs no root, its bytes, and its pipelined segment."""
+    rows = found.timeline.of("calls")
+    about = {calls.name: calls for calls in found.calls}
+    longest: dict[Hashable, int] = defaultdict(int)
+    for wait in found.evidence.waits:
+        longest[wait.call] = max(longest[wait.call], wait.nbytes)
+    made: dict[Hashable, tuple[Algorithm | None, float, int]] = {}
+    for track, seq, name, nbytes in zip(*(rows[n].tolist() for n in ("track", "seq", "name", "bytes")), strict=True):
+        call, said = (found.timeline.tracks[track].comm, seq), about[found.timeline.names[name]]
+        algorithm = _algorithm(said.collective, said.algorithm)
+        made[call] = algorithm, float(nbytes), longest[call]
+    return made
+
+
+def _algorithm(collective: str, name: str) -> Algorithm | None:
+    if collective not in CONTRACTS or CONTRACTS[collective].rooted or name not in names(collective):
+        return None
+    return get(collective, name)
+
+
+def _links(found: Findings) -> Links:
+    """Latency and bandwidth of each link: a line through the mean times of its smallest and its largest messages."""
+    seen: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in found.evidence.transfers:
+        seen[each.link][each.nbytes].append(each.seconds)
+    made = {link: _line({n: statistics.fmean(times) for n, times in sizes.items()}) for link, sizes in seen.items()}
+    typical = Link(0.0, inf)
+    if made:
+        latency = statistics.median(link.latency for link in made.values())
+        typical = Link(latency, statistics.median(link.bandwidth for link in made.values()))
+    kernels = found.timeline.of("kernels")
+    nbytes = int(kernels["bytes"].sum())
+    reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
+    return Links(typical, reduction=reducing, of=made)
+
+
+def _line(points: Mapping[int, float]) -> Link:
+    (small, quick), (large, slow) = min(points.items()), max(points.items())
+    beta = (slow - quick) / (large - small) if large > small else slow / large if large else 0.0
+    if beta <= 0:
+        return Link(slow, inf)
+    return Link(max(0.0, quick - beta * small) if large > small else 0.0, 1 / beta)
+
+
+# ------------------------------------------------------------------------------------------------------------ replaying
+
+
+def replayed(run: Run) -> float:
+    """Seconds that the run takes by the simulator."""
+    now: dict[int, float] = defaultdict(float)
+    for each in run.rounds:
+        starts = [now[rank] + max(0.0, each.gaps[rank]) for rank in each.members]
+        now.update(zip(each.members, _ends(run, each, starts), strict=True))
+    return max(now.values())
+
+
+def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
+    if each.algorithm is None or each.algorithm.requires(len(starts)):
+        return [max(starts) + each.tail] * len(starts)
+    zero, links = min(starts), replace(run.links, members=each.members)
+    segment = each.segment if each.algorithm.pipeline else 0
+    made = simulate(each.algorithm, len(starts), each.nbytes, links, 0, segment, [start - zero for start in starts])
+    return [zero + end for end in made.ends]
+
+
+# --------------------------------------------------------------------------------------------------------- what changes
+
+
+def _changed(found: Findings, run: Run, change: str) -> Run:
+    for pattern, made in CHANGES:
+        if match := re.fullmatch(pattern, change.strip()):
+            return made(found, run, *match.groups())
+    raise ArgumentError(f"--what-if {printable(change)!r} is not understood: {EXAMPLES}")
+
+
+def _other_link(found: Findings, run: Run, one: str, other: str, times: str) -> Run:
+    """Both directions between two ranks, or two hosts, carry so many times as much."""
+    hosts = hosts_of(found.timeline)
+    ranks = [{rank for rank, host in hosts.items() if name in (str(rank), host)} for name in (one, other)]
+    pairs = {(a, b) for a in ranks[0] for b in ranks[1]} | {(b, a) for a in ranks[0] for b in ranks[1]}
+    met = pairs & set(run.links.of)
+    if not met:
+        raise ArgumentError(f"--what-if: the trace saw no messages between {printable(one)} and {printable(other)}")
+    factor = float(times)
+    if not factor > 0:
+        raise ArgumentError(f"--what-if: x{times} must be more than 0")
+    of = {link: Link(e.latency, e.bandwidth * (factor if link in met else 1)) for link, e in run.links.of.items()}
+    return replace(run, links=replace(run.links, of=of))
+
+
+def _like_the_median(found: Findings, run: Run, rank: str) -> Run:
+    """What this rank computes before each call is what the median rank does."""
+    number = int(rank)
+    if number not in found.timeline.processes:
+        raise ArgumentError(f"--what-if: the trace has no rank {rank}")
+    rounds = []
+    for each in run.rounds:
+        typical = statistics.median_low(each.gaps.values())
+        rounds.append(replace(each, gaps={r: typical if r == number else gap for r, gap in each.gaps.items()}))
+    return replace(run, rounds=rounds)
+
+
+def _with_codec(found: Findings, run: Run, name: str) -> Run:
+    """All simulated calls send float32 in this codec; what encoding takes is not counted."""
+    known = {codec.name: codec for codec in CODECS}
+    if name not in known:
+        raise ArgumentError(f"--what-if: {printable(name)!r} is no codec; known: {', '.join(known)}")
+    part = known[name].nbytes(1 << 20) / (4 << 20)
+    return replace(run, rounds=[replace(each, nbytes=each.nbytes * part) for each in run.rounds])
+
+
+CHANGES: list[tuple[str, Callable[..., Run]]] = [
+    (r"link (\S+?)-(\S+) x(\d+(?:\.\d+)?)", _other_link),
+    (r"rank (\d{1,6}) like the median", _like_the_median),
+    (r"codec (\S+)", _with_codec),
+]

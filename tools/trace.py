@@ -1,0 +1,43 @@
+"""`hocket trace merge DIR`: one trace of what the ranks of a job left in a folder, also after a crash."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from hocket.errors import ArgumentError
+from hocket.observe.collecting import collect
+from hocket.observe.findings import find
+from hocket.observe.merging import merge
+from hocket.observe.words import printable, summary
+from hocket.observe.writing import SUFFIXES, write
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line behind `hocket trace`.  0; 1: there is nothing to merge, or it cannot be written."""
+    made = argparse.ArgumentParser(prog="hocket trace", description="Traces of jobs.", allow_abbrev=False)
+    words = made.add_subparsers(required=True, metavar="merge")
+    merging = words.add_parser("merge", help="join what the ranks of a job left in a folder", allow_abbrev=False)
+    merging.add_argument("folder", metavar="DIR")
+    name = f"the trace; its name ends in {', '.join(SUFFIXES)} (default: DIR.pftrace.gz)"
+    merging.add_argument("-o", "--output", metavar="PATH", help=name)
+    options = made.parse_args(argv)
+    try:
+        return _merge(options.folder, options.output or f"{os.path.normpath(options.folder)}.pftrace.gz")
+    except ArgumentError as why:
+        print(f"hocket trace: {why}", file=sys.stderr)
+        return 1
+
+
+def _merge(folder: str, path: str) -> int:
+    left = collect(folder)
+    timeline = merge(left.recorded, left.pings)
+    write(path, timeline)
+    for name, why in left.refused.items():
+        print(f"left out: {printable(name)}: {why}", file=sys.stderr)
+    for line in summary(find(timeline)):
+        print(printable(line, 1000))
+    print(f"the trace is {path}: open it at ui.perfetto.dev, or run `hocket report {path}`")
+    return 0
