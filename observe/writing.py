@@ -10,17 +10,9 @@ from typing import IO
 
 from hocket.errors import ArgumentError
 from hocket.observe import chrome, perfetto
+from hocket.observe.names import check
 from hocket.observe.packing import pack
 from hocket.observe.timeline import Timeline
-
-SUFFIXES = (".pftrace", ".pftrace.gz", ".json", ".json.gz")
-
-
-def check(path: str) -> str:
-    """`path`, if a trace can have this name; else ArgumentError."""
-    if not path.endswith(SUFFIXES):
-        raise ArgumentError(f"the trace {path!r} must have a name that ends in {', '.join(SUFFIXES)}")
-    return path
 
 
 def write(path: str, timeline: Timeline) -> None:

@@ -23,6 +23,7 @@ import time
 from hocket.collectives.recording import memory
 from hocket.errors import Error
 from hocket.system.machine import loopback
+from hocket.tools import tracing
 from hocket.tools.output import Screen, Source
 from hocket.tools.place import place
 from hocket.tools.rank import Rank, environment, start
@@ -43,10 +44,14 @@ def main(argv: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         try:
             directory = stack.enter_context(place())
+            parts = tracing.prepare(options.trace) if options.trace else None
         except Error as why:
             print(f"hocket run: {why}", file=sys.stderr)
             return 1
-        return Job(options, directory).run()
+        code = Job(options, directory).run()
+        if parts is not None:
+            tracing.finish(parts, options.trace)
+        return code
 
 
 class Job:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+
+from hocket.errors import ArgumentError
+from hocket.observe.names import SUFFIXES, check
 
 GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
 REPORT = 3.0  # seconds in which the others report a failure themselves
@@ -11,7 +15,7 @@ MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def asked(argv: list[str]) -> argparse.Namespace:
-    """n, no_prefix, grace, timeout_grace (seconds), elastic and command.  SystemExit: the command line is wrong."""
+    """n, no_prefix, grace, timeout_grace (seconds), elastic, trace, command.  SystemExit: the command line is wrong."""
     what = "Start n ranks of a program on this machine."
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
@@ -22,6 +26,8 @@ def asked(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
     elastic = "a rank that fails does not end the job; its exit code is 0 if any rank ends well"
     parser.add_argument("--elastic", action="store_true", help=elastic)
+    trace = f"record everything, and write it here when the job has ended: a name that ends in {', '.join(SUFFIXES)}"
+    parser.add_argument("--trace", type=_trace, metavar="PATH", help=trace)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")
     options = parser.parse_args(argv)
     if options.command[:1] == ["--"]:
@@ -37,6 +43,16 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
     return int(text)
+
+
+def _trace(text: str) -> str:
+    try:
+        path = check(os.path.abspath(text))
+    except ArgumentError as why:
+        raise argparse.ArgumentTypeError(str(why)) from None
+    if not os.access(os.path.dirname(path), os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: there is no such folder, or it is not yours")
+    return path
 
 
 def _seconds(text: str) -> float:

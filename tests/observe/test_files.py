@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from hocket.errors import ArgumentError
 from hocket.observe import chrome, perfetto
+from hocket.observe.names import SUFFIXES
 from hocket.observe.reading import read
 from hocket.observe.timeline import COUNT, Timeline, Track, in_line, slices
-from hocket.observe.writing import SUFFIXES, write
+from hocket.observe.writing import write
 from hocket.recording import NOBODY
 
 
