@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Ping
-from hocket.recording import NotARecording, Recorded, read
+from hocket.recording import NotARecording, Part, Recorded, read
 
-MOST = 4 << 30
-"""Bytes of a file."""
+MOST_PINGS = 1 << 26
+"""Bytes of their file."""
 PINGS = "pings.json"
 """Rank -> its pings to rank 0, four times each."""
 
@@ -40,11 +42,11 @@ def collect(path: str) -> Folder:
         raise ArgumentError(f"{path!r} cannot be read: {why.strerror}") from why
     for name in names:
         try:
-            data = _content(os.path.join(path, name))
-            if name == PINGS:
-                found.pings = _pings(data)
-            else:
-                found.recorded += read(data)
+            with _opened(os.path.join(path, name)) as file:
+                if name == PINGS:
+                    found.pings = _pings(file.read(MOST_PINGS))
+                else:
+                    found.recorded += read(Part(file.fileno()))
         except (NotARecording, ArgumentError) as why:
             found.refused[name] = str(why)
         except OSError as why:
@@ -57,15 +59,12 @@ def collect(path: str) -> Folder:
     return found
 
 
-def _content(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ArgumentError("it is no plain file")
-        if about.st_size > MOST:
-            raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
-        return file.read(MOST)
+        yield file
 
 
 def _pings(data: bytes) -> dict[int, list[Ping]]:

@@ -135,13 +135,25 @@ def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
 def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
     """A track for each peer: a channel carries one message after the other."""
     ready, ended = (Kind.SEND_READY, Kind.SEND_END) if way == "send" else (Kind.RECV_READY, Kind.RECV_END)
-    begun = _is(records, ready)
-    made = _made(begun, begun["ns"], _ends(begun, _is(records, ended), until, "step", "lane"))
-    made["peer"] = peers[begun["peer"]]
     group, words = ("sends", "to") if way == "send" else ("receives", "from")
+    every, over, done = _is(records, ready), _is(records, ended), _is(records, *ENDS)
     found = []
-    for peer in np.unique(made["peer"]).tolist():
-        found.append(Part(group, f"{words} {peer}", made[made["peer"] == peer], way))
+    for peer in np.unique(every["peer"]).tolist():
+        begun = every[every["peer"] == peer]
+        ends = _ends(begun, over[over["peer"] == peer], -1, "step", "lane")
+        made = _made(begun, begun["ns"], np.where(ends >= 0, ends, _ends_of_calls(begun, done, until)))
+        made["peer"] = peers[peer]
+        found.append(Part(group, f"{words} {int(peers[peer])}", made, way))
+    return found
+
+
+def _ends_of_calls(begun: Rows, done: Rows, until: int) -> Rows:
+    """For messages whose own end is not there."""
+    calls, whose = np.unique(begun["seq"], return_inverse=True)
+    last = np.full(len(calls), until, np.int64)
+    _, at, of = np.intersect1d(calls, done["seq"], return_indices=True)
+    last[at] = done["ns"][of]
+    found: Rows = last[whose]
     return found
 
 

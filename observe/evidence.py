@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from hocket.observe.attribution import Blame, Stay, Transfer, Usual, Wait, Without, attribute, usual
 from hocket.observe.timeline import Timeline
-from hocket.recording import NOBODY
 
 Rows = NDArray[Any]
+Floats = NDArray[np.float64]
+MOST_BYTES = 1 << 48
+"""Of a message: more is nonsense."""
 FEW, RARE = 5, 0.1
 """Messages whose whole way is seen, of one link: fewer of them, or a smaller part of all, is rare."""
 
@@ -58,8 +60,8 @@ def evidence(timeline: Timeline) -> Evidence:
             for ended, wait in _waits(timeline, rows[rows["track"] == track], group, messages):
                 key = wait.rank, wait.since  # several peers may be awaited at once: the first to come ends it
                 first[key] = min(first.get(key, (math.inf, wait)), (ended, wait), key=lambda each: each[0])
-    for ways in messages.values():
-        transfers += _transfers(ways)
+    for (_, source, dest), way in messages.items():
+        transfers += _transfers((source, dest), way)
     calls = timeline.of("calls")
     stays = [
         Stay(int(rank), (timeline.tracks[track].comm, seq), begin / 1e9, end / 1e9)
@@ -105,22 +107,49 @@ class _Way:
     def __init__(self) -> None:
         self.sends: Rows = np.empty(0)
         self.receives: Rows = np.empty(0)
-        self.link = (NOBODY, NOBODY)
 
-    def ready(self, here: Rows, there: Rows) -> NDArray[np.float64]:
-        """When the other end of each of these began; NaN where it is not known."""
-        found = np.full(len(here), math.nan)
-        if len(there):
-            order = np.argsort(there["flow"], kind="stable")
-            at = np.minimum(np.searchsorted(there["flow"][order], here["flow"]), len(there) - 1)
-            same = (there["flow"][order][at] == here["flow"]) & (here["flow"] != 0)
-            found[same] = _began(there)[order][at][same]
-        return found
+    def steps(self, receiving: bool) -> _Steps:
+        """One end's messages, together with what the other end says of them."""
+        here, there = (self.receives, self.sends) if receiving else (self.sends, self.receives)
+        return _Steps(here, _other_end(here, there))
 
 
-def _began(rows: Rows) -> NDArray[np.float64]:
+class _Steps:
+    """Messages of one step of a call, on one way, are in flight together: they count as one.  In order of ends."""
+
+    def __init__(self, rows: Rows, ready: Floats) -> None:
+        key = rows["seq"].astype(np.uint64) << np.uint64(16) | rows["step"]
+        _, of = np.unique(key, return_inverse=True)
+        count = int(of.max()) + 1 if len(of) else 0
+        seq, self.bytes = np.zeros(count, np.int64), np.bincount(of, rows["bytes"].clip(0, MOST_BYTES), count)
+        seq[of] = rows["seq"]
+        self.seq = seq
+        self.wanted, self.ready, self.end = (np.full(count, math.inf) for _ in range(3))
+        np.minimum.at(self.wanted, of, _began(rows))
+        known = ~np.isnan(ready)
+        np.minimum.at(self.ready, of[known], ready[known])
+        self.ready[np.isinf(self.ready)] = math.nan
+        self.end = np.zeros(count)
+        np.maximum.at(self.end, of, rows["end"] / 1e9)
+        order = np.argsort(self.end, kind="stable")
+        for name in ("seq", "bytes", "wanted", "ready", "end"):
+            setattr(self, name, getattr(self, name)[order])
+
+
+def _other_end(here: Rows, there: Rows) -> Floats:
+    """When the other end of each of these began; NaN where it is not known."""
+    found = np.full(len(here), math.nan)
+    if len(there):
+        order = np.argsort(there["flow"], kind="stable")
+        at = np.minimum(np.searchsorted(there["flow"][order], here["flow"]), len(there) - 1)
+        same = (there["flow"][order][at] == here["flow"]) & (here["flow"] != 0)
+        found[same] = _began(there)[order][at][same]
+    return found
+
+
+def _began(rows: Rows) -> Floats:
     """When each was ready, before it was held up by its predecessor.  Seconds."""
-    found: NDArray[np.float64] = (rows["begin"] - rows["held"].astype(np.int64)) / 1e9
+    found: Floats = (rows["begin"] - rows["held"].astype(np.int64)) / 1e9
     return found
 
 
@@ -130,35 +159,32 @@ def _by_track(timeline: Timeline) -> dict[tuple[str, int, int], _Way]:
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
             mine = rows[rows["track"] == track]
-            mine = mine[np.argsort(mine["end"], kind="stable")]
             rank, peer = timeline.tracks[track].process, int(mine["peer"][0])
             link = (rank, peer) if group == "sends" else (peer, rank)
-            way = found[(timeline.tracks[track].comm, *link)]
-            setattr(way, group, mine)
-            way.link = link
+            setattr(found[(timeline.tracks[track].comm, *link)], group, mine)
     return dict(found)
 
 
 def _waits(
     timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], _Way]
 ) -> list[tuple[float, Wait]]:
-    """Of one track.  A wait is for the message that was under way then: the first to end after it began; and when."""
+    """Of one track.  A wait is for the messages that were under way then: the first to end after it began; and when."""
     track = timeline.tracks[int(rows["track"][0])]
     found: list[tuple[float, Wait]] = []
     for peer in np.unique(rows["peer"]).tolist():
         mine = rows[rows["peer"] == peer]
         link = (peer, track.process) if group == "waits" else (track.process, peer)
-        way = messages.get((track.comm, *link), _Way())
-        here, there = (way.receives, way.sends) if group == "waits" else (way.sends, way.receives)
+        way = messages.get((track.comm, *link))
+        steps = way.steps(group == "waits") if way is not None and len(way.sends) and len(way.receives) else None
         ready, nbytes = np.full(len(mine), math.nan), np.zeros(len(mine), np.int64)
         ended = np.full(len(mine), math.inf)
-        if len(here):
-            at = np.searchsorted(here["end"], mine["begin"], side="right")
-            known = at < len(here)
-            at = np.minimum(at, len(here) - 1)
-            known &= here["seq"][at] == mine["seq"]
-            ready[known], nbytes[known] = way.ready(here, there)[at][known], here["bytes"][at][known]
-            ended[known] = here["end"][at][known]
+        if steps is not None:
+            at = np.searchsorted(steps.end, mine["begin"] / 1e9, side="right")
+            known = at < len(steps.end)
+            at = np.minimum(at, len(steps.end) - 1)
+            known &= steps.seq[at] == mine["seq"]
+            ready[known], nbytes[known] = steps.ready[at][known], steps.bytes[at][known]
+            ended[known] = steps.end[at][known]
         for i, (seq, begin, end) in enumerate(zip(*(mine[n].tolist() for n in ("seq", "begin", "end")), strict=True)):
             call = (track.comm, seq)
             wait = Wait(track.process, peer, call, link, int(nbytes[i]), float(ready[i]), begin / 1e9, end / 1e9)
@@ -166,22 +192,18 @@ def _waits(
     return found
 
 
-def _transfers(way: _Way) -> list[Transfer]:
+def _transfers(link: tuple[int, int], way: _Way) -> list[Transfer]:
     """Of messages that were wanted before they were offered: all of their way is seen.
 
     Where that is rare, as on a link that always has more to carry, also of those that were awaited in the end: one is
     under way from when it was offered, and the one before it had come.
     """
-    ready = way.ready(way.receives, way.sends) if len(way.receives) else np.empty(0)
-    if not len(ready):
+    if not (len(way.sends) and len(way.receives)):
         return []
-    end, wanted = way.receives["end"] / 1e9, _began(way.receives)
-    begun = np.maximum(ready, np.append(-math.inf, end[:-1]))
-    known = ready >= wanted
+    steps = way.steps(receiving=True)
+    begun = np.maximum(steps.ready, np.append(-math.inf, steps.end[:-1]))
+    known = steps.ready >= steps.wanted
     if known.sum() < max(FEW, RARE * len(known)):
-        known = ~np.isnan(ready) & (end > np.maximum(wanted, begun))
-    seconds = np.maximum(0.0, end - begun)
-    return [
-        Transfer(way.link, nbytes, each)
-        for nbytes, each in zip(way.receives["bytes"][known].tolist(), seconds[known].tolist(), strict=True)
-    ]
+        known = ~np.isnan(steps.ready) & (steps.end > np.maximum(steps.wanted, begun))
+    seconds = np.maximum(0.0, steps.end - begun)
+    return [Transfer(link, int(n), s) for n, s in zip(steps.bytes[known], seconds[known].tolist(), strict=True)]

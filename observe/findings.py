@@ -18,6 +18,8 @@ from hocket.observe.timeline import Timeline
 Rows = NDArray[Any]
 SHARE = 0.1
 """Of all waiting: a smaller part accuses nobody."""
+CROWDED = 0.25
+"""Of all waiting: so much of it without a core is worth a sentence."""
 RECURS = 3
 """Calls in which a cause must have its part: what happens once is chance."""
 STANDS_OUT = 3.0
@@ -79,7 +81,7 @@ class Link:
     messages: int
     nbytes: int
     rate: float
-    """Bytes a second while a message was under way, of the larger half of messages; 0: not known."""
+    """Bytes a second while its largest messages were under way: the median of the faster half; 0: not known."""
     usual: float
     """What links of this kind carry."""
 
@@ -202,8 +204,8 @@ def _links(timeline: Timeline, proof: Evidence) -> list[Link]:
     found = []
     for link, some in sorted(seen.items()):
         largest = max(nbytes for nbytes, _ in some)
-        times = [seconds for nbytes, seconds in some if nbytes == largest]
-        median, usual = statistics.median(times), proof.usual(link, largest)
+        times = sorted(seconds for nbytes, seconds in some if nbytes == largest)
+        median, usual = statistics.median(times[: max(1, len(times) // 2)]), proof.usual(link, largest)
         found.append(
             Link(*link, len(some), sum(n for n, _ in some), largest / median if median else 0.0,
                  largest / usual if usual else 0.0)

@@ -6,7 +6,7 @@ import math
 
 from hocket.observe.attribution import Cause
 from hocket.observe.evidence import hosts_of
-from hocket.observe.findings import Findings, recurrence
+from hocket.observe.findings import CROWDED, Findings, recurrence
 
 MOST = 4
 """Culprits that are named."""
@@ -47,6 +47,9 @@ def summary(found: Findings) -> list[str]:
         lines.append(f"The ranks waited {seconds(waited)} in all. No rank and no link stands out.")
     for cause, part in found.culprits[:MOST]:
         lines.append(sentence(found, cause, part))
+    without = sum(part for _, part in found.blame.worst("core"))
+    if waited and without >= CROWDED * waited:
+        lines.append(f"For {seconds(without)} of it ranks had no core: their hosts have more to run than cores.")
     lines += _gaps(found)
     if isinstance(missing := about.get("missing"), list) and missing:
         lines.append(f"Nothing is there of {_ranks_in_words(missing)}.")
