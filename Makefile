@@ -20,7 +20,7 @@ SOURCES := setup.py pyproject.toml $(shell find system kernels transports collec
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files test-torchft-suite \
-	test-verbs test-gpu sanitize fuzz compare wheel docs clean
+	test-verbs test-gpu test-browser sanitize fuzz compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -90,6 +90,12 @@ test-verbs: $(VENV)/test.stamp
 test-gpu: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[test-gpu]'
 	$(BIN)/python -m pytest -m gpu
+
+# Reports and traces in Chromium: axe-core on the page, light and dark; Perfetto's own UI on traces, of 8 million slices
+# too.  Five minutes.  Debian's chromium is wanted.
+test-browser: $(VENV)/test.stamp
+	$(INSTALL) --editable '.[test-browser]'
+	$(BIN)/python -m pytest -m browser tests/observe
 
 # The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
 sanitize: $(VENV)/test.stamp

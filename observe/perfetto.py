@@ -27,9 +27,9 @@ WIDE = ("bytes", "seq", "held")
 ABOUT = "about this trace"
 SEQUENCE, STATE = b"\x50\x01", b"\x68\x02"
 """trusted_packet_sequence_id 1; sequence_flags: needs what was said before."""
-SHOWN, HIDDEN = 0x00A2, 0x7DA2
-"""Tags of an annotation (field 4, in two bytes) and of a field that nobody knows (2004)."""
-ARROW, NO_ARROW = 0x02F9, 0x7DF9
+SHOWN, HIDDEN = 0x00A2, 0x1FA2
+"""Tags of an annotation (field 4, in two bytes) and of a field that nobody knows (500)."""
+ARROW, NO_ARROW = 0x02F9, 0x1FA1
 """flow_ids (47, fixed64), and another such."""
 SMALLEST_UUID = 1 << 20
 """Of a track; a process's is 1 + its rank."""

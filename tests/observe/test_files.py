@@ -106,6 +106,7 @@ def test_what_is_written_is_read(suffix: str, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and os.listdir(tmp_path) == [path.name]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, (1 << 56) - 1)), st.lists(st.integers(0, (1 << 28) - 1)))
 def test_numbers_of_fixed_length(wide: list[int], narrow: list[int]) -> None:
     for values, width in ((wide, 8), (narrow, 4)):
@@ -127,7 +128,7 @@ def test_the_newest_slices_fit_into_json(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(found.slices) == 100 and found.about["left out"] == 500 and found.slices["seq"].min() == 62
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 100)), max_size=30))
 def test_slices_of_one_track_follow_each_other(times: list[tuple[int, int]]) -> None:
     rows = slices(len(times))
