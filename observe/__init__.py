@@ -6,8 +6,7 @@
     merging.py      all ranks' records become one timeline, on one clock
     collecting.py   what ranks left in a folder; session.py: `comm.trace`, over messages
     timeline.py     what a trace holds: slices, counts, tracks
-    writing.py      as a file: perfetto.py or chrome.py, packed by packing.py
-    reading.py      and back; nothing in a file is believed
+    files/          traces as files, and back: Perfetto's format, Chrome's JSON; nothing in a file is believed
     evidence.py     each wait, the message that ended it, and when the peer began to do its part
     attribution.py  every second of waiting goes to a late rank, a slow link, or to what no one can help
     findings.py     the numbers of a report; words.py: its first lines; page/: as HTML

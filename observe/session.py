@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 import hocket
 from hocket.observe.clocks import Ping
 from hocket.observe.collecting import collect
+from hocket.observe.files.names import check
+from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
-from hocket.observe.names import check
 from hocket.observe.pinging import askers, clock_of_host, ping
-from hocket.observe.writing import write
 from hocket.recording import RECORD, Facts, Recorded, Ring, What
 
 

@@ -39,7 +39,7 @@ MAY: dict[str, set[str]] = {
     "compression": {"compression"},
     "observe": {"observe", "algorithms"},
     "conformance": {*LIBRARY, "conformance"},
-    "bench": {*LIBRARY, "tools", "bench", "compression"},
+    "bench": {*LIBRARY, "tools", "bench", "compression", "observe"},
     "frameworks/torch": {"torch", "compression"},
     "frameworks/horovod": {"horovod", "compression"},
     "frameworks/ray": {"ray"},

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from hocket.errors import ArgumentError
+from hocket.observe.files.reading import read
+from hocket.observe.files.writing import replacing
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
-from hocket.observe.reading import read
 from hocket.observe.replay import what_if
 from hocket.observe.words import printable, summary
-from hocket.observe.writing import replacing
 
 
 def main(argv: Sequence[str] | None = None) -> int:

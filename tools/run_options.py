@@ -7,7 +7,7 @@ import os
 import sys
 
 from hocket.errors import ArgumentError
-from hocket.observe.names import SUFFIXES, check
+from hocket.observe.files.names import SUFFIXES, check
 
 GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
 REPORT = 3.0  # seconds in which the others report a failure themselves

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from hocket.errors import ArgumentError
 from hocket.observe.collecting import collect
+from hocket.observe.files.names import SUFFIXES
+from hocket.observe.files.writing import write
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
-from hocket.observe.names import SUFFIXES
 from hocket.observe.words import printable, summary
-from hocket.observe.writing import write
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,10 +10,10 @@ from rings import CALLS, Link, Ran, computed, good, recorded, ring, slow
 
 from hocket.errors import ArgumentError
 from hocket.observe.evidence import evidence, hosts_of
+from hocket.observe.files.reading import read
+from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
-from hocket.observe.reading import read
 from hocket.observe.timeline import Timeline
-from hocket.observe.writing import write
 from hocket.recording import RECORD, Kind, Recorded, Ring
 
 DAY = 86_400_000_000_000

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from rings import computed, good, recorded, ring
 
+from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
 from hocket.observe.timeline import Timeline, Track, slices
-from hocket.observe.writing import write
 
 pytestmark = pytest.mark.browser
 SQL = {

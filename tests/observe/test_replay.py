@@ -9,10 +9,10 @@ import pytest
 from rings import Link, Ran, computed, good, recorded, ring, slow
 
 from hocket.errors import ArgumentError
+from hocket.observe.files.writing import write
 from hocket.observe.findings import Findings, find
 from hocket.observe.merging import merge
 from hocket.observe.replay import reproduced, taken, what_if
-from hocket.observe.writing import write
 from hocket.tools import report, trace
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from harness import run
 
+from hocket.observe.files.reading import read
 from hocket.observe.findings import find
-from hocket.observe.reading import read
 from hocket.observe.timeline import Timeline
 
 PROGRAM = """

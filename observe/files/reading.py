@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.errors import ArgumentError
-from hocket.observe import perfetto
-from hocket.observe.packing import unpack
+from hocket.observe.files import perfetto
+from hocket.observe.files.packing import unpack
 from hocket.observe.timeline import COUNT, VERSION, Timeline, Track, slices
 from hocket.recording import NOBODY
 
@@ -126,7 +126,7 @@ def _slices(parts: list[NDArray[Any]]) -> NDArray[Any]:
             into[name] = perfetto.plain(rows[name])
         into["track"] = _less(rows["track"], perfetto.SMALLEST_UUID)
         into["name"] = _less(rows["name"], 1)
-        into["flow"] = rows["flow"]
+        into["flow"] = np.where(rows["flow"] < perfetto.NO_ARROW, rows["flow"], 0)
         at += len(rows)
     return made
 

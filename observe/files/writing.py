@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import IO
 
 from hocket.errors import ArgumentError
-from hocket.observe import chrome, perfetto
-from hocket.observe.names import check
-from hocket.observe.packing import pack
+from hocket.observe.files import chrome, perfetto
+from hocket.observe.files.names import check
+from hocket.observe.files.packing import pack
 from hocket.observe.timeline import Timeline
 
 

@@ -1,9 +1,8 @@
 """Perfetto's format from arrays, by NumPy alone: no protobuf library, no loop over events.
 
-Protobuf allows numbers that are longer than they need be (Perfetto's own writer uses that for lengths), and readers
-skip fields that they do not know.  So all slices have the same length, and a table of bytes is filled column by column;
-what a slice does not have (a step, an arrow) is there under the number of a field that nobody knows.  Field numbers are
-those of protos/perfetto/trace in Perfetto's source.
+Protobuf allows numbers that are longer than they need be (Perfetto's own writer uses that for lengths).  So all slices
+have the same length, and a table of bytes is filled column by column; what a slice does not have (a step, a peer) is
+there under another name.  Field numbers are those of protos/perfetto/trace in Perfetto's source.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ WIDE = ("bytes", "seq", "held")
 ABOUT = "about this trace"
 SEQUENCE, STATE = b"\x50\x01", b"\x68\x02"
 """trusted_packet_sequence_id 1; sequence_flags: needs what was said before."""
-SHOWN, HIDDEN = 0x00A2, 0x1FA2
-"""Tags of an annotation (field 4, in two bytes) and of a field that nobody knows (500)."""
-ARROW, NO_ARROW = 0x02F9, 0x1FA1
-"""flow_ids (47, fixed64), and another such."""
+NOTHING = tuple(f"(no {name})" for name in ARGUMENTS)
+"""What they are called where they mean nothing: Perfetto counts fields that it does not know as errors."""
+NO_ARROW = np.uint64(1 << 63)
+"""Plus the slice's place: a flow with one end is not drawn."""
 SMALLEST_UUID = 1 << 20
 """Of a track; a process's is 1 + its rank."""
 PID = 1_000_000
@@ -46,10 +45,11 @@ def _constant(data: bytes) -> tuple[str, bytes]:
 
 
 def _arguments() -> Iterator[Any]:
-    for number, name in enumerate(ARGUMENTS, 1):
+    for name in ARGUMENTS:
         width = 8 if name in WIDE else 4
-        yield _field(f"{name} tag", 2)
-        yield _constant(bytes([4 + width - 1, 0x08, number, 0x20]))  # its length; name_iid; int_value
+        yield _constant(bytes([0x22, 3 + width, 0x08]))  # debug_annotations (4), its length; name_iid
+        yield _field(f"{name} name", 1)
+        yield _constant(b"\x20")  # int_value
         yield _field(name, width)
 
 
@@ -57,7 +57,7 @@ EVENT = [
     _constant(b"\x48\x01\x58"), _field("track", 4),  # type: begin; track_uuid
     _constant(b"\x50"), _field("name", 4),  # name_iid
     *_arguments(),
-    _field("flow tag", 2), _field("flow"),
+    _constant(b"\xf9\x02"), _field("flow"),  # flow_ids (47)
 ]  # fmt: skip
 
 
@@ -138,12 +138,12 @@ def packets(timeline: Timeline) -> Iterator[bytes]:
     """The file, in pieces."""
     yield header(timeline)
     for at in range(0, len(timeline.slices), BLOCK):
-        yield _slices(timeline.slices[at : at + BLOCK])
+        yield _slices(timeline.slices[at : at + BLOCK], at)
     for at in range(0, len(timeline.counts), BLOCK):
         yield _counts(timeline.counts[at : at + BLOCK])
 
 
-def _slices(given: NDArray[Any]) -> bytes:
+def _slices(given: NDArray[Any], first: int) -> bytes:
     rows = SLICES.rows(len(given))
     rows["begin"], rows["end"] = number(given["begin"]), number(given["end"])
     rows["track"] = rows["end track"] = number(given["track"].astype(np.uint64) + np.uint64(SMALLEST_UUID), 4)
@@ -152,8 +152,10 @@ def _slices(given: NDArray[Any]) -> bytes:
         values = given[name]
         rows[name] = number(values, 8 if name in WIDE else 4)
         shown = values != NOBODY if name in ("step", "peer") else values != 0
-        rows[f"{name} tag"] = np.where(shown, SHOWN, HIDDEN)
-    rows["flow"], rows["flow tag"] = given["flow"], np.where(given["flow"] != 0, ARROW, NO_ARROW)
+        place = ARGUMENTS.index(name) + 1
+        rows[f"{name} name"] = np.where(shown, place, place + len(ARGUMENTS))
+    alone = NO_ARROW | np.arange(first, first + len(given), dtype=np.uint64)
+    rows["flow"] = np.where(given["flow"] != 0, given["flow"], alone)
     return rows.tobytes()
 
 
@@ -178,7 +180,7 @@ def header(timeline: Timeline) -> bytes:
         parts = integer(1, SMALLEST_UUID + at) + message(2, track.name) + integer(5, 1 + track.process) + counter
         out += message(1, message(60, parts))
     names = [message(2, integer(1, i) + message(2, name)) for i, name in enumerate(timeline.names, 1)]
-    names += [message(3, integer(1, i) + message(2, name)) for i, name in enumerate(ARGUMENTS, 1)]
+    names += [message(3, integer(1, i) + message(2, name)) for i, name in enumerate([*ARGUMENTS, *NOTHING], 1)]
     out += message(1, SEQUENCE + STATE + message(12, b"".join(names)))
     out += message(1, message(60, integer(1, SMALLEST_UUID - 1) + message(2, ABOUT)))
     note = message(4, message(10, "hocket") + message(6, json.dumps(described(timeline), separators=(",", ":"))))

@@ -1,0 +1,1 @@
+"""Does a trace tell the truth, and what does it cost?"""
