@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.observe.timeline import Timeline, described
+from hocket.observe.timeline import Timeline, Track, described
 from hocket.recording import NOBODY
 
 MOST = 1_000_000
@@ -34,7 +34,7 @@ def rows(timeline: Timeline) -> Iterator[bytes]:
     where = [f'"pid":{track.process},"tid":{at + 1},"cat":"hocket"' for at, track in enumerate(timeline.tracks)]
     seen: set[int] = set()
     for at in range(0, len(given), BLOCK):
-        yield "".join(_slices(given[at : at + BLOCK], names, where, seen)).encode()
+        yield "".join(_slices(given[at : at + BLOCK], names, where, timeline.tracks, seen)).encode()
     for at, value, number in timeline.counts.tolist():
         name = json.dumps(timeline.tracks[number].name)
         yield f',\n{{"ph":"C","name":{name},"ts":{_us(at)},{where[number]},"args":{{"value":{value}}}}}'.encode()
@@ -57,7 +57,10 @@ def _said_once(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "thread_name", "pid": track.process, "tid": at + 1, "args": {"name": track.name}}
 
 
-def _slices(given: NDArray[Any], names: list[str], where: list[str], seen: set[int]) -> Iterator[str]:
+def _slices(
+    given: NDArray[Any], names: list[str], where: list[str], tracks: list[Track], seen: set[int]
+) -> Iterator[str]:
+    roles = {"sends": "s", "receives": "f"}
     fields = given.dtype.names or ()
     for values in given.tolist():
         row = dict(zip(fields, values, strict=True))
@@ -66,6 +69,8 @@ def _slices(given: NDArray[Any], names: list[str], where: list[str], seen: set[i
         place = where[row["track"]]
         yield f',\n{{"ph":"X","name":{names[row["name"]]},{times},{place},"args":{{{told}}}}}'
         if flow := row["flow"]:
-            step = "f" if flow in seen else "s"
+            ends = roles.get(tracks[row["track"]].group, "f" if flow in seen else "s") == "f"
             seen.add(flow)
-            yield f',\n{{"ph":"{step}","bp":"e","id":{flow},"name":"message",{times.partition(",")[0]},{place}}}'
+            # A message may be awaited before it is sent, and an arrow must not lead back in time: it leads to the end.
+            at = max(row["begin"], row["end"] - 1) if ends else row["begin"]
+            yield f',\n{{"ph":"{"sf"[ends]}","bp":"e","id":{flow},"name":"message","ts":{_us(at)},{place}}}'

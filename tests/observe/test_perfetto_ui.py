@@ -94,7 +94,7 @@ def test_perfetto_opens_it(suffix: str, page: Any, tmp_path: Path) -> None:
     more = 1 if "pftrace" in suffix else 0  # the event that tells about the trace
     assert found["errors"] == "none" and found["negative"] == found["early"] == "0"
     assert int(found["slices"]) == len(timeline.slices) + more
-    assert int(found["arrows"]) == len(timeline.of("sends"))
+    assert int(found["arrows"]) == len(timeline.of("sends")), found
     assert found["processes"].count("rank ") == 4
     page.screenshot(path=str(tmp_path / "t.png"))
 
