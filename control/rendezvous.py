@@ -15,14 +15,18 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from hocket.control import encryption
-from hocket.control.coordinator import JOIN, PLAIN, PURPOSE, Coordinator
 from hocket.control.dial import dial, show
 from hocket.control.handshake import Address, AuthError, Connection, Hello
+from hocket.control.links import Links
 from hocket.control.listener import Listener
+from hocket.control.protocol.member import Heard
+from hocket.control.protocol.membership import PLAIN, PURPOSE
+from hocket.control.protocol.messages import JOIN, Missing, Refused, Welcome
 from hocket.control.reactor import Reactor
-from hocket.control.session import Session
+from hocket.control.session import LinkSession
 from hocket.errors import ArgumentError, PeerLostError, TimeoutError, TransportError
 
 log = logging.getLogger("hocket.control")
@@ -39,34 +43,42 @@ class CoordinatorLost(TransportError):
     """The coordinator took this rank in, and went before all were there."""
 
 
-def join(
-    rank: int,
-    size: int,
-    address: Meeting,
-    key: bytes | None,
-    job: str,
-    timeout: float,
-    reactor: Reactor | None = None,
-    encrypt: bool = False,
-    also: Meeting | None = None,
-    told: bool = True,
-) -> Session:
-    """Meet all `size` ranks of `job` at `address`.  key None: the user id alone is the proof, on a unix path only.
-    encrypt: control connections over TCP are encrypted, on all ranks or on none.  also: where rank 0 listens besides.
-    told: the caller or a launcher gave the address; else it was found from MASTER_ADDR, or by the temporary folder.
+class Identity(NamedTuple):
+    """Who a rank is, and how it proves that it belongs to the job."""
+
+    rank: int
+    size: int
+    job: str
+    key: bytes | None
+    """None: the user id alone is the proof, on a unix path only."""
+    encrypt: bool = False
+    """Are control connections over TCP encrypted?  On all ranks or on none."""
+
+
+class Where(NamedTuple):
+    """Where rank 0 is looked for."""
+
+    address: Meeting
+    also: Meeting | None = None
+    """Where it listens besides."""
+    told: bool = True
+    """The caller or a launcher gave the address; else it was found from MASTER_ADDR, or by the temporary folder."""
+
+
+def join(who: Identity, where: Where, timeout: float, reactor: Reactor | None = None) -> LinkSession:
+    """Meet all ranks of the job.
 
     Raises TimeoutError (names the ranks that did not come), ArgumentError (this rank is taken, another size),
     AuthError (another key).
     """
-    if not 0 <= rank < size:
-        raise ArgumentError(f"rank {rank} is outside of 0..{size - 1}")
-    if key is None and (address[0] != "unix" or also is not None):
+    if not 0 <= who.rank < who.size:
+        raise ArgumentError(f"rank {who.rank} is outside of 0..{who.size - 1}")
+    if who.key is None and (where.address[0] != "unix" or where.also is not None):
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
     reactor = reactor or Reactor()
-    meet = Meet(rank, size, _candidates(address), key, job, timeout, reactor, encrypt, _candidates(also), told)
     try:
-        session = meet.open() if rank == 0 else meet.find()
+        session = Meet(who, where, timeout, reactor).meet()
     except BaseException:
         if owned:
             reactor.close()
@@ -81,13 +93,14 @@ class Meet:
     patience = WRONG_KEY
     """Seconds after which a rank that meets only other jobs' coordinators gives up."""
 
-    def __init__(
-        self, rank: int, size: int, candidates: list[Address], key: bytes | None, job: str, timeout: float,
-        reactor: Reactor, encrypt: bool = False, also: Sequence[Address] = (), told: bool = True,
-    ) -> None:  # fmt: skip
-        self.encrypt, self.also, self.told = encrypt, also, told
-        self.rank, self.size, self.candidates, self.key, self.job = rank, size, candidates, key, job
-        self.deadline, self.timeout, self.reactor = time.monotonic() + timeout, timeout, reactor
+    def __init__(self, who: Identity, where: Where | None, timeout: float, reactor: Reactor) -> None:
+        self.who, self.timeout, self.reactor = who, timeout, reactor
+        self.deadline = time.monotonic() + timeout
+        self.candidates, self.also = _candidates(where and where.address), _candidates(where and where.also)
+        self.told = where is not None and where.told
+
+    def meet(self) -> LinkSession:
+        return self.open() if self.who.rank == 0 else self.find()
 
     def addresses(self) -> list[Address]:
         """Where rank 0 may be, in a round of looking for it: first where strangers cost no time."""
@@ -96,31 +109,34 @@ class Meet:
 
     # --- rank 0 ---
 
-    def open(self) -> Session:
-        coordinator = Coordinator(self.reactor, self.size, self.job, keyed=self.key is not None)
-        listeners = self.listen(coordinator) if self.size > 1 else []
-        coordinator.complete = lambda: _close(listeners)
+    def open(self) -> LinkSession:
+        links = Links(self.reactor, self.who.size, self.who.job, keyed=self.who.key is not None)
+        listeners = self.listen(links) if self.who.size > 1 else []
+        links.complete = lambda: _close(listeners)
         mine, its = socket.socketpair()
-        self.reactor.soon(lambda: coordinator.take(its, Hello(0, PURPOSE, self.job)))
-        session = Session(self.reactor, mine, 0, self.size, self.key)
-        session._coordinator = coordinator
+        self.reactor.soon(lambda: links.take(its, Hello(0, PURPOSE, self.who.job)))
+        session = self.session(mine)
+        session._links = links
         session.home = next((str(each.address[1]) for each in listeners if each.address[0] == "tcp"), None)
         try:
             return self._settle(session)
         except BaseException:
-            self.reactor.soon(coordinator.late)  # the others learn it now, not when their own time is over
+            self.reactor.soon(links.late)  # the others learn it now, not when their own time is over
             _close(listeners)
             session.close()
             raise
 
-    def listen(self, coordinator: Coordinator) -> list[Listener]:
+    def session(self, sock: socket.socket) -> LinkSession:
+        return LinkSession(self.reactor, sock, self.who.rank, self.who.size, self.who.key)
+
+    def listen(self, links: Links) -> list[Listener]:
         """Where the ranks meet, and beside it, if that can be."""
         if not self.also:
-            return [self._first_free(coordinator)]
+            return [self._first_free(links)]
         found = []
         for take in (self._first_free, self._beside):
             try:
-                found.append(take(coordinator))
+                found.append(take(links))
             except TransportError as why:
                 failed = why
                 log.info("the ranks do not meet there: %s", why)
@@ -128,20 +144,20 @@ class Meet:
             raise failed
         return found
 
-    def _beside(self, coordinator: Coordinator) -> Listener:
+    def _beside(self, links: Links) -> Listener:
         failed = TransportError("the rendezvous address has no port")
         for address in self.also:
             try:
-                return Listener(self.reactor, address, self.key, self.taker(coordinator))
+                return Listener(self.reactor, address, self.who.key, self.taker(links))
             except (TransportError, ArgumentError) as why:
                 failed = TransportError(str(why))
         raise failed
 
-    def _first_free(self, coordinator: Coordinator) -> Listener:
+    def _first_free(self, links: Links) -> Listener:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
-                found = Listener(self.reactor, address, self.key, self.taker(coordinator))
+                found = Listener(self.reactor, address, self.who.key, self.taker(links))
                 if address != self.candidates[0]:
                     log.info("%s is taken, so the ranks meet at %s", show(self.candidates[0]), show(address))
                 return found
@@ -153,21 +169,21 @@ class Meet:
                     time.sleep(AGAIN)
         raise ArgumentError("the rendezvous address has no port")
 
-    def taker(self, coordinator: Coordinator) -> Callable[[Connection, Hello], object]:
+    def taker(self, links: Links) -> Callable[[Connection, Hello], object]:
         """What takes a connection that has proven itself."""
-        if not self.encrypt:
-            return coordinator.take
+        if not self.who.encrypt:
+            return links.take
 
         def take(sock: Connection, hello: Hello) -> None:
             if sock.family == socket.AF_UNIX:
-                coordinator.take(sock, hello)
+                links.take(sock, hello)
             elif hello.purpose != encryption.MARK + PURPOSE:
-                coordinator.take(sock, dataclasses.replace(hello, purpose=PLAIN))  # to be refused
+                links.take(sock, dataclasses.replace(hello, purpose=PLAIN))  # to be refused
             else:
                 key = encryption.connection_key(sock.key, PURPOSE, hello.rank, 0)
                 known = dataclasses.replace(hello, purpose=PURPOSE)
                 encryption.secure_accepted(
-                    self.reactor, sock, key, lambda made: coordinator.take(made, known),
+                    self.reactor, sock, key, lambda made: links.take(made, known),
                     lambda why: log.warning("hocket: rank %d came to the rendezvous: %s", hello.rank, why),
                 )  # fmt: skip
 
@@ -181,14 +197,14 @@ class Meet:
             session = self.knock(address)
         except TransportError:
             return
-        answer = session._wait("refused", seconds=KNOCK)
+        answer: Refused | None = session._wait((Refused, 0), seconds=KNOCK)
         session._link.close()
-        if answer and not answer["foreign"]:
-            raise ArgumentError(f"{show(address)}: {answer['refused']}")
+        if answer and not answer.foreign:
+            raise ArgumentError(f"{show(address)}: {answer.why}")
 
     # --- the others ---
 
-    def find(self) -> Session:
+    def find(self) -> LinkSession:
         started, last, stranger, gone = time.monotonic(), "not tried", "", 0.0
         doubted = started  # since when all servers that answered were strangers
         addresses: list[Address] = []
@@ -205,7 +221,7 @@ class Meet:
                     last = str(why)
                     gone = gone or (time.monotonic() if isinstance(why, CoordinatorLost) else 0.0)
             if gone and time.monotonic() - gone > RETURN:
-                raise PeerLostError(f"rank {self.rank}: rank 0 was lost while the ranks met: {last}", [0])
+                raise PeerLostError(f"rank {self.who.rank}: rank 0 was lost while the ranks met: {last}", [0])
             if not addresses or strangers < len(addresses):
                 doubted = time.monotonic()
             if time.monotonic() - doubted > self.patience:
@@ -213,9 +229,9 @@ class Meet:
             # Ranks of one host start together: soon after the first look rank 0 is there.
             time.sleep(min(AGAIN, (time.monotonic() - started) / 4 + 0.001))
         if stranger:  # rather the one that answered with another key than those that did not answer
-            raise AuthError(f"rank {self.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
+            raise AuthError(f"rank {self.who.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
-            f"rank {self.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
+            f"rank {self.who.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
             f"(is it running? timeout= or HOCKET_TIMEOUT is the limit); the last attempt: {last}"
             f"{self.hint(addresses)}",
             [0],
@@ -223,7 +239,7 @@ class Meet:
 
     def nobody(self, addresses: list[Address]) -> str:
         """What did not happen, for an error's text."""
-        return f"rank 0 of job {self.job!r} was not found"
+        return f"rank 0 of job {self.who.job!r} was not found"
 
     def hint(self, addresses: Sequence[Address]) -> str:
         """What to do if rank 0 cannot be reached from another host at any of these; else ""."""
@@ -232,26 +248,26 @@ class Meet:
         if not all(here) or not addresses or (folder and self.told):
             return ""
         same = f"; the ranks of a host meet in {folder}: it must be the same for all of them (TMPDIR, XDG_RUNTIME_DIR)"
-        same += "" if self.key else ", or set HOCKET_SECRET on every rank, and they meet at MASTER_ADDR too"
+        same += "" if self.who.key else ", or set HOCKET_SECRET on every rank, and they meet at MASTER_ADDR too"
         elsewhere = "give" if self.told else "set MASTER_ADDR to"
         return (
             f"{same if folder else ''}; that address is this host's own (loopback): if rank 0 is on another host, "
             f"{elsewhere} an address of it that is reached from here, such as 10.0.0.1, on every rank"
         )
 
-    def knock(self, address: Address) -> Session:
-        left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
-        encrypt = self.encrypt and address[0] == "tcp"
-        hello = Hello(self.rank, encryption.MARK * encrypt + PURPOSE, self.job)
-        sock = dial(address, self.key, hello, left)
+    def knock(self, address: Address) -> LinkSession:
+        who, left = self.who, max(0.05, min(KNOCK, self.deadline - time.monotonic()))
+        encrypt = who.encrypt and address[0] == "tcp"
+        sock = dial(address, who.key, Hello(who.rank, encryption.MARK * encrypt + PURPOSE, who.job), left)
         if encrypt:
-            key = encryption.connection_key(sock.key, PURPOSE, self.rank, 0)
-            return Session(self.reactor, encryption.secured_dial(sock, key, left), self.rank, self.size, self.key)
-        return Session(self.reactor, sock, self.rank, self.size, self.key)
+            return self.session(
+                encryption.secured_dial(sock, encryption.connection_key(sock.key, PURPOSE, who.rank, 0), left)
+            )
+        return self.session(sock)
 
     # --- all ---
 
-    def _settle(self, session: Session) -> Session:
+    def _settle(self, session: LinkSession) -> LinkSession:
         """Wait for the coordinator's welcome.  TransportError: this was another server, or it died; go on looking."""
         try:
             welcome = self._welcome(session)
@@ -262,30 +278,29 @@ class Meet:
         session._admit(welcome)
         return session
 
-    def _welcome(self, session: Session) -> dict[str, str]:
-        left = self.deadline - time.monotonic()
-        answer = session._wait("welcome", "refused", ("who", JOIN), seconds=min(left, STILL_WAITING))
-        if answer is None and left > STILL_WAITING and not session._ended_how:
+    def _welcome(self, session: LinkSession) -> Welcome:
+        answers: tuple[Heard, ...] = (Welcome, 0), (Refused, 0), (Missing, JOIN)
+        who, left = self.who, self.deadline - time.monotonic()
+        answer: Welcome | Refused | Missing | None = session._wait(*answers, seconds=min(left, STILL_WAITING))
+        if answer is None and left > STILL_WAITING and not session.ended:
             missing = session._ask(JOIN)
-            log.warning("rank %d: of %d ranks, %s have not come yet", self.rank, self.size, missing)
-            left = self.deadline - time.monotonic()
-            answer = session._wait("welcome", "refused", ("who", JOIN), seconds=left)
-        if answer is None or "missing" in answer:
+            log.warning("rank %d: of %d ranks, %s have not come yet", who.rank, who.size, missing)
+            answer = session._wait(*answers, seconds=self.deadline - time.monotonic())
+        if not isinstance(answer, (Welcome, Refused)):
             session.look()
-        if answer is None and not session._ended_how:
-            answer = {"missing": session._ask(JOIN)}
+        if answer is None and not session.ended:
+            answer = Missing(JOIN, session._ask(JOIN))
         if answer is None:
             raise CoordinatorLost("the coordinator closed the connection before the job was complete")
-        if "refused" in answer:
-            raise (TransportError if answer["foreign"] else ArgumentError)(f"rank {self.rank}: {answer['refused']}")
-        if "missing" in answer:
-            missing = list(answer["missing"])
+        if isinstance(answer, Refused):
+            raise (TransportError if answer.foreign else ArgumentError)(f"rank {who.rank}: {answer.why}")
+        if isinstance(answer, Missing):
             raise TimeoutError(
-                f"rank {self.rank}: of {self.size} ranks, {missing} did not come within {self.timeout:g} s: were they "
-                "started, with the same address? (timeout= or HOCKET_TIMEOUT is the limit)",
-                missing,
+                f"rank {who.rank}: of {who.size} ranks, {answer.ranks} did not come within {self.timeout:g} s: were "
+                "they started, with the same address? (timeout= or HOCKET_TIMEOUT is the limit)",
+                answer.ranks,
             )
-        return dict(answer["welcome"])
+        return answer
 
 
 def _close(listeners: Sequence[Listener]) -> None:

@@ -13,15 +13,16 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from hocket.control.coordinator import Coordinator
+from hocket.control.addresses import BindAddress
 from hocket.control.handshake import Address, AuthError
+from hocket.control.links import Links
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
-from hocket.control.rendezvous import WRONG_KEY, Meet
-from hocket.control.session import Session
+from hocket.control.rendezvous import WRONG_KEY, Identity, Meet
+from hocket.control.session import LinkSession
 from hocket.errors import TransportError
 from hocket.system.machine import local_end
 
@@ -49,33 +50,39 @@ class Store(Protocol):
         """The value, None if there is none (yet).  Does not wait."""
 
 
+class Here(NamedTuple):
+    """Where rank 0 listens, if this rank is rank 0."""
+
+    path: str
+    """Of a Unix socket, for the ranks of its host."""
+    host: str
+    ports: Sequence[int] | None
+
+
 class MeetAtStore(Meet):
     """One rank's attempt to join by the store.
 
-    `path` (of a Unix socket, for ranks of rank 0's host) and `host` with `ports` (an address of rank 0's) are where
-    rank 0 listens.  key None: rank 0 makes one and writes it down too, so whoever reads the store can join.
+    `here` is where rank 0 listens; `who` names no job, which rank 0 draws.  Without a key it makes one and writes it
+    down too, so whoever reads the store can join.
     """
 
     patience = float("inf")  # a note may be old, so another key means: read again
 
-    def __init__(
-        self, rank: int, size: int, store: Store, key: bytes | None, timeout: float, reactor: Reactor,
-        *, path: str, host: str, ports: Iterable[int] | None, encrypt: bool = False,
-    ) -> None:  # fmt: skip
-        own = secrets.token_bytes(32) if rank == 0 else None
-        super().__init__(rank, size, [], key or own, secrets.token_hex(16), timeout, reactor, encrypt, told=False)
-        self.store, self.given = store, key
+    def __init__(self, who: Identity, store: Store, here: Here, timeout: float, reactor: Reactor) -> None:
+        own = secrets.token_bytes(32) if who.rank == 0 else None
+        super().__init__(who._replace(job=secrets.token_hex(16), key=who.key or own), None, timeout, reactor)
+        self.store, self.given = store, who.key
         self.doubted = 0.0  # since when the note does not fit to what this rank was given; 0: it fits
-        self.listen_at: list[Any] = [("unix", path), ("tcp", host, ports or 0)]
-        self.host = self.own = host
+        self.here, self.host = here, here.host
 
-    def listen(self, coordinator: Coordinator) -> list[Listener]:
-        assert self.key is not None
-        found: list[Listener] = []
+    def listen(self, links: Links) -> list[Listener]:
+        key, here, found = self.who.key, self.here, list[Listener]()
+        assert key is not None
+        places: list[BindAddress] = [("unix", here.path), ("tcp", here.host, here.ports or [0])]
         try:
-            for address in self.listen_at:
+            for address in places:
                 try:
-                    found.append(Listener(self.reactor, address, self.key, self.taker(coordinator)))
+                    found.append(Listener(self.reactor, address, key, self.taker(links)))
                 except TransportError as why:
                     if address[0] != "unix":
                         raise
@@ -84,8 +91,8 @@ class MeetAtStore(Meet):
             for each in found:
                 each.close()
             raise
-        shown = None if self.given else self.key.hex()
-        note = {"job": self.job, "key": shown, "addresses": [each.address for each in found]}
+        shown = None if self.given else key.hex()
+        note = {"job": self.who.job, "key": shown, "addresses": [each.address for each in found]}
         self.store.set(NOTE, json.dumps(note))
         return found
 
@@ -101,7 +108,7 @@ class MeetAtStore(Meet):
             self._doubt()
             return []
         self.doubted = 0.0
-        self.job, self.key = job, self.given or drawn
+        self.who = self.who._replace(job=job, key=self.given or drawn)
         self.host = next((each[1] for each in found if each[0] == "tcp"), self.host)
         return found
 
@@ -109,7 +116,7 @@ class MeetAtStore(Meet):
         """AuthError if the note has a key and this rank a secret, or neither; after a while, as the note may be old."""
         self.doubted = self.doubted or time.monotonic()
         if time.monotonic() - self.doubted > min(WRONG_KEY, self.timeout / 2):
-            raise AuthError(f"rank {self.rank}: " + (STRANGE_KEY if self.given else NO_KEY))
+            raise AuthError(f"rank {self.who.rank}: " + (STRANGE_KEY if self.given else NO_KEY))
 
     def nobody(self, addresses: list[Address]) -> str:
         if not addresses:
@@ -120,10 +127,10 @@ class MeetAtStore(Meet):
         """Rank 0 alone chose the folder."""
         return super().hint([each for each in addresses if each[0] == "tcp"])
 
-    def knock(self, address: Address) -> Session:
+    def knock(self, address: Address) -> LinkSession:
         session = super().knock(address)
         if address[0] == "unix":  # on rank 0's host, but it may be in another network namespace
-            session.home = local_end(self.host) or self.own
+            session.home = local_end(self.host) or self.here.host
         return session
 
 

@@ -153,7 +153,7 @@ def test_every_room_is_seen() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("control/faults.py", "from hocket.transports.base import Lane\n"),
+        ("control/protocol/faults.py", "from hocket.transports.base import Lane\n"),
         ("algorithms/language/registry.py", "import numpy\n"),
         ("transports/shm/ring.h", '#include "kernels/dtypes.h"\n'),
         ("kernels/cpu/reduce.pyx", "from hocket.system.cuda cimport driver\n"),

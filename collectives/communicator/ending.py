@@ -18,8 +18,10 @@ from hocket.collectives.engine.shortcut import NOTHING
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT
 from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.failures.states import Leaving, Left, Over, Stopped
 from hocket.collectives.plans.planner import NO_OP, Planner
 from hocket.collectives.waiting.queued import Queued, oldest, unended, unreceived
+from hocket.control.protocol.messages import Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket")
@@ -50,22 +52,21 @@ class Ending:
 
     def _leave(self, timeout: float) -> Error | None:
         """Leave with all members.  Returns what is wrong, if anything."""
-        if self.reporter.closed:
+        before = self.reporter.take(Leaving())
+        if before.closed:
             return None
-        self.reporter.closed = True
         wrong: Error | None = None
-        if self.reporter.broken is None:
+        if before.error is None:
             wrong = self._last_barrier(timeout)
-            self.reporter.broken = wrong or ArgumentError(f"communicator {self.name!r} is closed")
+            self.reporter.take(Over(wrong or ArgumentError(f"communicator {self.name!r} is closed")))
             self._give_back()
-        elif not self.reporter.raised:  # a verdict may have come since the last call
-            verdict, members = self.reporter.verdict, self.members
-            if verdict is not None and verdict["kind"] == "mismatch":
+        elif not before.raised:  # a verdict may have come since the last call
+            verdict, members = before.verdict, self.members
+            if isinstance(verdict, Verdict) and verdict.fault.kind == "mismatch":
                 wrong = wording.build(verdict, members.world_ranks, members.rank, "close", True)
         if wrong is not None and self.reporter.others_exit():
             log.info("at close: %s", wrong)
             wrong = None
-        self.reporter.gone = True
         if self.name == "world":
             for comm in self.world.present():
                 comm.ending.end_with_job()
@@ -74,10 +75,8 @@ class Ending:
 
     def end_with_job(self) -> None:
         """The job's communicator is closed: those made from it end too, with the transports."""
-        if not self.reporter.gone:
-            self.reporter.closed = self.reporter.gone = True
-            why = ArgumentError(f"communicator {self.name!r} is closed, as its job has ended")
-            self.reporter.broken = self.reporter.broken or why
+        why = ArgumentError(f"communicator {self.name!r} is closed, as its job has ended")
+        if not isinstance(self.reporter.take(Over(why)), Left):
             self._give_back()
 
     def _give_back(self) -> None:
@@ -104,12 +103,11 @@ class Ending:
         for queue in list(self.members.queues.values()):
             while (first := oldest(queue.engine)) is not None and first.wait(limit) and first.status == DONE:
                 pass
-        self.reporter.closed = True
-        self.reporter.broken = self.reporter.broken or ArgumentError(f"communicator {self.name!r} is closed")
-        self.reporter.halt()
+        self.reporter.take(Over(ArgumentError(f"communicator {self.name!r} is closed")))
+        self.reporter.take(Stopped())
         self.world.say_goodbye(patient=True)
         time.sleep(ARRIVAL_WAIT)
-        self.end_with_job()
+        self._give_back()
         for comm in self.world.present():
             comm.ending.end_with_job()
         self.world.close()
@@ -174,13 +172,11 @@ class Ending:
 
     def disown(self) -> None:
         """In a forked child: this communicator stays the parent's."""
-        self.reporter.closed = True
         self.world.recorder = None
-        self.reporter.broken = ArgumentError(
+        self.reporter.disown(ArgumentError(
             "this process is a fork of a rank; the communicator belongs to its parent. Start processes before "
             "hocket.init(), or with the spawn method."
-        )
-        self.reporter.halt_engines()  # not the GPU's part: CUDA does not work in a fork
+        ))  # fmt: skip
 
 
 def _open_to_senders(queue: Queue, deadline: float) -> None:

@@ -76,7 +76,7 @@ class Extending:
     @property
     def lost(self) -> tuple[int, ...]:
         """The ranks of this communicator that are known to have died.  Ranks may know it at different times."""
-        return tuple(rank for rank, member in enumerate(self.membership.world_ranks) if member in self.world.lost)
+        return tuple(rank for rank, member in enumerate(self.membership.world_ranks) if member in self.world.gone.lost)
 
     @property
     def address(self) -> str | None:

@@ -8,7 +8,7 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
-from hocket.control.records import Account
+from hocket.control.protocol.messages import Account
 
 
 def account_of(engine: Engine, queued: Queued | None, where: Callable[[], str] = caller_site) -> Account:

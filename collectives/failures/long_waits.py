@@ -13,7 +13,7 @@ from hocket.collectives.failures.accounts import account_of, at
 from hocket.collectives.failures.flight import FlightRecorder
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
 from hocket.collectives.waiting.queued import oldest, under_way
-from hocket.control.records import Account
+from hocket.control.protocol.messages import Account, Stuck
 
 log = logging.getLogger("hocket")
 STUCK_AFTER = 0.2
@@ -57,17 +57,15 @@ class LongWaits:
             return waiting
         if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
             waiting.stuck = True
-            self.world.session.stuck({
-                "comm": self.name, "seq": seq, "ranks": self.world_ranks, "fingerprint": f"{plan.fingerprint:08x}",
-                "account": account_of(engine, oldest(engine)),
-            })  # fmt: skip
+            account = account_of(engine, oldest(engine))
+            self.world.session.stuck(Stuck(self.name, seq, self.world_ranks, f"{plan.fingerprint:08x}", account))
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
         return waiting
 
     def look_who_left(self, engine: Engine, waiting: LongWait, stranded: Iterable[int]) -> None:
         """Raise `HasLeft` if a call of this engine needs a rank that has left, or one of `stranded`."""
-        left = {self.world_ranks.index(r): calls for r, calls in self.world.left.items() if r in self.world_ranks}
+        left = {self.world_ranks.index(r): calls for r, calls in self.world.gone.left.items() if r in self.world_ranks}
         said = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
         queue = next((queue for queue in self.members.queues.values() if queue.engine is engine), self.members.main)
         plan, number, before = engine.plan, waiting.seq, waiting.left

@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.engine.engine import CODES, Engine
-from hocket.collectives.failures import wording
+from hocket.collectives.failures import states, wording
 from hocket.collectives.failures.accounts import account_of
 from hocket.collectives.failures.callsite import caller_site, has_handlers, in_handler, thread_site
 from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
-from hocket.control.faults import LEFT
-from hocket.control.records import Account, Fault, Kind, Verdict
+from hocket.control.protocol.faults import LEFT
+from hocket.control.protocol.messages import Account, Fault, Kind, Lost, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
 from hocket.kernels.dtypes import DTYPES
 
@@ -40,14 +40,8 @@ class Reporter:
     def __init__(self, members: Members) -> None:
         self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
         self.name, self.rank, self.size = members.name, members.rank, members.size
-        self.closed = self.gone = False
-        """Has this rank begun to leave it, and has it left?"""
-        self.broken: BaseException | None = None
-        """What ended it."""
-        self.raised = False
-        """Has a call raised what ended it?"""
-        self.verdict: Verdict | None = None
-        self.halted = False
+        self.state: states.State = states.Open()
+        self._moving = threading.RLock()
         self.long_waits = LongWaits(members)
         self._heard = threading.Event()
         self._other_exits = threading.Event()
@@ -58,8 +52,49 @@ class Reporter:
         """The call in which the verdict found this rank ..."""
         self._judged: Error | None = None
         """... and the error that it became."""
+        self._told: BaseException | None = None
+        """What calls raise for what ended it, with what the ranks' recorders told the first of them."""
         self._stranded: dict[int, list[int]] = {}
         """Members that cannot go on, and the members that left them so."""
+
+    @property
+    def broken(self) -> BaseException | None:
+        """What ended it."""
+        return self.state.error
+
+    @property
+    def closed(self) -> bool:
+        """Has this rank begun to leave it?"""
+        return self.state.closed
+
+    @property
+    def halted(self) -> bool:
+        """Do calls end here?"""
+        return isinstance(self.state, (states.Failed, states.Left))
+
+    def take(self, event: states.Event) -> states.State:
+        """Go to the next state, and do what it asks for.  Returns the state before."""
+        with self._moving:
+            before = self.state
+            after, todo = states.step(before, event)
+            while before is not self.state:  # a signal's handler came in between
+                before = self.state
+                after, todo = states.step(before, event)
+            self.state = after
+        for each in todo:
+            if each is states.Do.WAKE:
+                self._heard.set()
+            else:
+                if each is states.Do.HALT:
+                    self._halt_engines(getattr(event, "first", 0))
+                if not isinstance(event, states.Forked):  # in a fork CUDA does not work
+                    self._end_waits()
+        return before
+
+    def disown(self, error: Error) -> None:
+        """In a forked child: another thread of the parent's may have been in `take`."""
+        self._moving = threading.RLock()
+        self.take(states.Forked(error))
 
     def usable(self) -> None:
         """Raise what ended this communicator, if something did, but for a collective that other ranks have finished."""
@@ -73,15 +108,19 @@ class Reporter:
 
     def refuse(self) -> NoReturn:
         """A call on a communicator that has failed or is closed."""
-        assert self.broken is not None
-        if not self.raised:
-            self.broken = self._seen(self.broken, self.verdict if self.broken is self._judged else None)
-        if not self.raised and isinstance(self.broken, PeerLostError):
+        state = self.state
+        assert state.error is not None
+        error = state.error
+        if not isinstance(error, ArgumentError):
+            if self._told is None:
+                self._told = self._seen(error, state.verdict if error is self._judged else None)
+            error = self._told
+        if not state.raised and isinstance(state.error, PeerLostError):
             self._await_own_signal()
-        self.raised = True
-        if isinstance(self.broken, ArgumentError):
-            raise ArgumentError(str(self.broken))
-        raise type(self.broken)(*self.broken.args, *_details(self.broken)) from self.broken
+        self.take(states.Raising())
+        if isinstance(error, ArgumentError):
+            raise ArgumentError(str(error))
+        raise type(error)(*error.args, *_details(error)) from error
 
     def fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
         """Tell the others, hear them, and raise what happened.
@@ -105,7 +144,7 @@ class Reporter:
             ended, where = None, partial(thread_site, engine.caller)
         if self.broken is not None and (code == CODES["aborted"] or code == CODES["raised"] and engine.error is None):
             self.refuse()  # it had failed, or was closed, before this call; or another call has raised the error
-        self.raised = True
+        self.take(states.Raising())
         account = account_of(engine, oldest(engine) if code == CODES["aborted"] else ended, where)
         call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
@@ -123,7 +162,7 @@ class Reporter:
                 self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", told, account)
                 self.abort(PeerLostError(f"this communicator failed at {here}: {told}"))
             raise error
-        left = self.world_ranks[culprit] in self.world.left
+        left = self.world_ranks[culprit] in self.world.gone.left
         if left and code == CODES["mismatch"] and "waits_for" not in account:  # its close() came instead
             self._end_as_left([culprit], engine, account)
         if code == CODES["mismatch"]:
@@ -141,25 +180,16 @@ class Reporter:
             lost = code == CODES["lost"]
             what = f"rank {culprit} closed the connection" if lost else f"the connection to rank {culprit} failed"
             self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
-        if self.world_ranks[culprit] in self.world.left and code == CODES["lost"] and not self._heard.is_set():
+        if self.world_ranks[culprit] in self.world.gone.left and code == CODES["lost"] and not self._heard.is_set():
             self._end_as_left([culprit], engine, account)
         heard = self._heard.wait(VERDICT_WAIT)
-        verdict = self.verdict if heard else None
-        if verdict is None:  # the coordinator itself is silent: say what this rank knows
-            kinds: dict[int, Kind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
-            kind = kinds.get(code, "lost")
-            verdict = {
-                "kind": kind, "comm": self.name, "seq": seq, "by": self.world.rank, "text": call,
-                "lost": [self.world_ranks[culprit]], "how": "and the job's control plane does not answer",
-                "accounts": {self.world.rank: account, self.world_ranks[culprit]: {"state": "no answer"}},
-            }  # fmt: skip
-            if kind == "timeout":
-                verdict["accounts"].setdefault(self.world_ranks[0], {"state": "no answer"})
+        verdict = (self.state.verdict if heard else None) or self._alone(code, self.world_ranks[culprit], seq, account)
         error = self._seen(wording.build(verdict, self.world_ranks, self.rank, call, self.closed), verdict, call)
+        self._told = error
         self.abort(error)
         raise error
 
-    def _seen(self, error: BaseException, verdict: Verdict | None = None, call: str = "") -> BaseException:
+    def _seen(self, error: BaseException, verdict: Verdict | Lost | None = None, call: str = "") -> BaseException:
         """The error as it is raised, with what the ranks' recorders tell.  `verdict`: what it was built of."""
         if isinstance(error, ArgumentError) or not isinstance(error, Error):
             return error
@@ -169,10 +199,21 @@ class Reporter:
             error = wording.build(verdict, self.world_ranks, self.rank, call or self._during, self.closed, seen)
         return type(error)(f"{error}{self.long_waits.flight.file(found)}", *_details(error))
 
+    def _alone(self, code: int, culprit: int, seq: int, account: Account) -> Verdict | Lost:
+        """The coordinator itself is silent: what this rank knows."""
+        kinds: dict[int, Kind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
+        if code not in kinds:
+            return Lost(culprit, "and the job's control plane does not answer", [culprit])
+        accounts: dict[int, Account] = {self.world.rank: account, culprit: {"state": "no answer"}}
+        if code == CODES["timeout"]:
+            accounts.setdefault(self.world_ranks[0], {"state": "no answer"})
+        fault = Fault(kinds[code], self.name, seq, self.world_ranks, account["call"], by=self.world.rank)
+        return Verdict(fault, accounts)
+
     def _hears_of(self, culprit: int) -> bool:
         """Wait a little for the control plane to say why that rank's connection has ended: it was lost, or has left."""
         deadline = time.monotonic() + TOLD
-        while not self._heard.wait(0.01) and self.world_ranks[culprit] not in self.world.left:
+        while not self._heard.wait(0.01) and self.world_ranks[culprit] not in self.world.gone.left:
             if time.monotonic() > deadline:
                 return False
         return True
@@ -182,11 +223,11 @@ class Reporter:
 
         The others notice it themselves in their next collective.  In messages they may wait for this rank: it reports.
         """
-        if self.verdict is not None:
-            raise wording.build(self.verdict, self.world_ranks, self.rank, account["call"], self.closed)
+        if (verdict := self.state.verdict) is not None:
+            raise wording.build(verdict, self.world_ranks, self.rank, account["call"], self.closed)
         gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
         self._report(LEFT, HAS_LEFT, account, left=[self.world_ranks[r] for r in gone])
-        error = self._seen(wording.lost(gone, HAS_LEFT, self.rank, account["call"]))
+        error = self._told = self._seen(wording.lost(gone, HAS_LEFT, self.rank, account["call"]))
         self.abort(error)
         raise error
 
@@ -194,23 +235,15 @@ class Reporter:
         self, kind: Kind, text: str, account: Account, seq: int | None = None, first: int = 0,
         left: list[int] | None = None,
     ) -> None:  # fmt: skip
-        self.world.session.report({
-            "kind": kind, "comm": self.name, "seq": account["seq"] if seq is None else seq, "ranks": self.world_ranks,
-            "text": text, "account": account, "first": first, "left": left or [],
-        })  # fmt: skip
+        number = account["seq"] if seq is None else seq
+        fault = Fault(kind, self.name, number, self.world_ranks, text, account, first, left or [])
+        self.world.session.report(fault)
 
-    def abort(self, error: BaseException, first: int = 0) -> None:
-        if self.broken is None:
-            self.broken = error
-        self.halt(first)
+    def abort(self, error: BaseException) -> None:
+        """This ended it, if nothing did before."""
+        self.take(states.Broke(error))
 
-    def halt(self, first: int = 0) -> None:
-        """End every wait here, but let calls before number `first` finish: others have finished them."""
-        self.halt_engines(first)
-        self._end_waits()
-
-    def halt_engines(self, first: int = 0) -> None:
-        self.halted = True
+    def _halt_engines(self, first: int) -> None:
         for queue in list(self.members.queues.values()):
             queue.engine.abort(first if queue is self.members.main else 0)
 
@@ -221,31 +254,30 @@ class Reporter:
 
     def stop(self, fault: Fault) -> Account:
         """The control plane says that this communicator failed: end every wait, say what this rank is doing."""
-        account = self.account(fault.get("seq", 0) if fault.get("kind") == "mismatch" else 0)
-        self.halt(fault.get("first") or 0)
+        account = self.account(fault.seq if fault.kind == "mismatch" else 0)
+        self.take(states.Stopped(fault.first))
         return account
 
-    def hear(self, verdict: Verdict) -> None:
-        """The verdict on this communicator, or on ranks that were lost."""
-        if verdict["kind"] == "lost":
-            mine = bool(set(verdict["lost"]) & set(self.world_ranks))
+    def hear(self, verdict: Verdict | Lost) -> None:
+        """The verdict on a communicator, or a rank that was lost."""
+        first = 0
+        if isinstance(verdict, Lost):
+            if not set(verdict.lost) & set(self.world_ranks):
+                return
+        elif (fault := verdict.fault).comm != self.name:
+            return
         else:
-            mine = verdict["comm"] == self.name
-        if mine and verdict["kind"] == "exit" and verdict["by"] != self.world.rank:
-            self._other_exits.set()
-        if not mine or self.verdict is not None:
-            return
-        if verdict["kind"] == LEFT:
-            self._stranded[self.world_ranks.index(verdict["by"])] = [self.world_ranks.index(r) for r in verdict["left"]]
-            return
-        if self.gone:
-            self._end_waits()  # of streams, which closing may wait for
-            return
-        self.verdict = verdict
-        self._heard.set()
-        self._during = self.members.main.engine.words if self.members.main.engine.in_call else ""
-        self._judged = wording.build(verdict, self.world_ranks, self.rank, self._during, self.closed)
-        self.abort(self._judged, verdict.get("first") or 0)
+            first = fault.first
+            if fault.kind == "exit" and fault.by != self.world.rank:
+                self._other_exits.set()
+            if fault.kind == LEFT:
+                self._stranded[self.world_ranks.index(fault.by)] = [self.world_ranks.index(r) for r in fault.left]
+                return
+        if self.state.verdict is None:
+            self._during = self.members.main.engine.words if self.members.main.engine.in_call else ""
+            self._judged = wording.build(verdict, self.world_ranks, self.rank, self._during, self.closed)
+        assert self._judged is not None
+        self.take(states.Judged(verdict, self._judged, first))
 
     def account(self, seq: int = 0) -> Account:
         """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
@@ -271,7 +303,7 @@ class Reporter:
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
         waiting = self.long_waits.go_on(engine, seconds)
-        if self.world.left and not self.halted:  # a verdict knows more: a rank may have left because another failed
+        if self.world.gone.left and not self.halted:  # a verdict knows more: one may have left because another failed
             self.long_waits.look_who_left(engine, waiting, self._stranded)
 
     def give_up(self, error: BaseException, tell: bool = True) -> None:
@@ -279,7 +311,7 @@ class Reporter:
 
         Collectives that it has finished, they may finish, too.
         """
-        self.raised = True
+        self.take(states.Raising())
         if self.broken is None:
             told = f"{type(error).__name__}: {error}"
             kind: Kind = "exit" if isinstance(error, SystemExit) else "error"
@@ -296,7 +328,8 @@ class Reporter:
 
     def _await_own_signal(self) -> None:
         """If other ranks end, by a signal perhaps: this one may get it a moment later, and then its handler ends it."""
-        ends = self.verdict is None or self.verdict["kind"] in ("exit", "mismatch")
+        verdict = self.state.verdict
+        ends = verdict is None or isinstance(verdict, Verdict) and verdict.fault.kind in ("exit", "mismatch")
         main = threading.current_thread() is threading.main_thread()  # handlers run nowhere else
         if not ends or self._awaited or not main or not has_handlers():
             return
@@ -309,10 +342,10 @@ class Reporter:
 
     def others_exit(self) -> bool:
         """At this rank's end, which others in a call took for a mismatch: does a signal end one of these, too?"""
-        verdict = self.verdict
-        if verdict is None or verdict["kind"] != "mismatch" or not has_handlers():
+        verdict = self.state.verdict
+        if not isinstance(verdict, Verdict) or verdict.fault.kind != "mismatch" or not has_handlers():
             return False
-        others = [each for rank, each in verdict["accounts"].items() if rank != self.world.rank]
+        others = [each for rank, each in verdict.accounts.items() if rank != self.world.rank]
         in_a_call = any(each.get("state") == "in call" and each.get("call") != wording.CLOSE for each in others)
         return in_a_call and self._other_exits.wait(SAME_SIGNAL)
 
@@ -324,7 +357,7 @@ class Reporter:
         engines = [queue.engine for queue in list(self.members.queues.values())]
         left = [engine.words for engine in engines if engine.in_call and engine.failed]
         left += [run.words for engine in engines for run in unended(engine) if run.broken_off]
-        if left and not self.raised:
+        if left and not self.state.raised:
             self.give_up(SystemExit(f"in the middle of {left[0]}"))
 
     def await_verdict(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hocket.errors as errors
-from hocket.control.records import Account, Verdict
+from hocket.control.protocol.messages import Account, Lost, Verdict
 
 MOST_SHOWN = 8
 """Ranks that a line of the log tells of, and calls that a rank leaves open."""
@@ -55,13 +55,13 @@ class _Told:
     """A verdict, by the communicator's own ranks."""
 
     def __init__(self, verdict: Verdict, members: list[int], seen: Mapping[int, str]) -> None:
-        by = verdict.get("by")
-        self.by = members.index(by) if by in members else None
+        fault = verdict.fault
+        self.by = members.index(fault.by) if fault.by in members else None
         """Who reported it; None: no member."""
         self.who = "a rank" if self.by is None else f"rank {self.by}"
-        self.text, self.seq = verdict.get("text", ""), verdict.get("seq", 0)
-        self.where = f"communicator {verdict['comm']!r}, call number {verdict.get('seq')}"
-        accounts = {members.index(int(r)): a for r, a in verdict.get("accounts", {}).items() if int(r) in members}
+        self.text, self.seq = fault.text, fault.seq
+        self.where = f"communicator {fault.comm!r}, call number {fault.seq}"
+        accounts = {members.index(r): a for r, a in verdict.accounts.items() if r in members}
         self.accounts = dict(sorted(accounts.items()))
         self.calls = {r: describe_account(a, seen.get(r, ""), self.seq) for r, a in self.accounts.items()}
         self.lines = "".join(f"\n  rank {r} {text}" for r, text in self.calls.items())
@@ -73,17 +73,16 @@ class _Told:
 
 
 def build(
-    verdict: Verdict, members: list[int], me: int, call: str, closing: bool = False, seen: Mapping[int, str] = NOTHING,
+    verdict: Verdict | Lost, members: list[int], me: int, call: str, closing: bool = False,
+    seen: Mapping[int, str] = NOTHING,
 ) -> errors.Error:  # fmt: skip
     """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too.
 
     `seen`: by rank, what the recorders tell.
     """
-    kind = verdict["kind"]
-    if kind == "lost":
-        gone = [members.index(r) for r in verdict["lost"] if r in members]
-        return lost(gone, verdict.get("how", ""), me, call, seen)
-    told = _Told(verdict, members, seen)
+    if isinstance(verdict, Lost):
+        return lost([members.index(r) for r in verdict.lost if r in members], verdict.how, me, call, seen)
+    kind, told = verdict.fault.kind, _Told(verdict, members, seen)
     if kind == "mismatch":
         return _mismatch(told, me, call, closing)
     if kind == "timeout":

@@ -25,7 +25,7 @@ from hocket.collectives.waiting.grouping import outside_group
 from hocket.collectives.waiting.pool import pool
 from hocket.control import encryption
 from hocket.control.reactor import Reactor
-from hocket.control.session import Session
+from hocket.control.session import LinkSession
 from hocket.control.store import Store
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError, TransportError
 from hocket.system import exit_code
@@ -186,7 +186,7 @@ def _join(start: Start, settings: Config, names: list[str], wait: float) -> Worl
 
 
 def _world(
-    start: Start, session: Session, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor
+    start: Start, session: LinkSession, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor
 ) -> World:
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
@@ -228,7 +228,7 @@ def check_transports(*names: str) -> None:
             raise ArgumentError(f"transport {name!r} is not known; {choices(name, known)}")
 
 
-def _interface(session: Session, settings: Config) -> str:
+def _interface(session: LinkSession, settings: Config) -> str:
     """The address at which the other ranks reach us: our end of the connection to the rendezvous."""
     if settings.iface:
         return settings.iface

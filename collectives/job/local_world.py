@@ -1,14 +1,13 @@
 """`local_world(n)`: n ranks as threads of this process, for tests, notebooks and examples.
 
-The ranks talk through the same rings and the same engine as processes do, in plain memory; only the control plane
-is replaced by a lock.  Kernels and waits run without the GIL; Python code between calls takes turns as usual.
+The ranks talk through the same rings and the same engine as processes do, in plain memory, and to the same
+coordinator, through a queue.  Kernels and waits run without the GIL; Python code between calls takes turns as usual.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,110 +18,83 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.failures.callsite import NO_THREAD
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import Supply, World
-from hocket.control.coordinator import ASK_AGAIN
-from hocket.control.faults import Faults
-from hocket.control.records import Account, Fault, Stuck, Verdict
-from hocket.errors import ArgumentError, Error, TimeoutError
+from hocket.control.protocol.coordinator import Coordinator
+from hocket.control.protocol.faults import Later, Timer
+from hocket.control.protocol.messages import Goodbye, Join, Message, Welcome
+from hocket.control.session import Session
+from hocket.errors import ArgumentError, Error
 from hocket.transports.base import Transport
 from hocket.transports.reference import Exchange, ReferenceTransport
 from hocket.transports.shm.transport import ThreadTransport
 from hocket.transports.shm.window import Window, address_limit, room
 
-log = logging.getLogger("hocket")
 Result = TypeVar("Result")
 PRIVATE = 1 << 32
 """Bytes of addresses of one rank: 4 GiB, or less where `ulimit -v` is set."""
 
 
-class _Meeting:
-    """What the threads' sessions share."""
+class Local:
+    """The control plane between threads: a coordinator, the ranks' sessions, and a queue between them."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.sessions: list[ThreadSession] = []
-        self.barrier = threading.Barrier(size)
-        self.values: list[Any] = [None] * size
-        self.lock = threading.RLock()
-        self.asked: dict[str, float] = {}
-        self.mail: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
-        self.faults = Faults(lambda rank, message: self.mail.append((rank, message)), lambda seconds, call: None, {})
-        """All ranks answer at once, so no time limit ever expires."""
+        self.coordinator = Coordinator(size, "local", Welcome())
+        self.sessions = [LocalSession(rank, self) for rank in range(size)]
+        self._lock = threading.RLock()
+        self._queue: collections.deque[tuple[int, Message]] = collections.deque()
+        self._timers: list[tuple[float, Timer]] = []
+        self._passing = False
+        for rank in range(size):
+            self.send(rank, Join(rank, size))
 
-    def tell(self, what: Callable[[Faults], None]) -> None:
-        """Tell `faults` something, and deliver the messages that it sends then."""
-        with self.lock:
-            what(self.faults)
-            while self.mail:
-                rank, message = self.mail.popleft()
-                self.sessions[rank].hear(message)
-
-
-class ThreadSession:
-    """The control plane between threads; the interface of control.session.Session."""
-
-    local_address = None
-
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
-        self.rank, self.meeting = rank, meeting
-        self.on_stop: Callable[[Fault], Account] = lambda fault: {}
-        self.on_verdict: Callable[[Verdict], None] = lambda verdict: None
-        self.on_left: Callable[[int, dict[str, int]], None] = lambda rank, finished: None
-        self.on_ask: Callable[[str], Account] = lambda comm: {}
-        self.on_told: Callable[[str, int, Account], None] = lambda comm, rank, account: None
-        self.on_open: Callable[[str], None] = lambda transport: None
-        meeting.sessions.append(self)
-
-    def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]:
-        meeting = self.meeting
-        meeting.values[self.rank] = value
-        try:
-            meeting.barrier.wait(timeout)
-            values = list(meeting.values)
-            meeting.barrier.wait(timeout)
-        except threading.BrokenBarrierError:
-            raise TimeoutError("not all threads of the local world came to its start") from None
-        return values
-
-    def report(self, fault: Fault) -> None:
-        self.meeting.tell(lambda faults: faults.report(self.rank, fault))
-
-    def stuck(self, info: Stuck) -> None:
-        self.meeting.tell(lambda faults: faults.stuck(self.rank, info))
-
-    def hear(self, message: dict[str, Any]) -> None:
-        """A message of `faults` to this rank."""
-        if "stop" in message:
-            fault: Fault = message["stop"]
-            try:
-                account = self.on_stop(fault)
-            except Exception as why:  # as in control/session.py: the others must not wait for its account
-                log.exception("hocket: rank %d could not say what it is doing", self.rank)
-                account = {"state": "error", "text": repr(why)}
-            self.meeting.tell(lambda faults: faults.account(self.rank, fault["comm"], account))
-        else:
-            self.on_verdict(message["verdict"])
-
-    def ask(self, comm: str, ranks: list[int]) -> None:
-        with self.meeting.lock:  # it is enough if one of the ranks that wait logs it
-            if time.monotonic() - self.meeting.asked.get(comm, -ASK_AGAIN) < ASK_AGAIN:
+    def send(self, by: int, message: Message) -> None:
+        """To the coordinator; then all that follows from it.  The timers that are over come first, at the latest now:
+        as all ranks answer at once, nobody waits for one."""
+        with self._lock:
+            self._queue.append((by, message))
+            if self._passing:  # what follows from a message that is being passed on
                 return
-            self.meeting.asked[comm] = time.monotonic()
-        for session in self.meeting.sessions:
-            if session.rank in ranks and session is not self:
-                self.on_told(comm, session.rank, session.on_ask(comm))
+            self._passing = True
+            try:
+                over = [timer for due, timer in self._timers if due <= time.monotonic()]
+                self._timers = self._timers[len(over) :]
+                for timer in over:
+                    self._pass_on(-1, timer)
+                while self._queue:
+                    self._pass_on(*self._queue.popleft())
+            finally:
+                self._passing = False
+
+    def _pass_on(self, by: int, message: Message | Timer) -> None:
+        for each in self.coordinator.take(by, message):
+            if isinstance(each, Later):
+                self._timers.append((time.monotonic() + each.seconds, each.timer))
+                self._timers.sort(key=lambda timer: timer[0])
+            else:
+                self.sessions[each.rank].take(each.message)
+
+
+class LocalSession(Session):
+    """A rank that is a thread."""
+
+    def __init__(self, rank: int, local: Local) -> None:
+        super().__init__(rank)
+        self._local = local
+
+    def send(self, message: Message) -> None:
+        self._local.send(self.rank, message)
 
     def open(self, transport: str) -> None:
         raise ArgumentError(f"a local world has one transport, and {transport!r} is another")
 
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
-        for session in self.meeting.sessions:
-            if session is not self:
-                session.on_left(self.rank, finished or {})
+        if not self._member.closed:
+            self._member.closed = True
+            self.send(Goodbye(finished or {}))
 
 
-def lone_session() -> ThreadSession:
+def lone_session() -> Session:
     """The control plane of a job of one rank."""
-    return ThreadSession(0, _Meeting(1))
+    return Local(1).sessions[0]
 
 
 class LocalWorld:
@@ -134,8 +106,7 @@ class LocalWorld:
             raise ArgumentError(f"local_world({size}): at least one rank")
         make = _maker(size, transport)
         self.transport = transport
-        meeting = _Meeting(size)
-        sessions = [ThreadSession(r, meeting) for r in range(size)]
+        sessions = Local(size).sessions
         self.comms: list[Communicator] = []
 
         def start(rank: int) -> Communicator:

@@ -21,7 +21,6 @@ class Opener:
     def __init__(self, world: World) -> None:
         self._world, self._lock = world, threading.Lock()
         self._opened: dict[str, Future[None]] = {}
-        world.session.on_open = self._on_open
 
     def open(self, name: str, look: Callable[[], object]) -> None:
         """Open this transport on all ranks of the job.  `look` is called now and then while this waits."""
@@ -36,8 +35,8 @@ class Opener:
         with self._lock:
             return self._opened.setdefault(name, Future())
 
-    def _on_open(self, name: str) -> None:
-        """On the reactor's thread."""
+    def begin(self, name: str) -> None:
+        """The coordinator says so.  On the reactor's thread."""
         threading.Thread(target=self._take_part, args=(name,), name="hocket-opening", daemon=True).start()
 
     def _take_part(self, name: str) -> None:

@@ -14,10 +14,10 @@ from hocket.collectives.job.config import Config
 from hocket.collectives.job.launchers import mpi_place
 from hocket.collectives.job.place import OPEN_KEY, Place, meeting_path, own_address
 from hocket.control.reactor import Reactor
-from hocket.control.rendezvous import join
+from hocket.control.rendezvous import Identity, Where, join
 from hocket.control.secret import MAKE_ONE
-from hocket.control.session import Session
-from hocket.control.store import MeetAtStore, Store
+from hocket.control.session import LinkSession
+from hocket.control.store import Here, MeetAtStore, Store
 from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket")
@@ -37,7 +37,7 @@ class Start(NamedTuple):
     rank: int
     size: int
     why: str
-    meet: Callable[[Reactor], tuple[Session, str]]
+    meet: Callable[[Reactor], tuple[LinkSession, str]]
     mpi: Any = None
     """The MPI job (transports.mpi.job.MpiJob) that the ranks are."""
     open_store: bool = False
@@ -49,12 +49,10 @@ def at_address(place: Place, wait: float, encrypt: bool) -> Start:
     if encrypt and place.key == OPEN_KEY:
         raise ArgumentError(NO_SECRET)
 
-    def meet(reactor: Reactor) -> tuple[Session, str]:
+    def meet(reactor: Reactor) -> tuple[LinkSession, str]:
         with last_words.seen_to_meet(os.environ):
-            session = join(
-                place.rank, place.size, place.address, place.key, place.job, wait, reactor, encrypt, place.also,
-                place.told,
-            )  # fmt: skip
+            who = Identity(place.rank, place.size, place.job, place.key, encrypt)
+            session = join(who, Where(place.address, place.also, place.told), wait, reactor)
         return session, place.job
 
     return Start(place.rank, place.size, place.why, meet)
@@ -83,19 +81,16 @@ def warn_of_open_store() -> None:
 
 def _meet_at(
     store: Store, rank: int, size: int, settings: Config, wait: float
-) -> Callable[[Reactor], tuple[Session, str]]:
+) -> Callable[[Reactor], tuple[LinkSession, str]]:
     if settings.encrypt and settings.secret is None and size > 1:
         raise ArgumentError(NO_SECRET)
 
-    def meet(reactor: Reactor) -> tuple[Session, str]:
+    def meet(reactor: Reactor) -> tuple[LinkSession, str]:
         path = meeting_path(os.environ, secrets.token_hex(16))
-        host = settings.iface or own_address()
-        met = MeetAtStore(
-            rank, size, store, settings.secret, wait, reactor, path=path, host=host, ports=settings.ports,
-            encrypt=settings.encrypt,
-        )
-        session = met.open() if rank == 0 else met.find()
-        return session, met.job
+        here = Here(path, settings.iface or own_address(), settings.ports)
+        met = MeetAtStore(Identity(rank, size, "", settings.secret, settings.encrypt), store, here, wait, reactor)
+        session = met.meet()
+        return session, met.who.job
 
     return meet
 

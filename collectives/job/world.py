@@ -13,7 +13,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.choice.tuning import Tuning
@@ -26,8 +26,10 @@ from hocket.collectives.recording.own import OwnRecorder
 from hocket.collectives.recording.recorder import of_process
 from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.pool import pool
+from hocket.control.protocol.membership import Gone
+from hocket.control.protocol.messages import Account, Fault, Left, Lost, Open, Told, Verdict
 from hocket.control.reactor import Reactor
-from hocket.control.records import Account, Fault, Stuck, Verdict
+from hocket.control.session import Session
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
 from hocket.system.machine import boot_id, own_folder
@@ -37,27 +39,6 @@ if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
 log = logging.getLogger("hocket")
-
-
-class Control(Protocol):
-    """What the world needs of a session (control.session.Session, or local_world.ThreadSession)."""
-
-    @property
-    def local_address(self) -> str | None: ...
-
-    on_stop: Any
-    on_verdict: Any
-    on_left: Any
-    on_ask: Any
-    on_told: Any
-    on_open: Any
-
-    def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]: ...
-    def open(self, transport: str) -> None: ...
-    def report(self, fault: Fault) -> None: ...
-    def stuck(self, info: Stuck) -> None: ...
-    def ask(self, comm: str, ranks: list[int]) -> None: ...
-    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None: ...
 
 
 _opening = threading.Lock()
@@ -85,7 +66,7 @@ class World:
     """
 
     def __init__(
-        self, rank: int, size: int, session: Control, config: Config, supply: Supply, tuning: str = "", mpi: Any = None
+        self, rank: int, size: int, session: Session, config: Config, supply: Supply, tuning: str = "", mpi: Any = None
     ) -> None:
         self.rank, self.size, self.session, self.config = rank, size, session, config
         with _opening:
@@ -97,9 +78,6 @@ class World:
         """Of every transport that some rank has: all ranks know the same."""
         self.tables: dict[str, list[list[str | None]]] = {}
         """transport -> [rank][peer] -> None where it reaches that peer, else the reason."""
-        self.left: dict[int, dict[str, int]] = {}
-        """By rank that has left the job: how many calls it had finished, by communicator."""
-        self.lost: dict[int, str] = {}
         self.opener = Opener(self)
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
@@ -111,8 +89,7 @@ class World:
         """The thread that is this rank, if it is not the whole process; NO_THREAD: it is not known, or has ended."""
         self.why = ""
         self.reactor: Reactor | None = None
-        session.on_stop, session.on_verdict, session.on_left = self._on_stop, self._on_verdict, self._on_left
-        session.on_ask, session.on_told = self._on_ask, self._on_told
+        session.own(self)
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
@@ -210,42 +187,41 @@ class World:
     def _share_a_host(self, a: int, b: int) -> bool:
         return any(traits.local and self.refusal(n, b, a) is None for n, traits in self.traits.items())
 
+    @property
+    def gone(self) -> Gone:
+        """Who was lost, and who has left the job."""
+        return self.session.gone
+
     # --- from the control plane (reactor's thread)
 
-    def _on_stop(self, fault: Fault) -> Account:
-        for comm in self.present():
-            if comm.name == fault["comm"]:
-                return comm.reporter.stop(fault)
-        return self._without_it()
+    def stop(self, fault: Fault) -> Account:
+        comm = self._named(fault.comm)
+        return self._without_it() if comm is None else comm.reporter.stop(fault)
 
-    def _on_ask(self, name: str) -> Account:
-        comm = next((comm for comm in self.present() if comm.name == name), None)
-        if comm is None:
-            return self._without_it()
-        return comm.reporter.account()
+    def account(self, name: str) -> Account:
+        comm = self._named(name)
+        return self._without_it() if comm is None else comm.reporter.account()
+
+    def hear(self, message: Verdict | Lost | Left | Told | Open) -> None:
+        if self.recorder is not None and isinstance(message, (Verdict, Lost, Left)):
+            kind, text, by = noted(message)
+            self.recorder.put(kind, text, peer=by)
+        if isinstance(message, (Verdict, Lost)):
+            for comm in self.present():
+                comm.reporter.hear(message)
+        elif isinstance(message, Told):
+            asked = self._named(message.comm)
+            if asked is not None:
+                asked.reporter.long_waits.told[message.rank] = message.account
+        elif isinstance(message, Open):
+            self.opener.begin(message.transport)
+
+    def _named(self, name: str) -> Communicator | None:
+        return next((comm for comm in self.present() if comm.name == name), None)
 
     def _without_it(self) -> Account:
         """This rank's account for a communicator that it does not have."""
         return {"state": "without", "call": "", "site": thread_site(self.thread), "seq": 0}
-
-    def _on_told(self, name: str, rank: int, account: Account) -> None:
-        for comm in self.present():
-            if comm.name == name:
-                comm.reporter.long_waits.told[rank] = account
-
-    def _on_verdict(self, verdict: Verdict) -> None:
-        if verdict["kind"] == "lost":
-            self.lost.update({r: verdict.get("how", "") for r in verdict["lost"]})
-        if self.recorder is not None:
-            by = verdict.get("by", verdict["lost"][0] if verdict.get("lost") else NOBODY)
-            self.recorder.put(Kind.VERDICT, verdict["kind"], peer=by)
-        for comm in self.present():
-            comm.reporter.hear(verdict)
-
-    def _on_left(self, rank: int, finished: dict[str, int]) -> None:
-        self.left[rank] = finished
-        if self.recorder is not None:
-            self.recorder.put(Kind.LEFT, peer=rank)
 
     def say_goodbye(self, patient: bool = False) -> None:
         """Tell the others that this rank leaves.  `patient`: if it is rank 0, wait until they have left too."""
@@ -261,13 +237,22 @@ class World:
         for transport in list(self.transports.values()):  # one may be added now (opener.py)
             transport.close()
         if self.mpi is not None:
-            self.mpi.close(clean=not self.lost)
+            self.mpi.close(clean=not self.gone.lost)
         if self.reactor is not None:
             self.reactor.close()
         with _opening:
             _open.discard(self)
             if not _open:
                 pool.rest()
+
+
+def noted(message: Verdict | Lost | Left) -> tuple[Kind, str, int]:
+    """What the recorder keeps of it: its kind, a word, and the rank that it is about."""
+    if isinstance(message, Left):
+        return Kind.LEFT, "", message.rank
+    if isinstance(message, Lost):
+        return Kind.VERDICT, "lost", message.lost[0] if message.lost else NOBODY
+    return Kind.VERDICT, message.fault.kind, NOBODY if message.fault.by is None else message.fault.by
 
 
 def _recorder(config: Config, rank: int, size: int, job: str) -> OwnRecorder | None:

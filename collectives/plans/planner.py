@@ -222,7 +222,7 @@ class Planner:
             waits_for, waited = peer, time.monotonic() - began
             if self.reporter.halted and not engine.spares_next:
                 raise _Ended(CODES["aborted"])
-            if self.members.world_ranks[peer] in self.world.left and waited > ARRIVAL_WAIT:
+            if self.members.world_ranks[peer] in self.world.gone.left and waited > ARRIVAL_WAIT:
                 raise HasLeft([peer])
             if engine.owner is not None:
                 self.reporter.on_wait(engine, waited)

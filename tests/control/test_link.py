@@ -14,13 +14,15 @@ import pytest
 from faulty import wait_for
 
 from hocket.control import link
-from hocket.control.coordinator import PURPOSE, Coordinator
 from hocket.control.dial import dial
 from hocket.control.handshake import AuthError, Client, Connection, Hello, Server
 from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, Link
+from hocket.control.links import Links
 from hocket.control.listener import Listener
+from hocket.control.protocol import messages as say
+from hocket.control.protocol.membership import PURPOSE
 from hocket.control.reactor import Reactor
-from hocket.control.session import Session
+from hocket.control.session import LinkSession
 
 KEY = b"k" * 32
 CORPUS = Path(__file__).parents[1] / "fuzz" / "control"
@@ -132,16 +134,16 @@ def test_neither_turned_round_nor_from_another_connection(reactor: Reactor) -> N
 # --- the coordinator and its members
 
 @contextlib.contextmanager
-def coordinator_of(reactor: Reactor, size: int, keyed: bool = True) -> Iterator[tuple[Coordinator, Listener]]:
-    coordinator = Coordinator(reactor, size, "job", keyed)
-    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, coordinator.take)
-    yield coordinator, listener
+def coordinator_of(reactor: Reactor, size: int, keyed: bool = True) -> Iterator[tuple[Links, Listener]]:
+    links = Links(reactor, size, "job", keyed)
+    listener = Listener(reactor, ("tcp", "127.0.0.1", 0), KEY, links.take)
+    yield links, listener
     listener.close()
-    reactor.soon(coordinator.shut)
+    reactor.soon(links.shut)
 
 
-def member(reactor: Reactor, listener: Listener, rank: int, size: int) -> Session:
-    return Session(reactor, dial(listener.address, KEY, Hello(rank, PURPOSE, "job"), 2), rank, size, KEY)
+def member(reactor: Reactor, listener: Listener, rank: int, size: int) -> LinkSession:
+    return LinkSession(reactor, dial(listener.address, KEY, Hello(rank, PURPOSE, "job"), 2), rank, size, KEY)
 
 
 def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) -> None:
@@ -149,13 +151,11 @@ def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) 
     with coordinator_of(reactor, 3) as (_, listener):
         ranks = [member(reactor, listener, rank, 3) for rank in range(3)]
         for rank in ranks:
-            welcome = rank._wait("welcome", seconds=3)
-            assert welcome is not None
-            rank._admit(welcome["welcome"])
+            rank._admit(rank._wait((say.Welcome, 0), seconds=3))
         assert len({(rank.key, rank.epoch) for rank in ranks}) == 1 and ranks[0].epoch
         ranks[2]._link._sock.send(LENGTH.pack(2) + bytes(PROOF) + b"{}")
-        wait_for(lambda: 2 in ranks[0].lost and 2 in ranks[1].lost)
-        assert ranks[0].lost[2] == ALTERED
+        wait_for(lambda: 2 in ranks[0].gone and 2 in ranks[1].gone)
+        assert ranks[0].gone.lost[2] == ALTERED
         for rank in ranks:
             rank._link.close()
 
@@ -164,25 +164,25 @@ def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
     """The coordinator, or who speaks for it, offers a key of its own instead of a salt."""
     with coordinator_of(reactor, 1, keyed=False) as (_, listener):
         rank = member(reactor, listener, 0, 1)
-        welcome = rank._wait("welcome", seconds=3)
-        assert welcome is not None and "key" in welcome["welcome"]
-        for bad in (welcome["welcome"], {}, {"salt": 3}, {"salt": "x"}):
+        welcome = rank._wait((say.Welcome, 0), seconds=3)
+        assert welcome.key
+        for bad in (welcome, say.Welcome(), say.Welcome(salt="x")):
             with pytest.raises(AuthError, match="no salt.*no secret, and this rank has one"):
                 rank._admit(bad)
         rank.key = b""
         with pytest.raises(AuthError, match="no key.*this rank has none"):
-            rank._admit({"salt": "00" * 32})
+            rank._admit(say.Welcome(salt="00" * 32))
         rank._link.close()
 
 
 def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
-    with coordinator_of(reactor, 3) as (coordinator, listener):
+    with coordinator_of(reactor, 3) as (links, listener):
         first = member(reactor, listener, 1, 3)
-        wait_for(lambda: 1 in coordinator._links)
+        wait_for(lambda: 1 in links._links)
         first._link.close()
-        wait_for(lambda: coordinator.absent)
+        wait_for(lambda: links.coordinator.members.gone)
         late = member(reactor, listener, 2, 3)
-        assert late._wait("welcome", seconds=3) is None and list(late.lost) == [1]
+        assert late._wait((say.Welcome, 0), seconds=3) is None and list(late.gone.lost) == [1]
 
 
 # --- any bytes
@@ -233,24 +233,27 @@ def test_any_bytes_are_what_was_said_or_an_end(reactor: Reactor) -> None:
 
 HOSTILE = [
     b"[" * 100_000, b'{"a":' * 100_000, b"null", b"[]", b"{}", b"1e999", b'"x"', b"\xff\xfe", b"9" * 5000,
-    b'{"join":null}', b'{"join":{"rank":{},"size":[]}}', b'{"exchange":[1],"value":1}', b'{"exchange":{},"value":1}',
-    b'{"who":[1]}', b'{"report":null}', b'{"report":{"comm":"c","ranks":["x"]}}', b'{"goodbye":1}',
-    b'{"report":{"comm":"c","ranks":[9999999999]}}', b'{"account":1}', b'{"exchange":"join","value":1}',
-    b'{"stuck":{"comm":1,"seq":"z","ranks":null,"fingerprint":1}}',
+    b'{"join":null}', b'{"join":[{},[]]}', b'{"join":[1]}', b'{"exchange":[[1],1]}', b'{"exchange":[{},1]}',
+    b'{"exchange":[1]}', b'{"exchange":["join",1]}', b'{"who":[[1]]}', b'{"who":1}', b'{"who":["join"],"bye":[]}',
+    b'{"fault":null}', b'{"fault":["error","c",1,["x"]]}', b'{"fault":["?","c",1,[1]]}', b'{"goodbye":[1]}',
+    b'{"fault":["error","c",1,[9999999999]]}', b'{"goodbye":[{"c":"x"}]}', b'{"answer":["c",1]}',
+    b'{"answer":["c",{"seq":"x"}]}', b'{"answer":["c",{"state":"?"}]}', b'{"stuck":[1,"z",null,1,{}]}',
+    b'{"welcome":["",""]}', b'{"verdict":[["error","c",1,[2]],{"x":{}}]}', b'{"bye":[]}', b'{"told":["c",9999,{}]}',
+    b'{"ended":["x"]}',
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Reactor) -> None:
     """It holds the key, so its words have proofs; the coordinator goes on answering another member."""
-    with coordinator_of(reactor, 3) as (coordinator, listener):
+    with coordinator_of(reactor, 3) as (links, listener):
         honest = member(reactor, listener, 2, 3)
         for words in HOSTILE:
             hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 2))
             if joined:
-                hostile.send({"join": {"rank": 1, "size": 3}})
+                hostile.send(say.pack(say.Join(1, 3)))
             hostile.post(link.Packed(words, hashlib.sha256(words).digest()))
             assert 0 in honest._ask("join"), words[:40]
             hostile.close()
-            wait_for(lambda: 1 not in coordinator._links)
+            wait_for(lambda: 1 not in links._links)
         honest._link.close()

@@ -10,10 +10,12 @@ import holding
 import pytest
 from controlled import KEY, exchanged
 
-from hocket.control import coordinator, rendezvous
+from hocket.control import rendezvous
 from hocket.control.encryption import Ended
 from hocket.control.handshake import AuthError
 from hocket.control.link import ALIVE
+from hocket.control.protocol import coordinator
+from hocket.control.rendezvous import Identity, Where
 from hocket.errors import ArgumentError, TransportError
 from hocket.errors import TimeoutError as HocketTimeout
 
@@ -40,7 +42,7 @@ def test_all_meet_exchange_and_leave(start, unix, ports, transport):
         rank.tell("close")
     for rank in ranks:
         rank.hear("done")
-        rank.silent("verdict", 0.05)
+        rank.silent("lost", 0.05)
     assert time.monotonic() - began < 1.5
     assert rank.process.poll() is None
 
@@ -79,9 +81,9 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     sessions, cut = {}, []
 
     def member(rank):
-        sessions[rank] = rendezvous.join(rank, 3, unix, None, "j", 8)
+        sessions[rank] = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 8)
 
-    class Cut(rendezvous.Session):
+    class Cut(rendezvous.LinkSession):
         """The first one of rank 1 loses its connection when it has said that it is there."""
 
         def __init__(self, reactor, sock, rank, *rest):
@@ -90,7 +92,7 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
                 cut.append(self)
                 reactor.later(0.2, lambda: sock.shutdown(socket.SHUT_RDWR))
 
-    monkeypatch.setattr(rendezvous, "Session", Cut)
+    monkeypatch.setattr(rendezvous, "LinkSession", Cut)
     ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
     for rank in ranks[:2]:
         rank.start()
@@ -130,11 +132,12 @@ def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tm
     """It sees another folder than rank 0, which listens at both places already."""
     beside = ("tcp", "127.0.0.1", ports)
     found: list[object] = []
+    zero, one = (Identity(rank, 2, "job", KEY) for rank in (0, 1))
     first = threading.Thread(
-        target=lambda: found.append(rendezvous.join(0, 2, unix, KEY, "job", 20.0, also=beside)), daemon=True)
+        target=lambda: found.append(rendezvous.join(zero, Where(unix, beside), 20.0)), daemon=True)
     first.start()
     eventually(("127.0.0.1", ports[0])).close()
-    found.append(rendezvous.join(1, 2, ("unix", str(tmp_path / "other")), KEY, "job", 0.9, also=beside))
+    found.append(rendezvous.join(one, Where(("unix", str(tmp_path / "other")), beside), 0.9))
     first.join(10)
     assert len(found) == 2
     for session in found:
@@ -184,7 +187,7 @@ def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
         if error := said.pop(0):
             raise error
 
-    meet = rendezvous.Meet(1, 2, [("tcp", "127.0.0.1", 1)], KEY, "job", 10, None)
+    meet = rendezvous.Meet(Identity(1, 2, "job", KEY), Where(("tcp", "127.0.0.1", 1)), 10, None)
     monkeypatch.setattr(meet, "patience", 0.2)
     monkeypatch.setattr(meet, "knock", knock)
     monkeypatch.setattr(meet, "_settle", lambda session: "met")
@@ -198,7 +201,7 @@ def test_what_a_refusing_rank_0_said_outlives_its_end(monkeypatch):
     def knock(address):
         raise said.pop(0) if len(said) > 1 else said[0]
 
-    meet = rendezvous.Meet(1, 2, [("tcp", "127.0.0.1", 1)], KEY, "job", 10, None)
+    meet = rendezvous.Meet(Identity(1, 2, "job", KEY), Where(("tcp", "127.0.0.1", 1)), 10, None)
     monkeypatch.setattr(meet, "patience", 0.1)
     monkeypatch.setattr(meet, "knock", knock)
     with pytest.raises(AuthError, match="unknown ca"):
@@ -248,14 +251,14 @@ def test_junk_at_the_coordinator_while_a_job_comes_together(start, ports):
 
 def test_bad_arguments():
     with pytest.raises(ArgumentError, match="outside of 0..1"):
-        rendezvous.join(2, 2, ("unix", "/x"), None, "j", 1)
+        rendezvous.join(Identity(2, 2, "j", None), Where(("unix", "/x")), 1)
     with pytest.raises(ArgumentError, match="HOCKET_SECRET"):
-        rendezvous.join(0, 2, ("tcp", "127.0.0.1", 0), None, "j", 1)
+        rendezvous.join(Identity(0, 2, "j", None), Where(("tcp", "127.0.0.1", 0)), 1)
 
 
 def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
     def member(rank):
-        session = rendezvous.join(rank, 3, unix, None, "j", 5)
+        session = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 5)
         assert session.exchange(rank, 5) == [0, 1, 2]
         session.close()
         session.close()
@@ -268,20 +271,23 @@ def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
         for thread in ranks:
             thread.join()
         with pytest.raises(HocketTimeout):
-            rendezvous.join(0, 2, unix, None, "j", 0.05)
+            rendezvous.join(Identity(0, 2, "j", None), Where(unix), 0.05)
         with pytest.raises(HocketTimeout):
-            rendezvous.join(1, 2, unix, None, "j", 0.05)
+            rendezvous.join(Identity(1, 2, "j", None), Where(unix), 0.05)
     assert holding.descriptors() <= before[0] and holding.threads() <= before[1]
 
 
 def test_control_connections_notice_a_vanished_host(ports):
     sessions = {}
     address = ("tcp", "127.0.0.1", ports[0])
-    other = threading.Thread(target=lambda: sessions.update({1: rendezvous.join(1, 2, address, KEY, "j", 5)}))
+    def join(rank):
+        sessions[rank] = rendezvous.join(Identity(rank, 2, "j", KEY), Where(address), 5)
+
+    other = threading.Thread(target=join, args=(1,))
     other.start()
-    sessions[0] = rendezvous.join(0, 2, address, KEY, "j", 5)
+    join(0)
     other.join()
-    for sock in (sessions[1]._link._sock, sessions[0]._coordinator._links[1]._sock):
+    for sock in (sessions[1]._link._sock, sessions[0]._links._links[1]._sock):
         assert all(sock.getsockopt(level, option) == value for level, option, value in ALIVE)
     for rank in (1, 0):
         sessions[rank].close()

@@ -7,7 +7,9 @@ import time
 import pytest
 from controlled import KEY, exchanged
 
-from hocket.control.faults import Faults
+from hocket.control.protocol.faults import Faults, Send
+from hocket.control.protocol.membership import Gone
+from hocket.control.protocol.messages import Stuck, Verdict
 
 
 def fault(comm="world", ranks=(0, 1, 2), **more):
@@ -21,14 +23,14 @@ def test_a_killed_member_is_told_to_all_at_once(start, unix):
     began = time.monotonic()
     ranks[2].process.kill()
     for rank in (ranks[0], ranks[1], ranks[3]):
-        verdict = rank.hear("verdict")
-        assert verdict["kind"] == "lost" and verdict["lost"] == [2] and "process ended" in verdict["how"]
+        lost = rank.hear("lost")
+        assert lost["rank"] == 2 and lost["lost"] == [2] and "process ended" in lost["how"]
     told = ranks[3].hear("error")
     assert told["error"] == "PeerLostError" and told["gone"] == [2]
     assert time.monotonic() - began < 2
     ranks[1].process.kill()
-    verdict = ranks[0].hear("verdict")
-    assert verdict["lost"] == [1, 2] and verdict["new"] == [1]
+    lost = ranks[0].hear("lost")
+    assert lost["lost"] == [1, 2] and lost["rank"] == 1
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
@@ -38,8 +40,7 @@ def test_a_killed_rank_0_is_noticed_by_each(start, unix, ports, transport):
     began = time.monotonic()
     ranks[0].process.kill()
     for rank in ranks[1:]:
-        verdict = rank.hear("verdict")
-        assert verdict["kind"] == "lost" and verdict["lost"] == [0]
+        assert rank.hear("lost")["lost"] == [0]
         rank.tell("exchange", 1, 5)
         told = rank.hear("error")
         assert told["error"] == "PeerLostError" and told["gone"] == [0]
@@ -54,9 +55,9 @@ def test_a_killed_rank_is_noticed_though_its_forked_child_lives(start, unix):
         rank.tell("fork")
         rank.hear("done")
     ranks[1].process.kill()
-    assert ranks[2].hear("verdict", 1)["lost"] == [1]
+    assert ranks[2].hear("lost", 1)["lost"] == [1]
     ranks[0].process.kill()
-    assert ranks[2].hear("verdict", 0.8)["lost"] == [0, 1]
+    assert ranks[2].hear("lost", 0.8)["lost"] == [0, 1]
 
 
 def test_leaving_is_not_dying(start, unix):
@@ -71,7 +72,7 @@ def test_leaving_is_not_dying(start, unix):
     ranks[0].silent("done", 1.0)
     ranks[0].hear("done", 2.5)
     ranks[0].process.kill()
-    ranks[2].silent("verdict")
+    ranks[2].silent("lost")
     ranks[2].tell("close")
     ranks[2].hear("done")
 
@@ -84,7 +85,7 @@ def test_rank_0_waits_for_late_goodbyes(start, unix):
     began = time.monotonic()
     ranks[0].hear("done")
     assert time.monotonic() - began < 1.9
-    ranks[1].silent("verdict", 0.1)
+    ranks[1].silent("lost", 0.1)
 
 
 def test_an_exchange_names_who_did_not_come(start, unix):
@@ -120,13 +121,13 @@ def test_a_fault_stops_its_ranks_and_becomes_one_verdict(start, unix):
         assert stop["comm"] == "world" and stop["kind"] in ("timeout", "error")
         verdict = rank.hear("verdict")
         assert verdict["by"] in (1, 2) and verdict["seq"] == 7 and set(verdict["accounts"]) == {"0", "1", "2"}
-        assert verdict["accounts"]["0"] == {"state": "idle", "me": 0}
+        assert verdict["accounts"]["0"] == {"state": "idle", "seq": 0}
         assert verdict["accounts"][str(verdict["by"])]["state"] == "in call"
         rank.silent("verdict", 0.1)
     ranks[3].silent("stop", 0.1)
     ranks[0].silent("verdict", 0.6)  # nor another when the time to gather is over
     ranks[3].tell("report", fault(comm="other", ranks=(3,)))
-    assert ranks[3].hear("verdict")["accounts"] == {"3": {"state": "idle", "me": 3}}
+    assert ranks[3].hear("verdict")["accounts"] == {"3": {"state": "idle", "seq": 3}}
 
 
 def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
@@ -138,7 +139,7 @@ def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
     for rank in ranks[:2]:
         verdict = rank.hear("verdict")
         assert verdict["kind"] == "timeout" and verdict["accounts"]["2"] == {"state": "no answer"}
-        assert verdict["accounts"]["1"] == {"state": "idle", "me": 1}
+        assert verdict["accounts"]["1"] == {"state": "idle", "seq": 1}
     assert 0.3 < time.monotonic() - began < 1.5
     ranks[2].process.send_signal(signal.SIGCONT)
     assert ranks[2].hear("verdict")["by"] == 0
@@ -149,7 +150,7 @@ def test_the_lost_and_the_left_are_not_waited_for(start, unix):
     ranks[2].process.kill()
     ranks[3].tell("close")
     for rank in ranks[:2]:
-        rank.hear("verdict")
+        rank.hear("lost")
         rank.hear("left")
     took = []
     for name in "abc":
@@ -173,20 +174,19 @@ def test_two_that_wait_for_different_things_are_a_mismatch(start, unix):
 
 
 def test_stuck_reports_of_older_calls_are_forgotten():
-    sent = []
-    faults = Faults(lambda rank, message: sent.append((rank, message)), lambda seconds, call: None, {})
-    info = {"comm": "c", "ranks": [0, 1], "account": {"state": "in call"}}
-    faults.stuck(0, {**info, "seq": 1, "fingerprint": "a"})
-    faults.stuck(0, {**info, "seq": 2, "fingerprint": "b"})
-    faults.stuck(1, {**info, "seq": 1, "fingerprint": "z"})
-    assert not sent
-    faults.stuck(1, {**info, "seq": 2, "fingerprint": "c"})
-    assert [message["verdict"]["kind"] for _, message in sent if "verdict" in message] == ["mismatch"] * 2
+    faults = Faults(Gone())
+
+    def stuck(rank, seq, fingerprint):
+        return list(faults.stuck(rank, Stuck("c", seq, [0, 1], fingerprint, {"state": "in call"})))
+
+    assert not stuck(0, 1, "a") + stuck(0, 2, "b") + stuck(1, 1, "z")
+    sent = [each.message for each in stuck(1, 2, "c") if isinstance(each, Send)]
+    assert [message.fault.kind for message in sent if isinstance(message, Verdict)] == ["mismatch"] * 2
 
 
-def test_a_malformed_report_disturbs_nobody(start, unix):
+def test_malformed_words_disturb_nobody(start, unix):
     ranks = start(2, unix)
-    for words in (("report", {"comm": "c"}), ("stuck", {"comm": "c"}), ("report", 3)):
-        ranks[1].tell(*words)
+    for words in ({"fault": ["error", "c"]}, {"stuck": ["c"]}, {"fault": 3}, {"bye": []}, {}):
+        ranks[1].tell("say", words)
         ranks[1].hear("done")
     exchanged(ranks, 0)

@@ -13,6 +13,7 @@ import pytest
 RANK = """
 import json, os, sys, threading, time
 from hocket.control import rendezvous
+from hocket.control.protocol.messages import Fault, Left, Lost, Stuck, Verdict
 spec = json.loads(sys.argv[1])
 rendezvous.Meet.patience = spec["wrong_key"]
 lock = threading.Lock()
@@ -28,15 +29,25 @@ def attempt(call, *args):
 key = bytes.fromhex(spec["key"]) if spec["key"] else None
 settle = rendezvous.Meet._settle
 rendezvous.Meet._settle = lambda meet, session: tell(there=True) or settle(meet, session)
-made = attempt(rendezvous.join, spec["rank"], spec["size"], spec["address"], key, spec["job"], spec["timeout"])
+who = rendezvous.Identity(spec["rank"], spec["size"], spec["job"], key)
+made = attempt(rendezvous.join, who, rendezvous.Where(spec["address"]), spec["timeout"])
 if "error" in made:
     tell(**made)
     sys.exit(1)
 session = made["done"]
-session.on_stop = lambda fault: tell(stop=fault) or {"state": "idle", "me": session.rank}
-session.on_verdict = lambda verdict: tell(verdict=verdict)
-session.on_left = lambda rank, finished: tell(left=rank)
-tell(joined=session.key.hex(), lost=list(session.lost))
+class Owner:
+    def stop(self, fault):
+        tell(stop=fault._asdict())
+        return {"state": "idle", "seq": session.rank}
+    def hear(self, message):
+        if isinstance(message, Verdict):
+            tell(verdict=message.fault._asdict() | {"accounts": message.accounts})
+        elif isinstance(message, Lost):
+            tell(lost=message._asdict())
+        elif isinstance(message, Left):
+            tell(left=message.rank)
+session.own(Owner())
+tell(joined=session.key.hex())
 for line in sys.stdin:
     command, *args = json.loads(line)
     if command == "fork":
@@ -46,6 +57,10 @@ for line in sys.stdin:
             time.sleep(2)
             os._exit(0)
         tell(done=None)
+    elif command in ("report", "stuck"):
+        tell(**attempt(session.send, {"report": Fault, "stuck": Stuck}[command](**args[0])))
+    elif command == "say":  # these very words, whatever they are
+        tell(**attempt(session._link.send, args[0]))
     else:
         tell(**attempt(getattr(session, command), *args))
 """

@@ -162,7 +162,7 @@ def test_the_signal_may_reach_them_apart(call: str, ranks: tuple[int, ...]) -> N
 
 
 def test_a_rank_that_ends_in_a_call_is_heard_of() -> None:
-    call = "while rank and comm.reporter.verdict is None: time.sleep(0.01)\n" + IN_A_CALL
+    call = "while rank and comm.reporter.state.verdict is None: time.sleep(0.01)\n" + IN_A_CALL
     ends = preempt((0,), call=call, saving=0, code=5)
     assert ends[0].code == 5 and ends[0].err == "", ends
     assert ends[1].code == 1 and "PeerLostError: rank 0 has ended: SystemExit: 5" in ends[1].err, ends
@@ -263,7 +263,7 @@ FINISHED = START + """
 if rank == 0:
     comm.broadcast(7 * x)
     raise ValueError("a bug of rank 0")
-while comm.reporter.verdict is None:
+while comm.reporter.state.verdict is None:
     time.sleep(0.01)
 assert comm.broadcast(x)[0] == 7
 try:

@@ -9,12 +9,14 @@ import pytest
 from faulty import all_ready, facts, job
 
 from hocket.collectives.failures.wording import build, holding_up
+from hocket.control.protocol.messages import Account, Fault, Verdict
 from hocket.errors import TimeoutError
 
-SILENT, IDLE = {"state": "no answer"}, {"state": "idle", "seq": 3}
+SILENT: Account = {"state": "no answer"}
+IDLE: Account = {"state": "idle", "seq": 3}
 
 
-def waits(*ranks: int) -> dict[str, object]:
+def waits(*ranks: int) -> Account:
     return {"state": "in call", "seq": 0, "waits_for": list(ranks)}
 
 
@@ -29,7 +31,7 @@ def waits(*ranks: int) -> dict[str, object]:
         pytest.param([1], {0: waits(1)}, [1], id="nothing is known"),
     ],
 )
-def test_who_holds_it_up(awaited: list[int], accounts: dict[int, dict[str, object]], wanted: list[int]) -> None:
+def test_who_holds_it_up(awaited: list[int], accounts: dict[int, Account], wanted: list[int]) -> None:
     assert holding_up(awaited, accounts) == wanted
 
 
@@ -63,8 +65,8 @@ def test_a_ring_with_one_that_is_stopped(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_collective_names_who_is_stopped_and_not_who_waits_for_it() -> None:
-    late = {"state": "in call", "seq": 4, "call": "recv()", "site": "a.py:1", "waits_for": [1]}
-    mine = {"state": "in call", "seq": 5, "call": "allreduce()", "site": "a.py:2"}
-    verdict = {"kind": "timeout", "comm": "world", "seq": 5, "by": 0, "accounts": {"0": mine, "1": SILENT, "2": late}}
-    error = build(verdict, [0, 1, 2], 0, "allreduce()")  # type: ignore[arg-type]
+    late: Account = {"state": "in call", "seq": 4, "call": "recv()", "site": "a.py:1", "waits_for": [1]}
+    mine: Account = {"state": "in call", "seq": 5, "call": "allreduce()", "site": "a.py:2"}
+    verdict = Verdict(Fault("timeout", "world", 5, [0, 1, 2], by=0), {0: mine, 1: SILENT, 2: late})
+    error = build(verdict, [0, 1, 2], 0, "allreduce()")
     assert isinstance(error, TimeoutError) and error.missing == (1,) and "waiting for rank 1:" in str(error)

@@ -174,9 +174,9 @@ PLACE = """
 import json, os
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import detect
-from hocket.control.rendezvous import join
+from hocket.control.rendezvous import Identity, Where, join
 place = detect(os.environ, Config.from_env())
-session = join(place.rank, place.size, place.address, place.key, place.job, 20)
+session = join(Identity(place.rank, place.size, place.job, place.key), Where(place.address), 20)
 told = session.exchange([place.rank, place.size, place.local_rank, place.launcher, place.why], 20)
 session.close()
 if place.rank == 0:

@@ -186,7 +186,7 @@ def resume(world, *more):
     if first == 0:
         die()                       # rank 2 trains already
     if first == 3 and len(anew) == 1:
-        while not world.world.lost:
+        while not world.world.gone.lost:
             time.sleep(0.01)
         time.sleep(1)               # rank 2 knows of it too
         job.abandon()

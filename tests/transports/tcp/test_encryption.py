@@ -126,7 +126,7 @@ comm.allreduce(np.ones(3))
 time.sleep(0.3)                     # all has passed
 if comm.rank == 1:
     man_in_the_middle.flip()
-    comm.world.session.stuck({})    # any control message: what passes next
+    comm.world.session.open("tcp")    # any control message: what passes next
     time.sleep(0.3)
 try:
     for i in range(200):

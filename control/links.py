@@ -1,0 +1,131 @@
+"""The coordinator's connections, in rank 0's process: what ranks say goes to it, and what it says is sent.
+
+Everything runs on the reactor's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hocket.control.handshake import Hello
+from hocket.control.link import Link, Packed, encode
+from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.coordinator import Coordinator, Unexpected
+from hocket.control.protocol.faults import Later, Send
+from hocket.control.protocol.messages import Bye, Ended, Join, Message, Refused, Values, Welcome, pack, unpack
+from hocket.control.reactor import Reactor
+from hocket.errors import ArgumentError
+
+log = logging.getLogger("hocket.control")
+FIRST_WORD = 10.0  # seconds in which a proven connection says who it is
+
+
+class Links:
+    """`take` is a listener's on_peer; `complete` is called once all are here.
+
+    keyed: the session's key is derived from the job's and a salt; without a key the coordinator draws it.
+    """
+
+    def __init__(self, reactor: Reactor, size: int, job: str, keyed: bool) -> None:
+        drawn = secrets.token_hex(32)
+        self.coordinator = Coordinator(size, job, Welcome(salt=drawn) if keyed else Welcome(key=drawn))
+        self.complete: Callable[[], object] = lambda: None
+        self._reactor = reactor
+        self._empty = threading.Event()
+        self._links: dict[int, Link] = {}
+        self._strangers: set[Link] = set()  # proven, but have not joined
+
+    def take(self, sock: socket.socket, hello: Hello) -> None:
+        """A proven connection: wait for its join."""
+        link = Link(self._reactor, sock)
+        self._strangers.add(link)
+        link.on_message = lambda packed: self._joins(link, hello, packed)
+        link.on_end = lambda how: self._strangers.discard(link)
+        link.start()
+        self._reactor.later(FIRST_WORD, lambda: self._forget(link))
+
+    def late(self) -> None:
+        """Rank 0's time to wait for the others is over."""
+        self._do(self.coordinator.late())
+
+    def wait_empty(self, seconds: float | None) -> None:
+        """Wait until the others have left, if all were here.  From any thread."""
+        self._empty.wait(seconds if self.coordinator.members.formed else 0.0)
+
+    def shut(self) -> None:
+        """Close all connections (what was sent is delivered first)."""
+        for link in [*self._links.values(), *self._strangers]:
+            link.close()
+        self._links.clear()
+        self._strangers.clear()
+
+    def _joins(self, link: Link, hello: Hello, packed: dict[str, Any]) -> None:
+        members = self.coordinator.members
+        try:
+            join = unpack(packed)
+        except Malformed:
+            join = Bye()
+        if not isinstance(join, Join):
+            self._forget(link)
+            return
+        refusal = members.objection(hello, join)
+        if refusal or members.gone:  # a rank that comes after another was lost learns that
+            first = min(members.gone.lost, default=0)
+            link.send(pack(Refused(refusal, members.foreign(hello)) if refusal else members.gone.verdict(first)))
+            self._reactor.soon(lambda: self._forget(link))
+            return
+        rank = join.rank
+        self._strangers.discard(link)
+        self._links[rank] = link
+        link.on_message = lambda packed: self._hears(rank, packed)
+        link.on_end = lambda how: self._ended(rank, how)
+        self._take(rank, join)
+        if members.formed:
+            self.complete()
+
+    def _forget(self, link: Link) -> None:
+        if link in self._strangers:
+            self._strangers.discard(link)
+            link.close()
+
+    def _hears(self, rank: int, packed: dict[str, Any]) -> None:
+        try:
+            self._take(rank, unpack(packed))
+        except (Malformed, Unexpected) as why:
+            log.warning("hocket: rank %d sent a control message that is not understood: %s", rank, why)
+
+    def _ended(self, rank: int, how: str) -> None:
+        del self._links[rank]
+        self._take(rank, Ended(how))
+
+    def _take(self, rank: int, message: Any) -> None:
+        self._do(self.coordinator.take(rank, message))
+        if self.coordinator.members.empty:
+            self._empty.set()
+
+    def _do(self, instructions: Iterable[Send | Later]) -> None:
+        ready: dict[int, Packed] = {}
+        """What goes to several ranks is encoded once."""
+        for each in instructions:
+            if isinstance(each, Later):
+                self._reactor.later(each.seconds, lambda timer=each.timer: self._take(-1, timer))  # type: ignore[misc]
+            elif link := self._links.get(each.rank):
+                key = id(each.message)
+                ready[key] = ready.get(key) or _encoded(each.message)
+                link.post(ready[key])
+                if isinstance(each.message, Bye):
+                    self._links.pop(each.rank).close()
+
+
+def _encoded(message: Message) -> Packed:
+    try:
+        return encode(pack(message))
+    except ArgumentError as why:
+        if not isinstance(message, Values):
+            raise
+        return encode(pack(Values(message.number, [], str(why))))  # too long together

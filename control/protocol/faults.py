@@ -1,0 +1,130 @@
+"""What the coordinator does with faults: one fault of a communicator becomes one verdict on all its ranks.
+
+    fault (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their answers, or none  ->  "verdict"
+
+Later faults of the same communicator are folded into the first, but all ranks hear which ones a signal ends.  It is
+told which rank sent what and when time is over, and yields what to send.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hocket.control.protocol.membership import Gone
+from hocket.control.protocol.messages import Account, Answer, Fault, Kind, Message, Stop, Stuck, Verdict
+
+GATHER = 0.4  # seconds in which a rank says what it was doing
+NO_ANSWER: Account = {"state": "no answer"}
+LEFT: Kind = "left"
+"""The kind of a fault that only concerns ranks that wait for the reporter, which needed a rank that has left."""
+EXIT: Kind = "exit"
+"""The kind of a fault that all ranks hear of, whatever failed before: a signal's handler has ended the reporter."""
+
+
+class Send(NamedTuple):
+    """An instruction: send this to a rank, if it is here."""
+
+    rank: int
+    message: Message
+
+
+class Later(NamedTuple):
+    """An instruction: in so many seconds, let the coordinator take `timer`."""
+
+    seconds: float
+    timer: Timer
+
+
+class Timer(NamedTuple):
+    """A time is over: of what, and for which communicator or rank."""
+
+    what: str
+    of: str | int
+    how: str = ""
+
+
+Instructions = Iterator[Send | Later]
+
+
+@dataclasses.dataclass
+class Case:
+    """The fault of one communicator while its accounts come in."""
+
+    fault: Fault
+    accounts: dict[int, Account]
+    decided: bool = False
+
+
+class Faults:
+    """The cases of a job's communicators."""
+
+    def __init__(self, gone: Gone) -> None:
+        self._gone = gone
+        self._cases: dict[str, Case] = {}
+        self._stuck: dict[str, dict[int, Stuck]] = {}
+
+    def report(self, by: int, fault: Fault) -> Instructions:
+        """A rank failed: open the case of its communicator, or add to it."""
+        account, fault = fault.account, fault._replace(by=by, account=None)
+        case = self._cases.get(fault.comm)
+        if fault.kind == LEFT or (fault.kind == EXIT and case is not None):
+            yield from _to_all(fault.ranks, Verdict(fault))
+        if fault.kind == LEFT:
+            return
+        if case is None:
+            case = self._cases[fault.comm] = Case(fault, {})
+            self._stuck.pop(fault.comm, None)
+            yield from _to_all(fault.ranks, Stop(fault))
+            yield Later(GATHER, Timer("gather", fault.comm))
+        if account:
+            case.accounts[by] = account  # knows more than the answer to a stop
+        yield from self._settle(case)
+
+    def stuck(self, by: int, call: Stuck) -> Instructions:
+        """A rank has waited a while; two that wait in the same call for different things are a mismatch."""
+        waiting = self._stuck.setdefault(call.comm, {})
+        if call.comm in self._cases or (by in waiting and waiting[by].seq > call.seq):
+            return
+        waiting[by] = call
+        same = {rank: other for rank, other in waiting.items() if other.seq == call.seq}
+        if len({other.fingerprint for other in same.values()}) == 1:
+            return
+        yield from self.report(by, Fault("mismatch", call.comm, call.seq, call.ranks))
+        for rank, other in same.items():
+            yield from self.answer(rank, Answer(call.comm, other.account or NO_ANSWER))
+
+    def answer(self, rank: int, said: Answer) -> Instructions:
+        """What a rank was doing when it was stopped; the first answer counts."""
+        case = self._cases.get(said.comm)
+        if case is not None and said.account:
+            case.accounts.setdefault(rank, said.account)
+            yield from self._settle(case)
+
+    def lose(self) -> Instructions:
+        """A rank is gone now: no case waits for its answer any more."""
+        for case in list(self._cases.values()):
+            yield from self._settle(case)
+
+    def over(self, comm: str) -> Instructions:
+        """The time to answer is over."""
+        yield from self._decide(self._cases[comm])
+
+    def _settle(self, case: Case) -> Instructions:
+        if all(rank in case.accounts or rank in self._gone for rank in case.fault.ranks):
+            yield from self._decide(case)
+
+    def _decide(self, case: Case) -> Instructions:
+        if case.decided:
+            return
+        case.decided = True
+        for rank in case.fault.ranks:
+            silent: Account = {"state": self._gone.state(rank)} if rank in self._gone else NO_ANSWER
+            case.accounts.setdefault(rank, silent)
+        yield from _to_all(case.fault.ranks, Verdict(case.fault, case.accounts))
+
+
+def _to_all(ranks: list[int], message: Message) -> Instructions:
+    for rank in ranks:
+        yield Send(rank, message)

@@ -1,0 +1,91 @@
+"""Who belongs to a job: who is here, who was lost, who has left."""
+
+from __future__ import annotations
+
+from hocket.control.handshake import Hello
+from hocket.control.protocol.messages import Join, Lost, State
+
+PURPOSE = "rendezvous"
+PLAIN = "not encrypted"  # the purpose noted for a rank that comes so, where it must not
+
+
+class Gone:
+    """The ranks that are gone for good, as one process knows it: nothing else of it keeps this."""
+
+    def __init__(self) -> None:
+        self.lost: dict[int, str] = {}
+        """How each died."""
+        self.left: dict[int, dict[str, int]] = {}
+        """How many calls each that said goodbye had finished, by communicator."""
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self.lost or rank in self.left
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.left)
+
+    def state(self, rank: int) -> State:
+        """Of a rank that is gone."""
+        return "lost" if rank in self.lost else "left"
+
+    def verdict(self, rank: int) -> Lost:
+        """That this rank was lost."""
+        return Lost(rank, self.lost[rank], sorted(self.lost))
+
+
+class Membership:
+    """Who is in a job of `size` ranks, as its coordinator sees it."""
+
+    def __init__(self, size: int, job: str) -> None:
+        self.size, self.job = size, Hello(0, PURPOSE, job).job
+        self.formed = False
+        """Have all been here at once?"""
+        self.here: set[int] = set()
+        self.gone = Gone()
+        self.gave_up: set[int] = set()
+        """Came, and said goodbye before all were here."""
+        self._who: dict[int, str] = {}
+
+    def objection(self, hello: Hello, join: Join) -> str:
+        """Why this rank cannot join; "" if it can."""
+        rank = hello.rank
+        if hello.purpose == PLAIN and hello.job == self.job:
+            return f"HOCKET_ENCRYPT is set on rank 0, and not on rank {rank}: it must be the same on every rank"
+        if self.foreign(hello):
+            return f"this is the rendezvous of job {self.job!r}, not of {hello.job!r}"
+        if join.size != self.size:
+            return f"rank {rank} ({_process(join)}) came with size {join.size}, but rank 0 with size {self.size}"
+        if join.rank != rank or not 0 <= rank < self.size:
+            return f"rank {rank} is outside of 0..{self.size - 1}"
+        if rank in self.here or (self.formed and rank in self.gone):
+            return (
+                f"rank {rank} is taken by {self._who[rank]}, and {_process(join)} came as rank {rank} too: "
+                "every process needs its own rank"
+            )
+        return ""
+
+    def foreign(self, hello: Hello) -> bool:
+        """Does it look for another job than this?"""
+        return hello.job != self.job or hello.purpose not in (PURPOSE, PLAIN)
+
+    def add(self, join: Join) -> bool:
+        """It is here.  Are all here now, for the first time?"""
+        self.here.add(join.rank)
+        self._who[join.rank] = _process(join)
+        complete = not self.formed and len(self.here) == self.size
+        self.formed |= complete
+        return complete
+
+    def to_blame(self) -> list[int]:
+        """Who has not come: not those that came, and whose own time was over first, if there are others."""
+        missing = [rank for rank in range(self.size) if rank not in self.here]
+        return [rank for rank in missing if rank not in self.gave_up] or missing
+
+    @property
+    def empty(self) -> bool:
+        """Has everybody but rank 0 left?"""
+        return self.formed and not self.here - {0}
+
+
+def _process(join: Join) -> str:
+    return f"process {join.pid} on {join.host}"

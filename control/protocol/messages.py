@@ -1,0 +1,233 @@
+"""What ranks and the coordinator tell each other: a type for each message.
+
+On the wire a message is a JSON object of one entry, {"exchange": [number, value]}: its name and its fields in order.
+`unpack` checks each field, so that the machines see nothing but what these types say.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
+
+from hocket.control.protocol.checking import Malformed, checked
+
+Kind = Literal["mismatch", "timeout", "op", "error", "interrupt", "exit", "left"]
+"""What failed: calls that differ; a limit; a function given as op; a connection or a rank's own error; Ctrl-C; a rank
+that ends in the middle of a call, by sys.exit in a signal's handler; a call that needs a rank which has left."""
+State = Literal["in call", "idle", "without", "no answer", "lost", "left", "error"]
+"""What a rank does on a communicator.  "without": it has closed or dropped it, or has not made it yet."""
+Number = int | str
+"""Of an exchange; one with a name stands outside of the order."""
+JOIN = "join"  # the "exchange" that everybody takes part in first
+
+
+class Account(TypedDict, total=False):
+    """What one rank was doing on a communicator."""
+
+    state: State
+    seq: int
+    """The number of its call, or of its latest one."""
+    call: str
+    site: str
+    """The user's line that made it."""
+    then: str
+    """Its call of an earlier number, where the ranks parted."""
+    waits_for: list[int]
+    """Ranks of the communicator that its message waits for."""
+    handling: bool
+    """A signal's handler runs in the middle of the call."""
+    text: str
+    """Why it could not say."""
+
+
+# --- a rank's
+
+
+class Join(NamedTuple):
+    """I am here."""
+
+    rank: int
+    size: int
+    pid: int = 0
+    host: str = ""
+
+
+class Exchange(NamedTuple):
+    """My value; when all ranks have sent theirs, each gets `Values`."""
+
+    number: Number
+    value: Any
+
+
+class Who(NamedTuple):
+    """Who has not come to this exchange?  The answer is `Missing`."""
+
+    number: Number
+
+
+class Fault(NamedTuple):
+    """A communicator failed here."""
+
+    kind: Kind
+    comm: str
+    seq: int
+    ranks: list[int]
+    """World ranks of the communicator."""
+    text: str = ""
+    """What happened; of a collective's mismatch nothing, as the accounts tell it."""
+    account: Account | None = None
+    first: int = 0
+    """Calls before this number were finished by others: let them end."""
+    left: list[int] = []
+    """World ranks that have left, of a fault of that kind."""
+    by: int = -1
+    """The world rank that reports; the coordinator fills it in."""
+
+
+class Stuck(NamedTuple):
+    """I have waited a while in this call."""
+
+    comm: str
+    seq: int
+    ranks: list[int]
+    fingerprint: str
+    account: Account
+
+
+class Answer(NamedTuple):
+    """What I was doing when I was told to stop."""
+
+    comm: str
+    account: Account
+
+
+class Ask(NamedTuple):
+    """What are these ranks doing?  Each answers with `Told`."""
+
+    comm: str
+    ranks: list[int]
+
+
+class Told(NamedTuple):
+    """What a rank is doing, for the one that asks: `rank` is that one, and when it arrives, the one that answers."""
+
+    comm: str
+    rank: int
+    account: Account
+
+
+class Open(NamedTuple):
+    """I want this transport; and the coordinator's: all ranks are to open it."""
+
+    transport: str
+
+
+class Goodbye(NamedTuple):
+    """I leave.  How many calls I have finished, by communicator."""
+
+    finished: dict[str, int]
+
+
+# --- the coordinator's
+
+
+class Welcome(NamedTuple):
+    """All are here.  `salt` and the job's key make the session's; without a job's key it is `key`."""
+
+    salt: str = ""
+    key: str = ""
+
+
+class Refused(NamedTuple):
+    """This rank cannot join.  `foreign`: it came to another job than its own."""
+
+    why: str
+    foreign: bool
+
+
+class Values(NamedTuple):
+    """An exchange is complete."""
+
+    number: Number
+    values: list[Any]
+    error: str = ""
+
+
+class Missing(NamedTuple):
+    """These ranks have not come to an exchange.  `over`: nor does the coordinator wait for them any more."""
+
+    number: Number
+    ranks: list[int]
+    over: bool = False
+
+
+class Stop(NamedTuple):
+    """A communicator failed: stop waiting in it, and say what you are doing."""
+
+    fault: Fault
+
+
+class Verdict(NamedTuple):
+    """What failed, and what every rank was doing: the same for all of them."""
+
+    fault: Fault
+    accounts: dict[int, Account] = {}
+    """By world rank."""
+
+
+class Lost(NamedTuple):
+    """A rank died."""
+
+    rank: int
+    how: str
+    lost: list[int]
+    """All that have died so far."""
+
+
+class Left(NamedTuple):
+    """A rank said goodbye."""
+
+    rank: int
+    finished: dict[str, int]
+
+
+class Asked(NamedTuple):
+    """Rank `by` wants to know what you are doing."""
+
+    comm: str
+    by: int
+
+
+class Bye(NamedTuple):
+    """You may go."""
+
+
+# --- what a machine is told by its own process
+
+
+class Ended(NamedTuple):
+    """The connection to a rank (of a rank: to the coordinator) ended."""
+
+    how: str
+
+
+Message = (
+    Join | Exchange | Who | Fault | Stuck | Answer | Ask | Told | Open | Goodbye
+    | Welcome | Refused | Values | Missing | Stop | Verdict | Lost | Left | Asked | Bye
+)  # fmt: skip
+TYPES: dict[str, type[Message]] = {each.__name__.lower(): each for each in get_args(Message)}
+NAMES = {each: name for name, each in TYPES.items()}
+
+
+def pack(message: Message) -> dict[str, Any]:
+    """As JSON: named tuples become lists by themselves."""
+    return {NAMES[type(message)]: message}
+
+
+def unpack(packed: dict[str, Any]) -> Message:
+    """The message, checked field by field.  Raises Malformed."""
+    if len(packed) != 1:
+        raise Malformed(f"{len(packed)} entries instead of one")
+    ((name, fields),) = packed.items()
+    if name not in TYPES:
+        raise Malformed(f"an unknown message {name[:40]!r}")
+    return checked(TYPES[name], fields, name)  # type: ignore[no-any-return]
