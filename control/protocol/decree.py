@@ -1,0 +1,373 @@
+"""Which ranks go on: one agreement of the members of a generation on the next one, without I/O.
+
+It is Paxos for one value (Lamport, "Paxos made simple", 2001), led by the lowest rank that is not gone:
+
+    prepare ->  <- promise (when that rank has called, with its info)   accept ->  <- accepted   decided ->
+
+A ballot is (round, rank).  Messages may come late, twice and in any order; a connection that ends is told by `Away`,
+one that comes again by `Back`.  Who restarts is a newcomer: what a rank has promised lives in its memory.
+
+One component.  The others of a generation of n are proven dead (by a host's kernel or launcher), or silent.  Ranks may
+go on if nobody is silent, or if they are more than n/2, or n/2 with the one grant.  The proven dead count in n: else a
+part that had agreed before they died, and one that has not heard of it, could both be more than half of the rest.
+Cost: 5 messages a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Ballot = tuple[int, int]
+How = Literal["dead", "unreachable", "excluded"]
+NONE: Ballot = (-1, -1)
+
+
+class Made(NamedTuple):
+    """The next generation.  Members have their old order; newcomers come behind."""
+
+    members: tuple[int, ...]
+    """Their ranks in this generation."""
+    newcomers: tuple[str, ...]
+    infos: tuple[Any, ...]
+    """What each member said."""
+    lost: tuple[tuple[int, How], ...]
+    """Who is no member any more, and why."""
+
+
+class Prepare(NamedTuple):
+    ballot: Ballot
+
+
+class Promise(NamedTuple):
+    ballot: Ballot
+    info: Any
+    without: tuple[int, ...]
+    least: int
+    accepted: Ballot
+    value: Made | None
+
+
+class Accept(NamedTuple):
+    ballot: Ballot
+    value: Made
+
+
+class Accepted(NamedTuple):
+    ballot: Ballot
+
+
+class Refuse(NamedTuple):
+    """Of a ballot that is lower than this one."""
+
+    ballot: Ballot
+
+
+class Decided(NamedTuple):
+    value: Made
+
+
+class Learn(NamedTuple):
+    """Whom do you wait for?  The answer is `Lacks`, or `Decided`."""
+
+
+class Lacks(NamedTuple):
+    """Not yet: these ranks have not called."""
+
+    ranks: tuple[int, ...]
+
+
+class Yields(NamedTuple):
+    """I do not lead: somebody excludes me."""
+
+
+class Call(NamedTuple):
+    """This rank wants the next generation."""
+
+    info: Any = None
+    without: tuple[int, ...] = ()
+    least: int = 1
+
+
+class Late(NamedTuple):
+    """This rank's time is nearly over: `missing` is to say the leader's words soon."""
+
+
+class Away(NamedTuple):
+    """The connection to this rank ended."""
+
+    rank: int
+
+
+class Back(NamedTuple):
+    rank: int
+
+
+class Proven(NamedTuple):
+    """This rank is dead: its host's kernel or launcher says so."""
+
+    rank: int
+
+
+class Newcomer(NamedTuple):
+    """Somebody waits to be let in."""
+
+    name: str
+
+
+class Granted(NamedTuple):
+    """Whom the store has let go on: the first that claimed."""
+
+    members: tuple[int, ...]
+
+
+class Send(NamedTuple):
+    """An instruction: to one rank.  It carries the generation."""
+
+    rank: int
+    generation: int
+    message: Any
+
+
+class Claim(NamedTuple):
+    """An instruction: `Store.first(generation, members)`; take `Granted`."""
+
+    generation: int
+    members: tuple[int, ...]
+
+
+Instructions = Iterator[Send | Claim]
+
+
+@dataclass
+class Lead:
+    """A ballot of this rank's."""
+
+    ballot: Ballot
+    promises: dict[int, Promise]
+    value: Made | None = None
+    accepted: frozenset[int] = frozenset()
+
+
+class Decree:
+    """`take(by, message)` gives what to send; `made` is what was decided."""
+
+    def __init__(self, rank: int, members: Iterable[int], generation: int) -> None:
+        self.rank, self.members, self.generation = rank, tuple(members), generation
+        self.made: Made | None = None
+        self.call: Call | None = None
+        self.dead: set[int] = set()
+        self.away: set[int] = set()
+        self.newcomers: list[str] = []
+        self.granted: tuple[int, ...] | None = None
+        self._promised, self._accepted = NONE, NONE
+        self._value: Made | None = None
+        self._asked: dict[int, Prepare] = {}
+        """Prepares that wait for this rank's own call."""
+        self._lead: Lead | None = None
+        self._round = 0
+        """Of its next ballot: none is used twice."""
+        self._lacks: tuple[int, ...] = ()
+        self._yielded: set[int] = set()
+        self._leader = self.leader
+
+    @property
+    def leader(self) -> int | None:
+        """The lowest rank that is not gone and that nobody excludes, as this rank sees it."""
+        gone = {*self.dead, *self.away, *(self.call.without if self.call else ())} - {self.rank} | self._yielded
+        return min((rank for rank in self.members if rank not in gone), default=None)
+
+    def take(self, by: int, message: Any, generation: int | None = None) -> list[Send | Claim]:
+        """`generation`: the message's; None for what this process says itself."""
+        if generation not in (None, self.generation):
+            return []  # fencing
+        return [*HANDLERS[type(message)](self, by, message), *self._look()]
+
+    def missing(self) -> list[int]:
+        """Whom this rank waits for: who has not called, as the leader sees it; else the leader."""
+        if self._lead is None:
+            return list(self._lacks) or [each for each in [self.leader] if each is not None]
+        return [r for r in self._awaited(self._lead) if r not in self._lead.promises]
+
+    # --- the leader
+
+    def _look(self) -> Instructions:
+        """Begin to lead, or stop.  Who leads when all is decided tells it, as the leader before may have died."""
+        leader, before = self.leader, self._leader
+        self._leader = leader
+        if leader != before and self.made is not None:
+            yield from self._tell()
+        if leader == self.rank and self.call is not None and self.made is None and self._lead is None:
+            yield from self._begin()
+        elif leader != self.rank and self._lead is not None and self._lead.value is None:
+            self._lead = None
+
+    def _begin(self) -> Instructions:
+        round_ = max(self._round, self._promised[0] + (self._promised[1] > self.rank))
+        self._round, self._lead = round_ + 1, Lead((round_, self.rank), {})
+        for rank in self.members:
+            yield self._send(rank, Prepare(self._lead.ballot))
+
+    def _awaited(self, lead: Lead) -> list[int]:
+        """Who must call before a value is proposed: all that are connected, and that nobody excludes."""
+        return [r for r in self.members if r not in self.dead | self.away | self._excluded(lead)]
+
+    def _excluded(self, lead: Lead) -> set[int]:
+        assert self.call is not None
+        return {*self.call.without, *(r for each in lead.promises.values() for r in each.without)} - {self.rank}
+
+    def _may_go_on(self, ranks: Iterable[int]) -> bool:
+        """Is nobody else left who could go on?"""
+        here, n = set(ranks), len(self.members)
+        silent = set(self.members) - here - self.dead
+        return not silent or 2 * len(here) > n or (2 * len(here) == n and self.granted == tuple(sorted(here)))
+
+    def _go_on(self) -> Instructions:
+        """As far as the promises, or then the acceptances, allow: propose, or decide."""
+        lead = self._lead
+        if lead is None:
+            return
+        awaited, here = self._awaited(lead), set(lead.promises if lead.value is None else lead.accepted)
+        whole = set(awaited) <= here
+        if whole and not self._may_go_on(here) and 2 * len(here) == len(self.members) and self.granted is None:
+            yield Claim(self.generation, tuple(sorted(here)))
+        elif lead.value is not None and self._may_go_on(here):
+            yield from self._decided(self.rank, Decided(lead.value))
+        elif lead.value is None and whole and self._may_go_on(here):
+            lead.value = self._chosen(lead) or self._new(lead, awaited)
+            for rank in awaited if lead.value is not None else ():
+                yield self._send(rank, Accept(lead.ballot, lead.value))  # type: ignore[arg-type]
+
+    def _chosen(self, lead: Lead) -> Made | None:
+        """What may have been decided already."""
+        return max(lead.promises.values(), key=lambda promise: promise.accepted).value
+
+    def _new(self, lead: Lead, members: list[int]) -> Made | None:
+        gone = set(self.members) - set(members)
+        excluded = self._excluded(lead)
+        lost: dict[int, How] = {
+            r: "dead" if r in self.dead else "excluded" if r in excluded else "unreachable" for r in sorted(gone)
+        }
+        if len(members) + len(self.newcomers) < max(lead.promises[r].least for r in members):
+            return None
+        infos = tuple(lead.promises[r].info for r in members)
+        return Made(tuple(members), tuple(self.newcomers), infos, tuple(lost.items()))
+
+    def _promise(self, by: int, promise: Promise) -> Instructions:
+        if self._lead is not None and promise.ballot == self._lead.ballot:
+            if self.rank in promise.without:
+                self._yielded.add(self.rank)
+                for rank in self.members:
+                    yield self._send(rank, Yields())
+                return
+            self._lead.promises[by] = promise
+            yield from self._go_on()
+
+    def _refuse(self, by: int, refuse: Refuse) -> Instructions:
+        if self._lead is not None and refuse.ballot > self._lead.ballot:
+            self._lead, self._round = None, refuse.ballot[0] + 1  # if it still leads, it begins again
+        yield from ()
+
+    def _has_accepted(self, by: int, accepted: Accepted) -> Instructions:
+        lead = self._lead
+        if lead is not None and accepted.ballot == lead.ballot and lead.value is not None:
+            lead.accepted |= {by}
+            yield from self._go_on()
+
+    # --- every member
+
+    def _prepare(self, by: int, prepare: Prepare) -> Instructions:
+        if self.made is not None:
+            yield self._send(by, Decided(self.made))
+        elif prepare.ballot < self._promised:
+            yield self._send(by, Refuse(self._promised))
+        elif self.call is None:
+            self._asked[by] = prepare
+        else:
+            self._promised = prepare.ballot
+            call = self.call
+            promise = Promise(prepare.ballot, call.info, call.without, call.least, self._accepted, self._value)
+            yield self._send(by, promise)
+
+    def _accept(self, by: int, accept: Accept) -> Instructions:
+        if self.made is not None:
+            yield self._send(by, Decided(self.made))
+        elif accept.ballot < self._promised:
+            yield self._send(by, Refuse(self._promised))
+        else:
+            self._promised = self._accepted = accept.ballot
+            self._value = accept.value
+            yield self._send(by, Accepted(accept.ballot))
+
+    def _decided(self, by: int, decided: Decided) -> Instructions:
+        if self.made is None:
+            self.made, self._lead = decided.value, None
+            if by == self.rank or self.leader == self.rank:
+                yield from self._tell()
+
+    def _tell(self) -> Instructions:
+        assert self.made is not None
+        for rank in self.members:
+            if rank != self.rank:
+                yield self._send(rank, Decided(self.made))
+
+    def _learn(self, by: int, learn: Learn) -> Instructions:
+        if self.made is not None:
+            yield self._send(by, Decided(self.made))
+        elif self._lead is not None:
+            yield self._send(by, Lacks(tuple(self.missing())))
+
+    def _is_lacking(self, by: int, lacks: Lacks) -> Instructions:
+        self._lacks = lacks.ranks
+        yield from ()
+
+    def _yields(self, by: int, yields: Yields) -> Instructions:
+        self._yielded.add(by)
+        yield from ()
+
+    # --- what this process says
+
+    def _is_late(self, by: int, late: Late) -> Instructions:
+        if self.leader not in (None, self.rank) and self.made is None:
+            yield self._send(self.leader, Learn())
+
+    def _called(self, by: int, call: Call) -> Instructions:
+        self.call = call
+        asked, self._asked = self._asked, {}
+        for rank, prepare in asked.items():
+            yield from self._prepare(rank, prepare)
+
+    def _gone(self, by: int, gone: Away | Proven) -> Instructions:
+        (self.dead if isinstance(gone, Proven) else self.away).add(gone.rank)
+        yield from self._go_on()
+
+    def _back(self, by: int, back: Back) -> Instructions:
+        """What was on its way when the connection ended is said again."""
+        self.away.discard(back.rank)
+        if self.made is not None:
+            yield self._send(back.rank, Decided(self.made))
+        elif self._lead is not None:
+            yield self._send(back.rank, Prepare(self._lead.ballot))
+            if self._lead.value is not None:
+                yield self._send(back.rank, Accept(self._lead.ballot, self._lead.value))
+
+    def _comes(self, by: int, newcomer: Newcomer) -> Instructions:
+        if newcomer.name not in self.newcomers:
+            self.newcomers.append(newcomer.name)
+        yield from self._go_on()
+
+    def _is_granted(self, by: int, granted: Granted) -> Instructions:
+        self.granted = granted.members
+        yield from self._go_on()
+
+    def _send(self, rank: int, message: Any) -> Send:
+        return Send(rank, self.generation, message)
+
+
+HANDLERS: dict[type, Callable[[Decree, int, Any], Instructions]] = {
+    Prepare: Decree._prepare, Promise: Decree._promise, Accept: Decree._accept, Accepted: Decree._has_accepted,
+    Refuse: Decree._refuse, Decided: Decree._decided, Learn: Decree._learn, Call: Decree._called, Away: Decree._gone,
+    Proven: Decree._gone, Back: Decree._back, Newcomer: Decree._comes, Granted: Decree._is_granted,
+    Lacks: Decree._is_lacking, Yields: Decree._yields, Late: Decree._is_late,
+}  # fmt: skip

@@ -1,0 +1,186 @@
+"""The agreement on a next generation, simulated under seeds; and each law breaks when its line is missing."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import renewing
+
+from hocket.control.protocol import decree
+from hocket.control.protocol.decree import (
+    Away,
+    Back,
+    Call,
+    Decree,
+    Granted,
+    Late,
+    Made,
+    Newcomer,
+    Prepare,
+    Promise,
+    Proven,
+    Refuse,
+    Send,
+)
+
+SOURCE = Path(decree.__file__).read_text()
+SEEDS = 3000
+
+
+def carried(decrees: dict[int, Decree], *events: tuple[int, Any]) -> None:
+    """These events, each with all that follows from it."""
+    for rank, event in events:
+        ahead = deque(decrees[rank].take(rank, event))
+        by = deque([rank] * len(ahead))
+        while ahead:
+            each, sender = ahead.popleft(), by.popleft()
+            if isinstance(each, decree.Send) and each.rank in decrees:
+                more = decrees[each.rank].take(sender, each.message, each.generation)
+                ahead += more
+                by += [each.rank] * len(more)
+
+
+def of(ranks: int, *here: int) -> dict[int, Decree]:
+    return {rank: Decree(rank, range(ranks), 1) for rank in here or range(ranks)}
+
+
+def test_all_go_on_with_what_each_said() -> None:
+    decrees = of(3)
+    carried(decrees, *((rank, Call(f"step {rank}")) for rank in (2, 0, 1)))
+    assert {each.made for each in decrees.values()} == {Made((0, 1, 2), (), ("step 0", "step 1", "step 2"), ())}
+
+
+def test_who_is_connected_and_has_not_called_is_waited_for_and_named() -> None:
+    decrees = of(3)
+    carried(decrees, (0, Call()), (2, Call()))
+    assert decrees[0].made is None and decrees[0].missing() == [1]
+    assert decrees[2].missing() == [0], "it knows no more yet"
+    carried(decrees, (2, Late()))
+    assert decrees[2].missing() == [1]
+    carried(decrees, (1, Call()))
+    assert decrees[1].made is not None
+
+
+def test_two_ranks_of_one_host_can_lose_one() -> None:
+    decrees = of(2, 1)
+    carried(decrees, (1, Call("last")), (1, Away(0)))
+    assert decrees[1].made is None
+    carried(decrees, (1, Proven(0)))
+    assert decrees[1].made == Made((1,), (), ("last",), ((0, "dead"),))
+
+
+def test_half_needs_the_grant() -> None:
+    for granted, goes_on in (((0, 1), True), ((2, 3), False)):
+        decrees = of(4, 0, 1)
+        away = [(rank, Away(other)) for rank in (0, 1) for other in (2, 3)]
+        carried(decrees, (0, Call()), (1, Call()), *away, (0, Granted(granted)))
+        assert (decrees[0].made is not None) is goes_on
+
+
+def test_least() -> None:
+    decrees = of(3, 0, 1)
+    carried(decrees, (0, Call(least=3)), (1, Call()), (0, Proven(2)), (1, Proven(2)))
+    assert decrees[0].made is None
+
+
+def test_who_is_excluded_does_not_lead_and_waits_for_nobody() -> None:
+    decrees = of(4)
+    carried(decrees, (0, Call("zero")), (3, Call("three")), (2, Call("two", without=(0,))), (1, Call("one")))
+    wanted = Made((1, 2, 3), (), ("one", "two", "three"), ((0, "excluded"),))
+    assert {each.made for each in decrees.values()} == {wanted}
+
+
+def test_a_newcomer_comes_behind() -> None:
+    decrees = of(2)
+    carried(decrees, (0, Newcomer("host:1")), (0, Call()), (1, Call()))
+    assert decrees[1].made == Made((0, 1), ("host:1",), (None, None), ())
+
+
+def test_no_ballot_is_used_twice() -> None:
+    """Another value may have been accepted with it."""
+    one = Decree(1, range(3), 1)
+
+    def ballots(by: int, message: Any) -> list[Any]:
+        said = one.take(by, message, None if by == 1 else 1)
+        return [each.message.ballot for each in said if isinstance(each, Send) and isinstance(each.message, Prepare)]
+
+    one.take(1, Call())
+    (first, *_) = ballots(1, Away(0))
+    one.take(1, Prepare(first), 1)
+    for rank in (1, 2):
+        one.take(rank, Promise(first, None, (), 1, decree.NONE, None), 1)
+    assert set(ballots(1, Back(0))) == {first} and not ballots(2, Refuse((0, 2)))
+    (second, *_) = ballots(1, Away(0))
+    assert second > max(first, (0, 2))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_schedule_breaks_a_law(part: int) -> None:
+    for seed in range(part * SEEDS, (part + 1) * SEEDS):
+        run(decree, seed)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("part", range(100))
+def test_a_million_schedules(part: int) -> None:
+    for seed in range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000):
+        run(decree, seed)
+
+
+def run(code: Any, seed: int) -> None:
+    try:
+        renewing.simulate(code, seed)
+    except renewing.Broken as why:
+        raise AssertionError(f"seed {seed}: {why}") from None
+
+
+LINES: dict[str, tuple[str, str, str | tuple[str, ...]]] = {
+    "the component": ("return not silent or 2 * len(here) > n or", "return True or", "Agreement"),
+    "more than half of those not proven dead": ("2 * len(here) > n or", "len(here) > len(silent) or", "Agreement"),
+    "the grant": ("self.granted == tuple(sorted(here))", "True", "Agreement"),
+    "what was accepted counts": ("lead.value = self._chosen(lead) or self._new", "lead.value = self._new", "Agreement"),
+    "the highest ballot's": ("max(lead.promises.values()", "min(lead.promises.values()", "Agreement"),
+    "a promise to accept nothing lower": (
+        "elif accept.ballot < self._promised:", "elif False:", "Agreement"),
+    "a promise to promise nothing lower": (
+        "elif prepare.ballot < self._promised:", "elif False:", "Agreement"),
+    "all that are connected are waited for": (
+        "if r not in self.dead | self.away | self._excluded(lead)]", "if r in lead.promises]", "Validity"),
+    "who came back is asked": ("yield self._send(back.rank, Prepare(self._lead.ballot))", "yield from ()", "Ending"),
+    "who leads tells what was decided": (
+        "if leader != before and self.made is not None:", "if False:", "Ending"),
+    "who was refused begins again": ("self._lead, self._round = None, refuse", "self._round = refuse", "Ending"),
+    "a loss is looked at": ("else self.away).add(gone.rank)\n        yield from self._go_on()",
+                            "else self.away).add(gone.rank)\n        yield from ()", "Ending"),
+    "the grant is looked at": ("self.granted = granted.members\n        yield from self._go_on()",
+                               "self.granted = granted.members\n        yield from ()", "Ending"),
+    "those dead are proven": ('"dead" if r in self.dead', '"dead" if r in self.dead | self.away', "Naming"),
+    "the order": ("Made(tuple(members)", "Made(tuple(members[::-1])", "Order"),
+    "fencing": ("if generation not in (None, self.generation):", "if False:", ("Agreement", "Fencing")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_a_law_breaks_without_its_line(what: str) -> None:
+    line, instead, law = LINES[what]
+    assert SOURCE.count(line) == 1
+    code = types.ModuleType("hocket_decree_without_a_line")
+    sys.modules[code.__name__] = code  # dataclasses look there
+    exec(compile(SOURCE.replace(line, instead), code.__name__, "exec"), code.__dict__)
+    seed = FOUND.get(what, 0)
+    for each in range(seed, seed + 5000):
+        try:
+            renewing.simulate(code, each)
+        except renewing.Broken as why:
+            assert str(why).startswith(law), f"another law broke: {why}"
+            return
+    raise AssertionError(f"without {what!r} no law breaks")
+
+
+FOUND: dict[str, int] = {"more than half of those not proven dead": 15_800}
+"""From which seed on, where one that shows it is rare."""
