@@ -126,6 +126,7 @@ def test_no_schedule_breaks_a_law(part: int) -> None:
 
 
 @pytest.mark.more
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(100))
 def test_a_million_schedules(part: int) -> None:
     for seed in range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000):

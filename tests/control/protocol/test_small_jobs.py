@@ -318,6 +318,7 @@ def test_three_ranks(programs: tuple[tuple[str, ...], ...]) -> None:
 
 
 @pytest.mark.more
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("zero", ACTIONS)
 @pytest.mark.parametrize("one", ACTIONS)
 def test_all_three_do_something(zero: str, one: str) -> None:
