@@ -56,6 +56,7 @@ ABOVE = [folder for folder in MAY if folder in ("compression", "observe") or fol
 EXCEPTIONS = {
     "frameworks/torch/quick.pyx": "collectives",  # the table of calls made before, in Cython
     "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
+    "bench/frameworks/shared_cores.py": "torch",
     "bench/compression/ddp.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them

@@ -20,7 +20,8 @@ from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
-                                     hk_now, hk_wait, hk_wait_reset, hk_wait_step, piece_length, pollfd, run_stopped)
+                                     hk_now, hk_wait, hk_wait_reset, hk_wait_sleeps, hk_wait_step, piece_length, pollfd,
+                                     run_stopped)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_FIRST, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_put)
 from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
@@ -249,6 +250,8 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
         if helps:
             waited = elsewhere.wait_step(&w, &e.ladder, e, fds, nfds)
         else:
+            if nfds == 0 and hk_wait_sleeps(&w, &e.ladder):
+                nfds = collect(e, r, fds, MAX_FDS)
             waited = hk_wait_step(&w, &e.ladder, e.bell, fds, nfds)
         if polls and w.polls >= <uint32_t>polls:
             if helps:

@@ -31,6 +31,8 @@ CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": AB
 cdef enum:
     IDLE_SPINS = 20             # of a wait for news that may not come for hours
     IDLE_YIELD_NS = 300000
+    SLOW_NS = 100000
+    SLOW_COMPUTING_NS = 500000  # of works, whose ranks compute: under the kernel's slices of 0.7 to 3 ms
 
 
 cdef object no_scratch(Plan plan):
@@ -63,8 +65,10 @@ cdef class Engine:
             raise MemoryError
         self.core.ladder.spins = self.core.ladder.spins_now = spins
         self.core.ladder.yield_ns = 2000000
-        self.core.ladder.slow_ns = 100000
+        self.core.ladder.slow_ns = SLOW_NS
         self.core.ladder.home = home
+        self.core.queued = self.core.ladder
+        self.core.queued.tires, self.core.queued.slow_ns = True, SLOW_COMPUTING_NS
         self.core.priority, self.core.helps = priority, helps
         self.keep = []
         self.recent = [None] * RECENT
@@ -83,6 +87,7 @@ cdef class Engine:
         """
         self.core.ladder.spins = self.core.ladder.spins_now = IDLE_SPINS
         self.core.ladder.yield_ns = IDLE_YIELD_NS
+        self.core.queued = self.core.ladder
 
     def connect(self, int peer, send, recv, owner):
         """Use these channels to and from `peer`; `owner` is kept alive as long as they may be used."""

@@ -20,18 +20,16 @@ cdef extern from "system/wait.h" nogil:
         short events
         short revents
     struct hk_ladder:
-        uint32_t spins
-        uint32_t spins_now
-        uint64_t yield_ns
-        uint64_t slow_ns
+        uint32_t spins, spins_now
+        uint32_t tires
+        uint64_t yield_ns, slow_ns
         int home
-        uint32_t shared
-        uint64_t stays, rest
     struct hk_wait:
-        uint32_t polls
+        uint32_t polls, told
         uint64_t away
     uint64_t hk_now()
     void hk_ring_bell(uint32_t* bell)
+    void hk_ladder_learn(hk_ladder* to, const hk_ladder* learned)
     bint hk_wait_sleeps(const hk_wait*, const hk_ladder*)
     uint64_t hk_wait_step(hk_wait*, hk_ladder*, uint32_t* bell, pollfd*, int)
     void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)
@@ -190,7 +188,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     int failed_culprit
     hk_writer* record       # where its calls are recorded, or NULL ...
     hk_writer* trace        # ... and the same again in a trace, which has more of them; else NULL
-    hk_ladder ladder
+    hk_ladder ladder, queued    # of blocking calls, and of waits for works: under the GIL
     uint32_t* bell
     PyObject* self          # the Engine (borrowed)
     void* head              # queued asynchronous runs (progress.Node), the first

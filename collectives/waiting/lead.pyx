@@ -45,6 +45,7 @@ cdef enum:
     QUIET_NAP_NS = 20000000     # ... while others drive
     SLACK_NS = 1000             # by how much a nap may be longer
     LINGER_NS = 20000000        # how long it naps before it sleeps
+    IDLE_MS = 3600000           # how long it sleeps when it has nothing to do, unless it is told
     LOOK_MS = 500               # how long it leads, while somebody is to be told, before a look at what does not end
 
 there = 0
@@ -92,7 +93,7 @@ cdef void drive_queued() noexcept nogil:
             if hk_now() - idle_since < LINGER_NS:
                 nap(NAP_NS)
             else:
-                sleep.sleep_until_told(ends, True, &leaves, LOOK_MS if hk_load32(&awaited) else -1)
+                sleep.sleep_until_told(ends, True, &leaves, LOOK_MS if hk_load32(&awaited) else IDLE_MS)
             continue
         idle_since = 0
         if hk_load32(&progress.drivers):

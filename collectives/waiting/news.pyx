@@ -1,6 +1,8 @@
 """Threads that sleep until a transport has something for them: what wakes them for this process's own reasons.
 
-A new run, or an end that another thread has brought about: `tell`.  It costs a barrier while nobody sleeps.
+A new run, or an end that another thread has brought about: `tell`.  It costs a barrier while nobody sleeps.  Callers
+sleep on an eventfd beside the descriptors of their channels, hocket's own threads on a bell: an eventfd stays readable
+until the last of its sleepers has run, and a caller that has descriptors to look at would spin until then.
 """
 
 import os
@@ -17,6 +19,9 @@ cdef extern from "system/atomics.h" nogil:
     void hk_add32(uint32_t*, uint32_t)
     void hk_fence()
 
+cdef extern from "system/wait.h" nogil:
+    void hk_sleep_on(uint32_t*, uint32_t seen, uint64_t ns)
+
 cdef extern from "sys/eventfd.h" nogil:
     enum: EFD_NONBLOCK
     enum: EFD_CLOEXEC
@@ -30,6 +35,8 @@ cdef extern from "unistd.h" nogil:
 news = -1
 slept_on = NULL
 cdef uint32_t sleepers = 0      # threads that look at `news`, or soon will; atomic
+cdef uint32_t bell[2]           # ... and those that sleep on it: see wait.h
+bell[0] = bell[1] = 0
 
 
 cdef int open_news() except -1:
@@ -46,6 +53,7 @@ cdef int open_news() except -1:
 cdef void tell() noexcept nogil:
     cdef uint64_t one = 1
     hk_fence()                  # whoever counts itself as a sleeper later sees what is told
+    hk_ring_bell(bell)
     if hk_load32(&sleepers) == 0:
         return
     c_write(news, &one, sizeof(one))
@@ -58,11 +66,28 @@ cdef void before_sleep() noexcept nogil:
     hk_fence()
 
 
-cdef void after_sleep(bint told) noexcept nogil:
+cdef bint after_sleep(bint told) noexcept nogil:
     cdef uint64_t many
     hk_add32(&sleepers, <uint32_t>-1)
-    if told and hk_load32(&sleepers) == 0:      # the others, one of which may be about to sleep, are to see it too
+    if told and hk_load32(&sleepers):           # the others, one of which may be about to sleep, are to see it too
+        return False
+    if told:
         c_read(news, &many, sizeof(many))
+    return True
+
+
+cdef uint32_t before_nap() noexcept nogil:
+    hk_add32(bell + 1, 1)
+    hk_fence()
+    return hk_load32(bell)
+
+
+cdef void nap(uint32_t rung, uint64_t ns) noexcept nogil:
+    hk_sleep_on(bell, rung, ns)
+
+
+cdef void after_nap() noexcept nogil:
+    hk_add32(bell + 1, <uint32_t>-1)
 
 
 cdef void close_news() noexcept:
@@ -75,6 +100,6 @@ cdef void close_news() noexcept:
 cdef void forked() noexcept:
     """In a forked child: the parent's threads read the parent's news."""
     global slept_on, sleepers
-    sleepers = 0
+    sleepers = bell[1] = 0
     slept_on = NULL
     close_news()

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hocket.collectives.waiting.lead import awaits, gone, lead, leave, stand_back, stay
@@ -36,6 +36,13 @@ class Awaited:
 
     def __init__(self, run: Queued, call: Callable[[], object]) -> None:
         self.run, self.call, self.since = run, call, time.monotonic()
+
+    def carry_out(self) -> None:
+        """Call it.  What it raises is logged."""
+        try:
+            self.call()
+        except Exception:
+            log.exception("hocket: an error in a callback of %s", self.run.words)
 
 
 class Pool:
@@ -69,6 +76,24 @@ class Pool:
             self._awaited = [each for each in self._awaited if each not in unwanted]
             awaits(bool(self._awaited))
 
+    def take(self, runs: Iterable[Queued]) -> list[Awaited]:
+        """What is to be called for these, as far as it was not called yet: it is the caller's to call now."""
+        ours = set(runs)
+        with self._changed:
+            taken = [each for each in self._awaited if each.run in ours]
+            self._awaited = [each for each in self._awaited if each.run not in ours]
+            awaits(bool(self._awaited))
+        return taken
+
+    def give(self, taken: Sequence[Awaited]) -> None:
+        """Take back what `take` returned, and was not called."""
+        if not taken:
+            return
+        with self._changed:
+            self._awaited += taken
+            self._have(FREE)
+            awaits(bool(self._awaited))
+
     def rest(self) -> None:
         """No run is queued, nor can be: tell what is to be told, and end.  The next run starts threads again."""
         with self._changed:
@@ -99,10 +124,7 @@ class Pool:
                     return
                 self._look()
                 continue
-            try:
-                found.call()
-            except Exception:
-                log.exception("hocket: an error in a callback of %s", found.run.words)
+            found.carry_out()
             del found  # or it, and its arrays, would live while this thread leads
             with self._changed:
                 if self._free >= FREE:  # others have come meanwhile

@@ -12,7 +12,7 @@ from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, EXACT, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
-                                            hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
+                                            hk_ladder, hk_ladder_learn, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
                                             label, match, may_drive, nanoseconds, pollfd)
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_view
@@ -188,7 +188,7 @@ cdef int drive_until(Node** nodes, int n, double timeout, double still, int* bro
     """
     cdef hk_wait w
     cdef Core* e = nodes[0].core
-    cdef hk_ladder ladder = e.ladder        # a copy: several threads may wait
+    cdef hk_ladder ladder = e.queued        # a copy: several threads may wait
     cdef uint64_t waited, checks = 0, until = 0, moves = 0
     cdef bint looks, moved
     cdef int i
@@ -224,6 +224,7 @@ cdef int drive_until(Node** nodes, int n, double timeout, double still, int* bro
                 progress.waiting(1)
         progress.waiting(-1)
         hk_wait_reset(&w, &ladder, e.bell)
+    hk_ladder_learn(&e.queued, &ladder)     # under the GIL
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.waiting import queued
+from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError
 
@@ -48,6 +49,25 @@ def test_any(works: Sequence[Work]) -> int | None:
             work.wait()
             return place
     return None
+
+
+def drive(works: Sequence[Work], still: float) -> None:
+    """Drive them for as long as data moves: until all have ended, or nothing has moved for `still` seconds.
+
+    What their `then` was given is called in this thread: no other has to be woken for it.  For a thread that will sleep
+    where it cannot drive.  Raises nothing: what has failed is told by `wait`.
+    """
+    left = [work._queued for work in works if not work._queued.needs_callers]
+    ended = True
+    while left and ended:
+        taken, ours = pool.take(left), left.pop(0)
+        try:
+            ended = ours.status != 0 or ours.wait(still=still)
+        finally:  # what is called now may wait for the others' callbacks
+            pool.give([each for each in taken if not ended or each.run is not ours])
+        for each in taken:
+            if ended and each.run is ours:
+                each.carry_out()
 
 
 def _checked(works: Sequence[Work]) -> list[Work]:

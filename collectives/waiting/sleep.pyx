@@ -15,7 +15,6 @@ from hocket.collectives.waiting.progress cimport pthread_mutex_lock, pthread_mut
 
 cdef extern from "poll.h" nogil:
     enum: POLLIN
-    int poll(pollfd*, unsigned long, int)
 
 
 cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nogil:
@@ -71,17 +70,19 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
     cdef uint64_t waited
     cdef uint32_t* bell = NULL
     cdef int n
-    cdef bint told
+    cdef bint told, looks
     if not hk_wait_sleeps(w, ladder):
         return hk_wait_step(w, ladder, NULL, NULL, 0)
     news.before_sleep()
     n = gather(mine, fds, nfds, &bell)
-    if 0 < n < MAX_FDS:
+    looks = 0 < n < MAX_FDS and not w.told
+    w.told = False
+    if looks:
         fds[n].fd, fds[n].events, fds[n].revents = news.news, POLLIN, 0
         n += 1
     waited = hk_wait_step(w, ladder, bell, fds, n)
-    told = n > 0 and fds[n - 1].fd == news.news and fds[n - 1].revents != 0
-    news.after_sleep(told)
+    told = looks and fds[n - 1].revents != 0
+    w.told = not news.after_sleep(told)         # it would return at once: the next sleep, which is short, is without it
     if n == 0 and bell != NULL:
         pthread_mutex_lock(&progress.lock)
         news.slept_on = NULL
@@ -90,16 +91,14 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
 
 
 cdef void sleep_until_told(uint32_t seen, bint idle, uint32_t* leaves, int ms) noexcept nogil:
-    """Until more than `seen` runs have ended or one is queued, at most `ms` milliseconds (-1: any time).
+    """Until more than `seen` runs have ended or one is queued, at most `ms` milliseconds.
 
     `idle`: only if none is queued.  Not if `leaves` is set.
     """
-    cdef pollfd fd
-    fd.fd, fd.events, fd.revents = news.news, POLLIN, 0
-    news.before_sleep()
+    cdef uint32_t rung = news.before_nap()
     if hk_load32(&progress.ends) == seen and not hk_load32(leaves) and not (idle and hk_load32(&progress.nqueued)):
-        poll(&fd, 1, ms)
-    news.after_sleep(fd.revents != 0)
+        news.nap(rung, ms * <uint64_t>1000000)
+    news.after_nap()
 
 
 elsewhere.wait_step = wait_step

@@ -56,14 +56,6 @@ class Work:
         self._queued.let_go()
         return True
 
-    def drive(self, still: float) -> None:
-        """Drive it for as long as data moves: until it has ended, or nothing has moved for `still` seconds.
-
-        For a thread that will sleep where it cannot drive.  Raises nothing: what has failed is told by `wait`.
-        """
-        if self._queued.status == 0 and not self._queued.needs_callers:
-            self._queued.wait(still=still)
-
     def then(self, callback: Callable[[Work], object]) -> None:
         """Call callback(work) once, when the call has ended, well or not.
 

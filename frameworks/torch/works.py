@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +22,16 @@ from torch.futures import Future
 
 import hocket
 from hocket import Work as Handle
+from hocket.extending import drive
 from hocket.torch.failing import as_torch
 from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After
 
 _finishing = threading.RLock()
+_asked: dict[int, list[Handle]] = {}
+"""By backward pass: what its end will wait for."""
+PASSES = 16
+"""Backward passes that are remembered; those that raised never come to their end."""
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 _at_the_end: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
 STILL = 0.05
@@ -143,15 +149,15 @@ class Work(_Base):  # type: ignore[misc]
 
             for handle in self._handles:
                 handle.then(ended)
-            if self._side is None and _graph_task() != -1:
+            if self._side is None and (task := _graph_task()) != -1:
                 # torch's reducer, which asks in a backward pass, sleeps at the pass's end in C++, behind this callback.
                 # To drive there takes the core from nobody: docs/performance.md.
-                _at_the_end(self._drive)
+                if task not in _asked:
+                    _at_the_end(partial(_drive, task))
+                    while len(_asked) >= PASSES:
+                        del _asked[next(iter(_asked))]
+                _asked.setdefault(task, []).extend(self._handles)
         return self._future
-
-    def _drive(self) -> None:
-        for handle in self._handles:
-            handle.drive(STILL)
 
     def _complete(self) -> None:
         """Complete the future, in the order of the call's stream; its callbacks run here."""
@@ -162,6 +168,10 @@ class Work(_Base):  # type: ignore[misc]
                 self._inner.set_result(Failed(error))
             else:
                 self._inner.set_result(self._result)
+
+
+def _drive(task: int) -> None:
+    drive(_asked.pop(task), STILL)
 
 
 class Failed:

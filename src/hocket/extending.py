@@ -2,6 +2,7 @@
 
     at_once         marks a function that needs its result before it returns: it is refused inside `hocket.group()`
     outside_group   a block in which the thread is in no group: for calls whose results the block reads
+    drive           drives works, and calls what their `then` was given, before the thread sleeps where it cannot
     pass_over       code in this folder or file is not the user's, and no error names its lines
     hierarchical    an algorithm of two levels, for `algorithm=`: inside groups of ranks, as hosts are, and between them
     check_op        raises ArgumentError where no call reduces this dtype by this op
@@ -20,12 +21,13 @@ from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ops import Op, PremulSum, resolve
 from hocket.collectives.failures.callsite import pass_over
 from hocket.collectives.waiting.grouping import at_once, outside_group
+from hocket.collectives.waiting.several import drive
 from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
-    "DTYPES", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "fail_at_exit", "hierarchical", "outside_group",
-    "pass_over",
+    "DTYPES", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "drive", "fail_at_exit", "hierarchical",
+    "outside_group", "pass_over",
 ]  # fmt: skip
 
 

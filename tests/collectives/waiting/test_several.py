@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError
+from hocket.extending import drive
 
 
 def all_of_them(comm: Communicator) -> None:
@@ -72,8 +74,8 @@ def without_a_hand_off(comm: Communicator) -> None:
     if comm.size == 1:
         return
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "add", None)
+    vars(pool)["add"] = None  # ranks may be threads, who share it
+    try:
         for turn in range(20):
             works = [comm.recv(np.zeros(1), left, tag, async_op=True) for tag in (0, 1)]
             comm.barrier()
@@ -83,9 +85,41 @@ def without_a_hand_off(comm: Communicator) -> None:
             comm.barrier()
             comm.send(np.ones(1), right, 1 - turn % 2)
             assert hocket.wait_all(works)
+    finally:
+        vars(pool).pop("add", None)
 
 
-CHECKS: tuple[Program, ...] = all_of_them, any_of_them, time_is_up, without_a_hand_off
+def driven_in_order(comm: Communicator) -> None:
+    """Callbacks come in the order of the works, in the driving thread; each may wait for one that comes later."""
+    calls, last = list[tuple[int, threading.Thread]](), threading.Event()
+    works = [comm.recv(np.zeros(1), comm.rank, tag, async_op=True) for tag in range(3)]
+    works[0].then(lambda work: calls.append((0, threading.current_thread())))
+    works[1].then(lambda work: calls.append((1, threading.current_thread())) or last.wait(20))
+    works[2].then(lambda work: last.set())
+    later = threading.Timer(0.05, lambda: [comm.send(np.ones(1), comm.rank, tag) for tag in range(3)])
+    later.start()
+    drive(works, 20)
+    later.join()
+    assert last.is_set() and calls == [(0, threading.current_thread()), (1, threading.current_thread())], calls
+    assert all(work.done() for work in works)
+    comm.barrier()
+
+
+def driven_while_data_moves(comm: Communicator) -> None:
+    """What has not ended then is told as ever."""
+    told = threading.Event()
+    out = np.zeros(1)
+    work = comm.recv(out, comm.rank, async_op=True)
+    work.then(lambda work: told.set())
+    drive([work], 0.02)
+    assert not work.done() and not told.is_set()
+    comm.send(np.ones(1), comm.rank)
+    assert told.wait(20) and out[0] == 1
+
+
+CHECKS: tuple[Program, ...] = (
+    all_of_them, any_of_them, time_is_up, without_a_hand_off, driven_in_order, driven_while_data_moves,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("size", "transport"), WORLDS)
