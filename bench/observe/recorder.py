@@ -1,6 +1,6 @@
 """What does the recorder cost a call of 8 bytes?
 
-    python -m hocket.bench.recorder [--calls 60000] [--blocks 20]
+    python -m hocket.bench.observe.recorder [--calls 60000] [--blocks 20]
 
 Counts the instructions of an allreduce of one rank, with valgrind's callgrind (`apt-get install valgrind`), and times
 allreduces of two ranks in blocks of 5,000 calls, one with the recorder and one without, by turns.
@@ -67,7 +67,7 @@ def times(blocks: int) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.bench.recorder", description=__doc__.split("\n")[0], allow_abbrev=False)
+    made = argparse.ArgumentParser(prog="hocket.bench.observe.recorder", description=__doc__.split("\n")[0], allow_abbrev=False)
     made.add_argument("--calls", type=int, default=60000, metavar="N", help="that are counted (60000)")
     made.add_argument("--blocks", type=int, default=20, metavar="N", help="of 5,000 calls, each way (20)")
     options = made.parse_args(argv)
