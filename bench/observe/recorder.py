@@ -67,7 +67,8 @@ def times(blocks: int) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.bench.observe.recorder", description=__doc__.split("\n")[0], allow_abbrev=False)
+    about = __doc__.split("\n")[0]
+    made = argparse.ArgumentParser(prog="hocket.bench.observe.recorder", description=about, allow_abbrev=False)
     made.add_argument("--calls", type=int, default=60000, metavar="N", help="that are counted (60000)")
     made.add_argument("--blocks", type=int, default=20, metavar="N", help="of 5,000 calls, each way (20)")
     options = made.parse_args(argv)
