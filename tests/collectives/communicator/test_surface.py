@@ -56,8 +56,8 @@ def test_completion() -> None:
     offered = [name for name in dir(hocket) if not name.startswith("__")]
     folders = {
         "algorithms", "bench", "codecs", "collectives", "compression", "conformance", "control", "dask", "errors",
-        "extending", "flower", "horovod", "hosting", "jax", "kernels", "lightgbm", "ray", "spark", "system", "tools",
-        "torch", "transports", "xgboost",
+        "extending", "flower", "horovod", "hosting", "jax", "kernels", "lightgbm", "observe", "ray", "recording",
+        "spark", "system", "tools", "torch", "transports", "xgboost",
     }  # fmt: skip
     assert set(offered) - folders == set(hocket.__all__)
     assert all(hasattr(hocket, name) for name in offered)

@@ -82,7 +82,7 @@ APART = {
     "Grid", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group", "on_stream",
     "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
-    "mark", "recorder",  # what this rank did
+    "mark", "recorder", "trace",  # what this rank did
     "init", "from_mpi", "local_world",  # a job of its own
 }  # fmt: skip
 
