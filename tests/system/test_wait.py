@@ -1,0 +1,11 @@
+"""What waiting ranks learn of the core that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rules
+
+
+def test_who_meets_slow_yields_sleeps_without_them(tmp_path: Path) -> None:
+    rules.hold(Path(__file__).parent / "wait_rules.c", tmp_path)
