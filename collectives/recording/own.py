@@ -6,8 +6,10 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hocket.collectives.recording import memory
 from hocket.collectives.recording.recorder import Recorder, Writer
 from hocket.collectives.recording.records import NOBODY, Kind, Recorded, read, shortened
+from hocket.errors import Error
 
 if TYPE_CHECKING:
     from hocket.collectives.engine.queue import Queue
@@ -70,9 +72,15 @@ class OwnRecorder:
             self._own.put(kind, text, value, peer, seq)
 
     def recorded(self) -> Recorded:
-        """This rank's part, as it is now: a copy."""
+        """This rank's part, as it is now: a copy.  Raises Error where no ring was left for it."""
         image = (self.recorder.copy or self.recorder).image()
-        return next(each for each in read(image) if self.owns(each))
+        for each in read(image):
+            if self.owns(each):
+                return each
+        raise Error(
+            f"nothing is recorded of this rank: all {memory.RINGS} rings of this process are in use; close "
+            "communicators that are no longer needed"
+        )
 
     def owns(self, part: Recorded) -> bool:
         """Is this part of a recording this rank's?"""

@@ -65,10 +65,10 @@ def test_ranks_meet(run):
 import os
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import detect
-from hocket.control.rendezvous import join
+from hocket.control.rendezvous import Identity, Where, join
 config = Config.from_env()
 place = detect(os.environ, config)
-session = join(place.rank, place.size, place.address, place.key, place.job, 10)
+session = join(Identity(place.rank, place.size, place.job, place.key), Where(place.address), 10)
 print(place.launcher, session.exchange(place.rank, 10))
 session.close()
 """)

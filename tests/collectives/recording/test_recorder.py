@@ -26,7 +26,8 @@ def ring_of(part: Recorded, kind: str = "collectives", comm: str = "world") -> R
 
 
 def recorded(function: object, size: int = 2) -> list[Recorded]:
-    """Every rank's part after it has called this."""
+    """Every rank's part after it has called this.  Other tests may have left all rings to the garbage collector."""
+    gc.collect()
 
     def rank(comm: hocket.Communicator) -> Recorded:
         function(comm)  # type: ignore[operator]
