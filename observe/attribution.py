@@ -74,7 +74,7 @@ BACK = 32
 FINEST = 1e-6
 """Seconds: shorter pieces are not followed."""
 SLACK = 2.0
-"""A message is slow when it took more than so many times the usual."""
+"""A message is slow when it took more than this factor times the usual."""
 MOST = 200_000
 """Waits that are followed, the longest: 20 us each, and more where blame travels far.  The others are unsure."""
 Cause = tuple[Any, ...]

@@ -227,7 +227,7 @@ def _changed(found: Findings, run: Run, change: str) -> Run:
 
 
 def _other_link(found: Findings, run: Run, one: str, other: str, times: str) -> Run:
-    """Both directions between two ranks, or two hosts, carry so many times as much."""
+    """Both directions between two ranks, or two hosts, carry this factor times as much."""
     hosts = hosts_of(found.timeline)
     ranks = [{rank for rank, host in hosts.items() if name in (str(rank), host)} for name in (one, other)]
     pairs = {(a, b) for a in ranks[0] for b in ranks[1]} | {(b, a) for a in ranks[0] for b in ranks[1]}

@@ -33,11 +33,17 @@ def share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "0 %"
 
 
+def count(number: int, what: str) -> str:
+    """As "2 ranks" and "1 host"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def summary(found: Findings) -> list[str]:
     """Sentences, the most important first."""
     about, ranks = found.timeline.about, found.ranks
+    hosts = len({rank.host for rank in ranks})
     lines = [
-        f"{len(ranks)} ranks on {len({rank.host for rank in ranks})} hosts, {seconds(found.seconds)}: "
+        f"{count(len(ranks), 'rank')} on {count(hosts, 'host')}, {seconds(found.seconds)}: "
         f"{found.efficiency:.0%} of the time was spent outside of calls, {1 - found.efficiency:.0%} inside."
     ]
     waited = found.blame.total

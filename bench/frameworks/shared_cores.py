@@ -3,9 +3,9 @@
     python -m hocket.bench.frameworks.shared_cores [--ranks 2,4,8] [--busy 0,1,2] [--threads 1,2] [--transport shm,tcp]
 
 Both backends are groups of the same processes and take turns, some steps at a time.  A step is a forward and backward
-pass and the optimizer's step of three linear layers (0.8 million parameters) under DistributedDataParallel.  `busy`: so
-many processes compute beside the ranks.  A step ends when its slowest rank has ended it.  CPU: of all ranks, per step,
-all threads.  Switches are the involuntary ones of a rank per step, which those who computed paid.
+pass and the optimizer's step of three linear layers (0.8 million parameters) under DistributedDataParallel.  `busy`:
+the number of processes that compute beside the ranks.  A step ends when its slowest rank has ended it.  CPU: all ranks
+and all their threads, per step.  Switches: the involuntary ones of a rank, per step.
 
 The ranks are this file again, with the argument `rank`.
 """

@@ -1,6 +1,6 @@
 """`python -m hocket.bench.observe.attribution`: does a report name what was broken?  Four ranks on two hosts (as root).
 
-Each case runs so many times: rank 2 sleeps before every second call; what host a sends is shaped to 300 Mbit/s; rank 2
+Each case runs several times: rank 2 sleeps before every second call; what host a sends is shaped to 300 Mbit/s; rank 2
 shares its core with a busy process; nothing is wrong.  A line of JSON a case: in how many runs the right one was named,
 and in how many anything else.
 """

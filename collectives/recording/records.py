@@ -227,7 +227,7 @@ class Part:
 
 
 def _array(data: Any, dtype: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
-    """A copy of so many at this place; of fewer where the file has become shorter."""
+    """A copy of `count` at this place; of fewer where the file has become shorter."""
     found = bytes(data[at : at + count * dtype.itemsize])
     return np.frombuffer(found[: len(found) - len(found) % dtype.itemsize], dtype)
 

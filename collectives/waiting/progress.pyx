@@ -103,12 +103,11 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
 
 
 cdef inline void blocked(Core* e, Node* n) noexcept nogil:
-    """Nothing moves: since when, for timed runs and where it is recorded, if it lasts."""
-    if not n.run.weight and e.record == NULL:
-        return
-    call_waits(&n.run)
+    """Nothing moves: since when.  A run that is not timed reads no clock for it before LOOKS tries were in vain."""
     n.vain += 1
-    if n.vain % LOOKS == 0 and not n.run.told and hk_now() - n.run.blocked_at > TOLD_NS:
+    if n.run.weight or e.trace != NULL or e.record != NULL and n.vain == LOOKS:
+        call_waits(&n.run)
+    if e.record != NULL and n.vain % LOOKS == 0 and not n.run.told and hk_now() - n.run.blocked_at > TOLD_NS:
         tell_waits(e, &n.run, n.run.blocked_at)
 
 

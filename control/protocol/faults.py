@@ -31,7 +31,7 @@ class Send(NamedTuple):
 
 
 class Later(NamedTuple):
-    """An instruction: in so many seconds, let the coordinator take `timer`."""
+    """An instruction: let the coordinator take `timer` after a time."""
 
     seconds: float
     timer: Timer

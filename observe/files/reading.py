@@ -170,7 +170,7 @@ def _inside(data: bytearray, place: slice, wanted: int) -> list[slice]:
 
 
 def _fields(data: bytearray, at: int, end: int, most: int) -> tuple[int, list[tuple[int, int | slice]]]:
-    """A message's fields by number: integers, and where longer ones lie; at most so many, and where the next begins."""
+    """A message's fields by number: integers, and where longer ones lie; at most `most`, and where the next begins."""
     found: list[tuple[int, int | slice]] = []
     while at < end and len(found) < most:
         tag, at = _varint(data, at, end)
