@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hocket.algorithms.drawing import picture, render
 from hocket.algorithms.drawing.part import spans
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm, get
@@ -14,6 +14,9 @@ from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids
 from hocket.algorithms.proof.verify import verify
 from hocket.arguments import whole
 from hocket.errors import ArgumentError
+
+if TYPE_CHECKING:  # pictures are not needed before one is asked for: 5 ms of every rank's start
+    from hocket.algorithms.drawing import picture
 
 MOST_RANKS = 128
 """A picture's schedule is proven first.  Beyond so many ranks that takes longer than a user would wait."""
@@ -52,6 +55,8 @@ class Drawing:
 
     def svg(self) -> str:
         """The picture as one SVG element."""
+        from hocket.algorithms.drawing import render
+
         return render.svg(self._picture())
 
     def _repr_svg_(self) -> str:
@@ -63,6 +68,8 @@ class Drawing:
         if kind == ".svg":
             Path(path).write_text(self.svg(), encoding="utf-8")
         elif kind == ".png":
+            from hocket.algorithms.drawing import render
+
             render.png(self._picture(), path)
         else:
             raise ArgumentError(f"cannot save a drawing as {os.fspath(path)!r}; choose a name ending in .svg or .png")
@@ -71,6 +78,8 @@ class Drawing:
         """Prove the schedule first: a broken one raises its fault, and has a table, but no picture."""
         if self.size > MOST_RANKS:
             raise ArgumentError(f"cannot draw {self.size} ranks: a picture has at most {MOST_RANKS}; print the text")
+        from hocket.algorithms.drawing import picture
+
         verify(self.algorithm, self.size, self.root)
         return picture.paint(self.title, self.summary, self.algorithm, self.programs, self.root)
 

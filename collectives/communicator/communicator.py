@@ -48,10 +48,10 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
-from hocket import arguments
 from hocket.algorithms.language.contract import CONTRACTS, reduces
 from hocket.algorithms.language.registry import Algorithm
 from hocket.arguments import choices, texts, whole, wholes
+from hocket.arguments import seconds as valid_seconds
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.numbers import KINDS
@@ -349,7 +349,7 @@ class Communicator(PointToPoint, Extending):
 
     def set_timeout(self, seconds: float) -> None:
         """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
-        self.membership.timeout = arguments.seconds(seconds, "seconds")
+        self.membership.timeout = valid_seconds(seconds, "seconds")
         self.shortcut.set_timeout(self.membership.timeout)
         self.messenger.short.set_timeout(self.membership.timeout)
 
@@ -406,7 +406,7 @@ class Communicator(PointToPoint, Extending):
 
         names = [] if collectives is None else texts(collectives, "collectives")
         lengths = [] if sizes is None else wholes(sizes, "sizes")
-        limit = arguments.seconds(seconds, "seconds")
+        limit = valid_seconds(seconds, "seconds")
         found = measure.tune(self, names or measure.TUNED, lengths or measure.SIZES, limit)
         self.runner.retune(self.tuning + found)
         return found

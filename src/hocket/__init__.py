@@ -5,8 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hocket.collectives import *  # noqa: F403
-    from hocket.collectives import __all__ as __all__
+    from hocket.collectives.public import *  # noqa: F403
+    from hocket.collectives.public import __all__ as __all__
 
 __version__ = "0.1.0"
 
@@ -17,7 +17,7 @@ _FOLDERS = (
 
 def __getattr__(name: str) -> Any:
     """All public names are loaded when one is first used: `import torch`, which makes the backend known, needs none."""
-    public = importlib.import_module("hocket.collectives")
+    public = importlib.import_module("hocket.collectives.public")
     globals().update({each: getattr(public, each) for each in public.__all__}, __all__=public.__all__)
     if name in _FOLDERS:
         return importlib.import_module(f"hocket.{name}")
@@ -34,4 +34,4 @@ def __dir__() -> list[str]:
     )  # fmt: skip
     on_top = [name for name in above if f"hocket.{name}" in sys.modules]
     dunder = [name for name in globals() if name.startswith("__")]
-    return sorted({*dunder, *on_top, *_FOLDERS, *importlib.import_module("hocket.collectives").__all__})
+    return sorted({*dunder, *on_top, *_FOLDERS, *importlib.import_module("hocket.collectives.public").__all__})
