@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import tempfile
@@ -16,6 +17,7 @@ LONGEST = 75
 """Bytes of the path of such a folder: a socket's path, which lies in a folder below it, has at most 107."""
 
 
+@functools.cache
 def boot_id() -> str:
     """The same on two processes only if one kernel runs both; the host's name where /proc/sys is not mounted."""
     try:

@@ -42,14 +42,25 @@ def test_it_is_found(pipes: ModuleType) -> None:
     assert list(registry.known())[: len(registry.BUILT_IN)] == list(registry.BUILT_IN)
 
 
-def test_packages_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each path that modules are found by: `init` asks four times."""
+def test_packages_are_looked_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For each path that modules are found by: `init` asks four times.  Where no package can declare a transport,
+    the module that knows how to ask is not loaded."""
     asked: list[str] = []
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: asked.append(group) or [])
-    for path in (["/nowhere"], ["/nowhere", "/else"]):
-        monkeypatch.setattr(sys, "path", path)
+    for name in ("pipes-1.dist-info", "pipes.egg-info", "pipes.egg"):
+        (tmp_path / name / name).mkdir(parents=True)
+        if name != "pipes.egg":
+            (tmp_path / name / name / "entry_points.txt").write_text("[hocket.transports]\npipes = pipes:Pipes\n")
+        monkeypatch.setattr(sys, "path", ["/nowhere", str(tmp_path / name)])
         assert list(registry.known()) == list(registry.known()) == list(registry.BUILT_IN)
-    assert asked == ["hocket.transports"] * 2
+    assert asked == ["hocket.transports"] * 3
+    (tmp_path / "others.dist-info").mkdir()
+    (tmp_path / "others.dist-info" / "entry_points.txt").write_text("[console_scripts]\nothers = others:main\n")
+    monkeypatch.setattr(sys, "path", ["/nowhere", str(tmp_path)])
+    (tmp_path / "pipes.egg" / "pipes.egg").rmdir()
+    (tmp_path / "pipes.egg").rmdir()
+    assert list(registry.known()) == list(registry.BUILT_IN)
+    assert asked == ["hocket.transports"] * 3
 
 
 def conformance(*arguments: str, path: list[Path]) -> tuple[int, list[tuple[str, str]], str]:
