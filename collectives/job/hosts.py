@@ -1,11 +1,9 @@
-"""Which ranks are on one host."""
+"""Which ranks are on one host.  A set of ranks is a number here, a bit for each: every rank looks at all pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
-
-_Together = Callable[[int, int], bool]
 
 
 def machine(said: dict[str, Any], near: bool) -> tuple[str, ...]:
@@ -17,22 +15,50 @@ def machine(said: dict[str, Any], near: bool) -> tuple[str, ...]:
     return said["kernel"], said["node"], said["folder"] if near else ""
 
 
-def sharing(size: int, together: _Together) -> tuple[tuple[int, ...], ...]:
-    """Ranks grouped so that in a group each is together with each, asked both ways."""
-    groups: list[list[int]] = []
-    for r in range(size):
-        home = next((g for g in groups if all(together(a, r) and together(r, a) for a in g)), None)
+def reached(size: int, tables: Iterable[Sequence[Sequence[str | None]]]) -> list[int]:
+    """Of each rank: those that it reaches, and that reach it, by one of the transports.
+
+    `tables`: a transport's refusals, [from][to].
+    """
+    everybody = (1 << size) - 1
+    found = [1 << r for r in range(size)]
+    for table in tables:
+        if not any(map(any, table)):
+            return [everybody] * size
+        to = [sum(1 << b for b, why in enumerate(row) if not why) for row in table]
+        found = [found[a] | sum(1 << b for b in ranks(to[a]) if to[b] >> a & 1) for a in range(size)]
+    return found
+
+
+def alike(places: Sequence[Hashable]) -> list[int]:
+    """Of each rank: those at the same place."""
+    there: dict[Hashable, int] = {}
+    for r, place in enumerate(places):
+        there[place] = there.get(place, 0) | 1 << r
+    return [there[place] for place in places]
+
+
+def sharing(near: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Ranks grouped so that in a group each is near each."""
+    groups: list[int] = []
+    for r, mine in enumerate(near):
+        home = next((i for i, group in enumerate(groups) if group & mine == group), None)
         if home is None:
-            groups.append([r])
+            groups.append(1 << r)
         else:
-            home.append(r)
-    return tuple(tuple(g) for g in groups)
+            groups[home] |= 1 << r
+    return tuple(map(ranks, groups))
 
 
-def hosts(size: int, together: _Together) -> tuple[tuple[int, ...], ...]:
-    """Ranks grouped so that two that are together, asked both ways, are in one group: through a third one, too."""
-    groups: list[list[int]] = []
-    for r in range(size):
-        joined = [g for g in groups if any(together(a, r) and together(r, a) for a in g)]
-        groups = [g for g in groups if g not in joined] + [[*(a for g in joined for a in g), r]]
-    return tuple(sorted(tuple(sorted(g)) for g in groups))
+def hosts(near: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Ranks grouped so that two that are near each other are in one group: through a third one, too."""
+    groups: list[int] = []
+    for r, mine in enumerate(near):
+        joined = sum(group for group in groups if group & mine)  # they have no rank in common
+        groups = [*(group for group in groups if not group & mine), joined | 1 << r]
+    return tuple(sorted(map(ranks, groups)))
+
+
+def ranks(some: int) -> tuple[int, ...]:
+    """The ranks of a set, in their order."""
+    return tuple(r for r in range(some.bit_length()) if some >> r & 1)

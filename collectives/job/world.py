@@ -20,7 +20,7 @@ from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.cores import cores_of
-from hocket.collectives.job.hosts import hosts, machine, sharing
+from hocket.collectives.job.hosts import alike, hosts, machine, reached, sharing
 from hocket.collectives.job.opener import Opener
 from hocket.collectives.recording.own import OwnRecorder
 from hocket.collectives.recording.recorder import of_process
@@ -123,11 +123,12 @@ class World:
             for transport in self.transports.values():
                 transport.close()
             raise
-        self.groups = sharing(size, self._share_a_host)
+        local = reached(size, [self.tables[name] for name, traits in self.traits.items() if traits.local])
+        self.groups = sharing(local)
         self.near = any(traits.local for traits in self.traits.values())
         """Was a transport tried that reaches ranks of a host alone?"""
         places = [machine(each, self.near) for each in met]
-        self.hosts = hosts(size, lambda a, b: places[a] == places[b] or self._share_a_host(a, b))
+        self.hosts = hosts([a | b for a, b in zip(local, alike(places), strict=True)])
         """Ranks by host: those that share memory, and those that name the same machine, though memory failed them."""
 
     def admit(self, comm: Communicator) -> None:
@@ -181,11 +182,7 @@ class World:
         raise TransportError(f"rank {self.rank if seer is None else seer} has no transport to rank {rank} ({why})")
 
     def _all_reached(self) -> bool:
-        pairs = [(a, b) for a in range(self.size) for b in range(a)]
-        return all(any(self.refusal(n, b, a) is None for n in self.tables) for a, b in pairs)
-
-    def _share_a_host(self, a: int, b: int) -> bool:
-        return any(traits.local and self.refusal(n, b, a) is None for n, traits in self.traits.items())
+        return reached(self.size, self.tables.values()) == [(1 << self.size) - 1] * self.size
 
     @property
     def gone(self) -> Gone:

@@ -9,7 +9,6 @@ import pytest
 from worlds import PATH
 
 from hocket.bench.harness.hosts import refusal
-from hocket.collectives.job.hosts import hosts, sharing
 
 WHY_NOT = refusal()
 
@@ -70,14 +69,6 @@ def test_a_bug_of_a_transport_is_told_and_the_next_one_is_used() -> None:
     for end in ends:
         assert (end.code, end.out) == (0, "tcp 2\n") and "transport shm cannot be used" in end.err, end
         assert "AttributeError" in end.err and "line 6, in __init__" in end.err, end
-
-
-def test_a_host_holds_all_that_one_of_its_ranks_shares_something_with() -> None:
-    """1 shares memory with 0, which sees another folder, and names one machine with 2: they choose GPUs together."""
-    memory, machines = {(0, 1), (1, 0), (3, 4)}, "ABBCD"
-    assert hosts(5, lambda a, b: machines[a] == machines[b] or (a, b) in memory) == ((0, 1, 2), (3,), (4,))
-    assert hosts(4, lambda a, b: (a + b) % 2 == 1 and 3 in (a, b)) == ((0, 2, 3), (1,))
-    assert sharing(3, lambda a, b: 1 in (a, b)) == ((0, 1), (2,)), "0 and 2 do not share memory"
 
 
 WITHOUT = """
