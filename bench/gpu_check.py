@@ -27,7 +27,7 @@ from hocket.bench.gpu.rows import Options, Row, heard, say, table
 from hocket.bench.harness import machine
 from hocket.errors import ArgumentError, Error
 from hocket.system.cuda import driver
-from hocket.tools.rank import die_with
+from hocket.system.parent import die_with
 
 BUDGET = 570.0
 """Seconds for all parts together."""

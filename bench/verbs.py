@@ -42,7 +42,7 @@ from hocket.bench.rivals.perftest import (
     perftest,
 )
 from hocket.errors import Error
-from hocket.tools.rank import die_with
+from hocket.system.parent import die_with
 from hocket.transports import registry
 
 SYSTEM = "/sys/class/infiniband"

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 
 from hocket.collectives.job import last_words
 from hocket.collectives.recording import memory
+from hocket.system.parent import die_with
+from hocket.tools.forking.ranks import Forked
 from hocket.tools.output import Source
-
-PR_SET_PDEATHSIG = 1
 
 
 class Rank:
     """One process and its output."""
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes], words: str, recorder: int | None) -> None:
+    def __init__(
+        self, number: int, process: subprocess.Popen[bytes] | Forked, words: str, recorder: int | None
+    ) -> None:
         self.number, self.process = number, process
         self.sources: list[Source] = []
         self.code: int | None = None
@@ -55,27 +55,30 @@ class Rank:
         return True
 
 
+def common(ranks: int) -> dict[str, str]:
+    """What all ranks find in their environment at their start."""
+    env = {name: value for name, value in os.environ.items() if name != "HOCKET_SECRET_FILE"}
+    env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
+    if ranks > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
+    return env
+
+
 def environment(
     number: int, ranks: int, meeting: str, secret: str, master: tuple[str, int], words: str
 ) -> dict[str, str]:
-    """The environment of rank `number`.  `meeting`: where the ranks meet; `words`: the file for its last words.
+    """What rank `number` alone finds there.  `meeting`: where the ranks meet; `words`: the file for its last words.
 
     `master`: a host and a port of this machine, for the programs of others.
     """
     size = str(ranks)
-    env = {
-        **os.environ, "HOCKET_RANK": str(number), "HOCKET_SIZE": size,
-        "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
+    return {
+        "HOCKET_RANK": str(number), "HOCKET_SIZE": size, "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
         "HOCKET_RENDEZVOUS": meeting, "HOCKET_SECRET": secret, last_words.PLACE: words,
         # What torchrun sets, for programs of torch alone.
         "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
         "MASTER_ADDR": master[0], "MASTER_PORT": str(master[1]),
     }  # fmt: skip
-    env.pop("HOCKET_SECRET_FILE", None)
-    env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
-    if ranks > 1:
-        env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
-    return env
 
 
 def start(
@@ -95,15 +98,3 @@ def start(
         preexec_fn=die_with(os.getpid()),
         pass_fds=() if recorder is None else (recorder,),
     )
-
-
-def die_with(launcher: int) -> Callable[[], None]:
-    """For a child before its exec: when the launcher dies, however it dies, the kernel kills this process."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def before_exec() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:  # the launcher died before the line above
-            os._exit(1)
-
-    return before_exec

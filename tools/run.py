@@ -19,14 +19,18 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from subprocess import Popen
 
 from hocket.collectives.recording import memory
 from hocket.errors import Error
 from hocket.system.machine import loopback
 from hocket.tools import tracing
+from hocket.tools.forking import allowed
+from hocket.tools.forking.ranks import Forked, ForkServer
 from hocket.tools.output import Screen, Source
 from hocket.tools.place import place
-from hocket.tools.rank import Rank, environment, start
+from hocket.tools.rank import Rank, common, environment, start
 from hocket.tools.run_options import asked
 
 TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
@@ -77,6 +81,8 @@ class Job:
         with self._signals():
             try:
                 self._start()
+                if self.signalled and not self.ranks:
+                    self.exit_code = 128 + self.signalled[0]
                 self._loop()
             finally:
                 self._reap()
@@ -86,23 +92,42 @@ class Job:
     # --- starting ---
 
     def _start(self) -> None:
-        secret, master = secrets.token_hex(32), _free_port()
-        for number in range(self.options.n):
-            if self.signalled:  # the loop ends those that were started
-                return
-            try:
-                self._start_rank(number, secret, master)
-            except OSError as why:
-                self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
-                self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
-                self.due = [(0.0, signal.SIGKILL)]
-                return
+        secret, master, env = secrets.token_hex(32), _free_port(), common(self.options.n)
+        with self._fork_server(env) as server:
+            for number in range(self.options.n):
+                if self.signalled:  # the loop ends those that were started
+                    return
+                words = os.path.join(self.directory, f"words-{number}")
+                own = environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
+                try:
+                    self._start_rank(number, {**env, **own}, words, server)
+                except OSError as why:
+                    self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
+                    self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
+                    self.due = [(0.0, signal.SIGKILL)]
+                    return
 
-    def _start_rank(self, number: int, secret: str, master: tuple[str, int]) -> None:
-        words = os.path.join(self.directory, f"words-{number}")
-        env = environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
-        recorder = _recorder()
-        process = start(self.options.command, env, number == 0, not self.options.no_prefix, recorder)
+    @contextlib.contextmanager
+    def _fork_server(self, env: dict[str, str]) -> Iterator[ForkServer | None]:
+        """Where that is faster and the program allows it.  With a core for each rank, they start side by side."""
+        options = self.options
+        folder = allowed.folder(options.command) if options.fork and options.n > len(os.sched_getaffinity(0)) else None
+        if folder is None:
+            yield None
+            return
+        server = ForkServer(options.command, folder, env, not options.no_prefix)
+        try:
+            yield server if server.ready(lambda: self.signalled) else None
+        finally:
+            server.close()
+
+    def _start_rank(self, number: int, env: dict[str, str], words: str, server: ForkServer | None) -> None:
+        recorder, reads, piped = _recorder(), number == 0, not self.options.no_prefix
+        process: Popen[bytes] | Forked
+        if server is None:
+            process = start(self.options.command, env, reads, piped, recorder)
+        else:
+            process = server.start(env, reads, None if recorder is None else (memory.HANDED, recorder))
         rank = Rank(number, process, words, recorder)
         self.ranks.append(rank)
         for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):

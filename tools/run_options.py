@@ -15,7 +15,10 @@ MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def asked(argv: list[str]) -> argparse.Namespace:
-    """n, no_prefix, grace, timeout_grace (seconds), elastic, trace, command.  SystemExit: the command line is wrong."""
+    """n, no_prefix, grace, timeout_grace (seconds), elastic, fork, trace, command.
+
+    SystemExit: the command line is wrong.
+    """
     what = "Start n ranks of a program on this machine."
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
@@ -26,6 +29,8 @@ def asked(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
     elastic = "a rank that fails does not end the job; its exit code is 0 if any rank ends well"
     parser.add_argument("--elastic", action="store_true", help=elastic)
+    fork = "start each rank by itself, also where forking them from one process is faster"
+    parser.add_argument("--no-fork", dest="fork", action="store_false", help=fork)
     trace = f"record everything, and write it here when the job has ended: a name that ends in {', '.join(SUFFIXES)}"
     parser.add_argument("--trace", type=_trace, metavar="PATH", help=trace)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py | command", help="with its arguments")

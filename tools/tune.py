@@ -25,7 +25,7 @@ from hocket.collectives.choice.layout import candidates
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.job.place import is_first, launched
 from hocket.errors import ArgumentError, Error
-from hocket.tools.rank import die_with
+from hocket.system.parent import die_with
 from hocket.tools.run_options import MOST_RANKS
 
 RANKS = "2,4,8"

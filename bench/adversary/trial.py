@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hocket.bench.harness.hosts import V4, on
-from hocket.tools.rank import die_with
+from hocket.system.parent import die_with
 
 TRANSPORTS = ("shm", "tcp", "hosts")
 """Shared memory; TCP on one host; both, on two hosts that are network namespaces (hosts.py)."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hocket.tools.rank import die_with
+from hocket.system.parent import die_with
 
 
 def main_or_rank(main: Callable[[], int], rank: Callable[..., None]) -> NoReturn:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hocket.errors import Error
-from hocket.tools.rank import die_with
+from hocket.system.parent import die_with
 
 LONG = 1 << 20
 SMALL_CALLS, LONG_CALLS, WARM = 2000, 60, 100

@@ -1,6 +1,6 @@
 """How often do two ranks begin on one core, and stay there?
 
-    python -m hocket.bench.starts [--jobs 50] [--torchrun]
+    python -m hocket.bench.starting.cores [--jobs 50] [--torchrun]
 
 Starts so many jobs of two ranks, one after the other, and prints the medians of each job's first 2,000 allreduces of
 8 bytes, and how many of them are over 1.5 us: ranks that share a core take 3 to 8 us.
@@ -30,7 +30,8 @@ comm.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.bench.starts", description=__doc__.split("\n")[0], allow_abbrev=False)
+    prog, what = "hocket.bench.starting.cores", __doc__.split("\n")[0]
+    made = argparse.ArgumentParser(prog=prog, description=what, allow_abbrev=False)
     made.add_argument("--jobs", type=int, default=50, metavar="N", help="(50)")
     made.add_argument("--torchrun", action="store_true", help="start them by torchrun, not by hocket run")
     options = made.parse_args(argv)
