@@ -134,7 +134,7 @@ docs: $(VENV)/test.stamp
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find algorithms bench collectives compression conformance control examples frameworks kernels observe system tests tools transports \
+	find algorithms bench collectives compression conformance control examples frameworks kernels observe system tests tools training transports \
 		-name '*.so' -o -name __pycache__ | xargs rm -rf
 
 # Intel MPI lives apart: its libraries have MPICH's names.  It exists for x86-64 only.

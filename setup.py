@@ -9,7 +9,8 @@ from setuptools import Extension, setup
 
 FOLDERS = [
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
-    "kernels", "lightgbm", "observe", "ray", "spark", "system", "tools", "torch", "transports", "xgboost",
+    "kernels", "lightgbm", "observe", "ray", "spark", "system", "tools", "torch", "training", "transports",
+    "xgboost",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(

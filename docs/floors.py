@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 HUB = "collectives"
 FLOORS = [
-    ["frameworks", "compression", "observe", "bench", "tools", "conformance"], [HUB],
+    ["frameworks", "tools", "bench", "conformance"], ["training", "compression", "observe"], [HUB],
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [

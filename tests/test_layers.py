@@ -3,7 +3,8 @@
     examples, tests
     bench  conformance  tools               measure and check the library, and know its inside
     frameworks                              stand on the public door alone: PUBLIC
-    compression  observe                    so do these, below them; observe replays with algorithms
+    training                                so does this, on compression
+    compression  observe                    and these; observe replays with algorithms
     collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
@@ -37,11 +38,12 @@ MAY: dict[str, set[str]] = {
     "collectives": LIBRARY,
     "tools": {*LIBRARY, "tools", "bench", "observe"},
     "compression": {"compression"},
+    "training": {"training", "compression"},
     "observe": {"observe", "algorithms"},
     "conformance": {*LIBRARY, "conformance"},
-    "bench": {*LIBRARY, "tools", "bench", "compression", "observe"},
-    "frameworks/torch": {"torch", "compression"},
-    "frameworks/horovod": {"horovod", "compression"},
+    "bench": {*LIBRARY, "tools", "bench", "compression", "observe", "training"},
+    "frameworks/torch": {"torch", "compression", "training"},
+    "frameworks/horovod": {"horovod", "compression", "training"},
     "frameworks/ray": {"ray"},
     "frameworks/dask": {"dask"},
     "frameworks/jax": {"jax"},
@@ -51,7 +53,7 @@ MAY: dict[str, set[str]] = {
     "frameworks/flower": {"flower", "compression"},
 }
 """What each folder may import of hocket's folders."""
-ABOVE = [folder for folder in MAY if folder in ("compression", "observe") or folder.startswith("frameworks/")]
+ABOVE = [each for each in MAY if each in ("compression", "observe", "training") or each.startswith("frameworks/")]
 """What stands on the public door alone."""
 EXCEPTIONS = {
     "frameworks/torch/quick.pyx": "collectives",  # the table of calls made before, in Cython
@@ -68,6 +70,7 @@ FORBIDDEN = {
     "kernels": ("torch",),
     "transports": ("torch",),
     "control": ("numpy", "torch"),
+    "training": ("torch",),
     "system": ("torch",),
 }
 HIDDEN = {*PARTS, "planner", "session", "_queued"}
@@ -162,6 +165,8 @@ def test_every_room_is_seen() -> None:
         ("collectives/engine/run.pxd", 'cdef extern from "bench/any.h":\n    pass\n'),
         ("collectives/job/place.py", "from hocket import hosting\n"),
         ("compression/step.py", "from hocket.kernels.codecs import Codec\n"),
+        ("training/__init__.py", "import torch\n"),
+        ("training/__init__.py", "from hocket.observe import clocks\n"),
         ("frameworks/ray/store.py", "from hocket import dtypes\n"),
         ("frameworks/ray/store.py", "from hocket.collectives.job import place\n"),
         ("frameworks/torch/options.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),

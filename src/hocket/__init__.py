@@ -30,7 +30,7 @@ def __dir__() -> list[str]:
     """What a user may want, for completion: the public names, and the folders that are there."""
     above = (
         "bench", "compression", "conformance", "dask", "flower", "horovod", "jax", "lightgbm", "ray", "spark", "torch",
-        "xgboost",
+        "training", "xgboost",
     )  # fmt: skip
     on_top = [name for name in above if f"hocket.{name}" in sys.modules]
     dunder = [name for name in globals() if name.startswith("__")]
