@@ -108,7 +108,8 @@ class Lane(Protocol):
     `agree(offers)`, where members may read each other's memory: True if all can; then `usual` is the rules and
     `read_from` takes another one (shm/lane.pyx has them).  And `thread: int`, the only thread that may drive its
     channels: its identifier, or CALLERS (mpi/job.py); 0, or without it: any.  And `pinned: bool`, asked after `close`:
-    does a library still hold memory of callers?  Then their arrays are kept until the process ends.
+    does a library still hold memory of callers?  Then their arrays are kept until the process ends.  And
+    `priority`, set before any `open`: that of the communicator's lane, as what lies below may serve higher ones first.
     """
 
     def offer(self) -> Any:
@@ -140,6 +141,7 @@ class Transport(Protocol):
     It may have `traits: Traits`, the same on every rank that has it; without, its channels are taken for streams.
     It may have a `detail(rank) -> str`: what a user may want to know of the way to that rank, for `comm.explain()`;
     a `host_of(rank) -> str`: the IP address at which that rank is reached, for `hocket doctor --job`;
+    a `queueing() -> str`: for `comm.explain()`, whether what lies below serves lanes of a higher priority first;
     and a static `missing(context) -> str | None`: why it cannot work in this job, though this machine can do it.
     """
 

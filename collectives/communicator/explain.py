@@ -48,6 +48,7 @@ def explain(
     for way in ways(comm):
         lines.append(f"  rank {way.rank}: {way.transport}{way.detail and f' ({way.detail})'}")
         lines += [f"    not {name}: {why}" for name, why in way.refusals]
+    lines += _queueing(comm)
     lines += _reads(comm)
     lines += comm.gpus.words(comm.size)
     lines.append("algorithms (by bytes of the whole vector):")
@@ -84,6 +85,13 @@ def _proof(comm: Communicator) -> str:
     if sorted(map(list, comm.groups)) == comm.membership.hosts:
         return "proven by sharing memory"
     return f"by the kernel, the host's name and its temporary folder; memory is shared by {_grouped(comm.groups)}"
+
+
+def _queueing(comm: Communicator) -> list[str]:
+    """What lies below the transports used here, if they know: do lanes' priorities count there?"""
+    used = sorted({way.transport for way in ways(comm)})
+    asked = [(name, getattr(comm.world.transports[name], "queueing", lambda: "")()) for name in used]
+    return [f"  {name} sends by {said}" for name, said in asked if said]
 
 
 def _reads(comm: Communicator) -> list[str]:

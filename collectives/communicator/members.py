@@ -94,6 +94,9 @@ class Members:
         name = lane_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(transports) if t is not None]
         lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
+        for lane in lanes.values():
+            if hasattr(lane, "priority"):
+                lane.priority = self.priority
         near = forced is None or self.world.traits.get(forced, Traits()).local  # no traits: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         routes = Routes(transports, lanes, self.world.traits, groups, self._between(groups, forced))

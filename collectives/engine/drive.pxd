@@ -16,6 +16,8 @@ cdef struct Elsewhere:              # what is queued in this process: waiting/pr
     uint32_t* engines               # how many engines have queued runs
     int (*advance)(bint caller) noexcept nogil      # try those once that nobody else drives
     void (*waiting)(int change) noexcept nogil      # begin (+1) or end (-1) such tries: hocket's own thread stands back
+    void (*hold)(Core*, Run*) noexcept nogil        # a blocking call holds lower lanes from now on while it moves
+    void (*let_go)(Run*) noexcept nogil             # ... and no longer
     uint64_t (*wait_step)(hk_wait*, hk_ladder*, Core* mine, pollfd* fds, int nfds) noexcept nogil
 
 cdef Elsewhere elsewhere

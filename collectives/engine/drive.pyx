@@ -19,7 +19,7 @@ from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, c
 from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, RAISED, TIMED_OUT, Core, Run, State, hk_load32,
                                      hk_now, hk_wait, hk_wait_reset, hk_wait_sleeps, hk_wait_step, piece_length, pollfd,
                                      run_stopped)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_FIRST, HK_SAW_RECV_READY,
@@ -204,7 +204,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
     cdef pollfd fds[MAX_FDS]
     cdef uint64_t waited, checked = 0, now
     cdef int rc, nfds = 0
-    cdef bint helps = False
+    cdef bint helps = False, holds = False
     cdef uint64_t idle_since = 0
     if run_stopped(e, r):
         return ABORTED
@@ -235,14 +235,19 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             continue
         if r.weight or e.trace != NULL:
             call_waits(r)
-        if e.helps and hk_load32(elsewhere.engines):
-            if not helps:
-                helps = True
-                elsewhere.waiting(1)
+        if e.attends and hk_load32(elsewhere.engines):
             now = hk_now()
             if idle_since == 0:
                 idle_since = now
-            if now - idle_since > HELP_AFTER_NS and elsewhere.advance(True) == MOVED:
+            if e.attends & HOLDS:
+                call_waits(r)
+                if not holds:
+                    holds = True
+                    elsewhere.hold(e, r)
+            if e.attends & HELPS and not helps:
+                helps = True
+                elsewhere.waiting(1)
+            if helps and now - idle_since > HELP_AFTER_NS and elsewhere.advance(True) == MOVED:
                 rc = look(e, r, now - idle_since, &checked)
                 if rc < 0:
                     break
@@ -256,6 +261,8 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
         if polls and w.polls >= <uint32_t>polls:
             if helps:
                 elsewhere.waiting(-1)
+            if holds:
+                elsewhere.let_go(r)
             return BLOCKED
         if waited:
             nfds = collect(e, r, fds, MAX_FDS)
@@ -266,6 +273,8 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 break
     if helps:
         elsewhere.waiting(-1)
+    if holds:
+        elsewhere.let_go(r)
     if e.trace != NULL:
         was_away(e, r, w.away)
     hk_wait_reset(&w, &e.ladder, e.bell)

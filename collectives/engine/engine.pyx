@@ -15,7 +15,7 @@ from hocket.collectives.engine.drive cimport drive, place_residuals, run_free, r
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, HELPS, HOLDS, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
                                      hk_load32, hk_now, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
 from hocket.collectives.recording.recorder cimport Writer
 from hocket.kernels.cpu.reduce cimport find_reduce
@@ -46,11 +46,11 @@ cdef class Engine:
     `spins`: polls before the first yield; `home`: this rank's own core, or -1; see wait.h.  `concurrent`: queued runs
     progress side by side (send and recv), not one after the other.  `polls_with_gil`: how often to poll before the GIL
     is released.  `priority`: of its lane; `helps`: its blocking calls drive what is queued on other engines while they
-    wait.
+    wait.  `leads_out`: some of its channels leave the host.
     """
 
     def __cinit__(self, int rank, int size, int spins=2000, bint concurrent=False, int polls_with_gil=0, int home=-1,
-                  int priority=0, bint helps=False):
+                  int priority=0, bint helps=False, bint leads_out=False):
         self.polls_with_gil, self.label = polls_with_gil, NO_LABEL
         self.core.rank, self.core.size = rank, size
         self.core.self = <PyObject*>self
@@ -69,7 +69,8 @@ cdef class Engine:
         self.core.ladder.home = home
         self.core.queued = self.core.ladder
         self.core.queued.tires, self.core.queued.slow_ns = True, SLOW_COMPUTING_NS
-        self.core.priority, self.core.helps = priority, helps
+        self.core.priority, self.core.leads_out = priority, leads_out
+        self.core.attends = (HELPS if helps else 0) | (HOLDS if leads_out else 0)
         self.keep = []
         self.recent = [None] * RECENT
         self.plans = {}

@@ -111,7 +111,8 @@ class Queue:
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if cores.crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
-        self.engine = Engine(index, len(transports), spins, concurrent, polls, cores.home, priority, cores.scarce)
+        out = not all(t.local for t in self._traits)
+        self.engine = Engine(index, len(transports), spins, concurrent, polls, cores.home, priority, cores.scarce, out)
         self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
         self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""

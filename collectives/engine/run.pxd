@@ -51,6 +51,11 @@ cdef enum:                  # who may drive an engine (a channel's library may m
     CALLERS = 1             # threads that call hocket, but not its own
 
 
+cdef enum:                  # of Core.attends
+    HELPS = 1               # it drives that: no other core would
+    HOLDS = 2               # lower lanes are held while it goes forward
+
+
 cdef enum:                  # what advancing a run can say; errors are negative, HK_LOST and HK_FAULT among them
     BLOCKED = 0
     MOVED = 1
@@ -197,7 +202,8 @@ cdef struct Core:           # what runs need of an engine, without Python
     uint32_t claimed        # a blocking call, or a thread that drives what is queued, is at it; nobody else may
     int (*others)(Core*) noexcept nogil   # drive what other threads have queued meanwhile (concurrent engines)
     int priority            # of its lane: higher ones are served first
-    bint helps              # a blocking call that waits drives what is queued elsewhere: no other core would
+    int attends             # what a blocking call that waits does where something is queued elsewhere: HELPS, HOLDS
+    bint leads_out          # some of its channels leave the host: lanes hold each other back on the way
     uint64_t thread         # who may drive: ANY_THREAD, CALLERS, or the one thread with this identifier
     bint concurrent         # send/recv: queued runs progress side by side, not one after the other
 

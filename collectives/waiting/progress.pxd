@@ -15,6 +15,7 @@ cdef enum: MAX_ENGINES = 1024
 cdef pthread_mutex_t lock           # guards the queue, the lists of runs in its engines, and who claims these
 cdef Core* queued[MAX_ENGINES]
 cdef uint32_t nqueued               # engines in it: written under the lock, looked at without
+cdef int held_below                 # the highest priority of blocking calls that hold lower lanes, or INT_MIN
 cdef uint32_t drivers               # threads that wait and drive what is queued; atomic
 cdef bint led                       # does a thread of hocket's own drive?  Under the lock
 cdef uint32_t ends                  # runs that have ended in this process, and other news, as a clock: it only grows; atomic
@@ -34,8 +35,8 @@ cdef struct Node:               # one queued run
 cdef struct Walk:               # over the engines in the queue, from the first
     Core* engine                # where it has come to
     uint32_t place              # ... in the queue
-    int priority                # ... and of which lane
-    int least                   # it ends at lanes below
+    int priority                # ... and of which lane: lower ones are held, or not
+    int moved                   # has something moved in this pass?
     bint claimed                # by this thread, to be driven, or looked at until 0 is stored in `Core.claimed`
 
 

@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed, overdue, tell_waits
 from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits, number
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
+from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
                                      run_stopped)
 from hocket.collectives.recording.recorder cimport HK_NOBODY, HK_SAW_SUBMIT, hk_put
 from hocket.collectives.waiting.news cimport tell
@@ -30,9 +30,19 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_broadcast(pthread_cond_t*)
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
-cdef enum: LOOKS = 16           # vain tries of a run after which the clock tells how long that takes
+cdef enum:
+    LOOKS = 16                  # vain tries of a run after which the clock tells how long that takes
+    HOLD_NS = 50000000          # how long a lane holds lower ones after it has moved
 
-nqueued = drivers = ends = 0
+cdef struct Holder:             # a blocking call that holds lower lanes while it moves
+    Core* core
+    Run* run
+
+cdef Holder holders[MAX_ENGINES]    # in no order
+cdef uint32_t nholders
+
+nqueued = drivers = ends = nholders = 0
+held_below = INT_MIN
 led = False
 cdef pthread_cond_t vacant      # told when a follower is to lead
 pthread_mutex_init(&lock, NULL)
@@ -105,7 +115,7 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
 cdef inline void blocked(Core* e, Node* n) noexcept nogil:
     """Nothing moves: since when.  A run that is not timed reads no clock for it before LOOKS tries were in vain."""
     n.vain += 1
-    if n.run.weight or e.trace != NULL or e.record != NULL and n.vain == LOOKS:
+    if n.run.weight or e.trace != NULL or n.vain == LOOKS:
         call_waits(&n.run)
     if e.record != NULL and n.vain % LOOKS == 0 and not n.run.told and hk_now() - n.run.blocked_at > TOLD_NS:
         tell_waits(e, &n.run, n.run.blocked_at)
@@ -147,7 +157,7 @@ cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
     cdef bint found
     pthread_mutex_lock(&lock)
     w.place += w.place < nqueued and queued[w.place] == w.engine        # else another has taken its place
-    found = w.place < nqueued and queued[w.place].priority >= w.least
+    found = w.place < nqueued and (queued[w.place].priority >= w.priority or may_follow(w, queued[w.place]))
     if found:
         w.engine, w.priority = queued[w.place], queued[w.place].priority
         w.claimed = not hk_load32(&w.engine.claimed) and may_drive(w.engine, caller)
@@ -158,16 +168,85 @@ cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
 
 
 cdef int try_progress(bint caller) noexcept nogil:
-    """One pass over everything that is queued in this process; not over lower lanes, if a higher one moved."""
-    cdef int moved = BLOCKED
-    cdef Walk w = Walk(NULL, 0, 0, INT_MIN, False)
+    """One pass over everything that is queued in this process; not over lower lanes, if a higher one moved or holds."""
+    cdef Walk w = Walk(NULL, 0, held_below, BLOCKED, False)
     while next_queued(&w, caller):
         if w.claimed:
             w.engine.pass_number += 1
-            moved |= advance_queued(w.engine, False)
-            if moved == MOVED:
-                w.least = w.priority
-    return moved
+            w.moved |= advance_queued(w.engine, False)
+    return w.moved
+
+
+# ------------------------------------------------------------------------------- lower lanes are held, lock held
+#
+# Below the engine nobody knows priorities for sure: what a lower lane has handed to the system stays ahead of a higher
+# lane's bytes, and in each gap of the higher one, between any two steps of its schedule, it would hand on more.  So:
+#
+#   The law.  A lane gets no turn while a higher one has an unfinished run here and has moved in the last HOLD_NS.
+#
+# No deadlock.  Take any moment at which nothing moves any more, on any rank, though some run is unfinished.  After
+# HOLD_NS no lane holds another, anywhere, so each rank tries all that it has issued, and none of that can move: it is
+# the same without the law.  So what ends without it ends with it.  Nothing is asked of the order in which ranks issue.
+#
+# No rank waits long for nothing.  A wait by this law points upwards only, from a lower lane to a higher one.  Where
+# all ranks issue the runs of all lanes, whatever the order (training/overlap/), take the highest lane with an
+# unfinished run: nothing holds it, on any rank, so it ends, and each of its moves brings it nearer to that; then the
+# next one.  HOLD_NS is only waited for where a rank is late, or issues the higher run after the lower one has ended.
+#
+# One credit for all lanes would point downwards, too: rank 0 spends it on lane A, rank 1 on lane B, and both wait.
+# (tests/collectives/waiting/test_holding.py tries all orders of small cases, of this and of the law.)
+
+cdef bint holds(Core* higher, Run* r, uint64_t now) noexcept nogil:
+    """Has this unfinished run moved in the last HOLD_NS?  (One that only some threads may drive may stand still.)"""
+    return higher.thread == ANY_THREAD and (r.blocked_at == 0 or now - r.blocked_at < HOLD_NS)
+
+
+cdef bint in_the_way(Core* higher, Core* lower) noexcept nogil:
+    """Inside a host lanes do not meet."""
+    return higher.priority > lower.priority and higher.leads_out and lower.leads_out
+
+
+cdef bint may_follow(Walk* w, Core* lower) noexcept nogil:
+    """May this lane have a turn, though higher ones have unfinished runs?"""
+    cdef uint64_t now = hk_now()
+    cdef uint32_t i
+    cdef Node* n
+    if w.moved == MOVED:
+        return False
+    for i in range(nholders):
+        if in_the_way(holders[i].core, lower) and holds(holders[i].core, holders[i].run, now):
+            return False
+    for i in range(w.place):
+        n = <Node*>queued[i].head if in_the_way(queued[i], lower) else NULL
+        while n != NULL:                # several of messages, which go side by side
+            if n.counted and holds(queued[i], &n.run, now):
+                return False
+            n = n.next if queued[i].concurrent else NULL
+    return True
+
+
+cdef void hold(Core* e, Run* r) noexcept nogil:
+    global nholders, held_below
+    pthread_mutex_lock(&lock)
+    if nholders < MAX_ENGINES:          # more threads than that are too many to hold anything
+        holders[nholders] = Holder(e, r)
+        nholders += 1
+        held_below = max(held_below, e.priority)
+    pthread_mutex_unlock(&lock)
+
+
+cdef void let_go(Run* r) noexcept nogil:
+    global nholders, held_below
+    cdef uint32_t i, kept = 0
+    pthread_mutex_lock(&lock)
+    held_below = INT_MIN
+    for i in range(nholders):
+        if holders[i].run != r:
+            holders[kept] = holders[i]
+            kept += 1
+            held_below = max(held_below, holders[i].core.priority)
+    nholders = kept
+    pthread_mutex_unlock(&lock)
 
 
 # ----------------------------------------------------------------------------------------- the list, lock held
@@ -244,13 +323,15 @@ cdef void waiting(int change) noexcept nogil:
     hk_add32(&drivers, <uint32_t>change)
 
 
-elsewhere.engines, elsewhere.advance, elsewhere.waiting = &nqueued, try_progress, waiting
+elsewhere.engines, elsewhere.advance, elsewhere.waiting, elsewhere.hold = &nqueued, try_progress, waiting, hold
+elsewhere.let_go = let_go
 
 
 cdef void forked() noexcept:
     """In a forked child: the runs under way are the parent's."""
-    global nqueued, drivers, led
+    global nqueued, nholders, held_below, drivers, led
     pthread_mutex_init(&lock, NULL)
     pthread_cond_init(&vacant, NULL)
-    nqueued = drivers = 0
+    nqueued = nholders = drivers = 0
+    held_below = INT_MIN
     led = False

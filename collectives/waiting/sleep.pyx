@@ -3,7 +3,6 @@
 Where a run has none (its transport must be looked at) or another thread drives it, this one looks every 50 us.
 """
 
-from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.drive cimport MAX_FDS, collect, elsewhere
@@ -18,12 +17,12 @@ cdef extern from "poll.h" nogil:
 
 
 cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nogil:
-    """What the queued runs wait for: more descriptors behind the first `nfds`, or the bell of `mine`.
+    """What the queued runs wait for, but for held lanes: more descriptors behind the first `nfds`, or the bell of `mine`.
 
     How many descriptors there are then; -1 where some run can only be looked at.  No other engine's bell is slept on: it
     may go meanwhile, with its memory.
     """
-    cdef progress.Walk w = progress.Walk(NULL, 0, 0, INT_MIN, False)
+    cdef progress.Walk w = progress.Walk(NULL, 0, progress.held_below, 0, False)
     cdef int n = nfds
     while n >= 0 and progress.next_queued(&w, True):
         if not w.claimed:               # somebody else drives it

@@ -25,6 +25,7 @@ from hocket.control.handshake import Connection, Hello
 from hocket.errors import TransportError
 from hocket.system import tls
 from hocket.system.machine import boot_id, seen_here
+from hocket.system.queueing import queueing
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledLane
@@ -38,6 +39,9 @@ VERDICT = 0.5
 """Seconds that a failed handshake waits for the news that its peer is lost."""
 TOO_LATE = 10_000
 """Streams that are remembered as too late; one that comes after so many others is kept until the end."""
+INTERACTIVE, BULK = 6, 2
+"""SO_PRIORITY of lanes above 0 and below; the system's own 0 of others.  pfifo_fast, prio and fq have three bands, by
+Linux' table 6, 0 and 2 from the first to the last.  7 needs privileges."""
 LOCAL_CONGESTION = b"cubic"
 """For connections inside a host: bbr, some systems' default, paces what has no need of it."""
 
@@ -51,9 +55,10 @@ class TcpTransport:
         self.context = context
         self._lock = threading.RLock()  # a lane that is dropped closes itself, also in the middle of what holds it
         self._closed = False
-        self._arrived: dict[tuple[int, str], Any] = {}
-        """Streams, as their channels take them: sockets, or Tls."""
-        self._waiting: dict[tuple[int, str], Channels] = {}
+        self._arrived: dict[tuple[int, str], tuple[Any, socket.socket]] = {}
+        """Streams, as their channels take them: sockets, or Tls; and their sockets."""
+        self._waiting: dict[tuple[int, str], tuple[Channels, int]] = {}
+        """With the priorities of their lanes."""
         self._too_late: dict[tuple[int, str], None] = {}
         """Streams that may still be on their way to lanes that have been closed, the oldest first."""
         place: Any = ("tcp", context.host, context.ports or 0)
@@ -96,6 +101,10 @@ class TcpTransport:
         """For people: is it encrypted?"""
         return f"encrypted: TLS 1.3, {tls.CIPHERS[self._ciphers[rank]]}" if self.context.encrypt else ""
 
+    def queueing(self) -> str:
+        """For people: which interface sends, how it queues, and whether lanes' priorities count there."""
+        return queueing(self._listener.address[1])
+
     def host_of(self, rank: int) -> str:
         """The IP address at which that rank listens."""
         return self._addresses[rank][0]
@@ -117,16 +126,17 @@ class TcpTransport:
     def _on_stream(self, stream: Any, link: socket.socket, hello: Hello) -> None:
         key = hello.rank, hello.purpose
         with self._lock:
-            waiting = self._waiting.pop(key, None)
-            if waiting is not None:
-                waiting.receive_from(stream)
+            channels, priority = self._waiting.pop(key, (None, 0))
+            if channels is not None:
+                mark(link, priority)
+                channels.receive_from(stream)
             elif not self._closed and key not in self._arrived and key not in self._too_late:
-                self._arrived[key] = stream
+                self._arrived[key] = stream, link
             else:
                 self._too_late.pop(key, None)
                 link.close()
 
-    def open(self, rank: int, lane: str, look: Callable[[], object]) -> Channels:
+    def open(self, rank: int, lane: str, look: Callable[[], object], priority: int = 0) -> Channels:
         """Channels to and from `rank`: ours over the stream that we dial, theirs over the one that they dial.
 
         So nobody waits here until the other makes the same call: its reactor answers.  `look` is called between
@@ -140,6 +150,7 @@ class TcpTransport:
             left = max(0.01, deadline - time.monotonic())
             link = connect(("tcp", *self._addresses[rank]), me.key, hello, left, look)
             tuned(link)
+            mark(link, priority)
             if not me.encrypt:
                 channels = SocketChannels(link, receive=False)
                 break
@@ -150,9 +161,11 @@ class TcpTransport:
         key = rank, hello.purpose
         with self._lock:
             if key in self._arrived:
-                channels.receive_from(self._arrived.pop(key))
+                stream, incoming = self._arrived.pop(key)
+                mark(incoming, priority)
+                channels.receive_from(stream)
             else:
-                self._waiting[key] = channels
+                self._waiting[key] = channels, priority
         return channels
 
     def _secured(
@@ -188,7 +201,7 @@ class TcpTransport:
         with self._lock:
             for rank in lane.members:
                 key = rank, self._purpose + lane.name
-                arrived = self._arrived.pop(key, None)
+                arrived, _ = self._arrived.pop(key, (None, None))
                 if arrived is not None:
                     arrived.close()
                 elif rank != self.context.rank:
@@ -207,13 +220,16 @@ class TcpTransport:
             lane.close()
         with self._lock:
             self._closed = True
-            for stream in self._arrived.values():
+            for stream, _ in self._arrived.values():
                 stream.close()
             self._arrived.clear()
 
 
 class TcpLane(DialledLane):
     """One lane's streams."""
+
+    priority = 0
+    """Of the communicator's lane."""
 
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
         super().__init__(transport, name, members)
@@ -223,7 +239,7 @@ class TcpLane(DialledLane):
         """Members, by world rank."""
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
-        channels = self.transport.open(self.members[peer], self.name, self.look)
+        channels = self.transport.open(self.members[peer], self.name, self.look, self.priority)
         self.opened.add(self.members[peer])
         self.channels.append(channels)
         return channels.send, channels.recv
@@ -266,3 +282,10 @@ def tuned(link: socket.socket) -> socket.socket:
         if link.getpeername()[0] == link.getsockname()[0]:  # not every system allows it
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOCAL_CONGESTION)
     return link
+
+
+def mark(link: socket.socket, priority: int) -> None:
+    """Let the system send this lane's packets, also those that only confirm, before those of lower ones."""
+    if priority:
+        with contextlib.suppress(OSError):  # the peer is gone: the first call on it says so
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE if priority > 0 else BULK)
