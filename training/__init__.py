@@ -5,3 +5,7 @@ each method is a rule for it, in a file of its own.  Users import the names from
 
     overlap/    when: gradients travel while the computation goes on
 """
+
+from hocket.training.overlap.scheduler import Report, Scheduler
+
+__all__ = ["Report", "Scheduler"]

@@ -1,0 +1,334 @@
+"""The scheduler: averages are right in any order, from any thread; errors name the tensor on all ranks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import Program, same, spread
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
+from hocket.training import Scheduler
+
+SIZES = {f"layer{i}": n for i, n in enumerate([1, 10, 0, 1000, 20_000, 100_000, 7, 300_000, 5])}
+
+
+def declared(comm: Communicator, **options: Any) -> Scheduler:
+    s = Scheduler(comm, **options)
+    for name, n in SIZES.items():
+        s.declare(name, np.empty(n, np.float32))
+    return s
+
+
+def gradients(comm: Communicator, step: int) -> dict[str, Any]:
+    """Small whole numbers, whose averages over 1, 2 or 4 ranks are exact."""
+    return {name: np.arange(n, dtype=np.float32) % 50 * (comm.rank + 1) + step for name, n in SIZES.items()}
+
+
+def averages(comm: Communicator, step: int, ranks: int | None = None) -> dict[str, Any]:
+    """Of the first `ranks` ranks' gradients, and zeros of the others."""
+    count = comm.size if ranks is None else ranks
+    total = {name: np.zeros(n, np.float32) for name, n in SIZES.items()}
+    for rank in range(count):
+        for name, n in SIZES.items():
+            total[name] += np.arange(n, dtype=np.float32) % 50 * (rank + 1) + step
+    return {name: each / np.float32(comm.size) for name, each in total.items()}
+
+
+# ----------------------------------------------------------------------------------------------- right sums
+
+
+def all_settings(comm: Communicator) -> None:
+    for order, lanes, slice, fuse in (
+        ("fifo", 4, None, 0), ("priority", 20, "auto", 1 << 20), ("tic", 2, 4096, 2048), ("tac", 3, None, 4096),
+        (["layer7", "layer3"], 3, 65536, 0),
+    ):  # fmt: skip
+        s = declared(comm, order=order, lanes=lanes, slice=slice, fuse=fuse)
+        for step in range(4):
+            grads = gradients(comm, step)
+            for name in reversed(grads):
+                s.ready(name, grads[name])
+            assert s.step() == []
+            wanted = averages(comm, step)
+            for name in grads:
+                assert s.wait(name) is grads[name]
+                same(grads[name], wanted[name], f"{order}, step {step}, {name}")
+        rows = s.report()
+        assert [row.name for row in rows] == list(SIZES) and {row.ranks for row in rows} == {comm.size}
+        assert all(row.bytes == 4 * SIZES[row.name] and row.exposed >= 0 for row in rows)
+
+
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "tcp")])
+def test_all_settings_average(size: int, transport: str) -> None:
+    spread(all_settings, size, transport)
+
+
+def other_dtypes(comm: Communicator) -> None:
+    s = Scheduler(comm, lanes=2)
+    like = {"half": np.float16, "double": np.float64, "single": np.float32}
+    for name, dtype in like.items():
+        s.declare(name, np.empty((2, 3), dtype))
+    strided = np.full((3, 2), comm.rank + 1, np.float64).T  # not contiguous
+    grads = {name: strided if name == "double" else np.full((2, 3), comm.rank + 1, d) for name, d in like.items()}
+    for name, grad in grads.items():
+        s.ready(name, grad)
+    s.step()
+    for name, dtype in like.items():
+        same(s.wait(name), np.full((2, 3), (comm.size + 1) / 2, dtype), name)
+
+
+def with_codecs(comm: Communicator) -> None:
+    for codec, tolerance in (("bf16", 0.01), ("int8", 0.03)):
+        s = declared(comm, codec=codec)
+        grads = gradients(comm, 1)
+        for name, grad in grads.items():
+            s.ready(name, grad)
+        s.step()
+        for name, wanted in averages(comm, 1).items():
+            assert np.allclose(s.wait(name), wanted, atol=tolerance * (np.abs(wanted).max(initial=0.0) + 1)), name
+
+
+def test_dtypes_and_codecs() -> None:
+    spread([other_dtypes, with_codecs], 2, "tcp")
+
+
+# ---------------------------------------------------------------------------------------- late, and left out
+
+
+def late(comm: Communicator) -> None:
+    """Some names are made ready on rank 0 alone, some nowhere."""
+    s = declared(comm, lanes=3, slice=4096)
+    for step in range(3):
+        grads = gradients(comm, step)
+        alone, nowhere = ["layer3", "layer7"], ["layer0", "layer5"]
+        for name in grads:
+            if name not in nowhere and (comm.rank == 0 or name not in alone):
+                s.ready(name, grads[name])
+        assert s.step() == [name for name in SIZES if name in nowhere or name in alone and comm.rank]
+        full, one = averages(comm, step), averages(comm, step, ranks=1)
+        for name in SIZES:
+            if step == 1 and name in nowhere:
+                continue  # nobody asks
+            got = s.wait(name)
+            if name in nowhere:
+                assert got is None
+            else:
+                same(got, (one if name in alone else full)[name], name)
+        ranks = {row.name: row.ranks for row in s.report()}
+        assert ranks == {n: 0 if n in nowhere else 1 if n in alone else comm.size for n in SIZES}
+
+
+@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (4, "tcp")])
+def test_what_is_not_ready_counts_as_zeros(size: int, transport: str) -> None:
+    spread(late, size, transport)
+
+
+# --------------------------------------------------------------------------------------------- random orders
+
+
+def random_orders(comm: Communicator) -> None:
+    for order, slice in (("priority", 65536), ("tac", None)):
+        s, mine = declared(comm, order=order, slice=slice, fuse=4096), random.Random(100 + comm.rank)
+        for step in range(8):
+            grads = gradients(comm, step)
+            names = list(SIZES)
+            mine.shuffle(names)
+
+            def make(some: list[str], seed: float, s: Scheduler = s, grads: dict[str, Any] = grads) -> None:
+                dice = random.Random(seed)
+                for name in some:
+                    if dice.random() < 0.05:
+                        time.sleep(dice.random() * 0.002)
+                    s.ready(name, grads[name])
+
+            threads = [threading.Thread(target=make, args=(names[i::2], mine.random())) for i in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert s.step() == []
+            mine.shuffle(names)
+            wanted = averages(comm, step)
+            for name in names:
+                same(s.wait(name), wanted[name], name)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_any_order_from_two_threads(transport: str) -> None:
+    spread(random_orders, 4, transport)
+
+
+def wait_in_another_thread(comm: Communicator) -> None:
+    s = declared(comm)
+    grads = gradients(comm, 0)
+    for name in ("layer7", "layer8"):
+        s.ready(name, grads[name])
+    got: list[Any] = []
+    waiter = threading.Thread(target=lambda: got.append(s.wait("layer0", timeout=20)))
+    waiter.start()
+    for name in reversed(list(SIZES)[:7]):
+        s.ready(name, grads[name])
+    waiter.join()
+    same(got[0], averages(comm, 0)["layer0"], "layer0")
+    s.step()
+    for name in list(SIZES)[1:]:
+        s.wait(name)
+
+
+def test_a_wait_with_a_timeout_may_come_first() -> None:
+    spread(wait_in_another_thread, 2, "shm")
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+def raised(call: Callable[[], object], kinds: type[BaseException] | tuple[type[BaseException], ...]) -> str:
+    try:
+        call()
+    except kinds as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
+
+def bad(comm: Communicator, wrong: Callable[[Scheduler, dict[str, Any]], object], name: str) -> None:
+    """Rank 0 does something wrong in the second step: it hears so at once, the others when they need it."""
+    s, grads = declared(comm.dup()), gradients(comm, 0)
+    for each in reversed(grads):
+        s.ready(each, grads[each])
+    s.step()
+    for each in grads:
+        s.wait(each)
+    if comm.rank == 0:
+        assert name in raised(lambda: wrong(s, grads), ArgumentError)
+        return
+
+    def second() -> None:
+        for each in reversed(grads):
+            s.ready(each, grads[each])
+        for each in grads:
+            s.wait(each)
+
+    text = raised(second, PeerLostError)
+    assert name in text and "rank 0" in text, text
+
+
+def bad_input(comm: Communicator) -> None:
+    bad(comm, lambda s, grads: s.ready("layer77", grads["layer7"]), "'layer77' was not declared")
+    bad(comm, lambda s, grads: s.declare("layer77", grads["layer7"]), "declare('layer77') comes too late")
+    bad(comm, lambda s, grads: s.ready("layer7", grads["layer4"]), "ready('layer7'): declared as float32(300000,)")
+    bad(comm, lambda s, grads: s.ready("layer7", grads["layer7"].astype(np.float64)), "got float64(300000,)")
+    bad(comm, lambda s, grads: s.ready("layer7", [1.0]), "got a list")
+    bad(comm, lambda s, grads: [s.ready("layer7", grads["layer7"]) for _ in range(2)], "ready('layer7') comes twice")
+    bad(comm, lambda s, grads: s.wait("layer7"), "wait('layer7') comes before ready('layer7'), or twice")
+
+
+def unwaited(comm: Communicator) -> None:
+    s = Scheduler(comm.dup())
+    s.declare("a", np.empty(2, np.float32))
+    s.ready("a", np.ones(2, np.float32))
+    s.step()
+    comm.barrier()
+    text = raised(lambda: s.ready("a", np.ones(2, np.float32)), (ArgumentError, PeerLostError))
+    assert "ready('a'): its last average was not waited for" in text, text
+    t = Scheduler(comm.dup())
+    t.declare("a", np.empty(2, np.float32))
+    t.ready("a", np.ones(2, np.float32))
+    t.step()
+    comm.barrier()
+    assert "the last average of 'a' was not waited for" in raised(t.step, (ArgumentError, PeerLostError))
+
+
+def bad_declarations(comm: Communicator) -> None:
+    one = np.empty(2, np.float32)
+    s = Scheduler(comm.dup())
+    s.declare("twice", one)
+    if comm.rank == 0:
+        assert "declare('twice'): a name is a text, and is declared" in raised(lambda: s.declare("twice", one), Error)
+    else:
+        assert "twice" in raised(lambda: s.ready("twice", one), PeerLostError)
+    for value in (np.empty(2, np.int64), [1.0], None):
+        assert "declare('x'): expected an array of floats" in raised(
+            lambda value=value: Scheduler(comm.dup()).declare("x", value), ArgumentError  # type: ignore[misc]
+        )
+
+
+def other_declarations(comm: Communicator) -> None:
+    def differing(name: str, shape: tuple[int, ...], more: bool = False, lanes: int = 4) -> str:
+        s = Scheduler(comm, lanes=lanes)
+        s.declare("same", np.empty(1, np.float32))
+        s.declare(name, np.empty(shape, np.float32))
+        if more:
+            s.declare("more", np.empty(1, np.float32))
+        return raised(lambda: s.ready("same", np.ones(1, np.float32)), MismatchError)
+
+    odd = comm.rank == 1
+    assert "rank 1 declared 'b', float32(2,) as tensor 1, rank 0 'a', float32(2,)" in differing("ab"[odd], (2,))
+    assert "rank 1 declared 'a', float32(3,) as tensor 1, rank 0 'a', float32(2,)" in differing("a", (2 + odd,))
+    assert "rank 1 declared 'more', float32(1,) as tensor 2, rank 0 nothing more" in differing("a", (2,), more=odd)
+    assert "rank 1 has order='priority', lanes=5" in differing("a", (2,), lanes=4 + odd)
+
+
+def not_finite(comm: Communicator) -> None:
+    for value in (np.nan, np.inf):
+        s, grads = declared(comm), gradients(comm, 0)
+        if comm.rank == 1:
+            grads["layer4"][77] = value
+        for name in reversed(grads):
+            s.ready(name, grads[name])
+        s.step()
+        text = raised(lambda s=s: s.wait("layer4"), ArgumentError)  # type: ignore[misc]
+        assert "wait('layer4'): the average holds a NaN or an infinity" in text, text
+        wanted = averages(comm, 0)
+        for name in set(SIZES) - {"layer4"}:
+            same(s.wait(name), wanted[name], name)
+    s, x = Scheduler(comm, finite=False), np.full(3, np.nan, np.float32)
+    s.declare("x", x)
+    s.ready("x", x)
+    assert np.isnan(s.wait("x")).all()
+    s.step()
+    s = Scheduler(comm)
+    s.declare("x", np.empty(4, np.float32))
+    s.ready("x", np.full(4, 1.5e38, np.float32))  # whose sum is not finite
+    with np.errstate(over="ignore"):
+        s.wait("x")
+
+
+def too_late(comm: Communicator) -> None:
+    s = declared(comm, lanes=1, fuse=0)
+    s.ready("layer5", np.ones(SIZES["layer5"], np.float32))
+    text = raised(lambda: s.wait("layer5", timeout=0.1), TimeoutError)
+    assert f"on rank {comm.rank} these are not ready: layer8, layer7, layer6" in text, text
+    text = raised(lambda: s.wait("layer6", timeout=0.1), TimeoutError)
+    s.step()
+    s.wait("layer5")
+
+
+@pytest.mark.parametrize(
+    "program", [bad_input, bad_declarations, other_declarations, not_finite, too_late, unwaited],
+    ids=lambda p: p.__name__,
+)
+def test_bad_input(program: Program) -> None:
+    spread(program, 2, "threads")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"order": "prio"}, "did you mean 'priority'"),
+        ({"lanes": 0}, "lanes=0"),
+        ({"lanes": 1.5}, "lanes=1.5 must be a whole number"),
+        ({"slice": -1}, "slice=-1"),
+        ({"fuse": -1}, "fuse=-1"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], words: str) -> None:
+    with hocket.local_world(1) as world:
+        text = world.run(lambda comm: raised(lambda: Scheduler(comm, **options), ArgumentError))[0]
+    assert words in text, text
