@@ -34,6 +34,7 @@ from hocket.compression.names import resolved
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.allreduce import allreduce_sparse
 from hocket.compression.sparse.methods import NonZero, RandomK, Sparse, Threshold, TopK
+from hocket.compression.sparse.two_bits import TwoBits
 from hocket.compression.stateful import DGC, EF21
 from hocket.compression.step import Step
 from hocket.compression.wire import decode, encode
@@ -41,5 +42,6 @@ from hocket.compression.wire import decode, encode
 __all__ = [
     "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Bucket", "Coded", "Compressor", "DoubleSqueeze", "Elias",
     "Int", "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign",
-    "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "allreduce_sparse", "decode", "encode", "resolved",
+    "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "TwoBits", "allreduce_sparse", "decode", "encode",
+    "resolved",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Method
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.methods import NonZero, RandomK, Threshold, TopK
+from hocket.compression.sparse.two_bits import TwoBits
 from hocket.compression.stateful import DGC, EF21
 from hocket.errors import ArgumentError
 
@@ -23,6 +24,7 @@ PLAIN: dict[str, Callable[[], Method]] = {"adasum": AdaSum, "nonzero": NonZero}
 """Methods without an argument."""
 WITH_ARGUMENT: dict[str, tuple[str, Callable[[str], Method]]] = {
     "topk": ("0.01", lambda text: _with_words(TopK, text)),
+    "twobits": ("0.01", lambda text: _chunked(*text.split(":", 1))),
     "threshold": ("0.001", lambda text: _with_words(Threshold, text)),
     "randomk": ("0.01", lambda text: RandomK(float(text))),
     "powersgd": ("4", lambda text: _ranked(*text.split(":", 1))),
@@ -43,6 +45,11 @@ EXAMPLES = {kind: f"{kind}:{argument}" for kind, (argument, _) in WITH_ARGUMENT.
 def _scaled(levels: str, clip: str = "2.5") -> Method:
     """A whole number; then, if wished, where elements are cut off."""
     return SharedScale(int(levels), float(clip))
+
+
+def _chunked(density: str, chunk: str = "4096") -> Method:
+    """A number; then, if wished, how many elements a chunk has."""
+    return TwoBits(float(density), int(chunk))
 
 
 def _ranked(rank: str, codec: str | None = None) -> Method:

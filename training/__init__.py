@@ -3,9 +3,23 @@
 Stands on hocket's public calls and on `hocket.compression`; knows NumPy, and no framework.  Each noun is one class, and
 each method is a rule for it, in a file of its own.  Users import the names from here.
 
+    flat.py     named arrays as one vector, and back
     overlap/    when: gradients travel while the computation goes on
+    outer/      how often: ranks train alone for a while, then average
 """
 
-from hocket.training.overlap.scheduler import Report, Scheduler
+from hocket.training.flat import Flat, digest
+from hocket.training.outer.diloco import DiLoCo
+from hocket.training.outer.local_sgd import LocalSGD, PostLocalSGD
+from hocket.training.outer.noloco import NoLoCo
+from hocket.training.outer.outer import Outer
+from hocket.training.outer.rounds import Report
+from hocket.training.outer.rules import Average, Momentum, Rule
+from hocket.training.outer.sparseloco import SparseLoCo
+from hocket.training.outer.streaming import StreamingDiLoCo
+from hocket.training.overlap.scheduler import Scheduler, Timing
 
-__all__ = ["Report", "Scheduler"]
+__all__ = [
+    "Average", "DiLoCo", "Flat", "LocalSGD", "Momentum", "NoLoCo", "Outer", "PostLocalSGD", "Report", "Rule",
+    "Scheduler", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+]  # fmt: skip

@@ -22,6 +22,7 @@ from hocket.errors import ArgumentError
 EXACT = (
     "topk:0.05", "topk:0.05:64:fp16", "threshold:1:bf16", "randomk:0.1", "powersgd:2", "powersgd:2:bf16",
     "doublesqueeze:int8", "doublesqueeze:int4", "doublesqueeze:sign",
+    "twobits:0.1:256",
 )  # fmt: skip
 """Methods that lose nothing but what they owe."""
 HELPED = (*EXACT, "int8", "fp8", "int4")

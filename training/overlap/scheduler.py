@@ -37,7 +37,7 @@ _made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """How many schedulers each communicator has: a lane's name stands for one priority."""
 
 
-class Report(NamedTuple):
+class Timing(NamedTuple):
     """One tensor in its last step; times in seconds."""
 
     name: str
@@ -299,19 +299,19 @@ class Scheduler:
             raise ArgumentError(f"wait({name!r}): the average holds a NaN or an infinity, from some rank's gradient")
         return result
 
-    def report(self) -> list[Report]:
+    def report(self) -> list[Timing]:
         """One row for each tensor, of its last step that was waited for, in the order of declaration."""
         with self._lock:
             return [self._row(name, gradient) for name, gradient in self._gradients.items()]
 
-    def _row(self, name: str, gradient: _Gradient) -> Report:
+    def _row(self, name: str, gradient: _Gradient) -> Timing:
         ready, issued, ended, exposed = gradient.times
         ranks = None
         if gradient.told is not None and not gradient.fresh:
             sent, at = gradient.told
             if sent.work is not None and sent.work.done():
                 ranks = round(float(sent.buffer[at]) * self.comm.size)
-        return Report(name, gradient.tensor.nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, ranks)
+        return Timing(name, gradient.tensor.nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, ranks)
 
     # ----------------------------------------------------------------------------------------------- inside
 

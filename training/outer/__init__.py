@@ -1,0 +1,1 @@
+"""How often ranks talk: each trains alone for a while, then they average what they learned."""

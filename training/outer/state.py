@@ -1,0 +1,107 @@
+"""Checkpoints of an outer loop: arrays under the names of parameters, and numbers; no classes."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.errors import ArgumentError
+from hocket.training.flat import Array
+from hocket.training.outer.rounds import Flight
+
+if TYPE_CHECKING:
+    from hocket.training.outer.outer import Outer
+
+FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers", "owed"}
+
+
+def saved(outer: Outer) -> dict[str, Any]:
+    """{"kind": "diloco/1", "size", "rank", "step", "arrays": {"phi/NAME": ...}, "numbers", "owed"}.
+
+    A round that is under way is waited for, and saved as an average that has not counted yet.
+    """
+    flight, comm = outer._flight, outer.crew.comm
+    vectors, under_way = {"phi": outer.phi, **outer.slots}, None
+    arrays = {f"{what}/{name}": each for what, vector in vectors.items() for name, each in _named(outer, vector)}
+    if flight is not None:
+        if flight.ended is not None:
+            flight.ended.result()
+        parts = outer.flat.parts(flight.fragment.names, flight.gradient)
+        arrays |= {f"flight/{name}": part for name, part in zip(flight.fragment.names, parts, strict=True)}
+        under_way = {
+            "number": flight.number, "due": flight.due, "at": list(flight.at), "members": list(flight.members),
+            "weights": list(flight.weights), "bytes": flight.bytes,
+        }  # fmt: skip
+    numbers = {
+        **outer.numbers(), "since": list(outer._since), "steps_at": list(outer._steps_at),
+        "fragments": [list(each.names) for each in outer.fragments], "flight": under_way,
+    }  # fmt: skip
+    return {
+        "kind": outer.kind, "size": comm.size, "rank": comm.rank, "step": outer.steps,
+        "arrays": {name: array.copy() for name, array in arrays.items()}, "numbers": numbers,
+        "owed": outer.sending.state_dict(),
+    }  # fmt: skip
+
+
+def load(outer: Outer, given: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+    """Go on from such a state.  What compression owes is dealt anew to another number of ranks."""
+    states: list[dict[str, Any]] = list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
+    _check(outer, states)
+    rank, size = outer.crew.comm.rank, outer.crew.comm.size
+    one = states[0] if len(states) == 1 else states[rank % len(states)]
+    numbers, arrays = one["numbers"], one["arrays"]
+    for what, vector in outer.arrays().items():
+        for name, part in _named(outer, vector):
+            part[...] = arrays[f"{what}/{name}"]
+    outer.steps, outer.counts, outer.rounds = (int(numbers[name]) for name in ("steps", "counts", "rounds"))
+    outer._since, outer._steps_at = list(numbers["since"]), list(numbers["steps_at"])
+    outer._flight = _flight(outer, numbers["flight"], arrays)
+    if one["owed"] is not None and len(states) == 1 and one["size"] != size:
+        raise ArgumentError(f"the state is of one of {one['size']} ranks and owes something: give those of all ranks")
+    outer.sending.load_state_dicts([each["owed"] for each in states])
+
+
+def _flight(outer: Outer, under_way: dict[str, Any] | None, arrays: dict[str, Array]) -> Flight | None:
+    if under_way is None:
+        return None
+    number, due, (counts, steps) = under_way["number"], under_way["due"], under_way["at"]
+    fragment = outer.fragments[(number - 1) % len(outer.fragments)]
+    gradient = np.concatenate([arrays[f"flight/{name}"].reshape(-1) for name in fragment.names])
+    return Flight(
+        number, fragment, due, gradient, 0.0, (counts, steps), tuple(under_way["members"]),
+        tuple(under_way["weights"]), under_way["bytes"],
+    )  # fmt: skip
+
+
+def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
+    if not states or any(not isinstance(one, dict) or not one.keys() >= FIELDS for one in states):
+        raise ArgumentError(f"{reprlib.repr(states)} is no state: give what state_dict() returned, or all ranks'")
+    for one in states:
+        kind, version = str(one["kind"]).split("/")[0], str(one["kind"])
+        if kind != outer.kind.split("/")[0]:
+            raise ArgumentError(f"the state is of {version!r}, this is {outer.kind!r}")
+        if version != outer.kind:
+            raise ArgumentError(f"the state is of version {version!r}, which is unknown here; known: {outer.kind}")
+    if len({(one["step"], one["size"]) for one in states}) > 1:
+        raise ArgumentError("the states are not of one job and step: give those that all ranks saved together")
+    if len(states) not in (1, states[0]["size"]):
+        raise ArgumentError(f"{len(states)} states were given of {states[0]['size']} ranks: give one, or all in order")
+    if outer.replicated is False and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
+        raise ArgumentError(f"{outer.kind}: each rank has parameters of its own; give the states of all ranks")
+    cut, own = states[0]["numbers"]["fragments"], [list(each.names) for each in outer.fragments]
+    if cut != own:
+        raise ArgumentError(f"the state has fragments {reprlib.repr(cut)}, this loop {reprlib.repr(own)}")
+    for what, vector in outer.arrays().items():
+        for name, part in _named(outer, vector):
+            there = states[0]["arrays"].get(f"{what}/{name}")
+            if there is None or tuple(there.shape) != part.shape:
+                got = "is missing" if there is None else f"has shape {tuple(there.shape)}"
+                raise ArgumentError(f"the state's array {what}/{name} {got}; this loop's has {part.shape}")
+
+
+def _named(outer: Outer, vector: Array) -> list[tuple[str, Array]]:
+    """The parameters' parts of a vector."""
+    return list(zip(outer._order, outer.flat.parts(outer._order, vector), strict=True))
