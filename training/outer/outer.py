@@ -93,7 +93,7 @@ class Outer:
 
     def finish(self) -> list[Report]:
         """End the round under way, and average once more what was trained since; theta becomes phi.  All ranks call."""
-        ended = [self._land()] if self._flight else []
+        ended = [self._land(self._flight)] if self._flight else []
         for _ in self.fragments:
             fragment = self.fragments[self.rounds % len(self.fragments)]
             ended += [self._whole_round(self.now)] if self._somebody_trained(fragment) else []
@@ -127,11 +127,11 @@ class Outer:
             if self._flight is not None:
                 if self.now < self._flight.due + self.delay:
                     return report
-                report = self._land()
+                report = self._land(self._flight)
             elif self.now < self.due(self.rounds + 1):
                 return report
             elif self.delay:
-                self._launch(self.due(self.rounds + 1))
+                self._flight = self._launch(self.due(self.rounds + 1))
             else:
                 report = self._whole_round(self.due(self.rounds + 1))
 
@@ -140,12 +140,11 @@ class Outer:
         while True:
             try:
                 with self.crew.attempt(self):
-                    self._launch(due, wait=True)
-                    return self._land()
+                    return self._land(self._launch(due, wait=True))
             except Again:
-                self._flight = None
+                pass
 
-    def _launch(self, due: int, wait: bool = False) -> None:
+    def _launch(self, due: int, wait: bool = False) -> Flight:
         """Begin the next round: in this thread, or in the loop's own, so that the caller can go on."""
         began = time.perf_counter()
         self._meet()
@@ -160,20 +159,19 @@ class Outer:
             weight = self.steps > self._steps_at[fragment.number]
         flight = Flight(self.rounds + 1, fragment, due, gradient, float(weight), (self.counts, self.steps))
         flight.members = self._members(comm)
-        self._flight = flight
         if wait or self._thread is None:
             self._carry(comm, flight)
         else:
             flight.ended = self._thread.submit(self._carry, self._apart(comm), flight)
         flight.exposed = time.perf_counter() - began
+        return flight
 
-    def _land(self) -> Report:
-        """End the round that is under way: phi and theta change."""
-        flight, began = self._flight, time.perf_counter()
-        assert flight is not None
+    def _land(self, flight: Flight) -> Report:
+        """End a round: phi and theta change."""
+        began, self._flight = time.perf_counter(), None
         if flight.ended is not None:
             flight.ended.result()
-        self._flight, self.rounds, which = None, flight.number, flight.fragment.number
+        self.rounds, which = flight.number, flight.fragment.number
         self._since[which], self._steps_at[which] = flight.at
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         slots = {name: vector[flight.fragment.span] for name, vector in self.slots.items()}

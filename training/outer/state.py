@@ -50,8 +50,7 @@ def load(outer: Outer, given: dict[str, Any] | Sequence[dict[str, Any]]) -> None
     """Go on from such a state.  What compression owes is dealt anew to another number of ranks."""
     states: list[dict[str, Any]] = list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
     _check(outer, states)
-    rank, size = outer.crew.comm.rank, outer.crew.comm.size
-    one = states[0] if len(states) == 1 else states[rank % len(states)]
+    one = states[outer.crew.comm.rank % len(states)]
     numbers, arrays = one["numbers"], one["arrays"]
     for what, vector in outer.arrays().items():
         for name, part in _named(outer, vector):
@@ -59,8 +58,6 @@ def load(outer: Outer, given: dict[str, Any] | Sequence[dict[str, Any]]) -> None
     outer.steps, outer.counts, outer.rounds = (int(numbers[name]) for name in ("steps", "counts", "rounds"))
     outer._since, outer._steps_at = list(numbers["since"]), list(numbers["steps_at"])
     outer._flight = _flight(outer, numbers["flight"], arrays)
-    if one["owed"] is not None and len(states) == 1 and one["size"] != size:
-        raise ArgumentError(f"the state is of one of {one['size']} ranks and owes something: give those of all ranks")
     outer.sending.load_state_dicts([each["owed"] for each in states])
 
 
@@ -91,6 +88,8 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
         raise ArgumentError(f"{len(states)} states were given of {states[0]['size']} ranks: give one, or all in order")
     if outer.replicated is False and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
         raise ArgumentError(f"{outer.kind}: each rank has parameters of its own; give the states of all ranks")
+    if states[0]["owed"] is not None and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
+        raise ArgumentError(f"the state is of one of {states[0]['size']} ranks, and owes something: give those of all")
     cut, own = states[0]["numbers"]["fragments"], [list(each.names) for each in outer.fragments]
     if cut != own:
         raise ArgumentError(f"the state has fragments {reprlib.repr(cut)}, this loop {reprlib.repr(own)}")

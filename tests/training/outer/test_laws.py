@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quadratic import LR, F, flat, gradient, inner, put, start
 from worlds import same, spread
 
 import hocket
@@ -25,28 +26,7 @@ from hocket.training import (
 )
 
 Array = np.ndarray[Any, Any]
-SHAPES = {"w": (40, 20), "b": (5,), "v": (3, 2, 2), "c": ()}
-STEPS, LR = 12, 0.1
-F = np.float32
-
-
-def start(kind: Any = np.float32) -> dict[str, Array]:
-    return {name: np.array(np.random.default_rng(3).normal(size=shape), kind) for name, shape in SHAPES.items()}
-
-
-def flat(theta: dict[str, Array]) -> Array:
-    return np.concatenate([each.reshape(-1) for each in theta.values()])
-
-
-def gradient(rank: int, step: int, theta: dict[str, Array]) -> dict[str, Array]:
-    """Of a rank's own quadratic, with some noise."""
-    dice = np.random.default_rng([rank, step])
-    return {name: (x - F(rank) + dice.normal(size=x.shape)).astype(x.dtype) for name, x in theta.items()}
-
-
-def inner(rank: int, step: int, theta: dict[str, Array], lr: float = LR) -> None:
-    for name, g in gradient(rank, step, theta).items():
-        theta[name] -= F(lr) * g
+STEPS = 12
 
 
 def trained(comm: Any, make: Callable[..., Outer], **settings: Any) -> tuple[dict[str, Array], list[Report]]:
@@ -92,13 +72,6 @@ def douillard(comm: Any, every: int, lr: float, momentum: float) -> Array:
             phi = phi - F(lr) * (d + F(momentum) * m)
             put(theta, phi)
     return phi
-
-
-def put(theta: dict[str, Array], vector: Array) -> None:
-    at = 0
-    for x in theta.values():
-        x[...] = vector[at : at + x.size].reshape(x.shape)
-        at += x.size
 
 
 # --- laws
@@ -226,6 +199,7 @@ def pairs_keep_their_mean(comm: Any) -> None:
     """The mean of a pair's phi moves by its mean D and m alone; who is alone takes its own step."""
     theta = start()
     outer = NoLoCo(comm, theta, every=2, lr=0.7, momentum=0.5)
+    assert len({outer.partner(comm, number) for number in range(16)}) == comm.size - (comm.size % 2 == 0)
     for step in range(STEPS):
         inner(comm.rank, step, theta)
         if step % 2 == 0:

@@ -1,0 +1,167 @@
+"""Checkpoints of outer loops: a training that was cut off goes on with the same bits, also with other ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from quadratic import F, flat, inner, start
+from worlds import same, spread
+
+import hocket
+from hocket.errors import ArgumentError
+from hocket.training import DiLoCo, LocalSGD, NoLoCo, SparseLoCo, StreamingDiLoCo
+
+LOOPS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (DiLoCo, {"every": 3}),
+    (DiLoCo, {"every": 2, "send": "doublesqueeze:int8", "weight": "count"}),
+    (StreamingDiLoCo, {"every": 6, "fragments": 2, "delay": 2}),
+    (StreamingDiLoCo, {"every": 6, "fragments": 2, "delay": 2, "send": "topk:0.2"}),
+    (SparseLoCo, {"every": 2}),
+    (NoLoCo, {"every": 2}),
+)
+
+
+def plain(value: Any) -> None:
+    """Texts, numbers, lists, dicts and NumPy arrays, as `torch.save(weights_only=True)` and others keep them."""
+    if isinstance(value, dict):
+        assert all(type(key) is str for key in value)
+        [plain(each) for each in value.values()]
+    elif type(value) in (list, tuple):
+        [plain(each) for each in value]
+    else:
+        assert value is None or type(value) in (int, float, str, bool, np.ndarray), type(value)
+
+
+def goes_on_with_the_same_bits(comm: Any) -> None:
+    """Saved after each step, also while a round is under way; loaded into a new loop."""
+    for make, settings in LOOPS:
+        whole = start()
+        outer = make(comm, whole, **settings)
+        saved = []
+        for step in range(12):
+            inner(comm.rank, step, whole)
+            outer.step(comm.rank + 1)
+            saved.append((outer.state_dict(), {name: x.copy() for name, x in whole.items()}))
+        outer.finish()
+        for at in (1, 3, 6, 7, 8):
+            state, theta = saved[at]
+            plain(state)
+            json.dumps({**state, "arrays": None, "owed": None})
+            theta = {name: x.copy() for name, x in theta.items()}
+            other = make(comm, theta, **settings)
+            put_back(theta, saved[at][1])
+            other.load_state_dict(state)
+            for step in range(at + 1, 12):
+                inner(comm.rank, step, theta)
+                other.step(comm.rank + 1)
+            other.finish()
+            same(flat(theta), flat(whole), f"{make.__name__} {settings} after {at}")
+
+
+def put_back(theta: dict[str, Any], kept: dict[str, Any]) -> None:
+    for name, x in kept.items():
+        theta[name][...] = x
+
+
+@pytest.mark.filterwarnings("ignore:outer momentum")
+@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "threads")])
+def test_a_training_goes_on(size: int, transport: str) -> None:
+    spread(goes_on_with_the_same_bits, size, transport)
+
+
+def states_of(size: int, make: Any, settings: dict[str, Any], steps: int = 5) -> list[Any]:
+    def program(comm: hocket.Communicator) -> Any:
+        theta = start()
+        outer = make(comm, theta, **settings)
+        for step in range(steps):
+            inner(comm.rank, step, theta)
+            outer.step()
+        return outer.state_dict(), theta
+
+    with hocket.local_world(size) as world:
+        return world.run(program)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [(DiLoCo, {"every": 2}), (StreamingDiLoCo, {"every": 4, "fragments": 2, "delay": 1, "send": "topk:0.2"})],
+)
+def test_one_rank_fewer_and_one_more(make: Any, settings: dict[str, Any], size: int) -> None:
+    """Of 3 ranks: all hold the saved phi and momentum, and what is owed to the average is what it was."""
+    found = states_of(3, make, settings)
+    states = [state for state, _ in found]
+
+    def program(comm: hocket.Communicator) -> Any:
+        theta = start()
+        outer = make(comm, theta, **settings)
+        outer.load_state_dict(states)
+        for name in start():
+            same(outer.state_dict()["arrays"][f"phi/{name}"], states[0]["arrays"][f"phi/{name}"], name)
+            same(outer.state_dict()["arrays"][f"momentum/{name}"], states[0]["arrays"][f"momentum/{name}"], name)
+        assert outer.steps == 5
+        put_back(theta, found[0][1])
+        for step in range(5, 12):
+            inner(comm.rank, step, theta)
+            outer.step()
+            owed = outer.state_dict()["owed"]
+        every = comm.allgather(outer.phi[None])
+        assert (every == every[0]).all()
+        return owed
+
+    with hocket.local_world(size) as world:
+        world.run(program)
+    if states[0]["owed"] is not None:
+        with hocket.local_world(size) as world:
+            dealt = world.run(lambda comm: begun(comm, make, settings, states))
+        for name in states[0]["owed"]["entries"]:
+            before = np.mean([each["owed"]["entries"][name]["residual"] for each in states], 0)
+            np.testing.assert_allclose(np.mean([each[name] for each in dealt], 0), before, atol=1e-6)
+
+
+def begun(comm: Any, make: Any, settings: dict[str, Any], states: Any) -> Any:
+    """What each rank owes when it has just begun with these states."""
+    outer = make(comm, start(), **settings)
+    outer.load_state_dict(states)
+    made = outer.sending._begun(comm).state_dict()
+    return {name: each["residual"] for name, each in made["entries"].items()}
+
+
+@pytest.mark.filterwarnings("ignore:outer momentum")
+def test_states_that_do_not_fit() -> None:
+    """Refused by name, and nothing has changed."""
+    state = states_of(2, DiLoCo, {"every": 2})[0][0]
+    sparse = states_of(2, SparseLoCo, {"every": 2})[0][0]
+    pairs = states_of(2, NoLoCo, {"every": 2})[0][0]
+    arrays = {**state["arrays"], "phi/w": np.zeros(3, np.float32)}
+    fewer = {name: each for name, each in state["arrays"].items() if name != "momentum/b"}
+    wrong = (
+        ("version 'diloco/7', which is unknown here; known: diloco/1", DiLoCo, {**state, "kind": "diloco/7"}),
+        ("of 'diloco/1', this is 'local_sgd/1'", LocalSGD, state),
+        ("array phi/w has shape (3,); this loop's has (40, 20)", DiLoCo, {**state, "arrays": arrays}),
+        ("array momentum/b is missing", DiLoCo, {**state, "arrays": fewer}),
+        ("is no state", DiLoCo, {"kind": "diloco/1"}),
+        ("is no state", DiLoCo, []),
+        ("not of one job and step", DiLoCo, [state, {**state, "step": 3}]),
+        ("3 states were given of 2 ranks", DiLoCo, [state] * 3),
+        ("give those of all", SparseLoCo, sparse),
+        ("give the states of all ranks", NoLoCo, pairs),
+        ("has fragments", DiLoCo, {**state, "numbers": {**state["numbers"], "fragments": [["w"]]}}),
+    )
+
+    def program(comm: hocket.Communicator) -> None:
+        for what, make, given in wrong:
+            outer = make(comm, start(), every=2)
+            before = outer.phi.copy()
+            with pytest.raises(ArgumentError) as found:
+                outer.load_state_dict(given)
+            assert what in str(found.value), found.value
+            same(outer.phi, before, what)
+        outer = DiLoCo(comm, start(), every=2)
+        outer.load_state_dict(state)  # of what all hold alike one rank's is enough
+        assert outer.rounds == 2 and outer.phi.dtype == F
+
+    hocket.local_world(3).run(program)
