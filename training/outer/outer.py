@@ -82,7 +82,8 @@ class Outer:
         self._lane: tuple[Any, Any] = (None, None)
         self._thread = ThreadPoolExecutor(1, "hocket-outer") if delay else None
         self._meet()
-        self._go_on()  # a crew's newcomer has come in before a round of the others
+        self._met = True  # a crew's newcomer has come in before a round of the others, and this may be due here, too
+        self._go_on()
 
     # ------------------------------------------------------------------------------------------ what users call
 
@@ -96,7 +97,7 @@ class Outer:
         ended = [self._land(self._flight)] if self._flight else []
         for _ in self.fragments:
             fragment = self.fragments[self.rounds % len(self.fragments)]
-            ended += [self._whole_round(self.now)] if self._somebody_trained(fragment) else []
+            ended += [self._whole_round()] if self._somebody_trained(fragment) else []
         self.flat.write(self._order, self.phi)
         self._warn(self.rounds)
         return ended
@@ -131,23 +132,25 @@ class Outer:
             elif self.now < self.due(self.rounds + 1):
                 return report
             elif self.delay:
-                self._flight = self._launch(self.due(self.rounds + 1))
+                self._flight = self._launch()
             else:
-                report = self._whole_round(self.due(self.rounds + 1))
+                report = self._whole_round()
 
-    def _whole_round(self, due: int) -> Report:
+    def _whole_round(self) -> Report:
         """Begin a round and end it, as often as it is lost with a rank."""
         while True:
             try:
                 with self.crew.attempt(self):
-                    return self._land(self._launch(due, wait=True))
+                    return self._land(self._launch(wait=True))
             except Again:
                 pass
 
-    def _launch(self, due: int, wait: bool = False) -> Flight:
+    def _launch(self, wait: bool = False) -> Flight:
         """Begin the next round: in this thread, or in the loop's own, so that the caller can go on."""
         began = time.perf_counter()
-        self._meet()
+        if not self._met:
+            self._meet()
+        self._met = False
         comm = self.crew.present()
         fragment = self.fragments[self.rounds % len(self.fragments)]
         phi = self.phi[fragment.span]
@@ -157,8 +160,8 @@ class Outer:
         weight = self.counts - self._since[fragment.number]
         if self.weight is None:
             weight = self.steps > self._steps_at[fragment.number]
-        flight = Flight(self.rounds + 1, fragment, due, gradient, float(weight), (self.counts, self.steps))
-        flight.members = self._members(comm)
+        number, at = self.rounds + 1, (self.counts, self.steps)
+        flight = Flight(number, fragment, self.due(number), gradient, float(weight), at, self._members(comm))
         if wait or self._thread is None:
             self._carry(comm, flight)
         else:
