@@ -30,6 +30,9 @@ What torch keeps to other backends, or in its own C++:
     monitor.py       monitored_barrier
     dynamo.py        torch.compile does not look into these files
 
+What trains:
+    training/        a module's parameters for `hocket.training`; callbacks of Lightning and Hugging Face's Trainer
+
 What another library asks for:
     torchft.py       a group that is made again while training goes on
 """

@@ -47,12 +47,12 @@ def compress(
     if fsdp and isinstance(module, fsdp.FSDPModule):
         from hocket.torch.sharded import shard_comm, use
 
-        comm = _comm(shard_comm(module))
+        comm = comm_of(shard_comm(module))
         compressor = Compressor(comm, method, feedback, decay) if comm else None
         if compressor:
             use(module, compressor, gather, rates)
     else:
-        comm = _comm(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
+        comm = comm_of(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
         if comm and gather:
             raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
         compressor = Compressor(comm.dup(), method, feedback, decay) if comm and checked(module) else None
@@ -73,7 +73,7 @@ def _hook(module: Any, compressor: Any, rates: Rates) -> None:
     module.register_comm_hook(None, compressed)
 
 
-def _comm(group: Any) -> Any:
+def comm_of(group: Any) -> Any:
     """hocket's communicator of a group; None: it has none."""
     return getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
 

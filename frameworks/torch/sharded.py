@@ -1,4 +1,4 @@
-"""FSDP2 with fewer bits: its reduce-scatter and all-gather by a `Compressor`, and what that owes in checkpoints."""
+"""FSDP2 with fewer bits: its reduce-scatter and all-gather by a `Compressor`; and ranks' own states in checkpoints."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError
 from hocket.torch.rates import Rates
+from hocket.training import Outer
 
 OPS = {"RedOpType.AVG": "avg", "RedOpType.SUM": "sum"}
 
@@ -72,21 +73,20 @@ class _AllGather(_Of):
 
 
 class Checkpointed(Stateful):
-    """What a `Compressor` keeps, for torch.distributed.checkpoint: `dcp.save({..., "owed": Checkpointed(c)})`.
+    """What each rank keeps for itself, for torch.distributed.checkpoint: `dcp.save({..., "owed": Checkpointed(c)})`.
 
-    Each rank saves its own and loads its own, so the job must be of the same size; one of another size takes the
-    `state_dict()`s of all ranks (`Compressor.load_state_dict`).
+    `kept`: a `Compressor`, or an outer loop of `hocket.training`.  Each rank saves and loads its own, so the job
+    must be of the same size; one of another size takes the `state_dict()`s of all ranks (`load_state_dict` of either).
     """
 
-    def __init__(self, compressor: Compressor) -> None:
-        self.compressor = compressor
+    def __init__(self, kept: Compressor | Outer) -> None:
+        self.kept = kept
 
     def state_dict(self) -> dict[str, Any]:
         kept = io.BytesIO()
-        torch.save(_with(np.ndarray, torch.from_numpy, self.compressor.state_dict()), kept)
+        torch.save(_with(np.ndarray, torch.from_numpy, self.kept.state_dict()), kept)
         kept.seek(0)
-        comm = self.compressor.comm
-        return {f"rank {comm.rank} of {comm.size}": kept}
+        return {f"rank {torch.distributed.get_rank()} of {torch.distributed.get_world_size()}": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for kept in state_dict.values():
@@ -94,8 +94,8 @@ class Checkpointed(Stateful):
             try:
                 state = torch.load(kept, weights_only=True)  # what a checkpoint holds is not run
             except pickle.UnpicklingError as why:
-                raise ArgumentError(f"the state holds more than a Compressor's arrays and numbers: {why}") from None
-            self.compressor.load_state_dict(_with(torch.Tensor, torch.Tensor.numpy, state))
+                raise ArgumentError(f"the state holds more than arrays and numbers: {why}") from None
+            self.kept.load_state_dict(_with(torch.Tensor, torch.Tensor.numpy, state))
 
 
 def _with(kind: type, turn: Callable[[Any], Any], value: Any) -> Any:

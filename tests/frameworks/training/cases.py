@@ -23,7 +23,7 @@ import hocket.torch  # noqa: F401  makes the name known also where no entry poin
 
 CASES: dict[str, tuple[int, Callable[[], None]]] = {}
 """By name: on how many ranks, and what they run.  The most ranks first: who is in no later case ends early."""
-FILES = ("ddp", "hooks", "sharded", "collectives", "compiled", "groups")
+FILES = ("ddp", "hooks", "sharded", "collectives", "compiled", "groups", "outer")
 place = ""
 """A directory that all ranks share."""
 

@@ -1,0 +1,10 @@
+"""`hocket.training` for torch: a module's parameters, and what trains it.
+
+    parameters.py   a module's parameters as outer loops take them; the communicator of a process group
+    lightning.py    a callback for Lightning's Trainer
+    trainer.py      a callback for Hugging Face's Trainer
+"""
+
+from hocket.torch.training.parameters import Parameters, communicator, parameters
+
+__all__ = ["Parameters", "communicator", "parameters"]

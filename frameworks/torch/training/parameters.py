@@ -1,0 +1,71 @@
+"""A module's parameters as outer loops take them, and the communicator of a process group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from hocket.arguments import kind
+from hocket.errors import ArgumentError
+from hocket.torch.hooks import comm_of
+from hocket.training import Flat
+
+Array = np.ndarray[Any, Any]
+
+
+class Parameters(Flat):
+    """Tensors by name: of any floating dtype, on any device; of a DTensor this rank's part.
+
+    They are changed in place, and an optimizer keeps what it knows of them.
+    """
+
+    def taken(self, name: str, array: Any) -> torch.Tensor:
+        if not isinstance(array, torch.Tensor) or not array.is_floating_point():
+            got = f"{array.dtype}{tuple(array.shape)}" if isinstance(array, torch.Tensor) else kind(array)
+            raise ArgumentError(f"parameter {name!r} must be a tensor of floats; got {got}")
+        with torch.no_grad():
+            return array.to_local() if isinstance(array, DTensor) else array.detach()
+
+    def widest(self) -> np.dtype[Any]:
+        doubles = [name for name, each in self.arrays.items() if each.dtype == torch.float64]
+        if doubles and len(doubles) < len(self.arrays):
+            other = next(name for name in self.arrays if name not in doubles)
+            raise ArgumentError(f"parameter {doubles[0]!r} is float64 and {other!r} is not: give them in one dtype")
+        return np.dtype(np.float64 if doubles else np.float32)
+
+    @torch.no_grad()
+    def read(self, names: Sequence[str], out: Array) -> None:
+        for name, part in zip(names, self.parts(names, out), strict=True):
+            torch.from_numpy(part).copy_(self.arrays[name])
+
+    @torch.no_grad()
+    def write(self, names: Sequence[str], vector: Array) -> None:
+        for name, part in zip(names, self.parts(names, vector), strict=True):
+            self.arrays[name].copy_(torch.from_numpy(part))
+
+
+def parameters(module: torch.nn.Module) -> Parameters:
+    """The module's parameters that are trained, for `hocket.training.DiLoCo` and its kin.
+
+    Take them once, when the module is where it will be trained: after `.to(device)` and `fully_shard`.  In a module of
+    FSDP2 they are this rank's shards, so the loop's communicator is that of the ranks with the same shard.  Buffers, as
+    BatchNorm's averages, are left to each rank.
+    """
+    inside = module.module if isinstance(module, DistributedDataParallel) else module
+    return Parameters({name: each for name, each in inside.named_parameters() if each.requires_grad})
+
+
+def communicator(group: Any = None) -> Any:
+    """hocket's communicator of a process group of backend "hocket"; of the default group.
+
+    Its calls are ordered with the group's own.  ArgumentError: the group is another backend's.
+    """
+    made = comm_of(torch.distributed.group.WORLD if group is None else group)
+    if made is None:
+        raise ArgumentError('the group is not hocket\'s: init_process_group("hocket"), or hocket.init() beside it')
+    return made
