@@ -27,6 +27,7 @@ What torch keeps to other backends, or in its own C++:
     functional.py    functional collectives, in groups made in Python
     hooks.py         communication hooks of DDP
     sharded.py       FSDP2's reduce-scatter and all-gather, with fewer bits
+    states.py        what hocket's objects keep, with tensors for arrays
     monitor.py       monitored_barrier
     dynamo.py        torch.compile does not look into these files
 

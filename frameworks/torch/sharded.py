@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.fsdp import FSDPModule
@@ -16,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError
 from hocket.torch.rates import Rates
+from hocket.torch.states import with_arrays, with_tensors
 from hocket.training import Outer
 
 OPS = {"RedOpType.AVG": "avg", "RedOpType.SUM": "sum"}
@@ -84,7 +84,7 @@ class Checkpointed(Stateful):
 
     def state_dict(self) -> dict[str, Any]:
         kept = io.BytesIO()
-        torch.save(_with(np.ndarray, torch.from_numpy, self.kept.state_dict()), kept)
+        torch.save(with_tensors(self.kept.state_dict()), kept)
         kept.seek(0)
         return {f"rank {torch.distributed.get_rank()} of {torch.distributed.get_world_size()}": kept}
 
@@ -95,13 +95,4 @@ class Checkpointed(Stateful):
                 state = torch.load(kept, weights_only=True)  # what a checkpoint holds is not run
             except pickle.UnpicklingError as why:
                 raise ArgumentError(f"the state holds more than arrays and numbers: {why}") from None
-            self.kept.load_state_dict(_with(torch.Tensor, torch.Tensor.numpy, state))
-
-
-def _with(kind: type, turn: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `turn(x)` for each x of this kind in it."""
-    if isinstance(value, dict):
-        return {key: _with(kind, turn, each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_with(kind, turn, each) for each in value)
-    return turn(value) if isinstance(value, kind) else value
+            self.kept.load_state_dict(with_arrays(state))

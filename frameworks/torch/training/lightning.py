@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
+from hocket.torch.states import with_arrays, with_tensors
 from hocket.torch.training.parameters import Parameters, parameters
 from hocket.training import Outer, Report
 
@@ -44,7 +45,7 @@ class OuterCallback(Callback):  # type: ignore[misc]
         self.reports += self.outer.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.outer is None else self.outer.state_dict()
+        return {} if self.outer is None else with_tensors(self.outer.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._state = state_dict or None
+        self._state = with_arrays(state_dict) or None
