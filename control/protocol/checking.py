@@ -15,12 +15,14 @@ hints = functools.lru_cache(maxsize=64)(get_type_hints)
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: a named tuple (from a list), a TypedDict, list, dict, Literal, union, int, str, bool, Any."""
+    """`value` as `kind`: a (named) tuple (from a list), a TypedDict, list, dict, Literal, union, int, str, bool, Any."""
     if kind is Any:
         return value
     origin, parts = get_origin(kind), get_args(kind)
     if origin is list and isinstance(value, list):
         return [checked(parts[0], each, where) for each in value]
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return _plain_tuple(parts, value, where)
     if origin is dict and isinstance(value, dict):
         return {_key(parts[0], key, where): checked(parts[1], each, where) for key, each in value.items()}
     if origin is Literal and isinstance(value, str) and value in parts:
@@ -42,6 +44,13 @@ def _tuple(kind: Any, values: Any, where: str) -> Any:
         raise Malformed(f"{where}: {len(values)} fields")
     named = zip(kind._fields, values, strict=False)
     return kind(*(checked(fields[name], each, f"{where}.{name}") for name, each in named))
+
+
+def _plain_tuple(parts: Any, values: Any, where: str) -> tuple[Any, ...]:
+    kinds = [parts[0]] * len(values) if parts[-1] is ... else parts
+    if len(kinds) != len(values):
+        raise Malformed(f"{where}: {len(values)} values instead of {len(kinds)}")
+    return tuple(checked(kind, each, where) for kind, each in zip(kinds, values, strict=True))
 
 
 def _one_of(kinds: Any, value: Any, where: str) -> Any:

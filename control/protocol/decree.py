@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 Ballot = tuple[int, int]
-How = Literal["dead", "unreachable", "excluded"]
+How = Literal["dead", "left", "unreachable", "excluded"]
 NONE: Ballot = (-1, -1)
 
 
@@ -47,6 +47,7 @@ class Promise(NamedTuple):
     least: int
     accepted: Ballot
     value: Made | None
+    admit: bool = True
 
 
 class Accept(NamedTuple):
@@ -83,11 +84,13 @@ class Yields(NamedTuple):
 
 
 class Call(NamedTuple):
-    """This rank wants the next generation."""
+    """This rank wants the next generation.  A later call replaces what it said, if nothing has been proposed yet."""
 
     info: Any = None
     without: tuple[int, ...] = ()
     least: int = 1
+    admit: bool = True
+    """Newcomers are let in if every member says so."""
 
 
 class Late(NamedTuple):
@@ -105,13 +108,20 @@ class Back(NamedTuple):
 
 
 class Proven(NamedTuple):
-    """This rank is dead: its host's kernel or launcher says so."""
+    """This rank takes no part any more: its host's kernel or launcher says so, or it has said goodbye itself."""
 
     rank: int
+    left: bool = False
 
 
 class Newcomer(NamedTuple):
     """Somebody waits to be let in."""
+
+    name: str
+
+
+class Withdrawn(NamedTuple):
+    """This newcomer does not wait any more."""
 
     name: str
 
@@ -158,6 +168,8 @@ class Decree:
         self.made: Made | None = None
         self.call: Call | None = None
         self.dead: set[int] = set()
+        self.left: set[int] = set()
+        """Which of these said goodbye."""
         self.away: set[int] = set()
         self.newcomers: list[str] = []
         self.granted: tuple[int, ...] | None = None
@@ -247,12 +259,14 @@ class Decree:
         gone = set(self.members) - set(members)
         excluded = self._excluded(lead)
         lost: dict[int, How] = {
-            r: "dead" if r in self.dead else "excluded" if r in excluded else "unreachable" for r in sorted(gone)
+            r: "left" if r in self.left else "dead" if r in self.dead else "excluded" if r in excluded else "unreachable"
+            for r in sorted(gone)
         }
-        if len(members) + len(self.newcomers) < max(lead.promises[r].least for r in members):
+        newcomers = self.newcomers if all(lead.promises[r].admit for r in members) else []
+        if len(members) + len(newcomers) < max(lead.promises[r].least for r in members):
             return None
         infos = tuple(lead.promises[r].info for r in members)
-        return Made(tuple(members), tuple(self.newcomers), infos, tuple(lost.items()))
+        return Made(tuple(members), tuple(newcomers), infos, tuple(lost.items()))
 
     def _promise(self, by: int, promise: Promise) -> Instructions:
         if self._lead is not None and promise.ballot == self._lead.ballot:
@@ -286,9 +300,11 @@ class Decree:
             self._asked[by] = prepare
         else:
             self._promised = prepare.ballot
-            call = self.call
-            promise = Promise(prepare.ballot, call.info, call.without, call.least, self._accepted, self._value)
-            yield self._send(by, promise)
+            yield self._send(by, self._says(self.call))
+
+    def _says(self, call: Call) -> Promise:
+        accepted, value = self._accepted, self._value
+        return Promise(self._promised, call.info, call.without, call.least, accepted, value, call.admit)
 
     def _accept(self, by: int, accept: Accept) -> Instructions:
         if self.made is not None:
@@ -333,12 +349,18 @@ class Decree:
             yield self._send(self.leader, Learn())
 
     def _called(self, by: int, call: Call) -> Instructions:
-        self.call = call
+        again, self.call = self.call is not None, call
         asked, self._asked = self._asked, {}
         for rank, prepare in asked.items():
             yield from self._prepare(rank, prepare)
+        if again and self._lead is not None and self._lead.value is None:
+            self._lead = None  # it begins again
+        elif again and self.made is None and self._promised != NONE and self._promised[1] != self.rank:
+            yield self._send(self._promised[1], self._says(call))
 
     def _gone(self, by: int, gone: Away | Proven) -> Instructions:
+        if isinstance(gone, Proven) and gone.left:
+            self.left.add(gone.rank)
         (self.dead if isinstance(gone, Proven) else self.away).add(gone.rank)
         yield from self._go_on()
 
@@ -357,6 +379,11 @@ class Decree:
             self.newcomers.append(newcomer.name)
         yield from self._go_on()
 
+    def _withdraws(self, by: int, withdrawn: Withdrawn) -> Instructions:
+        if withdrawn.name in self.newcomers:
+            self.newcomers.remove(withdrawn.name)
+        yield from ()
+
     def _is_granted(self, by: int, granted: Granted) -> Instructions:
         self.granted = granted.members
         yield from self._go_on()
@@ -368,6 +395,6 @@ class Decree:
 HANDLERS: dict[type, Callable[[Decree, int, Any], Instructions]] = {
     Prepare: Decree._prepare, Promise: Decree._promise, Accept: Decree._accept, Accepted: Decree._has_accepted,
     Refuse: Decree._refuse, Decided: Decree._decided, Learn: Decree._learn, Call: Decree._called, Away: Decree._gone,
-    Proven: Decree._gone, Back: Decree._back, Newcomer: Decree._comes, Granted: Decree._is_granted,
-    Lacks: Decree._is_lacking, Yields: Decree._yields, Late: Decree._is_late,
+    Proven: Decree._gone, Back: Decree._back, Newcomer: Decree._comes, Withdrawn: Decree._withdraws,
+    Granted: Decree._is_granted, Lacks: Decree._is_lacking, Yields: Decree._yields, Late: Decree._is_late,
 }  # fmt: skip

@@ -214,20 +214,26 @@ Message = (
     Join | Exchange | Who | Fault | Stuck | Answer | Ask | Told | Open | Goodbye
     | Welcome | Refused | Values | Missing | Stop | Verdict | Lost | Left | Asked | Bye
 )  # fmt: skip
-TYPES: dict[str, type[Message]] = {each.__name__.lower(): each for each in get_args(Message)}
-NAMES = {each: name for name, each in TYPES.items()}
 
 
-def pack(message: Message) -> dict[str, Any]:
+def by_name(*types: type) -> dict[str, type]:
+    """The table by which `unpack` finds a message's type."""
+    return {each.__name__.lower(): each for each in types}
+
+
+TYPES = by_name(*get_args(Message))
+
+
+def pack(message: Any) -> dict[str, Any]:
     """As JSON: named tuples become lists by themselves."""
-    return {NAMES[type(message)]: message}
+    return {type(message).__name__.lower(): message}
 
 
-def unpack(packed: dict[str, Any]) -> Message:
+def unpack(packed: dict[str, Any], types: dict[str, type] = TYPES) -> Any:
     """The message, checked field by field.  Raises Malformed."""
     if len(packed) != 1:
         raise Malformed(f"{len(packed)} entries instead of one")
     ((name, fields),) = packed.items()
-    if name not in TYPES:
+    if name not in types:
         raise Malformed(f"an unknown message {name[:40]!r}")
-    return checked(TYPES[name], fields, name)  # type: ignore[no-any-return]
+    return checked(types[name], fields, name)

@@ -41,7 +41,7 @@ def test_what_is_packed_is_unpacked(message: say.Message) -> None:
 
 
 def test_every_type_is_here_and_somebody_takes_it() -> None:
-    assert {type(message) for message in MESSAGES} == set(say.NAMES) <= {*COORDINATORS, *MEMBERS}
+    assert {type(message) for message in MESSAGES} == set(say.TYPES.values()) <= {*COORDINATORS, *MEMBERS}
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)

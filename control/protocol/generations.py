@@ -1,0 +1,276 @@
+"""A job whose members change: its generations, one agreement after the other, without I/O.
+
+A generation is a row of seats: a rank is a place in it, and a process keeps its `uid` through all of them.  What
+members say of an agreement carries the generation's number.  What belongs to a later one waits until this process has
+learned that; who asks about an earlier one is told what was decided, also if it is no member any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from hocket.control.protocol import decree as of
+from hocket.control.protocol.checking import Malformed, checked
+from hocket.control.protocol.decree import Decree, Made
+from hocket.control.protocol.messages import by_name, pack, unpack
+
+HISTORY = 16
+"""Generations that are over, whose agreement is still told to who asks."""
+EARLY = 10_000
+"""Words about later generations that are kept."""
+
+
+class Seat(NamedTuple):
+    """A process of the job, or one that wants to be."""
+
+    uid: str
+    addresses: list[list[Any]]
+    """Where its listener is: ["unix", path] or ["tcp", host, port]."""
+    host: str
+    """Processes of one `host` can see each other in its kernel's table."""
+    pid: int
+    started: int
+    """When, by that kernel's clock: a pid alone may be another's by now."""
+    info: Any = None
+    """What a newcomer says."""
+
+
+# --- what members tell each other
+
+
+class Says(NamedTuple):
+    """A word of the agreement of this generation."""
+
+    generation: int
+    word: dict[str, Any]
+
+
+class Dead(NamedTuple):
+    """The kernel of this process' host says that it has ended.  Its host's other processes say so."""
+
+    uid: str
+
+
+class Leaves(NamedTuple):
+    """I leave the job."""
+
+
+class Waits(NamedTuple):
+    """This newcomer waits with me."""
+
+    seat: Seat
+
+
+class Gave(NamedTuple):
+    """This newcomer has given up."""
+
+    uid: str
+
+
+WORDS = by_name(
+    of.Prepare, of.Promise, of.Accept, of.Accepted, of.Refuse, of.Decided, of.Learn, of.Lacks, of.Yields
+)
+TOLD = by_name(Says, Dead, Leaves, Waits, Gave)
+
+
+class To(NamedTuple):
+    """An instruction: tell this process."""
+
+    uid: str
+    message: Any
+
+
+class Claim(NamedTuple):
+    """An instruction: ask the store for the one grant of this generation."""
+
+    generation: int
+    members: tuple[int, ...]
+
+
+class Generation:
+    """The members of one generation, and their agreement on the next."""
+
+    def __init__(
+        self, number: int, seats: Iterable[Seat], me: str, infos: Iterable[Any] = (),
+        lost: Iterable[tuple[int, of.How]] = (),
+    ) -> None:  # fmt: skip
+        self.number, self.seats = number, tuple(seats)
+        self.infos = tuple(infos) or (None,) * len(self.seats)
+        """What each said when it was made, by rank."""
+        self.lost = dict(lost)
+        """Who of the generation before is no member, and why, by its rank in that."""
+        self.ranks = {seat.uid: rank for rank, seat in enumerate(self.seats)}
+        self.rank = self.ranks.get(me)
+        """This process's; None: it is no member."""
+        self.decree = Decree(-1 if self.rank is None else self.rank, range(len(self.seats)), number)
+
+    def next(self, me: str) -> Generation:
+        """What was decided."""
+        made = self.decree.made
+        assert made is not None
+        newcomers = [seat_of(name) for name in made.newcomers]
+        seats = [*(self.seats[rank] for rank in made.members), *newcomers]
+        return Generation(self.number + 1, seats, me, (*made.infos, *(seat.info for seat in newcomers)), made.lost)
+
+
+class Generations:
+    """`tell(event)` is this process's own, `hear(uid, message)` another's: what to send.  `now` is the generation."""
+
+    def __init__(self, me: str, first: Generation) -> None:
+        self.me, self.now = me, first
+        self.past: dict[int, Generation] = {}
+        self.gone: dict[str, bool] = {}
+        """Who is proven to be gone: has it left?"""
+        self.away: set[str] = set()
+        """Whose connection has ended."""
+        self.lobby: dict[str, Seat] = {}
+        self._early: list[tuple[str, Says]] = []
+
+    @property
+    def member(self) -> bool:
+        """Is this process still one?"""
+        return self.now.rank is not None
+
+    def others(self) -> list[Seat]:
+        """Whom this process knows to belong to the job, and not to be gone."""
+        return [seat for seat in self.now.seats if seat.uid not in self.gone and seat.uid != self.me]
+
+    def lost(self, generation: Generation) -> list[int]:
+        """Ranks of a generation that are gone for good."""
+        later = self.now.ranks if self.now.number > generation.number else generation.ranks
+        return [rank for uid, rank in generation.ranks.items() if uid in self.gone or uid not in later]
+
+    # --- what happens
+
+    def call(self, call: of.Call) -> list[To | Claim]:
+        return self._take(self.now, self.me, call)
+
+    def late(self) -> list[To | Claim]:
+        return self._take(self.now, self.me, of.Late())
+
+    def granted(self, number: int, members: tuple[int, ...]) -> list[To | Claim]:
+        return self._take(self.now, self.me, of.Granted(members)) if number == self.now.number else []
+
+    def linked(self, uid: str) -> list[To | Claim]:
+        """There is a connection to this process: what may have been lost is said again, also of what is decided."""
+        self.away.discard(uid)
+        found = self._about(uid, of.Back)
+        found += [To(uid, Waits(seat)) for seat in self.lobby.values()]
+        return found
+
+    def unlinked(self, uid: str) -> list[To | Claim]:
+        self.away.add(uid)
+        return self._about(uid, of.Away)
+
+    def proven(self, uid: str, left: bool = False, tell: bool = True) -> list[To | Claim]:
+        """It is gone for good.  `tell`: this process saw it itself, so other hosts are to know."""
+        if uid in self.gone or uid == self.me:
+            return []
+        self.gone[uid] = left
+        found = self._about(uid, lambda rank: of.Proven(rank, left))
+        host = next((seat.host for seat in self.now.seats if seat.uid == uid), "")
+        return found + [To(seat.uid, Dead(uid)) for seat in self.others() if tell and not left and seat.host != host]
+
+    def waits(self, seat: Seat, tell: bool = True) -> list[To | Claim]:
+        """A newcomer.  `tell`: it waits here, so the others are to know."""
+        if seat.uid in self.now.ranks or seat.uid in self.lobby:
+            return []
+        self.lobby[seat.uid] = seat
+        found = self._take(self.now, self.me, of.Newcomer(name_of(seat)))
+        return found + [To(each.uid, Waits(seat)) for each in self.others() if tell]
+
+    def gave(self, uid: str, tell: bool = True) -> list[To | Claim]:
+        seat = self.lobby.pop(uid, None)
+        if seat is None:
+            return []
+        found = self._take(self.now, self.me, of.Withdrawn(name_of(seat)))
+        return found + [To(each.uid, Gave(uid)) for each in self.others() if tell]
+
+    def hear(self, by: str, packed: dict[str, Any]) -> list[To | Claim]:
+        """Another process's message.  Raises Malformed."""
+        message = unpack(packed, TOLD)
+        if isinstance(message, Says):
+            return self._hear(by, message)
+        if isinstance(message, Dead):
+            return self.proven(message.uid, tell=False)
+        if isinstance(message, Leaves):
+            return self.proven(by, left=True)
+        if isinstance(message, Waits):
+            return self.waits(message.seat, tell=False)
+        return self.gave(message.uid, tell=False)
+
+    def _hear(self, by: str, said: Says) -> list[To | Claim]:
+        if said.generation > self.now.number:
+            if len(self._early) < EARLY:
+                self._early.append((by, said))
+            return []
+        generation = self.past.get(said.generation, self.now)
+        if generation.number != said.generation or by not in generation.ranks:
+            return []  # fencing
+        return self._take(generation, by, unpack(said.word, WORDS), said.generation)
+
+    # --- one agreement, and the next
+
+    def _about(self, uid: str, event: Any) -> list[To | Claim]:
+        """Agreements that are over hear it too: who leads one then tells what was decided."""
+        found: list[To | Claim] = []
+        for each in [*self.past.values(), self.now]:
+            if uid in each.ranks:
+                found += self._take(each, self.me, event(each.ranks[uid]))
+        return found
+
+    def _take(self, generation: Generation, by: str, message: Any, number: int | None = None) -> list[To | Claim]:
+        if generation.rank is None:
+            return []
+        found: list[To | Claim] = []
+        mine = deque(generation.decree.take(generation.ranks[by], message, number))
+        while mine:
+            each = mine.popleft()
+            if isinstance(each, of.Claim):
+                found.append(Claim(*each))
+            elif each.rank == generation.rank:
+                mine += generation.decree.take(each.rank, each.message, each.generation)
+            else:
+                found.append(To(generation.seats[each.rank].uid, Says(each.generation, pack(each.message))))
+        if generation is self.now and generation.decree.made is not None:
+            found += self._go_on()
+        return found
+
+    def _go_on(self) -> list[To | Claim]:
+        """The next generation begins: what is known already is known in it."""
+        self.past[self.now.number] = self.now
+        self.past.pop(self.now.number - HISTORY, None)
+        self.now = now = self.now.next(self.me)
+        for uid in now.ranks:
+            self.lobby.pop(uid, None)
+        if now.rank is None:
+            return []
+        found: list[To | Claim] = []
+        for uid in [*now.ranks]:
+            if uid in self.gone:
+                found += self._take(now, self.me, of.Proven(now.ranks[uid], self.gone[uid]))
+            elif uid in self.away:
+                found += self._take(now, self.me, of.Away(now.ranks[uid]))
+        for seat in self.lobby.values():
+            found += self._take(now, self.me, of.Newcomer(name_of(seat)))
+        early, self._early = self._early, []
+        for by, said in early:
+            found += self._hear(by, said)
+        return found
+
+
+def name_of(seat: Seat) -> str:
+    """As an agreement names it: all that the others need to know of it."""
+    return json.dumps(seat, separators=(",", ":"))
+
+
+def seat_of(name: str) -> Seat:
+    """Raises Malformed."""
+    try:
+        found: Seat = checked(Seat, json.loads(name), "newcomer")
+    except ValueError as why:
+        raise Malformed(f"newcomer: {why}") from None
+    return found

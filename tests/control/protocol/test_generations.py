@@ -1,0 +1,195 @@
+"""Jobs whose members change, simulated: several generations, with deaths and newcomers, under seeds."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from hocket.control.protocol import decree as of
+from hocket.control.protocol.generations import Claim, Generation, Generations, Seat, To, name_of, seat_of
+from hocket.control.protocol.messages import pack
+
+
+def seat(uid: str) -> Seat:
+    return Seat(uid, [["tcp", "127.0.0.1", 1]], "host", 1, 2, f"{uid} is new")
+
+
+class Net:
+    """Processes by name; what they say arrives between two of them in order, as JSON."""
+
+    def __init__(self, names: str, seed: int = 0) -> None:
+        first = [seat(uid) for uid in names]
+        self.all = {uid: Generations(uid, Generation(0, first, uid)) for uid in names}
+        self.flight: list[tuple[str, str, str]] = []
+        self.dice = random.Random(seed)
+
+    def do(self, uid: str, instructions: list[To | Claim]) -> None:
+        for each in instructions:
+            if isinstance(each, To) and each.uid in self.all and {uid, each.uid} != self.cut:  # nobody grants a Claim
+                self.flight.append((uid, each.uid, json.dumps(pack(each.message))))
+
+    def call(self, uid: str, **what: object) -> None:
+        self.do(uid, self.all[uid].call(of.Call(**what)))  # type: ignore[arg-type]
+
+    def step(self) -> bool:
+        if not self.flight:
+            return False
+        by, to, text = self.dice.choice(self.flight)
+        first = next(i for i, each in enumerate(self.flight) if each[:2] == (by, to))
+        text = self.flight.pop(first)[2]
+        if to in self.all:
+            self.do(to, self.all[to].hear(by, json.loads(text)))
+        return True
+
+    def settle(self) -> None:
+        while self.step():
+            pass
+
+    def kill(self, uid: str) -> None:
+        del self.all[uid]
+        self.flight = [each for each in self.flight if each[0] != uid or self.dice.random() < 0.5]
+        for other, its in self.all.items():
+            self.do(other, its.unlinked(uid))
+            self.do(other, its.proven(uid))
+
+    def admit(self) -> None:
+        """Whoever was let in begins with what a member knows."""
+        newest = max(self.all.values(), key=lambda each: each.now.number).now
+        for rank, each in enumerate(newest.seats):
+            if each.uid not in self.all and each.uid.isupper() and newest.number and each.uid not in self.dead:
+                self.all[each.uid] = Generations(
+                    each.uid, Generation(newest.number, newest.seats, each.uid, newest.infos, newest.lost.items()))
+                assert self.all[each.uid].now.rank == rank
+                for other in self.all:
+                    self.do(each.uid, self.all[each.uid].linked(other) if other != each.uid else [])
+                    self.do(other, self.all[other].linked(each.uid) if other != each.uid else [])
+
+    dead: frozenset[str] = frozenset()
+    cut: frozenset[str] = frozenset()
+    """Two that do not reach each other."""
+
+
+def test_a_name_is_a_seat() -> None:
+    assert seat_of(name_of(seat("a"))) == seat("a")
+
+
+def test_the_next_generation_and_the_one_after() -> None:
+    net = Net("abc")
+    for uid in "cab":
+        net.call(uid, info=f"{uid} says")
+    net.settle()
+    assert {each.now.number for each in net.all.values()} == {1}
+    assert net.all["b"].now.infos == ("a says", "b says", "c says")
+    net.kill("a")
+    for uid in "bc":
+        net.call(uid, info=f"{uid} again")
+    net.settle()
+    for uid in "bc":
+        now = net.all[uid].now
+        assert (now.number, [each.uid for each in now.seats], now.lost) == (2, ["b", "c"], {0: "dead"})
+        assert now.infos == ("b again", "c again")
+
+
+def test_who_leaves_is_not_called_dead() -> None:
+    net = Net("ab")
+    net.do("a", net.all["a"].proven("b", left=True))
+    net.call("a")
+    assert net.all["a"].now.lost == {1: "left"}
+
+
+def test_a_word_about_a_later_generation_waits() -> None:
+    net = Net("abc")
+    for uid in "abc":
+        net.call(uid)
+    def others() -> list[int]:
+        return [i for i, each in enumerate(net.flight) if each[1] != "c" or "decided" not in each[2]]
+
+    while found := others():
+        by, to, text = net.flight.pop(found[0])
+        net.do(to, net.all[to].hear(by, json.loads(text)))
+    net.call("a"), net.call("b")
+    assert net.all["c"].now.number == 0
+    net.settle()
+    net.call("c")
+    net.settle()
+    assert {each.now.number for each in net.all.values()} == {2}
+
+
+def test_who_lost_the_decision_is_told_when_it_is_there_again_even_if_it_is_no_member() -> None:
+    net = Net("abc")
+    net.cut = frozenset("ac")
+    net.do("a", net.all["a"].unlinked("c")), net.do("c", net.all["c"].unlinked("a"))
+    for uid in "abc":
+        net.call(uid)
+    net.settle()
+    assert net.all["a"].now.lost == {2: "unreachable"} and net.all["c"].member
+    net.cut = frozenset()
+    net.do("a", net.all["a"].linked("c")), net.do("c", net.all["c"].linked("a"))
+    net.settle()
+    assert not net.all["c"].member and net.all["c"].now.number == 1
+
+
+def test_a_second_call_names_whom_the_first_did_not() -> None:
+    for caller in "ac":
+        net = Net("abcd")
+        for uid in "acd":
+            net.call(uid)
+        net.settle()
+        assert net.all["a"].now.number == 0
+        net.call(caller, without=(1,))
+        net.settle()
+        assert {net.all[uid].now.number for uid in "acd"} == {1}
+        assert net.all["c"].now.lost == {1: "excluded"}
+
+
+def test_newcomers_wait_until_all_members_let_them_in() -> None:
+    net = Net("ab")
+    net.do("b", net.all["b"].waits(seat("N")))
+    net.settle()
+    assert list(net.all["a"].lobby) == ["N"]
+    net.call("a"), net.call("b", admit=False)
+    net.settle()
+    assert len(net.all["a"].now.seats) == 2 and list(net.all["a"].lobby) == ["N"]
+    net.call("a", info=1), net.call("b", info=2)
+    net.settle()
+    assert net.all["b"].now.infos == (1, 2, "N is new") and not net.all["b"].lobby
+
+
+def test_a_newcomer_that_gives_up_is_not_let_in() -> None:
+    net = Net("ab")
+    net.do("a", net.all["a"].waits(seat("N")))
+    net.do("a", net.all["a"].gave("N"))
+    net.settle()
+    net.call("a"), net.call("b")
+    net.settle()
+    assert len(net.all["b"].now.seats) == 2 and not net.all["b"].lobby
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_generations_agree(seed: int) -> None:
+    """Five generations, with deaths and newcomers at any moment: the same members, infos and losses everywhere."""
+    dice = random.Random(seed)
+    net, new, seen = Net("abcd"[: dice.randint(2, 4)], seed), iter("NOPQRS"), dict[int, tuple[object, ...]]()
+    for _ in range(5):
+        for uid in list(net.all):
+            if uid in net.all:
+                net.call(uid, info=f"{uid} says")
+            for _ in range(dice.randint(0, 9)):
+                net.step()
+            if dice.random() < 0.1 and len(net.all) > 2:
+                gone = dice.choice(sorted(net.all))
+                net.dead |= {gone}
+                net.kill(gone)
+            if dice.random() < 0.1 and (name := next(new, "")):
+                host = dice.choice(sorted(net.all))
+                net.do(host, net.all[host].waits(seat(name)))
+        net.settle()
+        net.admit()
+        net.settle()
+        for each in net.all.values():
+            found = each.now.seats, each.now.infos, tuple(sorted(each.now.lost.items()))
+            assert seen.setdefault(each.now.number, found) == found, f"generation {each.now.number}"
+    numbers = {each.now.number for each in net.all.values() if each.member}
+    assert len(numbers) == 1, numbers
