@@ -16,8 +16,8 @@ from hocket.control.handshake import Hello
 from hocket.control.link import Link, Packed, encode
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
-from hocket.control.protocol.faults import Later, Send
-from hocket.control.protocol.messages import Bye, Ended, Join, Message, Refused, Values, Welcome, pack, unpack
+from hocket.control.protocol.faults import Later, Send, Timer
+from hocket.control.protocol.messages import Bye, Ended, Join, Left, Message, Refused, Values, Welcome, pack, unpack
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
 
@@ -52,6 +52,14 @@ class Links:
     def late(self) -> None:
         """Rank 0's time to wait for the others is over."""
         self._do(self.coordinator.late())
+
+    def part(self) -> None:
+        """Rank 0 goes on in another generation, and so do the others: its end is no loss.  On the reactor's thread."""
+        self._do(Send(rank, Left(0, {})) for rank in self._links)
+
+    def missed(self, rank: int, how: str) -> None:
+        """It is known from elsewhere that this rank will not come.  On the reactor's thread."""
+        self._take(-1, Timer("again", rank, how))
 
     def wait_empty(self, seconds: float | None) -> None:
         """Wait until the others have left, if all were here.  From any thread."""

@@ -16,14 +16,22 @@ import logging
 import os
 import selectors
 import signal
-import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 log = logging.getLogger("hocket.control")
 Thunk = Callable[[], object]
+
+
+class File(Protocol):
+    """What can be watched: a socket, or another descriptor that becomes readable."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> object: ...
 
 
 class Reactor:
@@ -32,7 +40,7 @@ class Reactor:
     def __init__(self) -> None:
         self.dead = False  # closed, or the copy in a forked child: every method does nothing
         self._selector = selectors.DefaultSelector()
-        self._watched: set[socket.socket] = set()  # asking the selector for one it lacks makes a slow KeyError
+        self._watched: set[File] = set()  # asking the selector for one it lacks makes a slow KeyError
         self._asked: collections.deque[Thunk] = collections.deque()
         self._timers: list[tuple[float, int, Thunk]] = []
         self._count = itertools.count()
@@ -43,14 +51,14 @@ class Reactor:
         _all.add(self)
         self._thread.start()
 
-    def add(self, sock: socket.socket, readable: Thunk, writable: Thunk | None = None) -> None:
+    def add(self, sock: File, readable: Thunk, writable: Thunk | None = None) -> None:
         """Call `readable()` while there is something to read (or an end to see), `writable()` while there is room.
 
         For a socket that is there already this replaces both.
         """
         self._here(lambda: self._add(sock, readable, writable))
 
-    def remove(self, sock: socket.socket, close: bool = False) -> None:
+    def remove(self, sock: File, close: bool = False) -> None:
         """Forget the socket; `close` closes it too, once no callback of it can run any more."""
         self._here(lambda: self._remove(sock, close))
 
@@ -86,7 +94,7 @@ class Reactor:
         else:
             self.soon(call)
 
-    def _add(self, sock: socket.socket, readable: Thunk, writable: Thunk | None) -> None:
+    def _add(self, sock: File, readable: Thunk, writable: Thunk | None) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
         if sock in self._watched:
             self._selector.modify(sock, events, (readable, writable))
@@ -94,7 +102,7 @@ class Reactor:
             self._selector.register(sock, events, (readable, writable))
             self._watched.add(sock)
 
-    def _remove(self, sock: socket.socket, close: bool) -> None:
+    def _remove(self, sock: File, close: bool) -> None:
         if sock in self._watched:
             self._watched.discard(sock)
             with contextlib.suppress(KeyError, ValueError):
@@ -142,8 +150,8 @@ class Reactor:
         """Close everything (at the end of the thread, or in a forked child, where the thread does not exist)."""
         self.dead = True
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, socket.socket):
-                key.fileobj.close()
+            if not isinstance(key.fileobj, int):
+                key.fileobj.close()  # type: ignore[attr-defined]
         self._selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

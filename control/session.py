@@ -69,6 +69,10 @@ class Session(ABC):
         Takes at most about 3 s, as rank 0 waits for the others; if it is `patient`, until they have left.
         """
 
+    def abandon(self) -> None:
+        """Leave at once: this rank goes on in another generation.  Waits for nobody."""
+        self.close()
+
     def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]:
         """Every rank's `value`, by rank.  All ranks call it, in the same order; the values are JSON.  2 say.
 
@@ -187,6 +191,14 @@ class LinkSession(Session):
             self._shut()
         except Exception:
             log.debug("hocket: leaving the job", exc_info=True)
+
+    def abandon(self) -> None:
+        if not (self._member.closed or self.reactor.dead):
+            self._member.closed = True
+            self.send(say.Goodbye({}))
+            if self._links is not None:
+                self.reactor.soon(self._links.part)
+            self._shut()
 
     def _shut(self) -> None:
         self._link.close()

@@ -65,6 +65,7 @@ from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import Message, Messenger
 from hocket.collectives.communicator.point_to_point import PointToPoint
+from hocket.collectives.communicator.renewing import Renewing
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.stats import Stat, stats
 from hocket.collectives.engine.prepared import Prepared, PreparedCollective, PreparedMessage
@@ -85,7 +86,7 @@ PARTS = frozenset({
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(PointToPoint, Extending):
+class Communicator(PointToPoint, Extending, Renewing):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -528,6 +529,6 @@ class Communicator(PointToPoint, Extending):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        names = [*vars(Collectives), *vars(PointToPoint), *vars(Extending), *vars(Communicator), *vars(self)]
+        names = [*vars(Collectives), *vars(PointToPoint), *vars(Extending), *vars(Renewing), *vars(Communicator), *vars(self)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]

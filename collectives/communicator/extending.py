@@ -76,7 +76,9 @@ class Extending:
     @property
     def lost(self) -> tuple[int, ...]:
         """The ranks of this communicator that are known to have died.  Ranks may know it at different times."""
-        return tuple(rank for rank, member in enumerate(self.membership.world_ranks) if member in self.world.gone.lost)
+        known = self.world.gone.lost
+        also = self.world.elastic.lost(self.world.generation) if self.world.elastic is not None else ()
+        return tuple(r for r, member in enumerate(self.membership.world_ranks) if member in known or member in also)
 
     @property
     def address(self) -> str | None:

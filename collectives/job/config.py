@@ -143,6 +143,8 @@ VARIABLES = (
     Variable("HOCKET_SECRET_FILE", secret.read_file,
              "a file of your own with mode 0600, not a link, or one of a read-only volume of root's; at least 16 bytes",
              "", "file that holds the job's secret"),
+    Variable("HOCKET_ELASTIC", _switch, "0 or 1", "0",
+             "the job outlives its ranks, by comm.renew(); the same on every rank (docs/survive.md)"),
     Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
              "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
     Variable("HOCKET_TLS_CERT", _readable, "a PEM file", "",
@@ -189,6 +191,7 @@ class Config:
     gpu: str = "auto"
     gpu_sync: str = "auto"
     encrypt: bool = False
+    elastic: bool = False
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""

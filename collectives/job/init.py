@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import secrets
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import default
@@ -32,6 +33,9 @@ from hocket.system import exit_code
 from hocket.system.machine import loopback
 from hocket.transports import registry
 from hocket.transports.base import Context, Transport
+
+if TYPE_CHECKING:
+    from hocket.collectives.job.elastic import Elastic
 
 log = logging.getLogger("hocket")
 _lock = threading.Lock()
@@ -61,6 +65,7 @@ def init(
     rank: int | None = None, size: int | None = None, address: str | None = None, *, store: Store | None = None,
     auth: str = "secret", transport: str | None = None, timeout: float | None = None, make_default: bool = True,
     encrypt: bool | None = None, secret: str | bytes | None = None, iface: str | None = None,
+    elastic: bool | None = None,
 ) -> Communicator:  # fmt: skip
     """Join the other ranks of this job and return the communicator of all of them.
 
@@ -78,6 +83,7 @@ def init(
     - `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every rank.  It needs the job's
       secret and OpenSSL 3.
     - `secret`: of this job, at least 16 bytes, the same on every rank (HOCKET_SECRET).
+    - `elastic`: the job outlives its ranks, by `comm.renew` (HOCKET_ELASTIC); the same on every rank.
     - `iface`: the interface, or its address, that TCP listens on (HOCKET_IFACE).
 
     A process may be a rank of several jobs at once, also in several threads: pass make_default=False.
@@ -103,7 +109,28 @@ def init(
     else:
         place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
         start = at_address(place, wait, settings.encrypt)
-    return _communicator(start, settings, transport, wait, make_default)
+    elastic = settings.elastic if elastic is None else elastic
+    if not elastic:
+        return _communicator(start, settings, transport, wait, make_default)
+    return _elastic(start, settings, transport, wait, make_default, store)
+
+
+def _elastic(
+    start: Start, settings: Config, transport: str | None, wait: float, make_default: bool, store: Store | None
+) -> Communicator:
+    # What a job needs that outlives its ranks is loaded by such jobs alone.
+    from hocket.collectives.job.elastic import Elastic
+
+    def make(start: Start, wait: float, its: Elastic) -> Communicator:
+        return _communicator(start, settings, transport, wait, make_default, its)
+
+    granting = store if hasattr(store, "first") else None
+    its = Elastic(make, "", start.key, settings.encrypt, 0, granting)
+    try:
+        return make(start, wait, its)
+    except BaseException:
+        its.close()
+        raise
 
 
 def from_mpi(
@@ -132,22 +159,28 @@ def _wait(timeout: float | None, settings: Config) -> float:
 
 
 def _communicator(
-    start: Start, settings: Config, transport: str | None, wait: float, make_default: bool
-) -> Communicator:
+    start: Start, settings: Config, transport: str | None, wait: float, make_default: bool,
+    elastic: Elastic | None = None,
+) -> Communicator:  # fmt: skip
     names = (transport or settings.transport or ",".join(registry.known())).split(",")
     log.info("%s", start.why)
     uncaught.install()
-    world = _alone(settings, names) if start.size == 1 else _join(start, settings, names, wait)
+    if start.size == 1:
+        world = _alone(settings, names, elastic)
+    else:
+        world = _join(start, settings, names, wait, elastic)
     world.why = start.why
     asked.listen(world.recorder)
     try:
         comm = Communicator(world, "world", range(start.size))
         comm.membership.accept(world.session.exchange(comm.membership.offer(), wait))
+        if elastic is not None:
+            elastic.again(comm, wait)
         if settings.tuning == "measure" and start.size > 1:
             with outside_group():  # a group of the caller's
                 comm.tune(sizes=CALIBRATION, seconds=0.3)
     except BaseException:
-        world.close()
+        world.close() if elastic is None or not elastic.generation else world.retire()
         raise
     for peer in range(start.size):
         if peer != start.rank:
@@ -162,32 +195,41 @@ def _communicator(
     return comm
 
 
-def _alone(settings: Config, names: list[str]) -> World:
+def _alone(settings: Config, names: list[str], elastic: Elastic | None) -> World:
     check_transports(*names)
-    return World(0, 1, lone_session(), settings, Supply([], lambda name: "alone", check_transports))
+    if elastic is not None and elastic.mesh is None:
+        elastic.open(settings.iface or loopback(), settings.ports, secrets.token_hex(16))
+    supply = Supply([], lambda name: "alone", check_transports)
+    return World(0, 1, lone_session(), settings, supply, elastic=elastic)
 
 
-def _join(start: Start, settings: Config, names: list[str], wait: float) -> World:
+def _join(
+    start: Start, settings: Config, names: list[str], wait: float, elastic: Elastic | None = None
+) -> World:
     if settings.encrypt and (reason := encryption.missing()):
         raise TransportError(f"rank {start.rank}: HOCKET_ENCRYPT is set: {reason}")
     if settings.encrypt:
         encryption.use((settings.tls_cert, settings.tls_key, settings.tls_ca))
-    reactor = Reactor()
+    reactor = Reactor() if elastic is None else elastic.reactor
     try:
         session, job = start.meet(reactor)
         try:
-            return _world(start, session, job, settings, names, wait, reactor)
+            return _world(start, session, job, settings, names, wait, reactor, elastic)
         except BaseException:
-            session.close()
+            session.close() if elastic is None else session.abandon()
             raise
     except BaseException:  # a failed start leaves nothing behind
-        reactor.close()
+        if elastic is None:
+            reactor.close()
         raise
 
 
 def _world(
-    start: Start, session: LinkSession, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor
-) -> World:
+    start: Start, session: LinkSession, job: str, settings: Config, names: list[str], wait: float, reactor: Reactor,
+    elastic: Elastic | None,
+) -> World:  # fmt: skip
+    if elastic is not None and elastic.mesh is None:
+        elastic.open(_interface(session, settings), settings.ports, job)
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         start.mpi, settings.rdma, session.epoch, session.look, settings.encrypt,
@@ -213,10 +255,12 @@ def _world(
         return made
 
     check_transports(*names)
-    tuning = cache.given(settings) if start.rank == 0 else ""
+    before = elastic.tuning if elastic is not None else ""
+    tuning = before or cache.given(settings) if start.rank == 0 else ""
     mpi = start.mpi if plain is None or "mpi" in plain else None  # its collectives are not encrypted either
-    world = World(start.rank, start.size, session, settings, Supply(names, make, check_transports), tuning, mpi)
-    world.reactor = reactor
+    supply = Supply(names, make, check_transports)
+    world = World(start.rank, start.size, session, settings, supply, tuning, mpi, elastic)
+    world.reactor = reactor if elastic is None else None
     return world
 
 

@@ -37,6 +37,7 @@ from hocket.transports.base import Traits, Transport
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
+    from hocket.collectives.job.elastic import Elastic
 
 log = logging.getLogger("hocket")
 
@@ -66,8 +67,9 @@ class World:
     """
 
     def __init__(
-        self, rank: int, size: int, session: Session, config: Config, supply: Supply, tuning: str = "", mpi: Any = None
-    ) -> None:
+        self, rank: int, size: int, session: Session, config: Config, supply: Supply, tuning: str = "", mpi: Any = None,
+        elastic: Elastic | None = None,
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         with _opening:
             _open.add(self)
@@ -89,19 +91,28 @@ class World:
         """The thread that is this rank, if it is not the whole process; NO_THREAD: it is not known, or has ended."""
         self.why = ""
         self.reactor: Reactor | None = None
+        self.elastic = elastic
+        """What outlives this world, if the job is elastic."""
+        self.generation = elastic.generation if elastic else 0
+        self.infos: tuple[Any, ...] = ()
+        self.previous_ranks: tuple[int | None, ...] = ()
+        """What the members said when they made this generation, and which ranks they had before."""
         session.own(self)
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
             "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
             "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
-            "job": secrets.token_hex(6),
+            "job": secrets.token_hex(6), "seat": elastic.seat() if elastic else None,
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         self.recorder = _recorder(config, rank, size, met[0]["job"])
         _agree([each["names"] for each in met])
         _agree_on_encryption([bool(each["encrypt"]) for each in met], "encrypt", "HOCKET_ENCRYPT (or init(encrypt=))")
         _agree_on_encryption([bool(each["certified"]) for each in met], "have certificates", "HOCKET_TLS_CERT")
+        _agree_on_elastic([each["seat"] is not None for each in met])
+        if elastic is not None:
+            elastic.met([each["seat"] for each in met])
         self.pids = [int(each["pid"]) for each in met if each["kernel"] == mine["kernel"]]
         """The processes of this host's ranks, as these know them."""
         self.gpus = [bool(each["gpu"]) for each in met]
@@ -235,12 +246,24 @@ class World:
             transport.close()
         if self.mpi is not None:
             self.mpi.close(clean=not self.gone.lost)
+        if self.elastic is not None:
+            self.elastic.close()
         if self.reactor is not None:
             self.reactor.close()
         with _opening:
             _open.discard(self)
             if not _open:
                 pool.rest()
+
+    def retire(self) -> None:
+        """Another generation of the job takes this world's place: leave it, and wait for nobody."""
+        with self.lock:
+            self.closed = True
+        self.session.abandon()
+        for transport in list(self.transports.values()):
+            transport.close()
+        with _opening:
+            _open.discard(self)
 
 
 def noted(message: Verdict | Lost | Left) -> tuple[Kind, str, int]:
@@ -277,6 +300,12 @@ def _agree(names: Sequence[Sequence[str]]) -> None:
         "transports must be the same on every rank",
         told,
     )
+
+
+def _agree_on_elastic(asked: Sequence[bool]) -> None:
+    if len(set(asked)) > 1:
+        ranks = [r for r, each in enumerate(asked) if each]
+        raise ArgumentError(f"ranks {ranks} alone are elastic: init(elastic=) or HOCKET_ELASTIC must be the same on all")
 
 
 def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:

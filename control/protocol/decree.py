@@ -180,7 +180,7 @@ class Decree:
         self._lead: Lead | None = None
         self._round = 0
         """Of its next ballot: none is used twice."""
-        self._lacks: tuple[int, ...] = ()
+        self._lacks: tuple[int, ...] | None = None
         self._yielded: set[int] = set()
         self._leader = self.leader
 
@@ -199,7 +199,7 @@ class Decree:
     def missing(self) -> list[int]:
         """Whom this rank waits for: who has not called, as the leader sees it; else the leader."""
         if self._lead is None:
-            return list(self._lacks) or [each for each in [self.leader] if each is not None]
+            return [each for each in [self.leader] if each is not None] if self._lacks is None else list(self._lacks)
         return [r for r in self._awaited(self._lead) if r not in self._lead.promises]
 
     # --- the leader

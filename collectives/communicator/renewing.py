@@ -1,0 +1,101 @@
+"""A communicator of a job that outlives its ranks (`hocket.init(elastic=True)`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from hocket.arguments import rank_in, seconds, whole, wholes
+from hocket.collectives.job.world import World
+from hocket.collectives.waiting.grouping import at_once
+from hocket.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+    from hocket.collectives.job.elastic import Elastic
+
+
+class Renewing:
+    """A part of `Communicator`."""
+
+    world: World
+    name: str
+    rank: int
+    size: int
+
+    @at_once
+    def renew(
+        self, info: Any = None, *, admit: bool = True, without: Sequence[int] = (), least: int = 1,
+        timeout: float = 10.0,
+    ) -> Communicator:  # fmt: skip
+        """Go on with the ranks that live, and with newcomers: the next generation's communicator.
+
+        All members call it, after a loss or to let newcomers in; also on a communicator that has failed, which ends
+        with it.  Members keep their order, newcomers come behind.  Named lanes exist again; other communicators do not.
+
+        - `info`: what this rank tells the others (JSON): `infos` of the new communicator has it, by rank.
+        - `admit`: whether newcomers are let in.  All members have to say so.
+        - `without`: ranks that are left out, and can never come back, though they may live.
+        - `least`: members that the next generation has at least; newcomers count.
+        - `timeout`: seconds.
+
+        A member that is connected and has not called is waited for.  A rank whose death its host's kernel proves is
+        not.  If others are silent, more than half of the members must be here, or half with the grant of a store
+        (`init(store=)` with `first`), so two parts of a job never both go on.  A loss meanwhile begins it again, inside.
+
+        Raises TimeoutError (`missing`: who is there and has not called), PeerLostError (the others have gone on without
+        this rank), ArgumentError (the job is not elastic, or info is not JSON).  After a TimeoutError it may be called
+        again.  Cost: 5 short messages a rank, then what `init` costs after the ranks have started.
+
+        >>> import hocket
+        >>> comm = hocket.init(elastic=True)
+        >>> made = comm.renew({"step": 7})
+        >>> made.generation, made.size, made.infos, made.previous_ranks
+        (1, 1, ({'step': 7},), (0,))
+        >>> made.close()
+        """
+        elastic = self._of_elastic("renew")
+        left_out = [rank_in(self.size, rank, "without") for rank in wholes(without, "without")]
+        if self.rank in left_out:
+            raise ArgumentError(f"renew: without={left_out} names this rank, {self.rank}")
+        limit, wanted = seconds(timeout, "timeout"), whole(least, "least")
+        return elastic.renew(cast("Communicator", self), info, bool(admit), left_out, wanted, limit)
+
+    @property
+    def generation(self) -> int:
+        """How many times the members have changed, or agreed that they do not, since the job began."""
+        return self.world.generation
+
+    @property
+    def infos(self) -> tuple[Any, ...]:
+        """What each member said in the `renew` that made this, by rank, or as a newcomer in `init(info=)`."""
+        return self.world.infos
+
+    @property
+    def previous_ranks(self) -> tuple[int | None, ...]:
+        """The rank that each member had in the communicator that this rank renewed; None: it is new."""
+        return self.world.previous_ranks
+
+    @property
+    def waiting(self) -> int:
+        """How many newcomers wait to be let in, as this rank has heard.  Local and free."""
+        return 0 if self.world.elastic is None else self.world.elastic.waiting()
+
+    @property
+    def door(self) -> str:
+        """The address at which newcomers find this rank: `hocket.init(join=)` takes it."""
+        return self._of_elastic("door").door()
+
+    def when_changed(self, call: Callable[[], object]) -> None:
+        """Call this when a member is lost or a newcomer comes, while the program computes, say: look at `lost`, `waiting`.
+
+        It is called on a thread of hocket's, must not block, and is forgotten with this communicator.
+        """
+        self._of_elastic("when_changed").when_changed(call)
+
+    def _of_elastic(self, what: str) -> Elastic:
+        if self.world.elastic is None:
+            raise ArgumentError(f"{what}: this job is not elastic: hocket.init(elastic=True), or HOCKET_ELASTIC=1")
+        if self.name != "world":
+            raise ArgumentError(f"{what}: communicator {self.name!r} was made of another: use that of hocket.init()")
+        return self.world.elastic

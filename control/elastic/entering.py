@@ -1,0 +1,74 @@
+"""A newcomer's way in: it goes to the members' addresses in turn, and waits with one until it is let in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hocket.control.elastic.lobby import Admitted, Enter, Full
+from hocket.control.elastic.mesh import LOBBY, Mesh, reach
+from hocket.control.handshake import Address, AuthError
+from hocket.control.link import Link
+from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.generations import Generation
+from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.errors import ArgumentError, TimeoutError, TransportError
+
+WORDS = by_name(Admitted, Full)
+KNOCK = 1.0
+"""Seconds for one attempt at one address."""
+ROUND = 0.1
+"""Seconds between two rounds over the addresses."""
+
+
+def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float) -> Admitted:
+    """Wait to be let in, and begin as a member.
+
+    Raises AuthError (another secret, another version), ArgumentError (the job is full), TimeoutError (nobody is
+    there, or the members have not let it in: they do so when they call `renew`).
+    """
+    deadline, last, entered = time.monotonic() + timeout, "no address is known yet", False
+    while time.monotonic() < deadline:
+        for address in addresses():
+            try:
+                sock = reach(mesh.own, address, LOBBY, min(KNOCK, max(0.05, deadline - time.monotonic())))
+            except AuthError:
+                raise
+            except TransportError as why:
+                last = str(why)
+                continue
+            entered = True
+            answer = _wait(mesh, sock, deadline)
+            if isinstance(answer, Full):
+                raise ArgumentError(f"the job has {answer.most} members, and has room for no more (most=)")
+            if answer is not None:
+                mesh.own = mesh.own._replace(job=answer.job)
+                mesh.begin(Generation(answer.generation, answer.seats, mesh.uid, answer.infos))
+                return answer
+            last = "the member that this process waited with has gone"
+        time.sleep(ROUND)
+    why = "the members did not let it in: they do so when all of them call renew()" if entered else last
+    raise TimeoutError(f"this process did not become a member of the job within {timeout:g} s: {why}", [])
+
+
+def _wait(mesh: Mesh, sock: Any, deadline: float) -> Admitted | Full | None:
+    """What a member says; None: it is gone, or time is over."""
+    heard: list[Any] = []
+    over = threading.Event()
+    link = Link(mesh.reactor, sock)
+
+    def take(packed: dict[str, Any]) -> None:
+        try:
+            heard.append(unpack(packed, WORDS))
+        except Malformed:
+            heard.append(None)
+        over.set()
+
+    link.on_message, link.on_end = take, lambda how: over.set()
+    link.send(pack(Enter(mesh.seat)))
+    mesh.reactor.soon(link.start)
+    over.wait(max(0.0, deadline - time.monotonic()))
+    link.close()
+    return heard[0] if heard else None

@@ -1,0 +1,30 @@
+"""How a newcomer comes to a job: it waits with a member until the members let it in, at their next generation."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hocket.control.protocol.generations import Seat
+
+
+class Enter(NamedTuple):
+    """I want to be a member."""
+
+    seat: Seat
+
+
+class Admitted(NamedTuple):
+    """You are one, of this generation."""
+
+    generation: int
+    seats: list[Seat]
+    infos: list[Any]
+    previous: list[int | None]
+    """The rank that each had in the generation before."""
+    job: str
+
+
+class Full(NamedTuple):
+    """There is no room: the job has so many members at most."""
+
+    most: int

@@ -1,0 +1,475 @@
+"""The members of an elastic job, connected with each other: each keeps a listener, and the higher rank dials.
+
+These connections outlive generations: a process keeps its `uid`, only its rank changes.  What they say is of two kinds:
+who is gone or comes, and the agreement on the next generation (`protocol/generations.py`).  Also where a generation
+meets: the listener of its rank 0 hands what comes there to that generation's coordinator.
+Everything but `agree` and the threads that dial runs on the reactor's thread.
+Cost: a connection for each pair of members, and one descriptor more for each other process of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from hocket.control import encryption
+from hocket.control.addresses import BindAddress
+from hocket.control.dial import dial
+from hocket.control.elastic.lobby import Admitted, Enter, Full
+from hocket.control.elastic.processes import Process, kernel, started, watch
+from hocket.control.handshake import Address, Connection, Hello
+from hocket.control.link import Link
+from hocket.control.links import Links
+from hocket.control.listener import Listener
+from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.decree import Call
+from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
+from hocket.control.protocol.membership import PURPOSE as MEETING
+from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.reactor import Reactor
+from hocket.errors import TransportError
+
+log = logging.getLogger("hocket.control")
+PEER, LOBBY = "peer", "lobby"
+"""What a connection is for."""
+FIRST_WORD = 5.0
+"""Seconds in which a proven connection says whose it is, and in which one to a generation that has not begun waits."""
+DIAL = 1.0
+"""Seconds for one attempt to reach a member."""
+AGAIN = (0.02, 0.5)
+"""Seconds between two attempts, at first and at most."""
+PROOF = 0.1, 0.3
+"""Seconds in which the kernel of a process whose connection has ended may prove that it is dead: this host's, another's."""
+COMES = 3.0
+"""Seconds in which a member of a new generation reaches the others."""
+ASK = 0.3
+"""Seconds before its time is over in which a rank asks whom the leader waits for."""
+
+
+class Iam(NamedTuple):
+    """Whose connection this is."""
+
+    uid: str
+
+
+FIRST = by_name(Iam, Enter)
+
+
+class Own(NamedTuple):
+    """How this process proves itself, and where it listens."""
+
+    job: str
+    key: bytes | None
+    encrypt: bool
+    places: Sequence[BindAddress]
+    most: int = 0
+    """Members that the job has room for; 0: no limit."""
+    store: Any = None
+    """One whose `first` grants one half of a job that it may go on."""
+
+
+class Mesh:
+    """This process's connections with the job's other members, and what they agree on."""
+
+    def __init__(self, reactor: Reactor, own: Own, info: Any = None) -> None:
+        self.reactor, self.own, self.closed = reactor, own, False
+        self.uid = secrets.token_hex(8)
+        self.generations: Generations | None = None
+        self.met = 0
+        """The generation whose meeting this process has been to, whether all came or not."""
+        self.callbacks: list[Callable[[], object]] = []
+        """Called, on the reactor's thread, when somebody is gone or comes."""
+        self._changed = threading.Condition()
+        self._links: dict[str, Link] = {}
+        self._guests: dict[str, Link] = {}
+        self._dialling: set[str] = set()
+        self._watched: dict[str, Process | None] = {}
+        self._meetings: dict[str, tuple[Links, Callable[[Connection, Hello], object]]] = {}
+        self._parked: list[tuple[Connection, Hello]] = []
+        self._listeners: list[Listener] = []
+        try:
+            self._listeners += [Listener(reactor, place, own.key, self._arrives) for place in own.places]
+        except BaseException:
+            self._shut()
+            raise
+        addresses = [list(each.address) for each in self._listeners]
+        pid = os.getpid()
+        self.seat = Seat(self.uid, addresses, kernel(), pid, started(pid), info)
+
+    # --- its owner's threads
+
+    def begin(self, generation: Generation) -> None:
+        """This process is a member: connect with the others."""
+        self.met = generation.number
+        self.generations = Generations(self.uid, generation)
+        self.reactor.soon(self._begun)
+
+    @property
+    def now(self) -> Generation:
+        """The latest generation that this process knows of."""
+        assert self.generations is not None
+        return self.generations.now
+
+    def agree(self, call: Callable[[Generation], Call], deadline: float) -> Generation | None:
+        """The next generation: that was made meanwhile, or on which all members agree now.
+
+        None: time is over; `missing` tells who has not called.
+        """
+        before, asked = self.now.number, False
+        if before <= self.met:
+            self.reactor.soon(lambda: self._call(call(self.now), before))
+        with self._changed:
+            while self.now.number <= self.met:
+                left = deadline - time.monotonic()
+                if left <= ASK and not asked:
+                    asked = True
+                    self.reactor.soon(lambda: self._late(before))
+                if left <= 0 or self.reactor.dead:
+                    return None
+                self._changed.wait(left if asked else left - ASK)
+        return self.now
+
+    def missing(self) -> list[str]:
+        """For whom this rank, or the one that leads the agreement, waits: uids."""
+        answer: list[str] = []
+        asked = threading.Event()
+
+        def look() -> None:
+            answer.extend(self.now.seats[rank].uid for rank in self.now.decree.missing())
+            asked.set()
+
+        self.reactor.soon(look)
+        asked.wait(ASK)
+        return answer
+
+    def close(self) -> None:
+        """Leave the job: the others hear it."""
+        if not self.closed and not self.reactor.dead:
+            self.reactor.soon(self._leave)
+
+    def lobby(self) -> list[Seat]:
+        """Who waits to be let in."""
+        return [] if self.generations is None else list(self.generations.lobby.values())
+
+    def gone(self) -> set[str]:
+        """Who is proven to be gone."""
+        return set() if self.generations is None else set(self.generations.gone)
+
+    def reachable(self, uid: str) -> bool:
+        generations = self.generations
+        return generations is not None and uid not in generations.gone and uid not in generations.away
+
+    def job_of(self, generation: Generation) -> str:
+        """The name under which a generation meets."""
+        return Hello(0, MEETING, f"{self.own.job}/{generation.number}").job
+
+    def host(self, job: str, links: Links, take: Callable[[Connection, Hello], object]) -> None:
+        """This process is rank 0 of a generation: what comes to its meeting goes to these links."""
+        self.reactor.soon(lambda: self._host(job, links, take))
+
+    # --- who arrives
+
+    def _arrives(self, sock: Connection, hello: Hello) -> None:
+        if hello.purpose.removeprefix(encryption.MARK) == MEETING:
+            self._meets(sock, hello)
+        elif hello.purpose.endswith(PEER) and hello.job != Hello(0, PEER, self.own.job).job:
+            sock.close()
+        elif not self.own.encrypt or sock.family == socket.AF_UNIX:
+            self._proven(sock)
+        else:
+            key = encryption.connection_key(sock.key, PEER, 0, 0)
+            encryption.secure_accepted(self.reactor, sock, key, self._proven, lambda why: log.warning("hocket: %s", why))
+
+    def _meets(self, sock: Connection, hello: Hello) -> None:
+        found = self._meetings.get(hello.job)
+        if found is not None:
+            found[1](sock, hello)
+            return
+        self._parked.append((sock, hello))
+        self.reactor.later(FIRST_WORD, lambda: self._unpark(sock))
+
+    def _unpark(self, sock: socket.socket) -> None:
+        for each in [each for each in self._parked if each[0] is sock]:
+            self._parked.remove(each)
+            sock.close()
+
+    def _host(self, job: str, links: Links, take: Callable[[Connection, Hello], object]) -> None:
+        self._meetings = {job: (links, take)}
+        now, parked = self.now, self._parked
+        self._parked = [each for each in parked if each[1].job != job]
+        for sock, hello in parked:
+            if hello.job == job:
+                take(sock, hello)
+        for uid in [uid for uid in now.ranks if not self.reachable(uid) and uid != self.uid]:
+            self._missed(uid)
+
+    def _missed(self, uid: str) -> None:
+        """The generation that meets here hears that it need not wait for this one."""
+        for job, (links, _) in self._meetings.items():
+            if job == self.job_of(self.now) and uid in self.now.ranks:
+                links.missed(self.now.ranks[uid], "its process has ended, or does not answer")
+
+    def _proven(self, sock: socket.socket) -> None:
+        link = Link(self.reactor, sock)
+        link.on_message = lambda packed: self._first(link, packed)
+        link.start()
+        self.reactor.later(FIRST_WORD, lambda: link.close() if link not in self._known() else None)
+
+    def _known(self) -> list[Link]:
+        return [*self._links.values(), *self._guests.values()]
+
+    def _first(self, link: Link, packed: dict[str, Any]) -> None:
+        try:
+            word = unpack(packed, FIRST)
+        except Malformed:
+            link.close()
+            return
+        if isinstance(word, Iam):
+            self._linked(word.uid, link)
+        else:
+            self._enters(word.seat, link)
+
+    # --- members
+
+    def _begun(self) -> None:
+        for seat in self.now.seats:
+            if seat.uid not in self._watched and seat.uid != self.uid:
+                here = seat.host == self.seat.host
+                self._watched[seat.uid] = (
+                    watch(self.reactor, seat.pid, seat.started, lambda uid=seat.uid: self._ended(uid))  # type: ignore[misc]
+                    if here else None
+                )  # fmt: skip
+            if self.now.rank is not None and self.now.ranks[seat.uid] < self.now.rank:
+                self._dial(seat)
+        number = self.now.number
+        self.reactor.later(COMES, lambda: self._who_came(number))
+        self._look()
+
+    def _who_came(self, number: int) -> None:
+        """Those that have not are as good as those whose connection has ended."""
+        assert self.generations is not None
+        for seat in self.generations.others():
+            if seat.uid not in self._links and number == self.now.number:
+                self._do(self.generations.unlinked(seat.uid))
+
+    def _dial(self, seat: Seat) -> None:
+        if seat.uid not in self._links and seat.uid not in self._dialling and not self.closed:
+            self._dialling.add(seat.uid)
+            threading.Thread(target=self._reach, args=(seat,), name="hocket-dial", daemon=True).start()
+
+    def _reach(self, seat: Seat) -> None:
+        """On a thread of its own: until that member is reached, or is none any more."""
+        pause = AGAIN[0]
+        while not self._given_up(seat.uid):
+            for address in seat.addresses:
+                try:
+                    link = Link(self.reactor, reach(self.own, _address(address), PEER, DIAL))
+                except TransportError as why:
+                    log.debug("hocket: %s", why)
+                    continue
+                link.send(pack(Iam(self.uid)))
+                self.reactor.soon(link.start)
+                self.reactor.soon(lambda link=link: self._linked(seat.uid, link))  # type: ignore[misc]
+                return
+            self.reactor.soon(lambda: self._not_reached(seat.uid))
+            time.sleep(pause)
+            pause = min(2 * pause, AGAIN[1])
+        self.reactor.soon(lambda: self._dialling.discard(seat.uid))
+
+    def _given_up(self, uid: str) -> bool:
+        generations = self.generations
+        stays = generations is not None and uid not in generations.gone and uid in generations.now.ranks
+        return not stays or self.closed or self.reactor.dead
+
+    def _not_reached(self, uid: str) -> None:
+        if uid not in self._links and self.generations is not None and not self.closed:
+            self._do(self.generations.unlinked(uid))
+            self._missed(uid)
+
+    def _linked(self, uid: str, link: Link) -> None:
+        self._dialling.discard(uid)
+        if self.closed or self.generations is None or uid in self.generations.gone:
+            link.close()
+            return
+        if uid in self._links:
+            self._links[uid].close()
+        self._links[uid] = link
+        link.on_message = lambda packed: self._hears(uid, packed)
+        link.on_end = lambda how: self._lost(uid, link)
+        self._do(self.generations.linked(uid))
+
+    def _hears(self, uid: str, packed: dict[str, Any]) -> None:
+        assert self.generations is not None
+        try:
+            self._do(self.generations.hear(uid, packed))
+        except Malformed as why:
+            log.warning("hocket: a member sent what is not understood: %s", why)
+
+    def _lost(self, uid: str, link: Link) -> None:
+        """Its connection has ended; if it is dead, a kernel will soon say so."""
+        if self._links.get(uid) is not link:
+            return
+        del self._links[uid]
+        if self.generations is None or self.closed:
+            return
+        self.reactor.later(PROOF[self._watched.get(uid) is None], lambda: self._not_reached(uid))
+        seat = next((each for each in self.generations.others() if each.uid == uid), None)
+        if seat is not None and self.now.rank is not None and self.now.ranks[uid] < self.now.rank:
+            self._dial(seat)
+
+    def _ended(self, uid: str) -> None:
+        """The kernel of this host says so."""
+        if self.generations is None:
+            return
+        self._do(self.generations.proven(uid))
+
+    # --- newcomers
+
+    def _enters(self, seat: Seat, link: Link) -> None:
+        if self.generations is None or self.closed:
+            link.close()
+            return
+        if self.own.most and len(self.now.seats) + len(self.lobby()) >= self.own.most and seat.uid not in self.now.ranks:
+            link.send(pack(Full(self.own.most)))
+            link.close()
+            return
+        self._guests[seat.uid] = link
+        link.on_message = lambda packed: None
+        link.on_end = lambda how: self._gives_up(seat.uid)
+        self._do(self.generations.waits(seat))
+        self._admit()
+
+    def _gives_up(self, uid: str) -> None:
+        self._guests.pop(uid, None)
+        if self.generations is not None:
+            self._do(self.generations.gave(uid))
+
+    def _admit(self) -> None:
+        """Tell those that wait here and are members now."""
+        for uid in [uid for uid in self._guests if uid in self.now.ranks]:
+            link = self._guests.pop(uid)
+            now = self.now
+            link.send(pack(Admitted(now.number, list(now.seats), list(now.infos), self.previous_ranks(now), self.own.job)))
+            link.close()
+
+    def previous_ranks(self, now: Generation) -> list[int | None]:
+        """The rank that each had in the generation before."""
+        assert self.generations is not None
+        before = self.generations.past.get(now.number - 1)
+        return [None if before is None else before.ranks.get(seat.uid) for seat in now.seats]
+
+    # --- the agreement
+
+    def _call(self, call: Call, number: int) -> None:
+        assert self.generations is not None
+        if number == self.now.number:
+            self._do(self.generations.call(call))
+
+    def _late(self, number: int) -> None:
+        assert self.generations is not None
+        if number == self.now.number:
+            self._do(self.generations.late())
+
+    def _do(self, instructions: Iterable[To | Claim]) -> None:
+        for each in instructions:
+            if isinstance(each, Claim):
+                self._claim(each)
+            elif each.uid in self._links:
+                self._links[each.uid].send(pack(each.message))
+        self._look()
+
+    def _claim(self, claim: Claim) -> None:
+        """The store may be slow, so it is asked by a thread."""
+        if self.own.store is None:
+            return
+
+        def ask() -> None:
+            wanted = ",".join(map(str, claim.members))
+            try:
+                said = self.own.store.first(f"hocket/{self.own.job}/{claim.generation}", wanted)
+            except Exception as why:
+                log.warning("hocket: the store does not say which half of the job goes on: %s", why)
+                return
+            text = said.decode() if isinstance(said, bytes) else str(said)
+            granted = tuple(int(each) for each in text.split(","))
+            self.reactor.soon(lambda: self._granted(claim.generation, granted))
+
+        threading.Thread(target=ask, name="hocket-claim", daemon=True).start()
+
+    def _granted(self, number: int, members: tuple[int, ...]) -> None:
+        assert self.generations is not None
+        self._do(self.generations.granted(number, members))
+
+    def _look(self) -> None:
+        """What follows from what has changed."""
+        assert self.generations is not None
+        known = self.now.number, len(self.generations.gone), tuple(self.generations.lobby)
+        if known == self._seen:
+            return
+        if known[0] != self._seen[0]:
+            self._seen = known
+            self._admit()
+            self._begun()
+        self._seen = known
+        for uid in self.generations.gone:
+            if uid in self._watched:
+                self._forget(uid)
+        with self._changed:
+            self._changed.notify_all()
+        for each in list(self.callbacks):
+            self.reactor.guard(each)
+
+    _seen: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
+
+    def _forget(self, uid: str) -> None:
+        """It is gone for good, and what is kept for it."""
+        process = self._watched.pop(uid)
+        if process is not None:
+            self.reactor.remove(process, close=True)
+        self._missed(uid)
+        if uid in self._links:
+            self._links.pop(uid).close()
+        for seat in [*self.now.seats, *(s for each in self.generations.past.values() for s in each.seats)]:  # type: ignore[union-attr]
+            if seat.uid == uid and seat.host == self.seat.host:
+                for address in seat.addresses:
+                    if address[0] == "unix":
+                        with contextlib.suppress(OSError):
+                            os.unlink(str(address[1]))
+
+    def _leave(self) -> None:
+        for link in self._links.values():
+            link.send(pack(Leaves()))
+        self.closed = True
+        self.reactor.soon(self._shut)
+
+    def _shut(self) -> None:
+        self.closed = True
+        for listener in self._listeners:
+            listener.close()
+        for link in self._known():
+            link.close()
+        for process in self._watched.values():
+            if process is not None:
+                self.reactor.remove(process, close=True)
+        for sock, _ in self._parked:
+            sock.close()
+        self._links, self._guests, self._watched, self._parked = {}, {}, {}, []
+
+
+def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.socket:
+    """A proven connection with a listener of the job.  TransportError."""
+    sock = dial(address, own.key, Hello(0, encryption.MARK * (own.encrypt and address[0] == "tcp") + purpose, own.job), seconds)
+    if not own.encrypt or address[0] == "unix":
+        return sock
+    return encryption.secured_dial(sock, encryption.connection_key(sock.key, PEER, 0, 0), seconds)
+
+
+def _address(words: Sequence[Any]) -> Address:
+    return ("unix", str(words[1])) if words[0] == "unix" else ("tcp", str(words[1]), int(words[2]))

@@ -1,0 +1,278 @@
+"""Jobs that outlive their ranks: real processes, killed, stopped and slow; each law of `renew`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from harness import Ended, Job
+
+BEGIN = """
+import json, os, signal, sys, threading, time
+import numpy as np
+import hocket
+comm = hocket.init(elastic=True)
+me = comm.rank
+def note(name):
+    open(os.path.join(os.path.dirname(__file__), name), "w").close()
+def await_note(name):
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), name)):
+        time.sleep(0.005)
+def told(made, **more):
+    total = made.allreduce(np.full(1000, float(me + 1)))
+    assert (total == total[0]).all()
+    print(json.dumps({"rank": made.rank, "size": made.size, "generation": made.generation, "infos": made.infos,
+                      "previous": made.previous_ranks, "sum": total[0], "lost": comm.lost, **more}), flush=True)
+def until_lost(comm):
+    try:
+        while True:
+            comm.allreduce(np.ones(100000))
+    except hocket.PeerLostError as error:
+        return error.ranks
+"""
+
+
+def said(ends: list[Ended], *ranks: int) -> list[dict[str, Any]]:
+    for rank in ranks:
+        assert ends[rank].code == 0, f"rank {rank}: {ends[rank].err}"
+    return [json.loads(ends[rank].out.splitlines()[-1]) for rank in ranks]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("victim", [0, 1, 3])
+def test_any_rank_may_be_killed(victim: int, transport: str) -> None:
+    source = BEGIN + f"""
+comm.lane("urgent", priority=2)
+comm.set_timeout(20)
+comm.barrier()
+if me == {victim}:
+    os.kill(os.getpid(), signal.SIGKILL)
+ranks = until_lost(comm)
+made = comm.renew({{"step": me}})
+told(made, ranks=ranks, lanes=[lane.membership.priority for lane in made._open_lanes().values()])
+made.close()
+"""
+    with Job(4, source, env={"HOCKET_TRANSPORT": transport}) as job:
+        ends = job.wait(30)
+    left = [rank for rank in range(4) if rank != victim]
+    rows = said(ends, *left)
+    assert [row["rank"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        assert (row["size"], row["generation"], row["previous"]) == (3, 1, left)
+        assert row["infos"] == [{"step": rank} for rank in left]
+        assert (row["lost"], row["ranks"], row["lanes"]) == ([victim], [victim], [2])
+        assert row["sum"] == 10 - (victim + 1)
+
+
+def test_two_ranks_of_one_host_can_lose_one_and_two_of_four_at_once() -> None:
+    for size, victims in ((2, [0]), (4, [1, 0])):
+        source = BEGIN + f"""
+comm.barrier()
+if me in {victims}:
+    os.kill(os.getpid(), signal.SIGKILL)
+until_lost(comm)
+made = comm.renew(me)
+told(made)
+made.close()
+"""
+        with Job(size, source) as job:
+            ends = job.wait(30)
+        left = [rank for rank in range(size) if rank not in victims]
+        for row in said(ends, *left):
+            assert row["infos"] == left and row["lost"] == sorted(victims)
+
+
+def test_one_after_the_other_until_one_is_left() -> None:
+    source = BEGIN + """
+for last in (4, 3, 2):
+    comm.barrier()
+    if comm.rank == comm.size - 1 if last % 2 else comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    until_lost(comm)
+    comm = comm.renew(me)
+told(comm)
+"""
+    with Job(4, source) as job:
+        ends = job.wait(40)
+    (row,) = (json.loads(end.out) for end in ends if end.code == 0)
+    assert (row["size"], row["generation"]) == (1, 3)
+
+
+def test_who_is_there_and_has_not_called_is_waited_for() -> None:
+    source = BEGIN + """
+if me == 1:
+    time.sleep(1.0)
+made = comm.renew(me)
+told(made)
+made.close()
+"""
+    with Job(3, source) as job:
+        ends = job.wait(30)
+    assert [row["infos"] for row in said(ends, 0, 1, 2)] == [[0, 1, 2]] * 3
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_who_does_not_call_is_named_then_left_out_and_cannot_come_back(stopped: int) -> None:
+    """Validity, Fencing: also rank 0, which has the coordinator."""
+    source = BEGIN + f"""
+comm.barrier()
+if me == {stopped}:
+    note("ready")
+    await_note("go on")
+    try:
+        comm.renew("late", timeout=5)
+    except hocket.PeerLostError as error:
+        print(json.dumps([error.ranks, "a member has excluded it" in str(error)]))
+    sys.exit()
+await_note("stopped")
+try:
+    made, missing = comm.renew(me, timeout=1), None
+except hocket.TimeoutError as error:
+    made, missing = comm.renew(me, without=[{stopped}]), error.missing
+told(made, missing=missing)
+made.barrier()
+note("go on")
+time.sleep(0.5)
+told(made, missing=missing)
+made.close()
+"""
+    with Job(3, source) as job:
+        wait_for(job, "ready")
+        job.signal(stopped, signal.SIGSTOP)
+        mark(job, "stopped")
+        wait_for(job, "go on")
+        job.signal(stopped, signal.SIGCONT)
+        ends = job.wait(30)
+    left = [rank for rank in range(3) if rank != stopped]
+    rows = said(ends, *left)
+    assert [stopped] in [row["missing"] for row in rows]
+    for row in rows:  # one may hear in the last moment that the other has excluded it
+        assert row["missing"] in ([stopped], None) and (row["infos"], row["lost"]) == (left, [])
+    assert said(ends, stopped) == [[[stopped], True]]
+
+
+def test_a_loss_while_the_next_generation_meets_begins_it_again() -> None:
+    """Ranks die when they have agreed, before they meet: the new rank 0, and another."""
+    for victims in ([1], [3], [1, 2]):
+        source = BEGIN + f"""
+from hocket.control.elastic.meeting import MeetNext
+class Dies(MeetNext):
+    def meet(self):
+        if me in {victims}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().meet()
+import hocket.collectives.job.elastic as elastic
+elastic.MeetNext = Dies
+comm.barrier()
+if me == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+until_lost(comm)
+made = comm.renew(me)
+told(made)
+made.close()
+"""
+        with Job(5, source) as job:
+            ends = job.wait(30)
+        left = [rank for rank in range(1, 5) if rank not in victims]
+        for row in said(ends, *left):
+            assert row["infos"] == left and row["previous"] == left and row["generation"] >= 2, row
+
+
+def test_least_is_waited_for() -> None:
+    source = BEGIN + """
+comm.barrier()
+if me == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+until_lost(comm)
+try:
+    comm.renew(least=3, timeout=0.5)
+except hocket.TimeoutError as error:
+    assert not error.missing, error.missing
+told(comm.renew(least=2))
+"""
+    with Job(3, source) as job:
+        ends = job.wait(30)
+    assert {row["size"] for row in said(ends, 0, 1)} == {2}
+
+
+def test_who_leaves_is_gone_and_not_lost() -> None:
+    source = BEGIN + """
+comm.barrier()
+if me == 1:
+    comm.reporter.members.world.elastic.mesh.close()
+    comm.ending.drop()
+    time.sleep(0.3)
+    sys.exit()
+made = comm.renew(me)
+told(made, why=made.world.elastic.mesh.now.lost)
+made.close()
+"""
+    with Job(3, source) as job:
+        ends = job.wait(30)
+    for row in said(ends, 0, 2):
+        assert row["infos"] == [0, 2] and row["lost"] == [] and row["why"] == {"1": "left"}
+
+
+def test_nothing_is_left_behind_by_a_generation() -> None:
+    source = BEGIN + """
+def held():
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+for _ in range(3):
+    comm = comm.renew(me)
+    comm.allreduce(np.ones(100000))
+comm.barrier()
+before = held()
+for _ in range(6):
+    comm = comm.renew(me)
+    comm.allreduce(np.ones(100000))
+comm.barrier()
+time.sleep(0.2)
+after = held()
+assert after <= before, (before, after)
+told(comm)
+comm.close()
+"""
+    with Job(2, source) as job:
+        ends = job.wait(40)
+    assert [row["generation"] for row in said(ends, 0, 1)] == [9, 9]
+
+
+def test_a_job_that_is_not_elastic_says_so() -> None:
+    source = """
+import hocket
+comm = hocket.init()
+try:
+    comm.renew()
+except hocket.ArgumentError as error:
+    print("not elastic" in str(error), comm.generation, comm.waiting)
+comm.close()
+"""
+    with Job(2, source) as job:
+        assert [end.out.strip() for end in job.wait(20)] == ["True 0 0"] * 2
+
+
+def test_all_ranks_are_elastic_or_none_is() -> None:
+    source = """
+import os, hocket
+try:
+    hocket.init(elastic=os.environ["HOCKET_RANK"] == "1")
+except hocket.ArgumentError as error:
+    print("ranks [1] alone are elastic" in str(error))
+"""
+    with Job(2, source) as job:
+        assert [end.out.strip() for end in job.wait(20)] == ["True"] * 2
+
+
+def wait_for(job: Job, name: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not os.path.exists(os.path.join(job.directory, name)):
+        assert time.monotonic() < deadline, f"no {name}"
+        time.sleep(0.005)
+
+
+def mark(job: Job, name: str) -> None:
+    open(os.path.join(job.directory, name), "w").close()
