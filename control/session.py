@@ -162,6 +162,8 @@ class LinkSession(Session):
     def __init__(self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None) -> None:
         super().__init__(rank)
         self.size, self.key, self.reactor = size, key or b"", reactor
+        self.job_key = key
+        """What newcomers prove; `key` becomes the session's own."""
         self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
         self._links: Links | None = None

@@ -529,6 +529,7 @@ class Communicator(PointToPoint, Extending, Renewing):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        names = [*vars(Collectives), *vars(PointToPoint), *vars(Extending), *vars(Renewing), *vars(Communicator), *vars(self)]
+        classes = Collectives, PointToPoint, Extending, Renewing, Communicator
+        names = [*(name for each in classes for name in vars(each)), *vars(self)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +15,14 @@ from hocket.errors import ArgumentError
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
     from hocket.collectives.job.elastic import Elastic
+
+
+def as_json(info: Any, what: str) -> Any:
+    """`info` as the other ranks get it.  ArgumentError: JSON does not have it."""
+    try:
+        return json.loads(json.dumps(info))
+    except (TypeError, ValueError, RecursionError) as why:
+        raise ArgumentError(f"{what}: info={reprlib.repr(info)} must be what JSON has: {why}") from None
 
 
 class Renewing:
@@ -41,7 +51,7 @@ class Renewing:
 
         A member that is connected and has not called is waited for.  A rank whose death its host's kernel proves is
         not.  If others are silent, more than half of the members must be here, or half with the grant of a store
-        (`init(store=)` with `first`), so two parts of a job never both go on.  A loss meanwhile begins it again, inside.
+        (`init(store=)` with `first`), so two parts of a job never both go on.  A loss meanwhile begins it again.
 
         Raises TimeoutError (`missing`: who is there and has not called), PeerLostError (the others have gone on without
         this rank), ArgumentError (the job is not elastic, or info is not JSON).  After a TimeoutError it may be called
@@ -58,6 +68,7 @@ class Renewing:
         left_out = [rank_in(self.size, rank, "without") for rank in wholes(without, "without")]
         if self.rank in left_out:
             raise ArgumentError(f"renew: without={left_out} names this rank, {self.rank}")
+        info = as_json(info, "renew")
         limit, wanted = seconds(timeout, "timeout"), whole(least, "least")
         return elastic.renew(cast("Communicator", self), info, bool(admit), left_out, wanted, limit)
 
@@ -87,7 +98,7 @@ class Renewing:
         return self._of_elastic("door").door()
 
     def when_changed(self, call: Callable[[], object]) -> None:
-        """Call this when a member is lost or a newcomer comes, while the program computes, say: look at `lost`, `waiting`.
+        """Call this when a member is lost or a newcomer comes, also while the program computes: look at `lost`, `waiting`.
 
         It is called on a thread of hocket's, must not block, and is forgotten with this communicator.
         """

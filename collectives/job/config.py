@@ -71,6 +71,12 @@ def _ports(text: str) -> range:
     return found
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError
+    return int(text)
+
+
 def _switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError
@@ -145,6 +151,9 @@ VARIABLES = (
              "", "file that holds the job's secret"),
     Variable("HOCKET_ELASTIC", _switch, "0 or 1", "0",
              "the job outlives its ranks, by comm.renew(); the same on every rank (docs/survive.md)"),
+    Variable("HOCKET_JOIN", str, "addresses, with commas between", "",
+             "come to an elastic job that runs: where some of its ranks are (comm.door)"),
+    Variable("HOCKET_MOST", _count, "a number; 0: no limit", "0", "members that an elastic job has room for"),
     Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
              "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
     Variable("HOCKET_TLS_CERT", _readable, "a PEM file", "",
@@ -192,6 +201,8 @@ class Config:
     gpu_sync: str = "auto"
     encrypt: bool = False
     elastic: bool = False
+    join: str = ""
+    most: int = 0
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""

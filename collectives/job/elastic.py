@@ -1,20 +1,25 @@
-"""Jobs that outlive their ranks: from one generation's communicator to the next one's."""
+"""Jobs that outlive their ranks: from one generation's communicator to the next one's, and how newcomers come in."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.failures.states import Over, Stopped
 from hocket.collectives.job.place import meeting_path
 from hocket.collectives.job.start import Start
+from hocket.control.addresses import BindAddress
 from hocket.control.dial import show
+from hocket.control.elastic.entering import enter
 from hocket.control.elastic.meeting import MeetNext
-from hocket.control.elastic.mesh import Mesh, Own
+from hocket.control.elastic.mesh import Mesh
+from hocket.control.elastic.reaching import Own
+from hocket.control.handshake import Address
 from hocket.control.protocol.decree import Call
 from hocket.control.protocol.generations import Generation, Seat
 from hocket.control.reactor import Reactor
@@ -26,137 +31,133 @@ if TYPE_CHECKING:
     from hocket.collectives.job.world import World
 
 log = logging.getLogger("hocket")
-Make = Callable[[Start, float, "Elastic"], "Communicator"]
-"""Makes the communicator of a generation, within a time."""
+DOORS = "hocket/doors"
+"""The key in a store under which members write where newcomers find them."""
+LEAST_MEETING = 1.0
+"""Seconds that a generation has to meet, however late it was agreed on."""
+
+
+class Wanted(NamedTuple):
+    """How a member wants the next generation to be."""
+
+    info: Any
+    admit: bool = True
+    without: frozenset[str] = frozenset()
+    least: int = 1
 
 
 class Elastic:
-    """This process's part in a job whose members change; it outlives the worlds of the job's generations."""
+    """This process's part in a job whose members change; it outlives the worlds of the job's generations.
 
-    def __init__(self, make: Make, job: str, key: bytes | None, encrypt: bool, most: int, store: Any) -> None:
+    `make` makes the communicator of a generation, within a time.  `most`: members at most; 0: no limit.  `store`: one
+    through which newcomers come, and whose `first` may grant half of a job that it goes on.
+    """
+
+    def __init__(
+        self, make: Callable[[Start, float, Elastic], Communicator], encrypt: bool = False, most: int = 0,
+        store: Any = None,
+    ) -> None:  # fmt: skip
         self.reactor = Reactor()
         self.mesh: Mesh | None = None
         self.generation = 0
         """That of the world at hand, or that is being made."""
         self.tuning = ""
         """What was measured in the generation before, on its members."""
-        self._lanes: dict[str, int] = {}
+        self._make, self._store = make, store
+        self._own = Own("", None, encrypt, (), most, store if hasattr(store, "first") else None)
+        self._lanes: dict[str, int] | None = None
+        """The lanes of the generation before; None: this process is new."""
         self._previous: tuple[int | None, ...] = ()
-        self._make = make
-        self._own = Own(job, key, encrypt, (), most, store)
 
-    def open(self, host: str, ports: Iterable[int] | None, job: str, info: Any = None) -> None:
+    def open(self, host: str, ports: Iterable[int] | None, job: str, key: bytes | None, info: Any = None) -> None:
         """Begin to listen: on TCP where there is a secret, else on a Unix socket."""
-        unix = ("unix", meeting_path(os.environ, secrets.token_hex(16)))
-        places = [unix] if self._own.key is None else [("tcp", host, list(ports) if ports else 0)]
-        self._own = self._own._replace(job=job, places=places)
-        self.mesh = Mesh(self.reactor, self._own, info)
+        unix: BindAddress = ("unix", meeting_path(os.environ, secrets.token_hex(16)))
+        tcp: BindAddress = ("tcp", host, list(ports)) if ports else ("tcp", host, 0)
+        places = [unix] if key is None else [tcp]
+        self.mesh = Mesh(self.reactor, self._own._replace(job=job, key=key, places=places), info)
 
     def seat(self) -> Any:
         """What the others need to know of this process."""
-        return None if self.mesh is None else self.mesh.seat
+        return self._open.seat
 
     def met(self, seats: list[Any]) -> None:
-        """All ranks of the first generation have come."""
-        mesh = self.mesh
-        if mesh is not None and mesh.generations is None:
-            mesh.begin(Generation(0, [Seat(*each) for each in seats], mesh.uid))
+        """All ranks of a generation have come; of the first one, this is how they know each other."""
+        mesh = self._open
+        if mesh.generations is None:
+            mesh.begin(Generation(0, [Seat(*each) for each in seats], mesh.uid), met=0)
 
-    # --- renew
+    # --- for the communicator at hand
+
+    def lost(self, number: int) -> set[int]:
+        """Ranks of this generation that are proven to be dead."""
+        mesh = self._open
+        if mesh.generations is None:
+            return set()
+        of = self._known(number)
+        return {of.ranks[uid] for uid, left in list(mesh.generations.gone.items()) if uid in of.ranks and not left}
+
+    def waiting(self) -> int:
+        """How many newcomers wait."""
+        return len(self._open.lobby())
+
+    def door(self) -> str:
+        """The address of this process's listener."""
+        kind, *place = self._open.seat.addresses[0]
+        return show((kind, *place))
+
+    def when_changed(self, call: Callable[[], object]) -> None:
+        """To be called when a member is gone or a newcomer comes, until the generation ends."""
+        self._open.callbacks.append(call)
+
+    def again(self, comm: Communicator, wait: float) -> None:
+        """This communicator's generation has met: what was said, where newcomers find it, and its lanes."""
+        world, now = comm.world, self._known(self.generation)
+        world.infos, world.previous_ranks = now.infos, self._previous or (None,) * len(now.seats)
+        if self._store is not None and comm.rank == 0:
+            self._store.set(DOORS, json.dumps([each for seat in now.seats for each in seat.addresses]))
+        if self.generation:
+            said = world.session.exchange(self._lanes, wait)
+            for name, priority in common([lanes for lanes in said if lanes is not None]):
+                comm.lane(name, priority=priority)
+        self._lanes = {}
+
+    # --- from one generation to the next
 
     def renew(
         self, comm: Communicator, info: Any, admit: bool, without: Iterable[int], least: int, timeout: float
     ) -> Communicator:
-        mesh, deadline = self.mesh, time.monotonic() + timeout
-        assert mesh is not None
-        before = self.known(comm.world.generation)
-        excluded = {before.seats[rank].uid for rank in without}
-
-        def call(now: Generation) -> Call:
-            return Call(info, tuple(sorted(now.ranks[uid] for uid in excluded if uid in now.ranks)), least, admit)
-
+        """`Communicator.renew`."""
+        before = self._known(comm.world.generation)
+        wanted = Wanted(info, admit, frozenset(before.seats[rank].uid for rank in without), least)
+        deadline = time.monotonic() + timeout
         while True:
-            now = mesh.agree(call, deadline)
-            if now is None:
-                missing = mesh.missing()
-                if mesh.now.number > mesh.met:  # in the last moment
-                    continue
-                raise self._late(before, missing, comm, timeout)
+            now = self._agreed(wanted, deadline, f"rank {comm.rank}", before, timeout)
             if now.rank is None:
                 raise PeerLostError(
                     f"rank {comm.rank}: the others have gone on without this rank, as generation {now.number}: "
-                    f"{_how(now, before, comm.rank)}", [comm.rank])  # fmt: skip
+                    f"{_why(now, before, comm.rank)}", [comm.rank])  # fmt: skip
             if not comm.world.closed:
                 self._lanes, self.tuning = lanes_of(comm), comm.tuning.text() if comm.tuning.points else ""
                 retire(comm.world, f"generation {before.number} of the job is over: use what renew() returned")
-            mesh.met = now.number
             self._previous = tuple(before.ranks.get(seat.uid) for seat in now.seats)
-            try:
-                made = self._meet(now, max(1.0, deadline - time.monotonic()))
-                break
-            except PeerLostError as error:
-                log.info("rank %d: while generation %d met: %s", comm.rank, now.number, error)
-            except TimeoutError as error:
-                uids = [now.seats[rank].uid for rank in error.missing if rank < len(now.seats)]
-                raise self._late(before, uids, comm, timeout) from None
-        return made
+            made = self._meet(now, deadline, f"rank {comm.rank}", before, timeout)
+            if made is not None:
+                return made
 
-    def again(self, comm: Communicator, wait: float) -> None:
-        """This communicator's generation has met: what was said, and its lanes."""
-        world, now = comm.world, self.known(self.generation)
-        world.infos, world.previous_ranks = now.infos, self._previous or (None,) * len(now.seats)
-        if self.generation:
-            said = world.session.exchange(None if self._previous == () else self._lanes, wait)
-            for name, priority in common([lanes for lanes in said if lanes is not None]):
-                comm.lane(name, priority=priority)
-
-    def lost(self, generation: int) -> set[int]:
-        """Ranks of this generation that are proven to be dead."""
-        mesh = self.mesh
-        if mesh is None or mesh.generations is None:
-            return set()
-        of = self.known(generation)
-        return {of.ranks[uid] for uid, left in list(mesh.generations.gone.items()) if uid in of.ranks and not left}
-
-    def waiting(self) -> int:
-        return 0 if self.mesh is None else len(self.mesh.lobby())
-
-    def door(self) -> str:
-        assert self.mesh is not None
-        kind, *place = self.mesh.seat.addresses[0]
-        return show((kind, *place))  # type: ignore[arg-type]
-
-    def when_changed(self, call: Callable[[], object]) -> None:
-        assert self.mesh is not None
-        self.mesh.callbacks.append(call)
-
-    def known(self, number: int) -> Generation:
-        mesh = self.mesh
-        assert mesh is not None and mesh.generations is not None
-        return mesh.generations.past.get(number) or mesh.now
-
-    def _meet(self, now: Generation, wait: float) -> Communicator:
-        mesh = self.mesh
-        assert mesh is not None and now.rank is not None
-
-        def meet(reactor: Reactor) -> tuple[LinkSession, str]:
-            met = MeetNext(mesh, now, wait)
-            return met.meet(), met.who.job
-
-        why = f"rank {now.rank} of {len(now.seats)}: generation {now.number}"
-        self.generation = now.number
-        mesh.callbacks.clear()
-        return self._make(Start(now.rank, len(now.seats), why, meet), wait, self)
-
-    def _late(self, before: Generation, uids: list[str], comm: Communicator, timeout: float) -> TimeoutError:
-        missing = sorted(before.ranks[uid] for uid in uids if uid in before.ranks)
-        new = sum(uid not in before.ranks for uid in uids)
-        who = f"ranks {missing} are there and have not called it" if missing else "too few ranks are left, or the others"
-        if new and not missing:
-            who = f"{new} newcomers have not come"
-        return TimeoutError(
-            f"rank {comm.rank}: renew() of generation {before.number} did not end within {timeout:g} s: {who}; "
-            "renew(without=...) goes on without ranks that do not answer", missing)  # fmt: skip
+    def join(self, addresses: Callable[[], list[Address]], info: Any, timeout: float) -> Communicator:
+        """A newcomer's `init`."""
+        mesh, deadline = self._open, time.monotonic() + timeout
+        admitted = enter(mesh, addresses, timeout)
+        self._previous = tuple(admitted.previous)
+        before = mesh.now
+        while True:
+            now = self._agreed(Wanted(info), deadline, "a newcomer", before, timeout)
+            if now.rank is None:
+                raise PeerLostError("a newcomer: the others have gone on without this process", [])
+            made = self._meet(now, deadline, "a newcomer", before, timeout)
+            if made is not None:
+                return made
+            self._previous = tuple(before.ranks.get(seat.uid) for seat in now.seats)
 
     def close(self) -> None:
         """Leave the job."""
@@ -164,8 +165,57 @@ class Elastic:
             self.mesh.close()
         self.reactor.close()
 
+    def _agreed(self, wanted: Wanted, deadline: float, who: str, before: Generation, timeout: float) -> Generation:
+        mesh = self._open
+
+        def call(now: Generation) -> Call:
+            without = tuple(sorted(now.ranks[uid] for uid in wanted.without if uid in now.ranks))
+            return Call(wanted.info, without, wanted.least, wanted.admit, mesh.own.most)
+
+        now = mesh.agree(call, deadline)
+        if now is None:
+            missing = mesh.missing()
+            if mesh.now.number <= mesh.met:  # else it was agreed on in the last moment
+                raise _late(who, before, missing, timeout)
+            now = mesh.now
+        return now
+
+    def _meet(
+        self, now: Generation, deadline: float, who: str, before: Generation, timeout: float
+    ) -> Communicator | None:
+        """The communicator of this generation; None: a member was lost meanwhile, so another one is to be agreed on."""
+        mesh, wait = self._open, max(LEAST_MEETING, deadline - time.monotonic())
+        assert now.rank is not None
+
+        def meet(reactor: Reactor) -> tuple[LinkSession, str]:
+            met = MeetNext(mesh, now, wait)
+            return met.meet(), met.who.job
+
+        mesh.met = self.generation = now.number
+        mesh.callbacks.clear()
+        why = f"rank {now.rank} of {len(now.seats)}: generation {now.number}"
+        try:
+            return self._make(Start(now.rank, len(now.seats), why, meet), wait, self)
+        except PeerLostError as error:
+            log.info("%s: while generation %d met: %s", who, now.number, error)
+        except TimeoutError as error:
+            uids = [now.seats[rank].uid for rank in error.missing if rank < len(now.seats)]
+            raise _late(who, before, uids, timeout) from None
+        return None
+
+    def _known(self, number: int) -> Generation:
+        generations = self._open.generations
+        assert generations is not None
+        return generations.past.get(number) or generations.now
+
+    @property
+    def _open(self) -> Mesh:
+        assert self.mesh is not None
+        return self.mesh
+
 
 def lanes_of(comm: Communicator) -> dict[str, int]:
+    """Its open lanes, with their priorities."""
     return {name: lane.membership.priority for name, lane in comm._open_lanes().items()}
 
 
@@ -176,8 +226,6 @@ def common(said: list[dict[str, int]]) -> list[tuple[str, int]]:
 
 def retire(world: World, why: str) -> None:
     """This world's generation is over: end its calls, and free what it holds.  Waits for nobody."""
-    if world.closed:
-        return
     for comm in world.present():
         comm.reporter.take(Stopped())
         comm.reporter.take(Over(ArgumentError(why)))
@@ -185,8 +233,21 @@ def retire(world: World, why: str) -> None:
     world.retire()
 
 
-def _how(now: Generation, before: Generation, rank: int) -> str:
+def _why(now: Generation, before: Generation, rank: int) -> str:
     how = now.lost.get(rank) if now.number == before.number + 1 else None
-    return {
-        "excluded": "a member has excluded it (renew(without=...))", "unreachable": "they could not reach it",
-    }.get(how or "", "it came too late")  # fmt: skip
+    if how == "excluded":
+        return "a member has excluded it (renew(without=...))"
+    return "they could not reach it" if how == "unreachable" else "it came too late"
+
+
+def _late(who: str, before: Generation, uids: list[str], timeout: float) -> TimeoutError:
+    """`uids`: for whom it waited."""
+    missing = sorted(before.ranks[uid] for uid in uids if uid in before.ranks)
+    new = sum(uid not in before.ranks for uid in uids)
+    why = "too few members are there (least=, or more than half where ranks do not answer)"
+    if missing:
+        why = f"ranks {missing} are there and have not called it: renew(without=...) goes on without them"
+    elif new:
+        why = f"{new} newcomers were let in and have not come"
+    what = f"{who}: renew() of generation {before.number} did not end within {timeout:g} s"
+    return TimeoutError(f"{what}: {why}", missing)

@@ -8,12 +8,14 @@ import os
 import secrets
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hocket.arguments import choices, optional, seconds, whole
 from hocket.collectives import default
 from hocket.collectives.choice import cache, setting
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.renewing import as_json
 from hocket.collectives.job import asked, last_words, uncaught
 from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.local_world import lone_session
@@ -65,7 +67,7 @@ def init(
     rank: int | None = None, size: int | None = None, address: str | None = None, *, store: Store | None = None,
     auth: str = "secret", transport: str | None = None, timeout: float | None = None, make_default: bool = True,
     encrypt: bool | None = None, secret: str | bytes | None = None, iface: str | None = None,
-    elastic: bool | None = None,
+    elastic: bool | None = None, join: str | Store | None = None, info: Any = None, most: int = 0,
 ) -> Communicator:  # fmt: skip
     """Join the other ranks of this job and return the communicator of all of them.
 
@@ -83,7 +85,11 @@ def init(
     - `encrypt`: whether what leaves the host is encrypted (HOCKET_ENCRYPT), the same on every rank.  It needs the job's
       secret and OpenSSL 3.
     - `secret`: of this job, at least 16 bytes, the same on every rank (HOCKET_SECRET).
-    - `elastic`: the job outlives its ranks, by `comm.renew` (HOCKET_ELASTIC); the same on every rank.
+    - `elastic`: the job outlives its ranks, by `comm.renew` (HOCKET_ELASTIC); the same on every rank.  `most`: how many
+      members it has room for; 0: no limit.
+    - `join`: come to an elastic job that runs: the address of any of its ranks (`comm.door`; HOCKET_JOIN), several with
+      commas between, or the store through which its ranks have met.  Returns when the members have let this process in,
+      by `renew`; its rank is behind theirs.  `info` (JSON) is what they hear of it.
     - `iface`: the interface, or its address, that TCP listens on (HOCKET_IFACE).
 
     A process may be a rank of several jobs at once, also in several threads: pass make_default=False.
@@ -97,6 +103,9 @@ def init(
     """
     settings = given(config(), secret, optional(iface, "iface"), encrypt)
     setting.check(settings.algorithm)
+    join = join or settings.join or None
+    if join is not None:
+        return _newcomer(join, info, settings, auth, optional(transport, "transport"), timeout, make_default)
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     address, transport = optional(address, "address"), optional(transport, "transport")
     wait = _wait(timeout, settings)
@@ -112,25 +121,37 @@ def init(
     elastic = settings.elastic if elastic is None else elastic
     if not elastic:
         return _communicator(start, settings, transport, wait, make_default)
-    return _elastic(start, settings, transport, wait, make_default, store)
-
-
-def _elastic(
-    start: Start, settings: Config, transport: str | None, wait: float, make_default: bool, store: Store | None
-) -> Communicator:
     # What a job needs that outlives its ranks is loaded by such jobs alone.
     from hocket.collectives.job.elastic import Elastic
 
-    def make(start: Start, wait: float, its: Elastic) -> Communicator:
-        return _communicator(start, settings, transport, wait, make_default, its)
-
-    granting = store if hasattr(store, "first") else None
-    its = Elastic(make, "", start.key, settings.encrypt, 0, granting)
+    make = _maker(settings, transport, make_default)
+    its = Elastic(make, settings.encrypt, whole(most, "most") or settings.most, store)
     try:
         return make(start, wait, its)
     except BaseException:
         its.close()
         raise
+
+
+def _newcomer(
+    join: str | Store, info: Any, settings: Config, auth: str, transport: str | None, timeout: float | None,
+    make_default: bool,
+) -> Communicator:  # fmt: skip
+    from hocket.collectives.job.joining import newcomer
+
+    make, wait = _maker(settings, transport, make_default), _wait(timeout, settings)
+    return newcomer(make, join, as_json(info, "init"), settings, auth, wait)
+
+
+def _maker(
+    settings: Config, transport: str | None, make_default: bool
+) -> Callable[[Start, float, Elastic], Communicator]:
+    """What makes the communicator of a generation of an elastic job."""
+
+    def make(start: Start, wait: float, elastic: Elastic) -> Communicator:
+        return _communicator(start, settings, transport, wait, make_default, elastic)
+
+    return make
 
 
 def from_mpi(
@@ -165,10 +186,8 @@ def _communicator(
     names = (transport or settings.transport or ",".join(registry.known())).split(",")
     log.info("%s", start.why)
     uncaught.install()
-    if start.size == 1:
-        world = _alone(settings, names, elastic)
-    else:
-        world = _join(start, settings, names, wait, elastic)
+    alone = start.size == 1
+    world = _alone(settings, names, elastic) if alone else _join(start, settings, names, wait, elastic)
     world.why = start.why
     asked.listen(world.recorder)
     try:
@@ -198,7 +217,7 @@ def _communicator(
 def _alone(settings: Config, names: list[str], elastic: Elastic | None) -> World:
     check_transports(*names)
     if elastic is not None and elastic.mesh is None:
-        elastic.open(settings.iface or loopback(), settings.ports, secrets.token_hex(16))
+        elastic.open(settings.iface or loopback(), settings.ports, secrets.token_hex(16), settings.secret)
     supply = Supply([], lambda name: "alone", check_transports)
     return World(0, 1, lone_session(), settings, supply, elastic=elastic)
 
@@ -229,7 +248,7 @@ def _world(
     elastic: Elastic | None,
 ) -> World:  # fmt: skip
     if elastic is not None and elastic.mesh is None:
-        elastic.open(_interface(session, settings), settings.ports, job)
+        elastic.open(_interface(session, settings), settings.ports, job, session.job_key)
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         start.mpi, settings.rdma, session.epoch, session.look, settings.encrypt,

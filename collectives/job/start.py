@@ -42,8 +42,6 @@ class Start(NamedTuple):
     """The MPI job (transports.mpi.job.MpiJob) that the ranks are."""
     open_store: bool = False
     """Do they meet through a store that strangers may reach, without a secret?"""
-    key: bytes | None = None
-    """What the job's secret has become, where the ranks were given one."""
 
 
 def at_address(place: Place, wait: float, encrypt: bool) -> Start:
@@ -57,7 +55,7 @@ def at_address(place: Place, wait: float, encrypt: bool) -> Start:
             session = join(who, Where(place.address, place.also, place.told), wait, reactor)
         return session, place.job
 
-    return Start(place.rank, place.size, place.why, meet, key=place.key)
+    return Start(place.rank, place.size, place.why, meet)
 
 
 def at_store(
@@ -72,7 +70,7 @@ def at_store(
     why = f"rank {rank} of {size} from the caller; rank 0 found in a store"
     meet = _meet_at(store, rank, size, settings, wait)
     unguarded = settings.secret is None and not getattr(store, "trusted", False)
-    return Start(rank, size, why, meet, open_store=unguarded, key=settings.secret)
+    return Start(rank, size, why, meet, open_store=unguarded)
 
 
 @functools.cache
@@ -117,4 +115,4 @@ def by_mpi(job: Any, settings: Config, wait: float) -> Start:
 
     why = f"rank {job.rank} of {job.size} from MPI ({job.about}); rank 0 found through MPI"
     meet = _meet_at(MpiStore(job, wait), job.rank, job.size, settings, wait)
-    return Start(job.rank, job.size, why, meet, job, key=settings.secret)
+    return Start(job.rank, job.size, why, meet, job)

@@ -305,7 +305,8 @@ def _agree(names: Sequence[Sequence[str]]) -> None:
 def _agree_on_elastic(asked: Sequence[bool]) -> None:
     if len(set(asked)) > 1:
         ranks = [r for r, each in enumerate(asked) if each]
-        raise ArgumentError(f"ranks {ranks} alone are elastic: init(elastic=) or HOCKET_ELASTIC must be the same on all")
+        same = "init(elastic=) or HOCKET_ELASTIC must be the same on all"
+        raise ArgumentError(f"ranks {ranks} alone are elastic: {same}")
 
 
 def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.control.elastic.lobby import Admitted, Enter, Full
-from hocket.control.elastic.mesh import LOBBY, Mesh, reach
+from hocket.control.elastic.mesh import Mesh
+from hocket.control.elastic.reaching import LOBBY, reach
 from hocket.control.handshake import Address, AuthError
 from hocket.control.link import Link
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Generation
 from hocket.control.protocol.messages import by_name, pack, unpack
 from hocket.errors import ArgumentError, TimeoutError, TransportError
 
@@ -44,13 +44,12 @@ def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float
             if isinstance(answer, Full):
                 raise ArgumentError(f"the job has {answer.most} members, and has room for no more (most=)")
             if answer is not None:
-                mesh.own = mesh.own._replace(job=answer.job)
-                mesh.begin(Generation(answer.generation, answer.seats, mesh.uid, answer.infos))
+                mesh.join(answer)
                 return answer
             last = "the member that this process waited with has gone"
         time.sleep(ROUND)
-    why = "the members did not let it in: they do so when all of them call renew()" if entered else last
-    raise TimeoutError(f"this process did not become a member of the job within {timeout:g} s: {why}", [])
+    reason = "the members did not let it in: they do so when all of them call renew()" if entered else last
+    raise TimeoutError(f"this process did not become a member of the job within {timeout:g} s: {reason}", [])
 
 
 def _wait(mesh: Mesh, sock: Any, deadline: float) -> Admitted | Full | None:

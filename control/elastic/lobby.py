@@ -22,6 +22,7 @@ class Admitted(NamedTuple):
     previous: list[int | None]
     """The rank that each had in the generation before."""
     job: str
+    most: int
 
 
 class Full(NamedTuple):

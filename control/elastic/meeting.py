@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hocket.control.elastic.reaching import address_of
 from hocket.control.handshake import Address
 from hocket.control.links import Links
 from hocket.control.listener import Listener
@@ -36,8 +37,7 @@ class MeetNext(Meet):
     def addresses(self) -> list[Address]:
         if not self.mesh.reachable(self.first.uid):
             raise PeerLostError(f"rank {self.who.rank}: rank 0 was lost while the ranks met", [0])
-        return [("unix", str(each[1])) if each[0] == "unix" else ("tcp", str(each[1]), int(each[2]))
-                for each in self.first.addresses]  # fmt: skip
+        return [address_of(each) for each in self.first.addresses]
 
     def meet(self) -> LinkSession:
         session = super().meet()

@@ -13,66 +13,37 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from hocket.control import encryption
-from hocket.control.addresses import BindAddress
-from hocket.control.dial import dial
-from hocket.control.elastic.lobby import Admitted, Enter, Full
+from hocket.control.elastic.door import Door, Iam, Take
+from hocket.control.elastic.lobby import Admitted, Full
 from hocket.control.elastic.processes import Process, kernel, started, watch
-from hocket.control.handshake import Address, Connection, Hello
+from hocket.control.elastic.reaching import PEER, Own, address_of, reach
+from hocket.control.handshake import Hello
 from hocket.control.link import Link
 from hocket.control.links import Links
-from hocket.control.listener import Listener
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.decree import Call
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
-from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.protocol.messages import pack
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
 log = logging.getLogger("hocket.control")
-PEER, LOBBY = "peer", "lobby"
-"""What a connection is for."""
-FIRST_WORD = 5.0
-"""Seconds in which a proven connection says whose it is, and in which one to a generation that has not begun waits."""
 DIAL = 1.0
 """Seconds for one attempt to reach a member."""
 AGAIN = (0.02, 0.5)
 """Seconds between two attempts, at first and at most."""
 PROOF = 0.1, 0.3
-"""Seconds in which the kernel of a process whose connection has ended may prove that it is dead: this host's, another's."""
+"""Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's."""
 COMES = 3.0
 """Seconds in which a member of a new generation reaches the others."""
 ASK = 0.3
 """Seconds before its time is over in which a rank asks whom the leader waits for."""
-
-
-class Iam(NamedTuple):
-    """Whose connection this is."""
-
-    uid: str
-
-
-FIRST = by_name(Iam, Enter)
-
-
-class Own(NamedTuple):
-    """How this process proves itself, and where it listens."""
-
-    job: str
-    key: bytes | None
-    encrypt: bool
-    places: Sequence[BindAddress]
-    most: int = 0
-    """Members that the job has room for; 0: no limit."""
-    store: Any = None
-    """One whose `first` grants one half of a job that it may go on."""
 
 
 class Mesh:
@@ -87,27 +58,22 @@ class Mesh:
         self.callbacks: list[Callable[[], object]] = []
         """Called, on the reactor's thread, when somebody is gone or comes."""
         self._changed = threading.Condition()
+        self._seen: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
         self._links: dict[str, Link] = {}
         self._guests: dict[str, Link] = {}
         self._dialling: set[str] = set()
         self._watched: dict[str, Process | None] = {}
-        self._meetings: dict[str, tuple[Links, Callable[[Connection, Hello], object]]] = {}
-        self._parked: list[tuple[Connection, Hello]] = []
-        self._listeners: list[Listener] = []
-        try:
-            self._listeners += [Listener(reactor, place, own.key, self._arrives) for place in own.places]
-        except BaseException:
-            self._shut()
-            raise
-        addresses = [list(each.address) for each in self._listeners]
+        self._paths: dict[str, list[str]] = {}
+        """The sockets of processes of this host: one that is killed cannot remove its own."""
+        self._door = Door(reactor, own, self._arrives)
         pid = os.getpid()
-        self.seat = Seat(self.uid, addresses, kernel(), pid, started(pid), info)
+        self.seat = Seat(self.uid, self._door.addresses, kernel(), pid, started(pid), info)
 
     # --- its owner's threads
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, generation: Generation, met: int) -> None:
         """This process is a member: connect with the others."""
-        self.met = generation.number
+        self.met = met
         self.generations = Generations(self.uid, generation)
         self.reactor.soon(self._begun)
 
@@ -158,10 +124,6 @@ class Mesh:
         """Who waits to be let in."""
         return [] if self.generations is None else list(self.generations.lobby.values())
 
-    def gone(self) -> set[str]:
-        """Who is proven to be gone."""
-        return set() if self.generations is None else set(self.generations.gone)
-
     def reachable(self, uid: str) -> bool:
         generations = self.generations
         return generations is not None and uid not in generations.gone and uid not in generations.away
@@ -170,68 +132,32 @@ class Mesh:
         """The name under which a generation meets."""
         return Hello(0, MEETING, f"{self.own.job}/{generation.number}").job
 
-    def host(self, job: str, links: Links, take: Callable[[Connection, Hello], object]) -> None:
+    def join(self, admitted: Admitted) -> None:
+        """A newcomer was let in."""
+        self.own = self.own._replace(job=admitted.job, most=admitted.most)
+        self._door.belongs_to(admitted.job)
+        now = Generation(admitted.generation, admitted.seats, self.uid, admitted.infos)
+        self.begin(now, met=now.number - 1)
+
+    def host(self, job: str, links: Links, take: Take) -> None:
         """This process is rank 0 of a generation: what comes to its meeting goes to these links."""
         self.reactor.soon(lambda: self._host(job, links, take))
 
-    # --- who arrives
-
-    def _arrives(self, sock: Connection, hello: Hello) -> None:
-        if hello.purpose.removeprefix(encryption.MARK) == MEETING:
-            self._meets(sock, hello)
-        elif hello.purpose.endswith(PEER) and hello.job != Hello(0, PEER, self.own.job).job:
-            sock.close()
-        elif not self.own.encrypt or sock.family == socket.AF_UNIX:
-            self._proven(sock)
-        else:
-            key = encryption.connection_key(sock.key, PEER, 0, 0)
-            encryption.secure_accepted(self.reactor, sock, key, self._proven, lambda why: log.warning("hocket: %s", why))
-
-    def _meets(self, sock: Connection, hello: Hello) -> None:
-        found = self._meetings.get(hello.job)
-        if found is not None:
-            found[1](sock, hello)
-            return
-        self._parked.append((sock, hello))
-        self.reactor.later(FIRST_WORD, lambda: self._unpark(sock))
-
-    def _unpark(self, sock: socket.socket) -> None:
-        for each in [each for each in self._parked if each[0] is sock]:
-            self._parked.remove(each)
-            sock.close()
-
-    def _host(self, job: str, links: Links, take: Callable[[Connection, Hello], object]) -> None:
-        self._meetings = {job: (links, take)}
-        now, parked = self.now, self._parked
-        self._parked = [each for each in parked if each[1].job != job]
-        for sock, hello in parked:
-            if hello.job == job:
-                take(sock, hello)
-        for uid in [uid for uid in now.ranks if not self.reachable(uid) and uid != self.uid]:
+    def _host(self, job: str, links: Links, take: Take) -> None:
+        self._door.host(job, links, take)
+        for uid in [uid for uid in self.now.ranks if not self.reachable(uid) and uid != self.uid]:
             self._missed(uid)
 
     def _missed(self, uid: str) -> None:
         """The generation that meets here hears that it need not wait for this one."""
-        for job, (links, _) in self._meetings.items():
-            if job == self.job_of(self.now) and uid in self.now.ranks:
-                links.missed(self.now.ranks[uid], "its process has ended, or does not answer")
+        job, links = self._door.meeting or ("", None)
+        if links is not None and job == self.job_of(self.now) and uid in self.now.ranks:
+            links.missed(self.now.ranks[uid], "its process has ended, or does not answer")
 
-    def _proven(self, sock: socket.socket) -> None:
-        link = Link(self.reactor, sock)
-        link.on_message = lambda packed: self._first(link, packed)
-        link.start()
-        self.reactor.later(FIRST_WORD, lambda: link.close() if link not in self._known() else None)
-
-    def _known(self) -> list[Link]:
-        return [*self._links.values(), *self._guests.values()]
-
-    def _first(self, link: Link, packed: dict[str, Any]) -> None:
-        try:
-            word = unpack(packed, FIRST)
-        except Malformed:
-            link.close()
-            return
-        if isinstance(word, Iam):
+    def _arrives(self, word: Any, link: Link) -> None:
+        if self.generations is None or self.closed:
+            link.close()  # it comes again
+        elif isinstance(word, Iam):
             self._linked(word.uid, link)
         else:
             self._enters(word.seat, link)
@@ -241,16 +167,16 @@ class Mesh:
     def _begun(self) -> None:
         for seat in self.now.seats:
             if seat.uid not in self._watched and seat.uid != self.uid:
-                here = seat.host == self.seat.host
-                self._watched[seat.uid] = (
-                    watch(self.reactor, seat.pid, seat.started, lambda uid=seat.uid: self._ended(uid))  # type: ignore[misc]
-                    if here else None
-                )  # fmt: skip
+                self._watched[seat.uid] = self._watch(seat) if seat.host == self.seat.host else None
             if self.now.rank is not None and self.now.ranks[seat.uid] < self.now.rank:
                 self._dial(seat)
         number = self.now.number
         self.reactor.later(COMES, lambda: self._who_came(number))
         self._look()
+
+    def _watch(self, seat: Seat) -> Process | None:
+        self._paths[seat.uid] = [str(each[1]) for each in seat.addresses if each[0] == "unix"]
+        return watch(self.reactor, seat.pid, seat.started, lambda: self._ended(seat.uid))
 
     def _who_came(self, number: int) -> None:
         """Those that have not are as good as those whose connection has ended."""
@@ -270,7 +196,7 @@ class Mesh:
         while not self._given_up(seat.uid):
             for address in seat.addresses:
                 try:
-                    link = Link(self.reactor, reach(self.own, _address(address), PEER, DIAL))
+                    link = Link(self.reactor, reach(self.own, address_of(address), PEER, DIAL))
                 except TransportError as why:
                     log.debug("hocket: %s", why)
                     continue
@@ -333,10 +259,9 @@ class Mesh:
     # --- newcomers
 
     def _enters(self, seat: Seat, link: Link) -> None:
-        if self.generations is None or self.closed:
-            link.close()
-            return
-        if self.own.most and len(self.now.seats) + len(self.lobby()) >= self.own.most and seat.uid not in self.now.ranks:
+        assert self.generations is not None
+        full = 0 < self.own.most <= len(self.now.seats) + len(self.lobby())
+        if full and seat.uid not in self.now.ranks:
             link.send(pack(Full(self.own.most)))
             link.close()
             return
@@ -356,7 +281,8 @@ class Mesh:
         for uid in [uid for uid in self._guests if uid in self.now.ranks]:
             link = self._guests.pop(uid)
             now = self.now
-            link.send(pack(Admitted(now.number, list(now.seats), list(now.infos), self.previous_ranks(now), self.own.job)))
+            previous, own = self.previous_ranks(now), self.own
+            link.send(pack(Admitted(now.number, list(now.seats), list(now.infos), previous, own.job, own.most)))
             link.close()
 
     def previous_ranks(self, now: Generation) -> list[int | None]:
@@ -418,15 +344,13 @@ class Mesh:
             self._admit()
             self._begun()
         self._seen = known
-        for uid in self.generations.gone:
+        for uid in list(self.generations.gone):
             if uid in self._watched:
                 self._forget(uid)
         with self._changed:
             self._changed.notify_all()
         for each in list(self.callbacks):
             self.reactor.guard(each)
-
-    _seen: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
 
     def _forget(self, uid: str) -> None:
         """It is gone for good, and what is kept for it."""
@@ -436,12 +360,9 @@ class Mesh:
         self._missed(uid)
         if uid in self._links:
             self._links.pop(uid).close()
-        for seat in [*self.now.seats, *(s for each in self.generations.past.values() for s in each.seats)]:  # type: ignore[union-attr]
-            if seat.uid == uid and seat.host == self.seat.host:
-                for address in seat.addresses:
-                    if address[0] == "unix":
-                        with contextlib.suppress(OSError):
-                            os.unlink(str(address[1]))
+        for path in self._paths.pop(uid, ()):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def _leave(self) -> None:
         for link in self._links.values():
@@ -451,25 +372,10 @@ class Mesh:
 
     def _shut(self) -> None:
         self.closed = True
-        for listener in self._listeners:
-            listener.close()
-        for link in self._known():
+        self._door.close()
+        for link in [*self._links.values(), *self._guests.values()]:
             link.close()
         for process in self._watched.values():
             if process is not None:
                 self.reactor.remove(process, close=True)
-        for sock, _ in self._parked:
-            sock.close()
-        self._links, self._guests, self._watched, self._parked = {}, {}, {}, []
-
-
-def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.socket:
-    """A proven connection with a listener of the job.  TransportError."""
-    sock = dial(address, own.key, Hello(0, encryption.MARK * (own.encrypt and address[0] == "tcp") + purpose, own.job), seconds)
-    if not own.encrypt or address[0] == "unix":
-        return sock
-    return encryption.secured_dial(sock, encryption.connection_key(sock.key, PEER, 0, 0), seconds)
-
-
-def _address(words: Sequence[Any]) -> Address:
-    return ("unix", str(words[1])) if words[0] == "unix" else ("tcp", str(words[1]), int(words[2]))
+        self._links, self._guests, self._watched = {}, {}, {}

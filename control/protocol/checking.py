@@ -15,7 +15,7 @@ hints = functools.lru_cache(maxsize=64)(get_type_hints)
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: a (named) tuple (from a list), a TypedDict, list, dict, Literal, union, int, str, bool, Any."""
+    """`value` as `kind`: a (named) tuple, from a list; a TypedDict, list, dict, Literal, union, int, str, bool, Any."""
     if kind is Any:
         return value
     origin, parts = get_origin(kind), get_args(kind)

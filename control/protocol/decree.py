@@ -91,6 +91,8 @@ class Call(NamedTuple):
     least: int = 1
     admit: bool = True
     """Newcomers are let in if every member says so."""
+    most: int = 0
+    """Members that there is room for; 0: no limit."""
 
 
 class Late(NamedTuple):
@@ -259,10 +261,15 @@ class Decree:
         gone = set(self.members) - set(members)
         excluded = self._excluded(lead)
         lost: dict[int, How] = {
-            r: "left" if r in self.left else "dead" if r in self.dead else "excluded" if r in excluded else "unreachable"
+            r: "left" if r in self.left
+            else "dead" if r in self.dead
+            else "excluded" if r in excluded
+            else "unreachable"
             for r in sorted(gone)
-        }
+        }  # fmt: skip
+        assert self.call is not None
         newcomers = self.newcomers if all(lead.promises[r].admit for r in members) else []
+        newcomers = newcomers[: max(0, self.call.most - len(members))] if self.call.most else newcomers
         if len(members) + len(newcomers) < max(lead.promises[r].least for r in members):
             return None
         infos = tuple(lead.promises[r].info for r in members)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hocket.control.protocol import decree as of
 from hocket.control.protocol.checking import Malformed, checked
-from hocket.control.protocol.decree import Decree, Made
+from hocket.control.protocol.decree import Decree
 from hocket.control.protocol.messages import by_name, pack, unpack
 
 HISTORY = 16

@@ -35,6 +35,15 @@ class JaxStore:
                 return None
             raise
 
+    def first(self, key: str, value: str) -> str:
+        try:
+            self.client.key_value_set(PREFIX + key, value)
+            return value
+        except jax.errors.JaxRuntimeError as error:
+            if not str(error).startswith("ALREADY_EXISTS"):
+                raise
+        return str(self.client.key_value_try_get(PREFIX + key))
+
     def clear(self) -> None:
         self.client.key_value_delete(PREFIX)
 

@@ -35,6 +35,12 @@ class RayStore:
         found: bytes | None = internal_kv._internal_kv_get(self.prefix + key, namespace=SPACE)
         return found
 
+    def first(self, key: str, value: str) -> bytes:
+        internal_kv._internal_kv_put(self.prefix + key, value, overwrite=False, namespace=SPACE)
+        found: bytes | None = self.get(key)
+        assert found is not None
+        return found
+
     def clear(self) -> None:
         internal_kv._internal_kv_del(self.prefix, del_by_prefix=True, namespace=SPACE)
 

@@ -29,6 +29,10 @@ class TorchStore:
         found: bytes | None = self.store.get(key) if self.store.check([key]) else None
         return found
 
+    def first(self, key: str, value: str) -> bytes:
+        found: bytes = self.store.compare_set(key, "", value)
+        return found
+
 
 def communicator(options: Any) -> Communicator:
     """The members' communicator; its calls wait as long as the group's timeout says."""

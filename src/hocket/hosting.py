@@ -17,10 +17,11 @@ from hocket.collectives import default
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job.init import config, init
 from hocket.collectives.job.place import meeting_path, own_address
+from hocket.control.folder import FolderStore
 from hocket.control.store import Store
 from hocket.errors import Error, PeerLostError, TimeoutError
 
-__all__ = ["FAREWELL", "Store", "call", "cause", "join", "limit", "local_meeting", "own_address"]
+__all__ = ["FAREWELL", "FolderStore", "Store", "call", "cause", "join", "limit", "local_meeting", "own_address"]
 Result = TypeVar("Result")
 MEETING = 60.0
 """Seconds that the ranks have to meet, if the caller does not say."""

@@ -21,8 +21,8 @@ class Ray:
         self.namespace = "n"
         self.kept: dict[str, str] = {}
 
-    def put(self, key: str, value: str, namespace: bytes) -> None:
-        self.kept[key] = value
+    def put(self, key: str, value: str, namespace: bytes, overwrite: bool = True) -> None:
+        self.kept[key] = value if overwrite else self.kept.get(key, value)
 
     def get(self, key: str, namespace: bytes) -> bytes | None:
         return self.kept[key].encode() if key in self.kept else None
@@ -82,3 +82,8 @@ def test_a_group_meets_while_another_is_met(ray: Ray, store: Any) -> None:
 
     in_threads(lambda: member("g/x", 0), late)
     assert ray.kept == {}
+
+
+def test_the_first_that_writes_a_key_wins(ray: Ray, store: Any) -> None:
+    one, other = store.RayStore("g"), store.RayStore("g")
+    assert [one.first("key", "a"), other.first("key", "b"), other.get("key")] == [b"a"] * 3

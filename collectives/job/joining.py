@@ -1,0 +1,87 @@
+"""Where a newcomer finds a job, and with which key: `hocket.init(join=)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hocket.collectives.job.config import Config
+from hocket.collectives.job.elastic import DOORS, Elastic
+from hocket.collectives.job.place import OPEN_KEY, own_address, parse_address
+from hocket.control.elastic.reaching import address_of
+from hocket.control.handshake import Address
+from hocket.control.store import NOTE
+from hocket.errors import ArgumentError
+from hocket.system.machine import local_end, loopback
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+    from hocket.collectives.job.start import Start
+
+
+def newcomer(
+    make: Callable[[Start, float, Elastic], Communicator], join: Any, info: Any, settings: Config, auth: str,
+    timeout: float,
+) -> Communicator:  # fmt: skip
+    """The communicator of a process that joins a job.
+
+    `join`: addresses ("tcp:host:port", with commas between), or a store in which the members have written theirs.
+    """
+    store = None if isinstance(join, str) else join
+    found = [address for text in join.split(",") for address in parsed(text)] if isinstance(join, str) else []
+    key = _key(found, settings, auth) if store is None else settings.secret or noted(store)
+    elastic = Elastic(make, settings.encrypt, store=store)
+
+    def addresses() -> list[Address]:
+        return found if store is None else written(store)
+
+    try:
+        elastic.open(_host(settings, addresses()), settings.ports, "", key, info)
+        return elastic.join(addresses, info, timeout)
+    except BaseException:
+        elastic.close()
+        raise
+
+
+def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:
+    if all(each[0] == "unix" for each in addresses):
+        return None
+    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    if key is None:
+        raise ArgumentError("init(join=): over TCP the job's secret is needed: HOCKET_SECRET, or secret=")
+    return key
+
+
+def parsed(text: str) -> list[Address]:
+    """The addresses of a text: unix:/path, tcp:host:port (`comm.door`), tcp:host:first-last."""
+    found = parse_address(text.strip())
+    if found[0] == "unix":
+        return [("unix", str(found[1]))]
+    ports = found[2]  # type: ignore[misc]
+    return [("tcp", str(found[1]), port) for port in ([ports] if isinstance(ports, int) else ports)]
+
+
+def written(store: Any) -> list[Address]:
+    """Where the members are, by the store; none: nobody has written it yet, or it is not understood."""
+    try:
+        found = json.loads(store.get(DOORS) or "[]")
+        return [address_of(each) for each in found]
+    except (ValueError, TypeError, IndexError):
+        return []
+
+
+def noted(store: Any) -> bytes | None:
+    """The key that rank 0 has drawn, where the ranks were given no secret."""
+    try:
+        return bytes.fromhex(json.loads(store.get(NOTE) or "{}")["key"] or "") or None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _host(settings: Config, addresses: list[Address]) -> str:
+    """This process's own address, on the way to the members."""
+    if settings.iface:
+        return settings.iface
+    other = next((each[1] for each in addresses if each[0] == "tcp"), None)
+    return (local_end(other) if other else None) or (own_address() if other else loopback())

@@ -1,0 +1,126 @@
+"""The listener that each member keeps: other members come to it, newcomers, and those that meet a generation's rank 0.
+
+Everything runs on the reactor's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hocket.control import encryption
+from hocket.control.elastic.lobby import Enter
+from hocket.control.elastic.reaching import PEER, Own
+from hocket.control.handshake import Connection, Hello
+from hocket.control.link import Link
+from hocket.control.links import Links
+from hocket.control.listener import Listener
+from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.membership import PURPOSE as MEETING
+from hocket.control.protocol.messages import by_name, unpack
+from hocket.control.reactor import Reactor
+
+log = logging.getLogger("hocket.control")
+FIRST_WORD = 5.0
+"""Seconds in which a proven connection says whose it is, and in which one to a generation that has not begun waits."""
+Take = Callable[[Connection, Hello], object]
+
+
+class Iam(NamedTuple):
+    """Whose connection this is."""
+
+    uid: str
+
+
+FIRST = by_name(Iam, Enter)
+
+
+class Door:
+    """Calls `arrived(word, link)` with what a proven connection says first: `Iam` or `Enter`."""
+
+    def __init__(self, reactor: Reactor, own: Own, arrived: Callable[[Any, Link], object]) -> None:
+        self.meeting: tuple[str, Links] | None = None
+        """The generation that meets here, if this process is its rank 0."""
+        self._reactor, self._own, self._arrived = reactor, own, arrived
+        self._job = Hello(0, PEER, own.job).job
+        self._take: Take | None = None
+        self._parked: list[tuple[Connection, Hello]] = []
+        self._silent: set[Link] = set()
+        self._listeners: list[Listener] = []
+        try:
+            self._listeners += [Listener(reactor, place, own.key, self._arrives) for place in own.places]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def addresses(self) -> list[list[Any]]:
+        return [list(each.address) for each in self._listeners]
+
+    def belongs_to(self, job: str) -> None:
+        """A newcomer has learned which job this is."""
+        self._job = Hello(0, PEER, job).job
+
+    def host(self, job: str, links: Links, take: Take) -> None:
+        """What comes to this meeting is for `take`; also what came before."""
+        self.meeting, self._take = (job, links), take
+        parked, self._parked = self._parked, []
+        for sock, hello in parked:
+            self._meets(sock, hello)
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        for link in self._silent:
+            link.close()
+        for sock, _ in self._parked:
+            sock.close()
+        self._parked = []
+
+    def _arrives(self, sock: Connection, hello: Hello) -> None:
+        if hello.purpose.removeprefix(encryption.MARK) == MEETING:
+            self._meets(sock, hello)
+        elif hello.purpose.endswith(PEER) and hello.job != self._job:
+            sock.close()
+        elif not self._own.encrypt or sock.family == socket.AF_UNIX:
+            self._listen_to(sock)
+        else:
+            key = encryption.connection_key(sock.key, PEER, 0, 0)
+            failed = lambda why: log.warning("hocket: a connection was not encrypted: %s", why)  # noqa: E731
+            encryption.secure_accepted(self._reactor, sock, key, self._listen_to, failed)
+
+    def _meets(self, sock: Connection, hello: Hello) -> None:
+        if self.meeting is not None and self._take is not None and hello.job == self.meeting[0]:
+            self._take(sock, hello)
+            return
+        self._parked.append((sock, hello))
+        self._reactor.later(FIRST_WORD, lambda: self._unpark(sock))
+
+    def _unpark(self, sock: socket.socket) -> None:
+        for each in [each for each in self._parked if each[0] is sock]:
+            self._parked.remove(each)
+            sock.close()
+
+    def _listen_to(self, sock: socket.socket) -> None:
+        link = Link(self._reactor, sock)
+        self._silent.add(link)
+        link.on_message = lambda packed: self._first(link, packed)
+        link.on_end = lambda how: self._silent.discard(link)
+        link.start()
+        self._reactor.later(FIRST_WORD, lambda: self._forget(link))
+
+    def _forget(self, link: Link) -> None:
+        if link in self._silent:
+            self._silent.discard(link)
+            link.close()
+
+    def _first(self, link: Link, packed: dict[str, Any]) -> None:
+        try:
+            word = unpack(packed, FIRST)
+        except Malformed:
+            self._forget(link)
+            return
+        self._silent.discard(link)
+        self._arrived(word, link)

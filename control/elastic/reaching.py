@@ -1,0 +1,42 @@
+"""How a process proves itself in an elastic job, and reaches the listeners of other members."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hocket.control import encryption
+from hocket.control.addresses import BindAddress
+from hocket.control.dial import dial
+from hocket.control.handshake import Address, Hello
+
+PEER, LOBBY = "peer", "lobby"
+"""What a connection is for: between members, or a newcomer's."""
+
+
+class Own(NamedTuple):
+    """How this process proves itself, and where it listens."""
+
+    job: str
+    key: bytes | None
+    encrypt: bool
+    places: Sequence[BindAddress]
+    most: int = 0
+    """Members that the job has room for; 0: no limit."""
+    store: Any = None
+    """One whose `first` grants one half of a job that it may go on."""
+
+
+def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.socket:
+    """A proven connection with a listener of the job.  TransportError."""
+    secured = own.encrypt and address[0] == "tcp"
+    sock = dial(address, own.key, Hello(0, encryption.MARK * secured + purpose, own.job), seconds)
+    if not secured:
+        return sock
+    return encryption.secured_dial(sock, encryption.connection_key(sock.key, PEER, 0, 0), seconds)
+
+
+def address_of(words: Sequence[Any]) -> Address:
+    """As JSON has it: ["unix", path] or ["tcp", host, port]."""
+    return ("unix", str(words[1])) if words[0] == "unix" else ("tcp", str(words[1]), int(words[2]))

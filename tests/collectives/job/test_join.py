@@ -1,0 +1,222 @@
+"""Newcomers: they wait in the lobby, and come in at the members' next generation; what goes wrong is told there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from generations import BEGIN, mark, said, wait_for
+from harness import Job
+from worlds import PATH
+
+NEWCOMER = """
+import json, os, sys, time
+import numpy as np
+import hocket
+"""
+HOST = BEGIN + """
+if me == 0:
+    with open(os.path.join(os.path.dirname(__file__), "door~"), "w") as file:
+        file.write(",".join([comm.door] * 2))
+    os.rename(file.name, file.name[:-1])
+def until_waiting(n):
+    while comm.waiting < n:
+        time.sleep(0.005)
+    comm.barrier()
+"""
+
+
+class Newcomer:
+    """A process that is told where the job is, and runs `source`."""
+
+    def __init__(self, job: Job, source: str, **env: str) -> None:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
+        text = NEWCOMER + f"directory = {job.directory!r}\n" + textwrap.dedent("""
+            while not os.path.exists(os.path.join(directory, "door")):
+                time.sleep(0.005)
+            door = open(os.path.join(directory, "door")).read()
+        """) + textwrap.dedent(source)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", text], env={**keep, "PYTHONPATH": PATH, "OMP_NUM_THREADS": "1", **env},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+    def end(self, code: int = 0) -> list[str]:
+        try:
+            out, err = self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+        assert self.process.returncode == code, (self.process.returncode, err)
+        return out.splitlines()
+
+
+SECRET = "a secret of the tests of newcomers, 1"
+TELL = """
+total = comm.allreduce(np.full(1000, 100.0))
+assert (total == total[0]).all()
+print(json.dumps([comm.rank, comm.size, comm.generation, comm.infos, comm.previous_ranks, total[0],
+                  [lane.membership.priority for lane in comm._open_lanes().values()]]))
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("secret", [SECRET, ""])
+def test_newcomers_come_in_behind_the_members(secret: str) -> None:
+    """Over TCP with a secret, else over a Unix socket; lanes are there for them too."""
+    source = HOST + """
+comm.lane("urgent", priority=3)
+until_waiting(2)
+made = comm.renew({"step": me})
+told(made)
+made.close()
+"""
+    with Job(2, source, env={"HOCKET_SECRET": secret}) as job:
+        news = [
+            Newcomer(job, f"comm = hocket.init(join=door, info='new {i}', timeout=20)" + TELL, HOCKET_SECRET=secret)
+            for i in range(2)
+        ]
+        lines = sorted(json.loads(each.end()[-1]) for each in news)
+        ends = job.wait(30)
+    infos = [{"step": 0}, {"step": 1}, *lines[0][3][2:]]
+    assert sorted(infos[2:]) == ["new 0", "new 1"]
+    assert [line[0] for line in lines] == [2, 3]
+    for line in lines:
+        assert line[1:] == [4, 1, infos, [0, 1, None, None], 203.0, [3]]
+    for row in said(ends, 0, 1):
+        assert (row["size"], row["infos"], row["previous"]) == (4, infos, [0, 1, None, None])
+
+
+def test_who_is_new_takes_part_in_what_follows() -> None:
+    """The member that it waited with dies, then rank 0; it goes on with the others, and then alone."""
+    source = HOST + """
+until_waiting(1)
+comm = comm.renew()
+comm.barrier()
+if me == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+until_lost(comm)
+comm = comm.renew()
+comm.barrier()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    new = """
+comm = hocket.init(join=door, timeout=20)
+sizes = [comm.size]
+comm.barrier()
+for _ in range(2):
+    try:
+        while True:
+            comm.allreduce(np.ones(10000))
+    except hocket.PeerLostError:
+        comm = comm.renew()
+        sizes.append(comm.size)
+        if comm.size > 1:
+            comm.barrier()
+print(sizes, comm.generation)
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        newcomer = Newcomer(job, new, HOCKET_SECRET=SECRET)
+        assert newcomer.end() == ["[3, 2, 1] 3"]
+
+
+def test_members_that_let_nobody_in() -> None:
+    source = HOST + """
+until_waiting(1)
+made = comm.renew(admit=me != 1)
+assert (made.size, made.waiting) == (2, 1)
+made.barrier()
+made = made.renew()
+told(made)
+made.close()
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        newcomer = Newcomer(job, "comm = hocket.init(join=door, timeout=20)" + TELL, HOCKET_SECRET=SECRET)
+        assert json.loads(newcomer.end()[-1])[:3] == [2, 3, 2]
+        assert [row["size"] for row in said(job.wait(30), 0, 1)] == [3, 3]
+
+
+def test_a_store_tells_newcomers_where_the_job_is() -> None:
+    """Without a secret the store has the key too."""
+    source = """
+import os, time, hocket
+from hocket.hosting import FolderStore
+store = FolderStore(os.path.dirname(__file__) + "/store")
+comm = hocket.init(int(os.environ["HOCKET_RANK"]), 2, store=store, elastic=True)
+while not comm.waiting:
+    time.sleep(0.005)
+comm.barrier()
+made = comm.renew()
+print(made.size)
+made.close()
+"""
+    new = """
+import os, sys, hocket
+from hocket.hosting import FolderStore
+comm = hocket.init(join=FolderStore(sys.argv[1] + "/store"), timeout=20)
+print(comm.rank)
+comm.close()
+"""
+    with Job(2, source, env={"HOCKET_SECRET": ""}) as job:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
+        command = [sys.executable, "-c", new, job.directory]
+        ended = subprocess.run(command, env={**keep, "PYTHONPATH": PATH}, capture_output=True, text=True, timeout=30)
+        assert ended.stdout == "2\n", ended.stderr
+        assert [end.out for end in job.wait(30)] == ["3\n", "3\n"]
+
+
+def refused(source: str, **env: str) -> tuple[str, list[Any]]:
+    """What a newcomer was told, and what the members printed, who noticed nothing."""
+    host = HOST + """
+await_note("over")
+comm = comm.renew()
+told(comm)
+comm.close()
+"""
+    text = f"""
+try:
+    {source}
+except hocket.Error as error:
+    print(type(error).__name__, str(error).replace(chr(10), " "))
+"""
+    secret = {"HOCKET_SECRET": SECRET}
+    with Job(2, host, env={**secret, "HOCKET_MOST": "2"}) as job:
+        (line,) = Newcomer(job, text, **{**secret, **env}).end()
+        mark(job, "over")
+        return line, said(job.wait(30), 0, 1)
+
+
+@pytest.mark.parametrize(("source", "wanted", "env"), [
+    ("hocket.init(join=door, timeout=3)", ["AuthError", "HOCKET_SECRET"], {"HOCKET_SECRET": f"not {SECRET}"}),
+    ("hocket.init(join=door, timeout=3)", ["ArgumentError", "2 members", "no more"], {}),
+    ("hocket.init(join='tcp:127.0.0.1:9', timeout=0.5)", ["TimeoutError", "0.5 s", "nothing listens there"], {}),
+    ("hocket.init(join=door, timeout=3)", ["ArgumentError", "HOCKET_SECRET"], {"HOCKET_SECRET": ""}),
+    ("hocket.init(join=door, info=object(), timeout=3)", ["ArgumentError", "JSON"], {}),
+])  # fmt: skip
+def test_what_goes_wrong_is_told_to_the_newcomer_alone(source: str, wanted: list[str], env: dict[str, str]) -> None:
+    line, rows = refused(source, **env)
+    assert all(word in line for word in wanted), line
+    assert [row["size"] for row in rows] == [2, 2]
+
+
+def test_a_newcomer_that_is_killed_in_the_lobby_is_forgotten() -> None:
+    source = HOST + """
+until_waiting(1)
+if me == 0:
+    note("there")
+while comm.waiting:
+    time.sleep(0.005)
+comm.barrier()
+made = comm.renew()
+told(made)
+made.close()
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        newcomer = Newcomer(job, "hocket.init(join=door, timeout=20)", HOCKET_SECRET=SECRET)
+        wait_for(job, "there")
+        newcomer.process.kill()
+        newcomer.process.communicate()
+        assert [row["size"] for row in said(job.wait(30), 0, 1)] == [2, 2]
