@@ -19,13 +19,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from subprocess import Popen
 
 from hocket.collectives.recording import memory
 from hocket.errors import Error
 from hocket.system.machine import loopback
-from hocket.tools import tracing
+from hocket.tools import elastic, tracing
 from hocket.tools.forking import allowed
 from hocket.tools.forking.ranks import Forked, ForkServer
 from hocket.tools.output import Screen, Source
@@ -73,6 +73,8 @@ class Job:
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
         self.due: list[tuple[float, int]] = []  # (when, signal) to be sent to the living ranks
         self.selector = selectors.DefaultSelector()
+        self.again: Callable[[int], None] = lambda number: None  # starts a rank that comes to the job as a newcomer
+        self.restarts = elastic.restarts(options)
         self.broken = False  # nobody reads our output any more
         out, err = Screen(), Screen()
         self.screens = (out, out if _same(1, 2) else err)
@@ -92,15 +94,15 @@ class Job:
     # --- starting ---
 
     def _start(self) -> None:
-        secret, master, env = secrets.token_hex(32), _free_port(), common(self.options.n)
+        secret, master = elastic.secret(self.options) or secrets.token_hex(32), _free_port()
+        env = common(self.options.n)
+        self.again = lambda number: self._start_rank(number, env, secret, master, None, newcomer=True)
         with self._fork_server(env) as server:
             for number in range(self.options.n):
                 if self.signalled:  # the loop ends those that were started
                     return
-                words = os.path.join(self.directory, f"words-{number}")
-                own = environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
                 try:
-                    self._start_rank(number, {**env, **own}, words, server)
+                    self._start_rank(number, env, secret, master, server)
                 except OSError as why:
                     self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
                     self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
@@ -121,7 +123,13 @@ class Job:
         finally:
             server.close()
 
-    def _start_rank(self, number: int, env: dict[str, str], words: str, server: ForkServer | None) -> None:
+    def _start_rank(
+        self, number: int, env: dict[str, str], secret: str, master: tuple[str, int], server: ForkServer | None,
+        newcomer: bool = False,
+    ) -> None:  # fmt: skip
+        words = os.path.join(self.directory, f"words-{number}")
+        env = env | environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
+        env |= elastic.environment(self.options, self.directory, newcomer)
         recorder, reads, piped = _recorder(), number == 0, not self.options.no_prefix
         process: Popen[bytes] | Forked
         if server is None:
@@ -206,15 +214,22 @@ class Job:
 
     def _some_left(self) -> bool:
         """Has a rank ended well, and do others go on?"""
-        return not (self.exit_code or self.options.elastic) and any(rank.code == 0 for rank in self.ranks)
+        ended = any(rank.code == 0 or (rank.code is not None and self.options.elastic) for rank in self.ranks)
+        return ended and not self.exit_code and not self.due
 
     def _look_who_is_missed(self, now: float) -> None:
         """Others that meet now would wait for a rank that has ended until their time is over."""
-        if not (os.path.exists(self.meeting) or any(rank.meets() for rank in self.ranks)):
+        living = [rank for rank in self.ranks if rank.code is None]
+        wait = all(rank.meets() for rank in living) if self.options.elastic else any(rank.meets() for rank in living)
+        if not (wait or (os.path.exists(self.meeting) and not self.options.elastic)):
             self.missed_at = None
             return
         self.missed_at = self.missed_at or now
         if now - self.missed_at < MEET:
+            return
+        if self.options.elastic:  # all wait for members, and these have ended
+            self.exit_code = 0 if any(rank.code == 0 for rank in self.ranks) else 1
+            self.due = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
             return
         gone = next(rank for rank in self.ranks if rank.code == 0)
         self.exit_code, self.due = 1, [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
@@ -226,8 +241,17 @@ class Job:
         assert rank.code is not None
         how = f"was killed by {_name(-rank.code)}" if rank.code < 0 else f"ended with exit code {rank.code}"
         self._say(f"rank {rank.number} (pid {rank.process.pid}) {how}; the others go on (--elastic)")
-        if len(self.failed) == len(self.ranks):
+        living = sum(each.code is None for each in self.ranks)
+        if living and self.restarts and not self.due:
+            self.restarts -= 1
+            self.again(len(self.ranks))
+            living += 1
+        if living < max(1, self.options.least) and all(each.code for each in self.ranks if each.code is not None):
             self.exit_code = rank.code if rank.code > 0 else 128 - rank.code
+            if living:
+                self._say(f"{living} ranks are left, and --least is {self.options.least}; ending the job")
+                now = time.monotonic()
+                self.due = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
 
     def _judge(self, since: float, now: float) -> None:
         """Name the rank that began; its exit code counts.

@@ -15,7 +15,7 @@ MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def asked(argv: list[str]) -> argparse.Namespace:
-    """n, no_prefix, grace, timeout_grace (seconds), elastic, fork, trace, command.
+    """n, no_prefix, grace, timeout_grace (seconds), elastic, least, most, restarts, join, fork, trace, command.
 
     SystemExit: the command line is wrong.
     """
@@ -29,6 +29,14 @@ def asked(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--timeout-grace", type=_seconds, default=REPORT, metavar="S", help=report)
     elastic = "a rank that fails does not end the job; its exit code is 0 if any rank ends well"
     parser.add_argument("--elastic", action="store_true", help=elastic)
+    least = "with --elastic: the job ends once fewer ranks are left"
+    parser.add_argument("--least", type=_count, default=0, metavar="N", help=least)
+    most = "with --elastic: members that the job has room for (default: no limit)"
+    parser.add_argument("--most", type=_count, default=0, metavar="N", help=most)
+    again = "with --elastic: how many that died are started again, as newcomers (default: 0; with --least, --most 10)"
+    parser.add_argument("--restarts", type=int, metavar="N", help=again)
+    join = "the ranks come to an elastic job that runs, at this address of one of its ranks (comm.door), as newcomers"
+    parser.add_argument("--join", metavar="ADDRESS", help=join)
     fork = "start each rank by itself, also where forking them from one process is faster"
     parser.add_argument("--no-fork", dest="fork", action="store_false", help=fork)
     trace = f"record everything, and write it here when the job has ended: a name that ends in {', '.join(SUFFIXES)}"
@@ -39,6 +47,10 @@ def asked(argv: list[str]) -> argparse.Namespace:
         del options.command[0]
     if not options.command:
         parser.error("nothing to run: hocket run -n 4 script.py")
+    if not options.elastic and (options.least or options.most or options.restarts is not None):
+        parser.error("--least, --most and --restarts are for --elastic")
+    if options.elastic and options.join:
+        parser.error("--elastic begins a job, and --join comes to one: give one of them")
     if options.command[0].endswith(".py"):
         options.command.insert(0, sys.executable)
     return options

@@ -98,9 +98,10 @@ class Renewing:
         return self._of_elastic("door").door()
 
     def when_changed(self, call: Callable[[], object]) -> None:
-        """Call this when a member is lost or a newcomer comes, also while the program computes: look at `lost`, `waiting`.
+        """Call this when a member is lost or a newcomer comes, also while the program computes.
 
-        It is called on a thread of hocket's, must not block, and is forgotten with this communicator.
+        It is called on a thread of hocket's, must not block, and is forgotten with this communicator.  `lost` and
+        `waiting` say what has changed.
         """
         self._of_elastic("when_changed").when_changed(call)
 

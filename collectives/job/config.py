@@ -151,8 +151,8 @@ VARIABLES = (
              "", "file that holds the job's secret"),
     Variable("HOCKET_ELASTIC", _switch, "0 or 1", "0",
              "the job outlives its ranks, by comm.renew(); the same on every rank (docs/survive.md)"),
-    Variable("HOCKET_JOIN", str, "addresses, with commas between", "",
-             "come to an elastic job that runs: where some of its ranks are (comm.door)"),
+    Variable("HOCKET_JOIN", str, "addresses, with commas between, or folder:/path", "",
+             "come to an elastic job that runs: where some of its ranks are (comm.door), or where they note it"),
     Variable("HOCKET_MOST", _count, "a number; 0: no limit", "0", "members that an elastic job has room for"),
     Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
              "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
@@ -258,7 +258,7 @@ def _agree_on_certificates(settings: dict[str, Any]) -> None:
         raise ArgumentError("HOCKET_TLS_CERT is set and HOCKET_ENCRYPT is 0: unset one of them")
 
 
-PLACE = ("HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
+PLACE = ("HOCKET_LOBBY", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
          "HOCKET_LAST_WORDS", "HOCKET_RECORDER_FD")  # fmt: skip
 """What `hocket run` leaves for its ranks; read by launchers.py, last_words.py and recording/memory.py."""
 ELSEWHERE = ("HOCKET_FUSION_THRESHOLD", "HOCKET_CFLAGS")

@@ -107,6 +107,7 @@ def init(
     if join is not None:
         return _newcomer(join, info, settings, auth, optional(transport, "transport"), timeout, make_default)
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
+    most = whole(most, "most")
     address, transport = optional(address, "address"), optional(transport, "transport")
     wait = _wait(timeout, settings)
     told = any(each is not None for each in (store, rank, size, address))
@@ -123,11 +124,13 @@ def init(
         return _communicator(start, settings, transport, wait, make_default)
     # What a job needs that outlives its ranks is loaded by such jobs alone.
     from hocket.collectives.job.elastic import Elastic
+    from hocket.control.folder import FolderStore
 
-    make = _maker(settings, transport, make_default)
-    its = Elastic(make, settings.encrypt, whole(most, "most") or settings.most, store)
+    lobby = os.environ.get("HOCKET_LOBBY")
+    noted = store or (FolderStore(lobby) if lobby else None)
+    its = Elastic(_maker(settings, transport, make_default), settings.encrypt, most or settings.most, noted)
     try:
-        return make(start, wait, its)
+        return _communicator(start, settings, transport, wait, make_default, its)
     except BaseException:
         its.close()
         raise

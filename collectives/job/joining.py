@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.elastic import DOORS, Elastic
 from hocket.collectives.job.place import OPEN_KEY, own_address, parse_address
 from hocket.control.elastic.reaching import address_of
+from hocket.control.folder import FolderStore
 from hocket.control.handshake import Address
 from hocket.control.store import NOTE
 from hocket.errors import ArgumentError
@@ -26,8 +29,11 @@ def newcomer(
 ) -> Communicator:  # fmt: skip
     """The communicator of a process that joins a job.
 
-    `join`: addresses ("tcp:host:port", with commas between), or a store in which the members have written theirs.
+    `join`: addresses ("tcp:host:port", with commas between), a store in which the members have written theirs, or
+    "folder:/path", a FolderStore.
     """
+    if isinstance(join, str) and join.startswith("folder:"):
+        join = FolderStore(join.removeprefix("folder:"))
     store = None if isinstance(join, str) else join
     found = [address for text in join.split(",") for address in parsed(text)] if isinstance(join, str) else []
     key = _key(found, settings, auth) if store is None else settings.secret or noted(store)
@@ -38,7 +44,8 @@ def newcomer(
 
     try:
         elastic.open(_host(settings, addresses()), settings.ports, "", key, info)
-        return elastic.join(addresses, info, timeout)
+        with last_words.seen_to_meet(os.environ):
+            return elastic.join(addresses, info, timeout)
     except BaseException:
         elastic.close()
         raise

@@ -1,0 +1,67 @@
+"""`hocket run --elastic` and `--join`: what died is started again and comes back as a newcomer."""
+
+from __future__ import annotations
+
+import re
+
+PROGRAM = """
+import os, signal, sys, time
+import numpy as np
+import hocket
+comm = hocket.init(timeout=20)
+first = comm.generation == 0
+kills = first and comm.rank == 1
+if first:
+    comm.barrier()
+if kills:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while first:
+        comm.allreduce(np.ones(1000))
+except hocket.PeerLostError:
+    comm = comm.renew(least=2)
+    while not comm.waiting and comm.size < 3:
+        time.sleep(0.01)
+    comm.barrier()
+    if comm.size < 3:
+        comm = comm.renew()
+print("size", comm.size, int(comm.allreduce(np.ones(1))[0]), flush=True)
+comm.close()
+"""
+
+
+def test_what_died_comes_back_as_a_newcomer(run):
+    code, out, err = run(3, PROGRAM, *["--elastic", "--least", "2", "--most", "3"])
+    assert code == 0, err
+    assert re.findall(r"size .*", out) == ["size 3 3"] * 3, (out, err)
+    assert "[3] size" in out and "rank 1" in err and "goes on" not in err
+
+
+def test_a_job_with_too_few_ranks_ends(run):
+    code, out, err = run(3, """
+import os, time, hocket
+comm = hocket.init()
+if comm.rank:
+    os._exit(7)
+time.sleep(20)
+""", *["--elastic", "--least", "2", "--restarts", "0"])
+    assert code == 7 and "1 ranks are left, and --least is 2" in err
+
+
+def test_newcomers_whose_job_has_ended_are_ended(run):
+    code, out, err = run(2, """
+import os, hocket
+comm = hocket.init(timeout=30)
+if comm.rank:
+    os._exit(7)
+while not comm.waiting:
+    pass
+""", *["--elastic", "--restarts", "1"])
+    assert code == 0, err
+
+
+def test_options_that_do_not_fit(run):
+    both = ["--elastic", "--join", "tcp:a:1"]
+    for options, wanted in ((["--least", "2"], "are for --elastic"), (both, "one of them")):
+        code, _, err = run(1, "pass", *options)
+        assert code == 2 and wanted in err
