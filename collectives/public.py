@@ -54,6 +54,7 @@ from hocket.collectives.default import (
 from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
+from hocket.collectives.job.pairs import connect, listen
 from hocket.collectives.waiting.grouping import group
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any
 from hocket.collectives.waiting.work import Work
@@ -89,6 +90,7 @@ __all__ = [
     "broadcast_object",
     "close",
     "communicator",
+    "connect",
     "create_group",
     "dup",
     "empty",
@@ -103,6 +105,7 @@ __all__ = [
     "group",
     "init",
     "lane",
+    "listen",
     "local_world",
     "mark",
     "on_stream",

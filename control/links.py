@@ -26,7 +26,7 @@ FIRST_WORD = 10.0  # seconds in which a proven connection says who it is
 
 
 class Links:
-    """`take` is a listener's on_peer; `complete` is called once all are here.
+    """`take` is a listener's on_peer; `joined(rank)` is called for each that is here, `complete` once all are.
 
     keyed: the session's key is derived from the job's and a salt; without a key the coordinator draws it.
     """
@@ -34,6 +34,7 @@ class Links:
     def __init__(self, reactor: Reactor, size: int, job: str, keyed: bool) -> None:
         drawn = secrets.token_hex(32)
         self.coordinator = Coordinator(size, job, Welcome(salt=drawn) if keyed else Welcome(key=drawn))
+        self.joined: Callable[[int], object] = lambda rank: None
         self.complete: Callable[[], object] = lambda: None
         self._reactor = reactor
         self._empty = threading.Event()
@@ -93,6 +94,7 @@ class Links:
         link.on_message = lambda packed: self._hears(rank, packed)
         link.on_end = lambda how: self._ended(rank, how)
         self._take(rank, join)
+        self.joined(rank)
         if members.formed:
             self.complete()
 

@@ -282,7 +282,7 @@ class Meet:
         answers: tuple[Heard, ...] = (Welcome, 0), (Refused, 0), (Missing, JOIN)
         who, left = self.who, self.deadline - time.monotonic()
         answer: Welcome | Refused | Missing | None = session._wait(*answers, seconds=min(left, STILL_WAITING))
-        if answer is None and left > STILL_WAITING and not session.ended:
+        if answer is None and left > STILL_WAITING and not session.ended and not session.gone:
             missing = session._ask(JOIN)
             log.warning("rank %d: of %d ranks, %s have not come yet", who.rank, who.size, missing)
             answer = session._wait(*answers, seconds=self.deadline - time.monotonic())

@@ -109,7 +109,7 @@ def init(
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     most = whole(most, "most")
     address, transport = optional(address, "address"), optional(transport, "transport")
-    wait = _wait(timeout, settings)
+    wait = limit(timeout, settings)
     told = any(each is not None for each in (store, rank, size, address))
     launched = None if told else by_mpi_launcher(settings, wait)
     if store is not None:
@@ -142,7 +142,7 @@ def _newcomer(
 ) -> Communicator:  # fmt: skip
     from hocket.collectives.job.joining import newcomer
 
-    make, wait = _maker(settings, transport, make_default), _wait(timeout, settings)
+    make, wait = _maker(settings, transport, make_default), limit(timeout, settings)
     return newcomer(make, join, as_json(info, "init"), settings, auth, wait)
 
 
@@ -171,11 +171,11 @@ def from_mpi(
     from hocket.transports.mpi.job import MpiJob
 
     settings = config()
-    transport, wait = optional(transport, "transport"), _wait(timeout, settings)
+    transport, wait = optional(transport, "transport"), limit(timeout, settings)
     return _communicator(by_mpi(MpiJob(comm, wait), settings, wait), settings, transport, wait, make_default)
 
 
-def _wait(timeout: float | None, settings: Config) -> float:
+def limit(timeout: float | None, settings: Config) -> float:
     """Seconds for all ranks to come."""
     if timeout is None:
         return min(START_TIMEOUT, settings.timeout)
@@ -184,13 +184,14 @@ def _wait(timeout: float | None, settings: Config) -> float:
 
 def _communicator(
     start: Start, settings: Config, transport: str | None, wait: float, make_default: bool,
-    elastic: Elastic | None = None,
+    elastic: Elastic | None = None, reactor: Reactor | None = None,
 ) -> Communicator:  # fmt: skip
+    """`reactor`: one that others use, too; without it the communicator has its own."""
     names = (transport or settings.transport or ",".join(registry.known())).split(",")
     log.info("%s", start.why)
     uncaught.install()
     alone = start.size == 1
-    world = _alone(settings, names, elastic) if alone else _join(start, settings, names, wait, elastic)
+    world = _alone(settings, names, elastic) if alone else _join(start, settings, names, wait, elastic, reactor)
     world.why = start.why
     asked.listen(world.recorder)
     try:
@@ -217,6 +218,13 @@ def _communicator(
     return comm
 
 
+def of_two(
+    start: Start, settings: Config, transport: str | None, wait: float, reactor: Reactor | None = None
+) -> Communicator:
+    """One end of a communicator of two (pairs.py)."""
+    return _communicator(start, settings, transport, wait, False, reactor=reactor)
+
+
 def _alone(settings: Config, names: list[str], elastic: Elastic | None) -> World:
     check_transports(*names)
     if elastic is not None and elastic.mesh is None:
@@ -226,23 +234,26 @@ def _alone(settings: Config, names: list[str], elastic: Elastic | None) -> World
 
 
 def _join(
-    start: Start, settings: Config, names: list[str], wait: float, elastic: Elastic | None = None
+    start: Start, settings: Config, names: list[str], wait: float, elastic: Elastic | None, shared: Reactor | None
 ) -> World:
     if settings.encrypt and (reason := encryption.missing()):
         raise TransportError(f"rank {start.rank}: HOCKET_ENCRYPT is set: {reason}")
     if settings.encrypt:
         encryption.use((settings.tls_cert, settings.tls_key, settings.tls_ca))
-    reactor = Reactor() if elastic is None else elastic.reactor
+    owned = None if shared or elastic else Reactor()
+    reactor = owned or shared or elastic.reactor  # type: ignore[union-attr]
     try:
         session, job = start.meet(reactor)
         try:
-            return _world(start, session, job, settings, names, wait, reactor, elastic)
+            world = _world(start, session, job, settings, names, wait, reactor, elastic)
+            world.reactor = owned
+            return world
         except BaseException:
             session.close() if elastic is None else session.abandon()
             raise
     except BaseException:  # a failed start leaves nothing behind
-        if elastic is None:
-            reactor.close()
+        if owned is not None:
+            owned.close()
         raise
 
 
@@ -281,9 +292,7 @@ def _world(
     tuning = before or cache.given(settings) if start.rank == 0 else ""
     mpi = start.mpi if plain is None or "mpi" in plain else None  # its collectives are not encrypted either
     supply = Supply(names, make, check_transports)
-    world = World(start.rank, start.size, session, settings, supply, tuning, mpi, elastic)
-    world.reactor = reactor if elastic is None else None
-    return world
+    return World(start.rank, start.size, session, settings, supply, tuning, mpi, elastic)
 
 
 def check_transports(*names: str) -> None:

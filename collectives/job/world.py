@@ -13,7 +13,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.choice.tuning import Tuning
@@ -28,7 +28,6 @@ from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.pool import pool
 from hocket.control.protocol.membership import Gone
 from hocket.control.protocol.messages import Account, Fault, Left, Lost, Open, Told, Verdict
-from hocket.control.reactor import Reactor
 from hocket.control.session import Session
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
@@ -47,6 +46,12 @@ _open: weakref.WeakSet[World] = weakref.WeakSet()
 """The worlds of this process that are not closed."""
 Exchange = Callable[[Any], list[Any]]
 """Takes a JSON value and returns every world rank's, by rank (None from ranks that take no part)."""
+
+
+class Closing(Protocol):
+    """A reactor, or this world's share of one."""
+
+    def close(self) -> None: ...
 
 
 class Supply(NamedTuple):
@@ -90,7 +95,8 @@ class World:
         self.thread: int | None = None
         """The thread that is this rank, if it is not the whole process; NO_THREAD: it is not known, or has ended."""
         self.why = ""
-        self.reactor: Reactor | None = None
+        self.reactor: Closing | None = None
+        """What is closed with it."""
         self.elastic = elastic
         """What outlives this world, if the job is elastic."""
         self.generation = elastic.generation if elastic else 0

@@ -1,0 +1,241 @@
+"""Communicators of two: one process listens, others connect.  Each is a failure domain of its own.
+
+The listening process serves all of them with one thread for control.  A process that dies ends its own communicator
+alone.  The pair is a job of two ranks, whose coordinator is in the listening process.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from hocket.arguments import optional, seconds
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job import init
+from hocket.collectives.job.config import Config, given
+from hocket.collectives.job.joining import parsed
+from hocket.collectives.job.place import OPEN_KEY, meeting_path
+from hocket.collectives.job.start import Start
+from hocket.control.addresses import BindAddress
+from hocket.control.dial import show
+from hocket.control.handshake import Address, Connection, Hello
+from hocket.control.links import Links
+from hocket.control.listener import Listener
+from hocket.control.protocol.membership import PURPOSE
+from hocket.control.reactor import Reactor
+from hocket.control.rendezvous import Identity, Meet, Where
+from hocket.control.session import LinkSession
+from hocket.errors import ArgumentError, PeerLostError, TimeoutError
+from hocket.system.machine import loopback
+
+log = logging.getLogger("hocket")
+JOB = "hocket: a pair"
+
+
+class Shared:
+    """A reactor that the listener and its communicators use: it ends with the last of them."""
+
+    def __init__(self) -> None:
+        self.reactor = Reactor()
+        self._users, self._lock = 1, threading.Lock()
+
+    def share(self) -> Shared:
+        """One more uses it."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def close(self) -> None:
+        """One uses it no more."""
+        with self._lock:
+            self._users -= 1
+            over = self._users == 0
+        if over:
+            self.reactor.close()
+
+
+class Pairs:
+    """What `hocket.listen` returns: `accept` gives the communicators of those that connect, in their order.
+
+    Iterating accepts for ever.  `address` is what `hocket.connect` takes.
+    """
+
+    def __init__(self, address: BindAddress, key: bytes | None, settings: Config, transport: str | None) -> None:
+        self._key, self._settings, self._transport = key, settings, transport
+        self._shared = Shared()
+        self._reactor = self._shared.reactor
+        self._waiting: collections.deque[Links] = collections.deque()
+        self._came = threading.Condition()
+        self._closed = False
+        meet = Meet(self._identity(0), None, 0.0, self._reactor)
+        try:
+            self._listener = Listener(self._reactor, address, key, lambda sock, hello: self._arrives(meet, sock, hello))
+        except BaseException:
+            self._reactor.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where it listens: unix:/path or tcp:host:port."""
+        return show(self._listener.address)
+
+    def accept(self, timeout: float | None = None) -> Communicator:
+        """Wait for the next process that connects: a communicator of two, in which this process is rank 0.
+
+        It does not become the default.  Several threads may accept.  Raises TimeoutError after `timeout` seconds (None:
+        it waits for ever), ArgumentError (it was closed).
+        """
+        limit = float("inf") if timeout is None else seconds(timeout, "timeout")
+        deadline = time.monotonic() + limit
+        while True:
+            links = self._next(deadline, limit)
+            try:
+                return self._made(links)
+            except (PeerLostError, TimeoutError) as error:  # that one has gone; the next may stay
+                log.info("a process that has connected is gone: %s", error)
+                self._reactor.soon(links.shut)
+
+    def close(self) -> None:
+        """Listen no more.  Communicators that were accepted stay."""
+        with self._came:
+            if self._closed:
+                return
+            self._closed = True
+            self._came.notify_all()
+        self._listener.close()
+        for links in self._waiting:
+            self._reactor.soon(links.shut)
+        self._shared.close()
+
+    def __enter__(self) -> Pairs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Communicator]:
+        while not self._closed:
+            yield self.accept()
+
+    def __repr__(self) -> str:
+        return f"<Pairs at {self.address}{', closed' if self._closed else ''}>"
+
+    def _identity(self, rank: int) -> Identity:
+        return Identity(rank, 2, JOB, self._key, self._settings.encrypt)
+
+    def _arrives(self, meet: Meet, sock: Connection, hello: Hello) -> None:
+        """On the reactor's thread."""
+        links = Links(self._reactor, 2, JOB, keyed=self._key is not None)
+        links.joined = lambda rank: self._joined(links) if rank else None
+        meet.taker(links)(sock, hello)
+
+    def _joined(self, links: Links) -> None:
+        with self._came:
+            if not self._closed:
+                self._waiting.append(links)
+                self._came.notify()
+
+    def _next(self, deadline: float, limit: float) -> Links:
+        with self._came:
+            while not self._waiting:
+                left = deadline - time.monotonic()
+                if self._closed:
+                    raise ArgumentError("accept: it listens no more: it was closed")
+                if left <= 0:
+                    raise TimeoutError(f"accept: nobody connected to {self.address} within {limit:g} s", [])
+                self._came.wait(None if left == float("inf") else left)
+            return self._waiting.popleft()
+
+    def _made(self, links: Links) -> Communicator:
+        wait = min(self._settings.timeout, init.START_TIMEOUT)
+
+        def meet(reactor: Reactor) -> tuple[LinkSession, str]:
+            return Accept(self._identity(0), links, wait, reactor).meet(), JOB
+
+        why = f"rank 0 of 2: accepted at {self.address}"
+        made = init.of_two(Start(0, 2, why, meet), self._settings, self._transport, wait, self._reactor)
+        made.world.reactor = self._shared.share()
+        return made
+
+
+class Accept(Meet):
+    """The listening process's end of a meeting of two: the other one is here already."""
+
+    def __init__(self, who: Identity, links: Links, timeout: float, reactor: Reactor) -> None:
+        super().__init__(who, None, timeout, reactor)
+        self.links = links
+
+    def meet(self) -> LinkSession:
+        mine, its = socket.socketpair()
+        self.reactor.soon(lambda: self.links.take(its, Hello(0, PURPOSE, self.who.job)))
+        session = self.session(mine)
+        session._links = self.links
+        return self._settle(session)
+
+
+def listen(
+    address: str | None = None, *, secret: str | bytes | None = None, auth: str = "secret", iface: str | None = None,
+    encrypt: bool | None = None, transport: str | None = None,
+) -> Pairs:  # fmt: skip
+    """Let other processes connect: each makes a communicator of two with this one.  Needs no `hocket.init`.
+
+    - `address`: "tcp:host:port" or "unix:/path" in a folder that only this user may enter; default TCP at the interface
+      of `iface` (loopback) where there is a secret, else a Unix socket.
+    - the rest: as in `hocket.init`.
+
+    >>> import hocket, numpy as np, threading
+    >>> with hocket.listen() as pairs:
+    ...     worker = threading.Thread(target=lambda: print(hocket.connect(pairs.address).recv(np.zeros(3), 0)))
+    ...     worker.start()
+    ...     comm = pairs.accept(timeout=10)
+    ...     comm.send(np.arange(3.0), dest=1)
+    ...     worker.join()
+    [0. 1. 2.]
+    """
+    settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
+    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    place: BindAddress
+    if address is not None:
+        place = parsed(address)[0]
+    elif key is not None:
+        host = settings.iface or loopback()
+        place = ("tcp", host, list(settings.ports)) if settings.ports else ("tcp", host, 0)
+    else:
+        place = ("unix", meeting_path(os.environ, secrets.token_hex(16)))
+    return Pairs(place, key if place[0] == "tcp" else None, settings, optional(transport, "transport"))
+
+
+def connect(
+    address: str, *, timeout: float | None = None, secret: str | bytes | None = None, auth: str = "secret",
+    iface: str | None = None, encrypt: bool | None = None, transport: str | None = None,
+) -> Communicator:  # fmt: skip
+    """Make a communicator of two with the process that listens at `address`, in which this process is rank 1.
+
+    It does not become the default.  Raises AuthError (another secret), TimeoutError (nobody accepts within `timeout`
+    seconds; 60).
+    """
+    settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
+    places, wait = parsed(address), init.limit(timeout, settings)
+    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    if places[0][0] == "tcp" and key is None:
+        raise ArgumentError("connect: over TCP the secret of who listens is needed: HOCKET_SECRET, or secret=")
+
+    def meet(reactor: Reactor) -> tuple[LinkSession, str]:
+        who = Identity(1, 2, JOB, key if places[0][0] == "tcp" else None, settings.encrypt)
+        return Meet(who, _where(places), wait, reactor).meet(), JOB
+
+    return init.of_two(Start(1, 2, f"rank 1 of 2: connected to {address}", meet), settings, transport, wait)
+
+
+def _where(places: list[Address]) -> Where:
+    kind, place, *_ = places[0]
+    return Where(("unix", place) if kind == "unix" else ("tcp", place, [each[2] for each in places if len(each) > 2]))

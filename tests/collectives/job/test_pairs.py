@@ -1,0 +1,130 @@
+"""`hocket.listen` and `hocket.connect`: communicators of two, each a failure domain of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import PATH
+
+import hocket
+from hocket.control.handshake import AuthError
+
+SECRET = "a secret of the tests of pairs, 12345"
+WORKER = """
+import os, sys, time
+import numpy as np
+import hocket
+comm = hocket.connect(sys.argv[1], timeout=20, transport=sys.argv[3] or None)
+comm.send(np.array([int(sys.argv[2])]), dest=0)
+while True:
+    x = comm.recv(np.empty(1000, np.int64), 0)
+    if x[0] < 0:
+        break
+    comm.send(x * int(sys.argv[2]), dest=0)
+comm.close()
+"""
+
+
+def start(address: str, number: int, transport: str = "") -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", WORKER, address, str(number), transport], env=env,
+                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+
+def held() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+@pytest.mark.parametrize("transport", ["", "tcp"])
+def test_a_dead_worker_ends_its_own_pair_alone(transport: str) -> None:
+    with hocket.listen(secret=SECRET, transport=transport or None) as pairs:
+        processes = [start(pairs.address, number, transport) for number in (1, 2, 3)]
+        try:
+            comms: dict[int, Any] = {}
+            for _ in processes:
+                comm = pairs.accept(timeout=20)
+                comms[int(comm.recv(np.empty(1, np.int64), 1)[0])] = comm
+            assert sorted(comms) == [1, 2, 3] and all((c.rank, c.size) == (0, 2) for c in comms.values())
+            processes[1].send_signal(signal.SIGKILL)
+            began = time.monotonic()
+            with pytest.raises(hocket.PeerLostError) as lost:
+                comms[2].recv(np.empty(1, np.int64), 1)
+            assert lost.value.ranks == (1,) and time.monotonic() - began < 5
+            for number in (1, 3):
+                comms[number].send(np.arange(1000), dest=1)
+                assert (comms[number].recv(np.empty(1000, np.int64), 1) == np.arange(1000) * number).all()
+                comms[number].send(np.full(1000, -1), dest=1)
+            for comm in comms.values():
+                comm.close()
+            assert [process.wait(timeout=20) for process in processes] == [0, -signal.SIGKILL, 0]
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+
+
+def test_one_that_is_gone_before_it_was_accepted_is_passed_over() -> None:
+    with hocket.listen(secret=SECRET) as pairs:
+        first = start(pairs.address, 1)
+        while not pairs._waiting:
+            time.sleep(0.01)
+        first.kill()
+        first.communicate()
+        second = start(pairs.address, 2)
+        comm = pairs.accept(timeout=20)
+        assert comm.recv(np.empty(1, np.int64), 1)[0] == 2
+        comm.send(np.full(1000, -1), dest=1)
+        comm.close()
+        assert second.wait(timeout=20) == 0
+        second.communicate()
+
+
+def test_pairs_leave_nothing_behind() -> None:
+    """Threads of one process connect with each other, again and again."""
+
+    def once() -> None:
+        with hocket.listen() as pairs:
+            thread = threading.Thread(target=lambda: hocket.connect(pairs.address).close())
+            thread.start()
+            comm = pairs.accept(timeout=10)
+            pairs.close()
+            comm.close()
+            thread.join()
+
+    once()
+    before = held()
+    for _ in range(3):
+        once()
+    deadline = time.monotonic() + 5
+    while held() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert held() <= before
+
+
+def test_who_does_not_know_the_secret() -> None:
+    with hocket.listen(secret=SECRET) as pairs:
+        with pytest.raises(AuthError, match="HOCKET_SECRET"):
+            hocket.connect(pairs.address, secret="another secret, as long as that 1", timeout=3)
+        with pytest.raises(hocket.ArgumentError, match="secret"):
+            hocket.connect(pairs.address, timeout=3)
+        with pytest.raises(hocket.TimeoutError, match=r"nobody connected to tcp:127\.0\.0\.1:\d+ within 0.1 s"):
+            pairs.accept(timeout=0.1)
+    with pytest.raises(hocket.ArgumentError, match="closed"):
+        pairs.accept()
+
+
+def test_nobody_accepts() -> None:
+    with hocket.listen() as pairs, pytest.raises(hocket.TimeoutError):
+        hocket.connect(pairs.address, timeout=0.5)
+    with pytest.raises(hocket.TimeoutError, match="within 0.3 s"):
+        hocket.connect("tcp:127.0.0.1:9", secret=SECRET, timeout=0.3)
+    assert json.dumps(repr(pairs)).endswith('closed>"')
