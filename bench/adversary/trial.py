@@ -100,6 +100,13 @@ class Trial:
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
+    def add(self, **env: str) -> int:
+        """One more process, with these variables besides.  Its number."""
+        self.env |= env
+        self.processes.append(self._start(self.size))
+        self.size += 1
+        return self.size - 1
+
     # --- looking
 
     def living(self) -> list[int]:
