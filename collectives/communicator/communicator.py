@@ -41,11 +41,8 @@ communicator refuses calls.  All are `hocket.Error`.
 
 from __future__ import annotations
 
-import os
 import reprlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from importlib import import_module
 from typing import Any
 
 from hocket.algorithms.language.contract import CONTRACTS, reduces
@@ -64,6 +61,7 @@ from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import Message, Messenger
+from hocket.collectives.communicator.observing import Observing
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.renewing import Renewing
 from hocket.collectives.communicator.runner import Runner
@@ -73,8 +71,6 @@ from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.collectives.plans.planner import Planner
-from hocket.collectives.recording.door import Recorder
-from hocket.collectives.recording.records import Kind
 from hocket.collectives.waiting.grouping import at_once
 from hocket.errors import ArgumentError
 
@@ -86,7 +82,7 @@ PARTS = frozenset({
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(PointToPoint, Extending, Renewing):
+class Communicator(PointToPoint, Extending, Observing, Renewing):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -441,66 +437,6 @@ class Communicator(PointToPoint, Extending, Renewing):
         lanes = [row for name, lane in self._open_lanes().items() for row in stats(lane.membership, name)]
         return sorted(stats(self.membership) + lanes, key=lambda row: -row.seconds)
 
-    def mark(self, name: str, value: int = 0) -> None:
-        """Note in this rank's recorder that the program has come to a place: "step", say, with its number.
-
-        It is seen in traces, in `hocket top`, and in the file that an error names.  `value`: 0 to 2**63 - 1.  Not
-        collective; about a microsecond.  Of the name 200 characters count.  HOCKET_RECORDER=0: it does nothing.
-
-        >>> import hocket
-        >>> def step(comm):
-        ...     comm.mark("step", 7)
-        ...     return int(comm.recorder().recorded().rings[0].records[-1]["bytes"])
-        >>> hocket.local_world(2).run(step)[0]
-        7
-        """
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"mark: name={reprlib.repr(name)} must be a text")
-        value = whole(value, "value")
-        if not 0 <= value < 1 << 63:
-            raise ArgumentError(f"mark: value={value} must be between 0 and 2**63 - 1")
-        if self.world.recorder is not None:
-            self.world.recorder.put(Kind.MARK, name, value)
-
-    def recorder(self) -> Recorder:
-        """What this rank did last, and (`dump`) what the other ranks of this host did.
-
-        Raises ArgumentError if HOCKET_RECORDER=0, and in a fork of a rank.
-
-        >>> import hocket, numpy as np, os, tempfile
-        >>> def last(comm):
-        ...     comm.allreduce(np.ones(2))
-        ...     comm.barrier()
-        ...     with tempfile.TemporaryDirectory() as folder:
-        ...         comm.recorder().dump(os.path.join(folder, "events.txt"))
-        ...         return "allreduce(float64[2], op='sum')" in open(os.path.join(folder, "events.txt")).read()
-        >>> hocket.local_world(2).run(last)[0]
-        True
-        """
-        if self.world.recorder is None:
-            raise ArgumentError("recorder: nothing is recorded, as HOCKET_RECORDER=0, or this is a fork of a rank")
-        return Recorder(self.world.recorder)
-
-    def trace(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
-        """Record everything that happens in the block on all ranks, and write it as one file.
-
-        All ranks call it.  `path`: rank 0's file.  Its name ends in .pftrace or .pftrace.gz (Perfetto's format), .json
-        or .json.gz (Chrome's); `hocket report` reads it too.  The clocks of all hosts are aligned by messages before
-        and after the block.  No call may be under way at its beginning and its end.  Cost: 20 to 50 ns an event, and a
-        microsecond for each when the file is written.  Raises ArgumentError (the name, HOCKET_RECORDER=0).
-        Ranks as threads of one process are not traced.
-
-        >>> with comm.trace("step.pftrace.gz"):  # doctest: +SKIP
-        ...     comm.allreduce(x)
-        """
-        recorder = self.world.recorder
-        if recorder is None:
-            raise ArgumentError("trace: nothing is recorded, as HOCKET_RECORDER=0, or this is a fork of a rank")
-        # What makes files of records stands on the hub, and is loaded when somebody asks for it.
-        session: Any = import_module("hocket.observe.session")
-        made: AbstractContextManager[None] = session.trace(self, os.fspath(path), recorder.trace, recorder.untrace)
-        return made
-
     # --- its end
 
     def close(self, timeout: float = 5.0, log_as: str | None = None) -> None:
@@ -529,7 +465,7 @@ class Communicator(PointToPoint, Extending, Renewing):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        classes = Collectives, PointToPoint, Extending, Renewing, Communicator
-        names = [*(name for each in classes for name in vars(each)), *vars(self)]
+        kinds = Collectives, PointToPoint, Extending, Observing, Renewing, Communicator
+        names = [name for each in (*kinds, self) for name in vars(each)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]
