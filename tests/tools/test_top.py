@@ -103,29 +103,45 @@ def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
         assert f"rank 1 of 3, pid {pid} on" in content, content[:999]
 
 
-KILLED = """
+ALONE = """
 import os, signal, sys, time
 import hocket, numpy as np
 comm = hocket.init()
 for _ in range(5):
     comm.allreduce(np.ones(2))
 if comm.rank == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
+    {alone}
 try:
     comm.allreduce(np.ones(2))
-except hocket.PeerLostError as error:
-    print(error, flush=True)
+except hocket.Error as error:
+    print(type(error).__name__, error, flush=True)
 """
+LAST = "it has finished call 5, allreduce(float64[2], op='sum') at rank.py:6 in <module>"
+ENDS = {
+    "os.kill(os.getpid(), signal.SIGKILL)": (
+        "PeerLostError", "rank 1 is gone", f"is dead; {LAST}", "has finished call 5",
+    ),
+    "sys.exit()": ("PeerLostError", "rank 1 is gone", "it has left (closed this", "call"),
+    "comm.broadcast(np.ones(2), root=1)": (
+        "MismatchError", "rank 1 called broadcast(float64[2], root=1), first made at rank.py:8 in <module>",
+        "rank 0 called allreduce(float64[2], op='sum') at rank.py:10 in <module> (its call number 6)",
+        "failed in call 7",
+    ),
+}  # fmt: skip
+"""What rank 1 does alone: the error of the others, what it says, and what the file has of rank 1."""
 
 
-def test_a_launcher_keeps_what_a_killed_rank_did(tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text(KILLED)
+@pytest.mark.parametrize("alone", ENDS)
+def test_the_rank_that_ends_or_calls_something_else_is_named(alone: str, tmp_path: Path) -> None:
+    """Also with what a killed one did, as the launcher keeps it."""
+    (tmp_path / "rank.py").write_text(ALONE.format(alone=alone))
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "hocket", "run", "-n", "3", "--no-prefix", "--", str(tmp_path / "rank.py")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
-    assert "rank 1 is gone" in ended.stdout, ended
-    assert "is dead; it has finished call 5, allreduce(float64[2], op='sum') at rank.py:6 in <module>" in ended.stdout
-    assert list((tmp_path / f"hocket-events-{os.geteuid()}").glob("*-world-0.txt")), ended.stdout
+    kind, who, where, last = ENDS[alone]
+    assert f"{kind} " in ended.stdout and who in ended.stdout and where in ended.stdout, ended
+    file = next((tmp_path / f"hocket-events-{os.geteuid()}").glob("*-world-0.txt"))
+    assert last in file.read_text().partition("rank 1 of 3, pid ")[2].splitlines()[1]
 
 
 def row(**changes: Any) -> top.Row:
