@@ -7,6 +7,7 @@
     collecting.py   what ranks left in a folder; session.py: `comm.trace`, over messages
     timeline.py     what a trace holds: slices, counts, tracks
     files/          traces as files, and back: Perfetto's format, Chrome's JSON; nothing in a file is believed
+    connections.py  what the kernel said of TCP connections
     evidence.py     each wait, the message that ended it, and when the peer began to do its part
     attribution.py  every second of waiting goes to a late rank, a slow link, or to what no one can help
     findings.py     the numbers of a report; words.py: its first lines; page/: as HTML

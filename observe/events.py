@@ -168,7 +168,7 @@ def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
 
 MOMENTS = {
     Kind.MARK: ("marks", "marks"), Kind.VERDICT: ("events", "verdict"), Kind.LEFT: ("events", "left"),
-    Kind.LONG_WAIT: ("events", "long wait"), Kind.FAIL: ("events", "failed"),
+    Kind.LONG_WAIT: ("long waits", "long waits"), Kind.FAIL: ("events", "failed"),
 }  # fmt: skip
 
 
@@ -178,12 +178,17 @@ def _moments(records: Rows, peers: Rows) -> list[Part]:
         rows = _is(records, kind)
         made = _made(rows, rows["ns"], rows["ns"])
         made["peer"], made["step"] = peers[rows["peer"]], NOBODY
-        found.append(Part(group, name, made, rows["what"] if group == "marks" else name))
+        if kind == Kind.LONG_WAIT:
+            made["begin"], made["bytes"] = rows["ns"] - np.minimum(rows["ns"], rows["bytes"]), 0
+        found.append(Part(group, name, made, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
     return found
 
 
-def links(ring: Ring) -> Sequence[tuple[int, int, Rows]]:
-    """(peer in the job, number of TCP_INFO, records): counters."""
+def links(ring: Ring) -> Sequence[tuple[int, int, int, Rows]]:
+    """(peer in the job, text that names the connection, number of TCP_INFO, records): counters."""
     rows, peers = _is(ring.records, Kind.LINK), _world(ring)
-    keys = sorted(set(zip(rows["peer"].tolist(), rows["lane"].tolist(), strict=True)))
-    return [(int(peers[p]), lane, rows[(rows["peer"] == p) & (rows["lane"] == lane)]) for p, lane in keys]
+    keys = sorted(set(zip(*(rows[name].tolist() for name in ("peer", "what", "lane")), strict=True)))
+    return [
+        (int(peers[p]), what, lane, rows[(rows["peer"] == p) & (rows["what"] == what) & (rows["lane"] == lane)])
+        for p, what, lane in keys
+    ]

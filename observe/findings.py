@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.observe.attribution import Blame, Cause
+from hocket.observe.connections import Connection, connections
 from hocket.observe.evidence import Evidence, evidence, hosts_of
 from hocket.observe.timeline import Timeline
 
@@ -84,6 +85,7 @@ class Link:
     """Bytes a second while its largest messages were under way: the median of the faster half; 0: not known."""
     usual: float
     """What links of this kind carry."""
+    tcp: Connection = Connection()
 
 
 @dataclass(frozen=True)
@@ -202,12 +204,13 @@ def _links(timeline: Timeline, proof: Evidence) -> list[Link]:
     for each in proof.transfers:
         seen[each.link].append((each.nbytes, each.seconds))
     found = []
+    tcp = connections(timeline)
     for link, some in sorted(seen.items()):
         largest = max(nbytes for nbytes, _ in some)
         times = sorted(seconds for nbytes, seconds in some if nbytes == largest)
         median, usual = statistics.median(times[: max(1, len(times) // 2)]), proof.usual(link, largest)
         found.append(
             Link(*link, len(some), sum(n for n, _ in some), largest / median if median else 0.0,
-                 largest / usual if usual else 0.0)
+                 largest / usual if usual else 0.0, tcp.get(link, Connection()))
         )  # fmt: skip
     return found

@@ -24,7 +24,7 @@ GROUPS = {
     "sends": "a message, from when it was first offered to when all of it was handed over",
     "receives": "a message, from when it was first wanted to when all of it had come",
     "kernels": "arithmetic, summed up at the end of a step", "no core": "a wait's time without a core",
-    "marks": "the program's own", "events": "failures, verdicts, long waits",
+    "marks": "the program's own", "events": "failures, verdicts", "long waits": "waits that the log tells of",
 }  # fmt: skip
 """What the slices of a track are."""
 MOST_GATES = 20_000
@@ -238,9 +238,10 @@ def _count(
     for rank, each in sorted(byrank.items()):
         clock = clocks[_clock_of(each.facts)]
         for ring in each.rings:
-            for peer, lane, rows in links(ring):
+            for peer, what, lane, rows in links(ring):
                 name = Link(lane).name.lower() if lane in set(Link) else f"number {lane}"
-                timeline.tracks.append(Track(rank, f"{name} to {peer}", True, "link", label(ring)))
+                comm = each.what(what).text
+                timeline.tracks.append(Track(rank, f"{name} to {peer} ({comm})", True, "link", comm))
                 made = np.zeros(len(rows), COUNT)
                 made["at"] = np.maximum(0, clock.align(rows["ns"].astype(np.int64)) - zero)
                 made["value"], made["track"] = rows["bytes"], len(timeline.tracks) - 1

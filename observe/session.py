@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import hocket
+from hocket.errors import ArgumentError
 from hocket.observe.clocks import Ping
 from hocket.observe.collecting import collect
 from hocket.observe.files.names import check
@@ -28,9 +29,11 @@ from hocket.recording import RECORD, Facts, Recorded, Ring, What
 
 @contextlib.contextmanager
 def trace(
-    comm: hocket.Communicator, path: str, begin: Callable[[str], None], end: Callable[[], None]
+    comm: hocket.Communicator, path: str, begin: Callable[[str], str], end: Callable[[], None]
 ) -> Iterator[None]:
-    """All ranks of `comm` call it.  `begin(folder)`: this rank records everything there from now on, until `end()`.
+    """All ranks of `comm` call it.  `begin(folder)`: this rank records everything from now on, until `end()`.
+
+    It returns the folder where that lies, which is another one if this process is traced already.
 
     If the block fails, nothing is collected, as other ranks may hang: what was recorded stays in the folder that the
     error's note names.
@@ -39,8 +42,8 @@ def trace(
     apart = comm.dup()
     who = askers(comm.share(clock_of_host(), "trace()"))
     first = ping(apart, who)
-    folder = tempfile.mkdtemp(prefix="hocket-trace-")
-    begin(folder)
+    own = tempfile.mkdtemp(prefix="hocket-trace-")
+    folder = _begun(apart, begin, end, own)
     try:
         yield
     except BaseException as error:
@@ -50,31 +53,64 @@ def trace(
         raise
     end()
     pings = first + ping(apart, who)
-    mine = next(each for each in collect(folder).recorded if each.facts.rank == comm.members[comm.rank])
-    recorded = _gathered(apart, mine)
+    recorded = _gathered(apart, _of_rank(folder, comm.members[comm.rank], apart.name))
     told = comm.share([list(each) for each in pings], "trace()")
-    if comm.rank == 0:
-        by_rank = {comm.members[r]: [Ping(*each) for each in some] for r, some in enumerate(told) if some}
-        write(path, merge(recorded, by_rank))
-    for name in os.listdir(folder):
-        os.unlink(os.path.join(folder, name))
-    os.rmdir(folder)
+    by_rank = {comm.members[r]: [Ping(*each) for each in some] for r, some in enumerate(told) if some}
+    why = comm.share(_written(path, recorded, by_rank) if comm.rank == 0 else "", "trace()")[0]
     apart.close()
+    if why:
+        raise ArgumentError(f"trace: {why}; this rank's part is in {folder}: `hocket trace merge {folder}`")
+    shutil.rmtree(own)
 
 
-def _gathered(comm: hocket.Communicator, mine: Recorded) -> list[Recorded]:
+def _begun(comm: hocket.Communicator, begin: Callable[[str], str], end: Callable[[], None], own: str) -> str:
+    """Where this rank records; all ranks raise if one of them cannot."""
+    folder, why = own, ""
+    try:
+        folder = begin(own)
+    except OSError as error:
+        why = f"{own} has no room for it ({error.strerror})"
+    refused = [f"rank {rank}: {each}" for rank, each in enumerate(comm.share(why, "trace()")) if each]
+    if refused:
+        if not why:
+            end()
+        comm.close()
+        shutil.rmtree(own)
+        raise ArgumentError(f"trace: it cannot begin on {'; '.join(refused)}")
+    return folder
+
+
+def _of_rank(folder: str, rank: int, without: str) -> Recorded | None:
+    """What this rank recorded there, but for calls of one communicator; None: the disk was full before it began."""
+    try:
+        found = next((each for each in collect(folder).recorded if each.facts.rank == rank), None)
+    except ArgumentError:
+        return None
+    return found and replace(found, rings=[ring for ring in found.rings if ring.comm != without])
+
+
+def _gathered(comm: hocket.Communicator, mine: Recorded | None) -> list[Recorded]:
     """All ranks' parts on rank 0; on others none."""
-    data = packed(mine)
+    data = np.empty(0, np.uint8) if mine is None else packed(mine)
     sizes = comm.share(len(data), "trace()")
     if comm.rank:
         comm.send(data, 0)
         return []
-    found = [mine]
+    found = [mine] if mine is not None else []
     for rank in range(1, comm.size):
         data = np.empty(sizes[rank], np.uint8)
         comm.recv(data, rank)
-        found.append(unpacked(data))
+        found += [unpacked(data)] if len(data) else []
     return found
+
+
+def _written(path: str, recorded: Sequence[Recorded], pings: Mapping[int, Sequence[Ping]]) -> str:
+    """Why the file cannot be written; "": it is there."""
+    try:
+        write(path, merge(recorded, pings))
+    except ArgumentError as why:
+        return str(why)
+    return ""
 
 
 def packed(part: Recorded) -> NDArray[np.uint8]:

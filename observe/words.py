@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hocket.observe.attribution import Cause
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import CROWDED, Findings, recurrence
@@ -56,7 +58,7 @@ def summary(found: Findings) -> list[str]:
     without = sum(part for _, part in found.blame.worst("core"))
     if waited and without >= CROWDED * waited:
         lines.append(f"For {seconds(without)} of it ranks had no core: their hosts have more to run than cores.")
-    lines += _gaps(found)
+    lines += _long_waits(found) + _gaps(found)
     if isinstance(missing := about.get("missing"), list) and missing:
         lines.append(f"Nothing is there of {_ranks_in_words(missing)}.")
     return lines
@@ -66,7 +68,9 @@ def sentence(found: Findings, cause: Cause, part: float) -> str:
     """One culprit."""
     waited, calls = found.blame.total, f"in {recurrence(found.blame, cause)} of {found.rounds} calls"
     if cause[0] == "link":
-        return f"{_link(found, cause)}: that made the ranks wait {seconds(part)} of {seconds(waited)}, {calls}."
+        why = next((link.tcp.why() for link in found.links if ("link", link.source, link.dest) == cause), "")
+        more = f" TCP says that {why}." if why else ""
+        return f"{_link(found, cause)}: that made the ranks wait {seconds(part)} of {seconds(waited)}, {calls}.{more}"
     rank = cause[1]
     why = {
         "late": "It came to the calls later than the others.",
@@ -88,6 +92,16 @@ def _link(found: Findings, cause: Cause) -> str:
         return f"{name} was slow"
     others = "others of its kind carry" if each.usual else "others' is not known"
     return f"{name} carried {rate(each.rate)} where {others} {rate(each.usual)}"
+
+
+def _long_waits(found: Findings) -> list[str]:
+    """Those that were logged while they lasted: also where the job ended before the wait did."""
+    rows = found.timeline.of("long waits")
+    if not len(rows):
+        return []
+    first = rows[np.argsort(rows["begin"], kind="stable")][0]
+    rank, call = int(found.timeline.ranks(np.atleast_1d(first))[0]), found.timeline.names[int(first["name"])]
+    return [f"{count(len(rows), 'long wait')} came into the log: the first was rank {rank}'s, in {call}."]
 
 
 def _gaps(found: Findings) -> list[str]:

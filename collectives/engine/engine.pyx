@@ -102,6 +102,11 @@ cdef class Engine:
     def connected(self, int peer):
         return self.core.tx[peer] != NULL
 
+    def descriptors(self):
+        """(peer, file descriptor) of each open channel to a peer that has one."""
+        return [(peer, self.core.tx[peer].fd) for peer in range(self.core.size)
+                if self.core.tx[peer] != NULL and self.core.tx[peer].fd >= 0]
+
     def multicasts(self, int peer):
         """0, or which multicast the channel to `peer` offers: channels with the same one can share a write."""
         if self.core.tx[peer] == NULL:

@@ -12,6 +12,7 @@ from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
 from hocket.collectives.failures.flight import FlightRecorder
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
+from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.queued import oldest, under_way
 from hocket.control.protocol.messages import Account, Stuck
 
@@ -87,6 +88,7 @@ class LongWaits:
         """
         if not waiting.asked:
             waiting.asked = True
+            self._note(engine, waiting)
             self.told.clear()
             self.world.session.ask(self.name, self.world_ranks)
         elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
@@ -98,3 +100,11 @@ class LongWaits:
                 mine, found = account_of(engine, oldest(engine)), self.flight.look()
                 text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(found))
                 log.warning("%s%s", text, self.flight.file(found))
+
+    def _note(self, engine: Engine, waiting: LongWait) -> None:
+        """In the recorder: which call waits so long, and for whom if the call itself says so."""
+        account, own = account_of(engine, oldest(engine)), self.world.recorder
+        awaited = account.get("waits_for", [])
+        if own is not None:
+            peer = self.world_ranks[awaited[0]] if len(awaited) == 1 else NOBODY
+            own.put(Kind.LONG_WAIT, account["call"], int(waiting.seconds * 1e9), peer, waiting.seq)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.recording import memory
+from hocket.collectives.recording.links import Links
 from hocket.collectives.recording.recorder import Recorder, Writer
 from hocket.collectives.recording.records import NOBODY, Kind, Recorded, read, shortened
 from hocket.errors import Error
@@ -14,6 +16,15 @@ from hocket.errors import Error
 if TYPE_CHECKING:
     from hocket.collectives.engine.queue import Queue
     from hocket.collectives.plans.plan import Plan
+
+
+class Followed(NamedTuple):
+    """A queue whose calls are recorded."""
+
+    about: dict[str, Any]
+    """What the recorder tells of it."""
+    members: Sequence[int]
+    """World ranks."""
 
 
 class OwnRecorder:
@@ -24,56 +35,77 @@ class OwnRecorder:
 
     def __init__(self, recorder: Recorder, rank: int, size: int, job: str) -> None:
         self.recorder, self.rank, self.size, self.job = recorder, rank, size, job
-        self._queues: weakref.WeakKeyDictionary[Queue, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self.traces = 0
+        """How often it was asked to trace; 0: it does not."""
+        self._links = Links(self)
+        self._queues: weakref.WeakKeyDictionary[Queue, Followed] = weakref.WeakKeyDictionary()
         self._about = {"kind": "rank", "index": rank}
         self._own = self._ring(self._about)
 
     def _ring(self, about: dict[str, Any]) -> Writer | None:
         told = {"rank": self.rank, "size": self.size, "job": self.job, **about}
-        return (self.recorder.copy or self.recorder).ring(told) or self.recorder.ring(told)
+        traced = self.recorder.copy if self.traces else None
+        return (traced or self.recorder).ring(told) or self.recorder.ring(told)
 
     def follow(
         self, queue: Queue, comm: str, kind: str, members: Sequence[int], priority: int = 0,
         transport: str | None = None,
     ) -> None:  # fmt: skip
         """Record the calls of this queue from now on, if a ring is free."""
-        self._queues[queue] = about = {
+        about = {
             "comm": comm, "kind": kind, "index": queue.engine.rank, "members": shortened(members), "priority": priority,
             "transport": transport or "",
         }  # fmt: skip
+        self._queues[queue] = Followed(about, members)
         queue.engine.record(self._ring(about))
 
-    def trace(self, folder: str) -> None:
+    def trace(self, folder: str) -> str:
         """Record everything from now on, in a file of this folder; no call of this rank may be under way.
 
-        Raises OSError where the file cannot be made.
+        Returns the folder: another one if this process records into it already, for another rank say.  Raises OSError
+        where the file cannot be made.
         """
-        self.recorder.trace(folder)
-        self._follow_again()
+        made = self.recorder.trace(folder)
+        self.traces += 1
+        if self.traces == 1:
+            self._follow_again()
+            self._links.start()
+        return os.path.dirname(os.readlink(f"/proc/self/fd/{made.fd}"))
 
     def untrace(self) -> None:
-        """The trace has ended: its file stays there."""
+        """End what `trace` began: its file stays there."""
+        self.traces -= 1
+        if self.traces == 0:
+            self._links.stop()
+            self._follow_again()
         self.recorder.untrace()
-        self._follow_again()
+
+    @property
+    def queues(self) -> list[tuple[Queue, Followed]]:
+        """Those that are followed."""
+        return list(self._queues.items())
 
     def _follow_again(self) -> None:
         self._own = self._ring(self._about)
-        for queue, about in list(self._queues.items()):
-            queue.engine.record(self._ring(about))
+        for queue, followed in self.queues:
+            queue.engine.record(self._ring(followed.about))
 
     def call(self, plan: Plan, transports: str) -> int:
         """The number by which records name calls of this plan."""
         return self.recorder.call(
             plan.collective, plan.algorithm, transports, plan.text, plan.nbytes, plan.fingerprint, plan.site)
 
-    def put(self, kind: Kind, text: str = "", value: int = 0, peer: int = NOBODY, seq: int = 0) -> None:
+    def put(
+        self, kind: Kind, text: str = "", value: int = 0, peer: int = NOBODY, seq: int = 0, lane: int = NOBODY
+    ) -> None:
         """Record what happened to this rank just now, in about a microsecond."""
         if self._own is not None:
-            self._own.put(kind, text, value, peer, seq)
+            self._own.put(kind, text, value, peer, seq, lane=lane)
 
     def recorded(self) -> Recorded:
         """This rank's part, as it is now: a copy.  Raises Error where no ring was left for it."""
-        image = (self.recorder.copy or self.recorder).image()
+        traced = self.recorder.copy if self.traces else None
+        image = (traced or self.recorder).image()
         for each in read(image):
             if self.owns(each):
                 return each

@@ -7,7 +7,8 @@ HEAD_BYTES: int
 class Writer:
     number: int
     def put(
-        self, kind: int, text: str = ..., nbytes: int = ..., peer: int = ..., seq: int = ..., what: int | None = ...
+        self, kind: int, text: str = ..., nbytes: int = ..., peer: int = ..., seq: int = ..., what: int | None = ...,
+        lane: int = ...,
     ) -> None: ...
 
 class Recorder:

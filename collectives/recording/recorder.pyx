@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 
 cimport cython
@@ -57,16 +58,21 @@ RECORD_BYTES, RING_BYTES, HEAD_BYTES = sizeof(hk_record), sizeof(hk_ring), sizeo
 LEAST_LEFT = 1 << 16
 """Bytes of the table that are kept for texts that many calls share, once the others have filled the rest."""
 cdef Recorder _of_process = None
+_lock = threading.RLock()
+"""Ranks may be threads, and files are made without the GIL."""
+cdef int _traces = 0
+"""Who wants the process's trace: it has one for all its ranks."""
 
 
 @cython.no_gc_clear             # which __dealloc__ needs
 cdef class Writer:
     """The one writer of a ring, which is let go with this."""
 
-    def put(self, int kind, str text="", uint64_t nbytes=0, int peer=HK_NOBODY, uint32_t seq=0, what=None):
+    def put(self, int kind, str text="", uint64_t nbytes=0, int peer=HK_NOBODY, uint32_t seq=0, what=None,
+            int lane=HK_NOBODY):
         """Write a record with the time of now, under the GIL.  Of `what`, a line of the table, or of `text`."""
         hk_put(&self.writer, hk_now(), kind, seq, self.recorder.text(text) if what is None else what, nbytes, peer,
-               HK_NOBODY, HK_NOBODY)
+               HK_NOBODY, lane)
 
     def __dealloc__(self):
         cdef Recorder r = self.recorder
@@ -129,6 +135,10 @@ cdef class Recorder:
 
     def ring(self, dict about):
         """A ring for what `about` tells; None if all are in use, which is counted."""
+        with _lock:
+            return self._claim(about)
+
+    def _claim(self, dict about):
         cdef hk_recorder* head = <hk_recorder*>self.base
         cdef hk_ring* rings = <hk_ring*>(<char*>self.base + HK_HEADS_AT)
         cdef bytes text = json.dumps(about, separators=(",", ":")).encode() + b"\n"
@@ -169,16 +179,27 @@ cdef class Recorder:
         return memoryview(<char[:self.size]>self.base)
 
     def trace(self, str folder):
-        """Begin a trace: a file in this folder, whose table has the same lines.  Raises OSError."""
-        if self.copy is None:
-            self.copy = Recorder(memory.make_file(folder), traced=True)
-            for text in self.lines:
-                self.copy.line(json.loads(text))
-        return self.copy
+        """Begin a trace: a file in this folder, whose table has the same lines; if there is one, it is for this, too.
+
+        Raises OSError.
+        """
+        global _traces
+        with _lock:
+            if self.copy is None:
+                made = Recorder(memory.make_file(folder), traced=True)
+                for text in list(self.lines):
+                    made.line(json.loads(text))
+                self.copy, _traces = made, 0
+            _traces += 1
+            return self.copy
 
     def untrace(self):
-        """The trace has ended: its file stays."""
-        self.copy = None
+        """As often as `trace`: then it has ended.  Its file stays."""
+        global _traces
+        with _lock:
+            _traces -= 1
+            if _traces == 0:
+                self.copy = None
 
     def __dealloc__(self):
         if self.base != NULL:
@@ -199,16 +220,17 @@ cdef int _copy(char* to, str text, size_t room) except -1:
 def of_process():
     """This process's recorder, made when it is first asked for."""
     global _of_process
-    if _of_process is None:
-        fd = memory.handed(os.environ)
-        try:
-            _of_process = Recorder(memory.make() if fd is None else fd)
-        except (OSError, AttributeError) as why:    # AttributeError: this Python has no memfd_create
-            _of_process = Recorder(-1, f"the system has no memory that other processes can read ({why})")
-    return _of_process
+    with _lock:
+        if _of_process is None:
+            fd = memory.handed(os.environ)
+            try:
+                _of_process = Recorder(memory.make() if fd is None else fd)
+            except (OSError, AttributeError) as why:    # AttributeError: this Python has no memfd_create
+                _of_process = Recorder(-1, f"the system has no memory that other processes can read ({why})")
+        return _of_process
 
 
 def forked():
     """In a forked child: the recorder is the parent's."""
-    global _of_process
-    _of_process = None
+    global _of_process, _lock
+    _of_process, _lock = None, threading.RLock()

@@ -16,7 +16,7 @@ A record is 32 bytes.  Fields that a kind does not use are 0, or NOBODY (peer, s
 | MARK | when | 0, the name | a value | | | |
 | VERDICT | when | 0, its kind | | who reported | | |
 | LEFT | when | | | who | | |
-| LONG_WAIT | when | the call | ns waited | awaited | | |
+| LONG_WAIT | when | the call's number, its text | ns waited | awaited, if it is one | | |
 | SUBMIT | when it was queued | the call | | | | |
 | STEP | when it opened | the call | | | merged step | |
 | SEND_READY, RECV_READY | first try, not held up | the call | of the message | peer | merged step | instruction |
@@ -24,9 +24,10 @@ A record is 32 bytes.  Fields that a kind does not use are 0, or NOBODY (peer, s
 | SEND_END, RECV_END | all of it has moved | the same | the same | peer | the same | the same |
 | KERNEL | end of the step | seq: the call; what: ns in kernels | of what they wrote | | merged step | |
 | NO_CORE | end of the wait | the call | ns without a core | | merged step | |
-| LINK | when | seq: 0; what: 0 | the value | peer | | a Link |
+| LINK | when | 0, the communicator and the kind of its calls | the value | peer | | a Link |
 
-Peers are ranks of the ring's communicator; in the rank's own ring (MARK, VERDICT, LEFT) they are ranks of the job.
+Peers are ranks of the ring's communicator; in the rank's own ring (MARK, VERDICT, LEFT, LONG_WAIT,
+LINK) they are ranks of the job.
 Messages of one call between two ranks match in the order in which they end.
 """
 

@@ -136,10 +136,12 @@ def _links(found: Findings) -> str:
     rows = [
         (f"rank {link.source} to {link.dest}", link.messages, human(link.nbytes), rate(link.rate), rate(link.usual),
          seconds(found.blame.seconds.get(("link", link.source, link.dest), 0.0)),
-         recurrence(found.blame, ("link", link.source, link.dest)))
+         recurrence(found.blame, ("link", link.source, link.dest)), seconds(link.tcp.rtt) if link.tcp.rtt else "",
+         link.tcp.again, share(link.tcp.receiver, link.tcp.busy) if link.tcp.busy else "")
         for link in sorted(found.links, key=lambda link: link.rate)
     ]  # fmt: skip
-    heads = ["link", "messages seen whole", "bytes", "carried", "usual", "waited for it", "calls"]
+    heads = ["link", "messages seen whole", "bytes", "carried", "usual", "waited for it", "calls", "TCP: round trip",
+             "packets sent again", "receiver's buffer full"]
     return "<h2>Links</h2>" + table("The slowest first, by its largest messages", heads, rows)
 
 

@@ -15,6 +15,7 @@ from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.timeline import Timeline
 
+SUPPORT = str(Path(__file__).parents[1] / "support")
 PROGRAM = """
 import os, signal, sys, time
 import hocket, numpy as np
@@ -99,3 +100,102 @@ def test_a_name_that_is_no_traces(tmp_path: Path) -> None:
     (tmp_path / "t.json.parts").mkdir()
     ended = hocket(tmp_path, program(), "run", "--trace", str(tmp_path / "t.json"))
     assert ended.returncode == 1 and "hocket trace merge" in ended.stderr
+
+
+def test_links_tell_what_the_kernel_knows_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.pftrace"
+    end = "time.sleep(0.3); block.__exit__(None, None, None)"
+    run(3, program(f"block = comm.trace({str(path)!r}); block.__enter__()", after=end), TMPDIR=str(tmp_path))
+    timeline = read(str(path))
+    tracks = [track for track in timeline.tracks if track.group == "link"]
+    names = {(track.process, track.name.rpartition(" (")[0]) for track in tracks if "world collectives" in track.name}
+    wanted = {(a, f"rtt_us to {b}") for a in range(3) for b in range(3) if a != b}
+    assert wanted <= names, names
+    counts = {timeline.tracks[track].name.partition(" ")[0] for track in timeline.counts["track"].tolist()}
+    assert {"rtt_us", "busy_us", "retransmits"} <= counts
+    rtt = [n for n, track in enumerate(timeline.tracks) if track.name.startswith("rtt_us")]
+    values = timeline.counts["value"][np.isin(timeline.counts["track"], rtt)]
+    assert (values > 0).all() and (values < 5e6).all()
+    assert len(timeline.counts) < 3000, "a connection is looked at ten times a second at most"
+
+
+THREADS = """
+import hocket, numpy as np
+with hocket.local_world(3) as world:
+    def traced(comm):
+        with comm.trace({path!r}):
+            for i in range(5):
+                comm.mark("step", i)
+                comm.allreduce(np.ones(1000))
+        comm.allreduce(np.ones(10))
+        with comm.trace({path!r}):
+            comm.allreduce(np.ones(1000))
+        return len(comm.recorder().recorded().rings)
+    print(world.run(traced))
+"""
+
+
+def test_ranks_that_are_threads_of_a_process(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    run(1, THREADS.format(path=str(path)), TMPDIR=str(tmp_path))
+    timeline = read(str(path))
+    assert list(np.bincount(timeline.ranks(timeline.of("calls")))) == [1] * 3 and timeline.about["missing"] == []
+    assert len(timeline.of("sends")) and not len(timeline.of("marks")), "the first trace has ended"
+    assert os.listdir(tmp_path) == [path.name]
+
+
+REFUSED = """
+import os, time, hocket, limited, numpy as np
+comm = hocket.init()
+{before}
+began = time.monotonic()
+try:
+    with comm.trace({path!r}):
+        comm.mark("there")
+        comm.allreduce(np.ones(1000))
+        {inside}
+    print("written")
+except hocket.ArgumentError as error:
+    print(error)
+print(time.monotonic() - began < 4, comm.allreduce(np.ones(1))[0])
+comm.close()
+"""
+
+
+def refused(tmp_path: Path, path: Path, before: str = "", inside: str = "") -> list[list[str]]:
+    source = REFUSED.format(path=str(path), before=before, inside=inside)
+    return [each.splitlines() for each in run(3, source, TMPDIR=str(tmp_path), PYTHONPATH=SUPPORT)]
+
+
+def test_a_file_that_rank_0_cannot_write_ends_the_trace_on_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    remove = f"if comm.rank == 0: os.rmdir({str(tmp_path / 'gone')!r})"
+    for said, after in refused(tmp_path, tmp_path / "gone" / "t.json", inside=remove):
+        assert "cannot be written: No such file" in said and "hocket trace merge" in said
+        assert after == "True 3.0"
+    assert len(list(tmp_path.glob("hocket-trace-*/*.ring"))) == 3, "what was recorded is not lost"
+
+
+def test_a_disk_without_room_for_a_rank_refuses_the_trace_on_all_ranks(tmp_path: Path) -> None:
+    small = f"if comm.rank == 1: limited.hide({str(tmp_path)!r}, 1 << 19)"
+    for said, after in refused(tmp_path, tmp_path / "t.json", small):
+        assert "cannot begin on rank 1" in said and "No space left" in said and after == "True 3.0"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_becomes_full_ends_the_trace_and_not_the_job(tmp_path: Path) -> None:
+    """One ring of 32 MiB has room, for marks, but no other."""
+    (tmp_path / "small").mkdir()
+    small = f"if comm.rank == 1: limited.hide({str(tmp_path / 'small')!r}, 40 << 20); "
+    small += f"import tempfile; tempfile.tempdir = {str(tmp_path / 'small')!r}"
+    assert refused(tmp_path, tmp_path / "t.json", small) == [["written", "True 3.0"]] * 3
+    timeline = read(str(tmp_path / "t.json"))
+    assert list(np.bincount(timeline.ranks(timeline.of("calls")), minlength=3)) == [1, 0, 1]
+    assert list(np.bincount(timeline.ranks(timeline.of("marks")))) == [1, 1, 1]
+
+
+def test_a_disk_without_room_for_the_file_ends_the_trace_and_not_the_job(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    small = f"if comm.rank == 0: limited.hide({str(tmp_path / 'small')!r}, 4096)"
+    for said, after in refused(tmp_path, tmp_path / "small" / "t.json", small):
+        assert "cannot be written: No space left" in said and after == "True 3.0"

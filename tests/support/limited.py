@@ -52,10 +52,10 @@ def read_only(*folders: str) -> None:
         _done(libc.mount(None, folder.encode(), None, REMOUNT_READ_ONLY, None))
 
 
-def hide(folder: str) -> None:
-    """Put an empty folder in its place.  Needs root."""
+def hide(folder: str, room: int = 0) -> None:
+    """Put an empty folder in its place, on a disk of so many bytes; 0: a large one.  Needs root."""
     _own_mounts()
-    _done(libc.mount(b"none", folder.encode(), b"tmpfs", 0, None))
+    _done(libc.mount(b"none", folder.encode(), b"tmpfs", 0, f"size={room}".encode() if room else None))
 
 
 def drop_privileges(user: int = 65534) -> None:

@@ -9,6 +9,7 @@ LATE = """
 import time
 import hocket, numpy as np
 from hocket.collectives.failures import long_waits
+from hocket.recording import Kind
 long_waits.STILL_WAITING = 0.5
 comm = hocket.init(transport="{transport}")
 x = np.ones(3)
@@ -17,6 +18,10 @@ if comm.rank == 1:
     time.sleep(2.5)
 for _ in range(2):
     {call}
+own = comm.recorder().recorded()
+for each in own.rings[0].records:
+    if each["kind"] == Kind.LONG_WAIT:
+        print(own.what(int(each["what"])).text, int(each["seq"]), each["bytes"] > 5e8)
 comm.close()
 """
 
@@ -24,16 +29,18 @@ comm.close()
 @pytest.mark.parametrize(
     ("transport", "call", "words"),
     [
-        ("shm", "comm.allreduce(x)", "allreduce(float64[3], op='sum') at rank.py:12 in <module> has waited for 1 s"),
-        ("tcp", "comm.barrier(async_op=True).wait()", "barrier() at rank.py:12 in <module> has waited for 1 s"),
+        ("shm", "comm.allreduce(x)", "allreduce(float64[3], op='sum') at rank.py:13 in <module> has waited for 1 s"),
+        ("tcp", "comm.barrier(async_op=True).wait()", "barrier() at rank.py:13 in <module> has waited for 1 s"),
     ],
 )
 def test_a_call_says_who_holds_it_up(transport: str, call: str, words: str) -> None:
     with Job(3, LATE.format(transport=transport, call=call)) as job:
         ends = job.wait(30)
-    where = "still waiting for rank 1:\n  rank 1 is not in a call on this communicator, it is at rank.py:10 in <module>"
+    where = "still waiting for rank 1:\n  rank 1 is not in a call on this communicator, it is at rank.py:11 in <module>"
     assert [end.code for end in ends] == [0, 0, 0], ends
     said = ends[0].err + ends[2].err  # one of those who wait says it, once
+    what = words.partition(" at ")[0]
+    assert [end.out for end in ends] == [f"{what} 2 True\n", "", f"{what} 2 True\n"], "all who wait keep it"
     assert said.count(words) == 1 and said.count(where) == 1 and ends[1].err == "", ends
 
 
