@@ -96,7 +96,7 @@ setup(
     version="0.1.0",
     package_dir={"": "src"},
     packages=PACKAGES,
-    package_data={"": ["*.pxd", "*.pyx", "*.pyi", "*.h", "*.cuh", "*.css", "*.js", "py.typed"]},
+    package_data={"": ["*.pxd", "*.pyx", "*.pyi", "*.h", "*.cuh", "*.css", "*.js", "*.json", "py.typed"]},
     ext_modules=cythonize(
         [extension(name) for name in EXTENSIONS],
         build_dir="build/cython",

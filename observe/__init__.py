@@ -11,5 +11,6 @@
     evidence.py     each wait, the message that ended it, and when the peer began to do its part
     attribution.py  every second of waiting goes to a late rank, a slow link, or to what no one can help
     findings.py     the numbers of a report; words.py: its first lines; page/: as HTML
+    metrics/        what ranks that run export: Prometheus, OpenTelemetry, a dashboard for Grafana
     replay.py       the run again, by the simulator, with one thing changed
 """

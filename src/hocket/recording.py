@@ -16,5 +16,9 @@ from hocket.collectives.recording.records import (
     What,
     read,
 )
+from hocket.collectives.recording.standing import Standing, standings
 
-__all__ = ["NOBODY", "RECORD", "Facts", "Kind", "Link", "NotARecording", "Part", "Recorded", "Ring", "What", "read"]
+__all__ = [
+    "NOBODY", "RECORD", "Facts", "Kind", "Link", "NotARecording", "Part", "Recorded", "Ring", "Standing", "What",
+    "read", "standings",
+]  # fmt: skip

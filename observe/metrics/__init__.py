@@ -1,0 +1,1 @@
+"""Numbers of ranks that run, for Prometheus and OpenTelemetry."""

@@ -1,0 +1,132 @@
+"""For Prometheus: a collector that reads when it is scraped, and who serves it.  Needs `pip install 'hocket[metrics]'`.
+
+    from hocket.observe.metrics.prometheus import Collector, serve
+
+    prometheus_client.REGISTRY.register(Collector(comm))        # where the program has a server of its own
+    with serve(comm, path="/run/user/1000/rank0.sock"):         # or: this rank alone, for this user alone
+        train(comm)
+    with serve(comm, port=9400):                                # or: 127.0.0.1, port 9400 + the local rank
+        train(comm)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector as AnyCollector
+
+import hocket
+from hocket.errors import ArgumentError
+from hocket.observe.metrics.families import FAMILIES, Reader
+
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+PATIENCE = 5.0
+"""Seconds that a client may take to ask."""
+LOCAL = {"localhost", "127.0.0.1"}
+
+
+class Collector(AnyCollector):
+    """This rank's numbers on these communicators.  They are read when it is scraped; calls pay nothing."""
+
+    def __init__(self, *comms: hocket.Communicator) -> None:
+        self._reader = Reader(comms)
+
+    def describe(self) -> Iterable[Metric]:
+        return [self._family(name) for name in FAMILIES]
+
+    def collect(self) -> Iterable[Metric]:
+        for name, values in self._reader.read().items():
+            family = self._family(name)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+    @staticmethod
+    def _family(name: str) -> CounterMetricFamily | GaugeMetricFamily:
+        family = FAMILIES[name]
+        kind = CounterMetricFamily if family.counts else GaugeMetricFamily
+        return kind(name, family.about, labels=family.labels)
+
+
+@contextlib.contextmanager
+def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None = None) -> Iterator[str]:
+    """Answer `GET /metrics` in the block, from a thread; gives the socket's path, or the address.
+
+    `path`: a Unix socket, which only this user may open (0600).  `port`: on 127.0.0.1, for every user of this host; the
+    ranks of a host take this port and those after it, by their local rank; 0: any free one.  Raises ArgumentError if
+    it cannot listen there.
+    """
+    if (path is None) == (port is None) or not comms:
+        raise ArgumentError("serve: give communicators, and either path= or port=")
+    registry = CollectorRegistry()
+    registry.register(Collector(*comms))
+    try:
+        made: socketserver.BaseServer
+        if path is not None:
+            made, where = _Unix(path, _answering(registry)), path
+        else:
+            assert port is not None
+            chosen = port + comms[0].local_rank if port else 0
+            made = _Loopback(("127.0.0.1", chosen), _answering(registry))
+            where = f"127.0.0.1:{made.server_address[1]}"
+    except (OSError, OverflowError) as why:
+        raise ArgumentError(f"serve: nothing can listen at {path or port!r}: {why}") from None
+    thread = threading.Thread(target=made.serve_forever, args=(0.1,), name="hocket metrics", daemon=True)
+    thread.start()
+    try:
+        yield where
+    finally:
+        made.shutdown()
+        made.server_close()
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+class _Loopback(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+class _Unix(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        os.fchmod(self.socket.fileno(), 0o600)  # before it has a name
+        super().server_bind()
+
+
+def _answering(registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
+    class Answer(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
+        def do_GET(self) -> None:
+            host = self.headers.get("Host", "localhost").partition(":")[0]
+            if self.server.address_family != socket.AF_UNIX and host not in LOCAL:  # type: ignore[attr-defined]
+                self.send_error(403, "ask 127.0.0.1")  # a page of another site, by a name that leads here
+            elif self.path.partition("?")[0] != "/metrics":
+                self.send_error(404, "there is /metrics alone")
+            else:
+                body = generate_latest(registry)
+                self.send_response(200)
+                self.send_header("Content-Type", KIND)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "local"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Answer
