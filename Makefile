@@ -12,6 +12,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Modules become bytecode when they are first imported: of what is installed, few ever are.
 INSTALL := $(PIP) install --quiet --no-compile
 PLOT := build/allreduce.png
+TRACE := build/training.pftrace.gz
+PAGE := build/training.html
 IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(shell find system kernels transports collectives frameworks -name "*.p[yx][xd]" -o -name "*.h")
@@ -24,9 +26,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
-	$(BIN)/hocket run -n 4 -- examples/digits.py
+	@rm -rf $(TRACE).parts
+	$(BIN)/hocket run --trace $(TRACE) -n 4 -- examples/digits.py
+	$(BIN)/hocket report $(TRACE) -o $(PAGE) > /dev/null
 	$(BIN)/hocket bench allreduce -n 4 -b 8 -e 64M -f 2 --plot $(PLOT)
-	@echo "the plot is $(PLOT)"
+	@echo "the plot is $(PLOT), and the page on where the training's time went $(PAGE)"
 
 test: lint $(VENV)/bytecode.stamp | $(IMPI)
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder

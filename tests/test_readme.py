@@ -13,7 +13,8 @@ import sysconfig
 import free
 import pytest
 
-README = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 EXAMPLES = {
     name: (command, source)
     for source, name, command in re.findall(r"```python\n(# (\w+)\.py +(\S[^\n]*)\n.*?)```", README, re.S)
@@ -22,6 +23,14 @@ EXAMPLES = {
 
 def test_it_is_read_in_three_screens() -> None:
     assert len(README.splitlines()) <= 150 and len(README.split()) <= 1100
+
+
+def test_make_run_traces_its_training_and_names_the_page_and_the_plot() -> None:
+    told = subprocess.run(["make", "-n", "run"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    (trace,) = re.findall(r"hocket run --trace (\S+) ", told)
+    (page,) = re.findall(rf"hocket report {trace} -o (\S+)", told)
+    (plot,) = re.findall(r"--plot (\S+)", told)
+    assert {page, plot} <= set(re.findall(r"[\w/.]+", told.rpartition("echo ")[2]))
 
 
 def test_there_are_three_examples() -> None:
