@@ -23,7 +23,7 @@ from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import Supply, World
 from hocket.collectives.recording import recorder
-from hocket.collectives.waiting import queued
+from hocket.collectives.waiting import queued, starving
 from hocket.collectives.waiting.grouping import outside_group
 from hocket.collectives.waiting.pool import pool
 from hocket.control import encryption
@@ -247,6 +247,9 @@ def _join(
         try:
             world = _world(start, session, job, settings, names, wait, reactor, elastic)
             world.reactor = owned
+            here = next(host for host in world.hosts if start.rank in host)
+            if owned is not None and here[0] == start.rank:
+                starving.watch(owned.later, start.rank, len(here))
             return world
         except BaseException:
             session.close() if elastic is None else session.abandon()
