@@ -145,8 +145,7 @@ def measured(watched: Watched) -> dict[str, list[float]]:
 def job(options: argparse.Namespace, seed: int, until: float) -> tuple[list[str], dict[str, list[float]], int, int]:
     """What is wrong, seconds, kills, pauses."""
     with contextlib.ExitStack() as stack:
-        env = {"HOCKET_ELASTIC": "1", "HOCKET_TIMEOUT": "30"}
-        trial = Trial([*RANK], options.ranks, options.transport, **env)
+        trial = Trial([*RANK], options.ranks, options.transport, HOCKET_ELASTIC="1", HOCKET_TIMEOUT="30")
         trial.env["HOCKET_LOBBY"] = f"{trial.directory}/lobby"
         trial.words = [*RANK, str(options.mb), trial.directory]
         stack.enter_context(trial)

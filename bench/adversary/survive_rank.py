@@ -42,7 +42,7 @@ class Life:
             self.t, self.comm = 0, hocket.init(timeout=60)
 
     def digest(self) -> int:
-        return zlib.crc32(self.state)
+        return zlib.crc32(self.state.data)
 
     def heal(self) -> None:
         """All hold the most advanced state."""

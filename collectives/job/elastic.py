@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hocket")
 DOORS = "hocket/doors"
 """The key in a store under which members write where newcomers find them."""
+LAST_MOMENT = 0.3
+"""Seconds more where all have called and time is over."""
 LEAST_MEETING = 1.0
 """Seconds that a generation has to meet, however late it was agreed on."""
 
@@ -175,9 +177,9 @@ class Elastic:
         now = mesh.agree(call, deadline)
         if now is None:
             missing = mesh.missing()
-            if mesh.now.number <= mesh.met:  # else it was agreed on in the last moment
-                raise _late(who, before, missing, timeout)
-            now = mesh.now
+            now = mesh.agree(None, time.monotonic() + (0.0 if missing else LAST_MOMENT))
+        if now is None:
+            raise _late(who, before, missing, timeout)
         return now
 
     def _meet(

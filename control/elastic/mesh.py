@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import secrets
 import threading
 import time
@@ -26,7 +27,7 @@ from hocket.control.handshake import Hello
 from hocket.control.link import Link
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.decree import Call
+from hocket.control.protocol.decree import Call, Made
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import pack
@@ -34,12 +35,16 @@ from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
 log = logging.getLogger("hocket.control")
+ANSWERS = 0.05
+"""Seconds in which the rank that leads a round answers, or is late itself."""
 DIAL = 1.0
 """Seconds for one attempt to reach a member."""
 AGAIN = (0.02, 0.5)
 """Seconds between two attempts, at first and at most."""
 PROOF = 0.1, 0.3
 """Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's."""
+OTHER_WAY = 1.0, 2.0
+"""Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""
 COMES = 3.0
 """Seconds in which a member of a new generation reaches the others."""
 ASK = 0.3
@@ -83,13 +88,13 @@ class Mesh:
         assert self.generations is not None
         return self.generations.now
 
-    def agree(self, call: Callable[[Generation], Call], deadline: float) -> Generation | None:
+    def agree(self, call: Callable[[Generation], Call] | None, deadline: float) -> Generation | None:
         """The next generation: that was made meanwhile, or on which all members agree now.
 
-        None: time is over; `missing` tells who has not called.
+        None: time is over; `missing` tells who has not called.  `call` None: this process has called.
         """
-        before, asked = self.now.number, False
-        if before <= self.met:
+        before, asked = self.now.number, call is None
+        if call is not None and before <= self.met:
             self.reactor.soon(lambda: self._call(call(self.now), before))
         with self._changed:
             while self.now.number <= self.met:
@@ -101,6 +106,27 @@ class Mesh:
                     return None
                 self._changed.wait(left if asked else left - ASK)
         return self.now
+
+    def come(self, call: Call, grace: float, deadline: float) -> Made | None:
+        """The next round of the generation at hand: who has come to it, and what each said.
+
+        Who has not come `grace` seconds after this rank is not waited for.  None: time is over, or there is a later
+        generation.
+        """
+        number, began, late = self.now.next_round(), time.monotonic(), set(call.late)
+        generation, asked = self.now, False
+        self.reactor.soon(lambda: self._do(self._in_round(number, call)))
+        look = began + grace
+        with self._changed:
+            while (made := generation.of(number).made) is None:
+                now = time.monotonic()
+                if now >= deadline or self.reactor.dead or self.now is not generation:
+                    return None
+                if now >= look:
+                    self.reactor.soon(lambda: self._call_late(number, call, late, asked))  # noqa: B023
+                    asked, look = not asked, now + ANSWERS
+                self._changed.wait(min(look, deadline) - now)
+        return made
 
     def missing(self) -> list[str]:
         """For whom this rank, or the one that leads the agreement, waits: uids."""
@@ -247,8 +273,10 @@ class Mesh:
             return
         self.reactor.later(PROOF[self._watched.get(uid) is None], lambda: self._not_reached(uid))
         seat = next((each for each in self.generations.others() if each.uid == uid), None)
-        if seat is not None and self.now.rank is not None and self.now.ranks[uid] < self.now.rank:
-            self._dial(seat)
+        if seat is not None and self.now.rank is not None:
+            # The lower rank dials too if the higher one does not: the others may have gone on without this process.
+            higher = self.now.ranks[uid] < self.now.rank
+            self.reactor.later(0.0 if higher else random.uniform(*OTHER_WAY), lambda: self._dial(seat))
 
     def _ended(self, uid: str) -> None:
         """The kernel of this host says so."""
@@ -298,6 +326,22 @@ class Mesh:
         if number == self.now.number:
             self._do(self.generations.call(call))
 
+    def _in_round(self, number: int, call: Call) -> list[To | Claim]:
+        assert self.generations is not None
+        return self.generations.come(number, call)
+
+    def _call_late(self, number: int, call: Call, late: set[int], asked: bool) -> None:
+        """Who leads names those that have not come; the others name it, if it does not answer."""
+        assert self.generations is not None
+        agreement = self.now.of(number)
+        if agreement.made is not None:
+            return
+        if agreement.leader == self.now.rank or asked:
+            late |= set(agreement.missing()) if agreement.leads or not agreement.answered else set()
+            self._do(self._in_round(number, call._replace(late=tuple(sorted(late)))))
+        else:
+            self._do(self.generations.ask_late(number))
+
     def _late(self, number: int) -> None:
         assert self.generations is not None
         if number == self.now.number:
@@ -337,6 +381,8 @@ class Mesh:
         """What follows from what has changed."""
         assert self.generations is not None
         known = self.now.number, len(self.generations.gone), tuple(self.generations.lobby)
+        with self._changed:  # a round may be over
+            self._changed.notify_all()
         if known == self._seen:
             return
         if known[0] != self._seen[0]:
@@ -347,8 +393,6 @@ class Mesh:
         for uid in list(self.generations.gone):
             if uid in self._watched:
                 self._forget(uid)
-        with self._changed:
-            self._changed.notify_all()
         for each in list(self.callbacks):
             self.reactor.guard(each)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 Ballot = tuple[int, int]
-How = Literal["dead", "left", "unreachable", "excluded"]
+How = Literal["dead", "left", "unreachable", "excluded", "late"]
 NONE: Ballot = (-1, -1)
 
 
@@ -48,6 +48,7 @@ class Promise(NamedTuple):
     accepted: Ballot
     value: Made | None
     admit: bool = True
+    late: tuple[int, ...] = ()
 
 
 class Accept(NamedTuple):
@@ -93,6 +94,8 @@ class Call(NamedTuple):
     """Newcomers are let in if every member says so."""
     most: int = 0
     """Members that there is room for; 0: no limit."""
+    late: tuple[int, ...] = ()
+    """Ranks that are not waited for; they are members if they have called in time."""
 
 
 class Late(NamedTuple):
@@ -189,8 +192,19 @@ class Decree:
     @property
     def leader(self) -> int | None:
         """The lowest rank that is not gone and that nobody excludes, as this rank sees it."""
-        gone = {*self.dead, *self.away, *(self.call.without if self.call else ())} - {self.rank} | self._yielded
+        skipped = (*self.call.without, *self.call.late) if self.call else ()
+        gone = {*self.dead, *self.away, *skipped} - {self.rank} | self._yielded
         return min((rank for rank in self.members if rank not in gone), default=None)
+
+    @property
+    def leads(self) -> bool:
+        """Has this rank a ballot under way?"""
+        return self._lead is not None
+
+    @property
+    def answered(self) -> bool:
+        """Has the leader told whom it waits for, since this rank asked?"""
+        return self._lacks is not None
 
     def take(self, by: int, message: Any, generation: int | None = None) -> list[Send | Claim]:
         """`generation`: the message's; None for what this process says itself."""
@@ -224,8 +238,12 @@ class Decree:
             yield self._send(rank, Prepare(self._lead.ballot))
 
     def _awaited(self, lead: Lead) -> list[int]:
-        """Who must call before a value is proposed: all that are connected, and that nobody excludes."""
-        return [r for r in self.members if r not in self.dead | self.away | self._excluded(lead)]
+        """Who must call before a value is proposed: all that are connected, and that nobody excludes or calls late."""
+        return [r for r in self.members if r not in self.dead | self.away | self._excluded(lead) | self._late(lead)]
+
+    def _late(self, lead: Lead) -> set[int]:
+        """Who is not waited for any more, and has not called."""
+        return {r for each in lead.promises.values() for r in each.late} - set(lead.promises)
 
     def _excluded(self, lead: Lead) -> set[int]:
         assert self.call is not None
@@ -264,7 +282,8 @@ class Decree:
             r: "left" if r in self.left
             else "dead" if r in self.dead
             else "excluded" if r in excluded
-            else "unreachable"
+            else "unreachable" if r in self.away
+            else "late"
             for r in sorted(gone)
         }  # fmt: skip
         assert self.call is not None
@@ -311,7 +330,7 @@ class Decree:
 
     def _says(self, call: Call) -> Promise:
         accepted, value = self._accepted, self._value
-        return Promise(self._promised, call.info, call.without, call.least, accepted, value, call.admit)
+        return Promise(self._promised, call.info, call.without, call.least, accepted, value, call.admit, call.late)
 
     def _accept(self, by: int, accept: Accept) -> Instructions:
         if self.made is not None:
@@ -352,6 +371,7 @@ class Decree:
     # --- what this process says
 
     def _is_late(self, by: int, late: Late) -> Instructions:
+        self._lacks = None
         if self.leader not in (None, self.rank) and self.made is None:
             yield self._send(self.leader, Learn())
 

@@ -42,10 +42,11 @@ class Seat(NamedTuple):
 
 
 class Says(NamedTuple):
-    """A word of the agreement of this generation."""
+    """A word of this generation's agreement on the next one, or (`round`) on who has come to one of its rounds."""
 
     generation: int
     word: dict[str, Any]
+    round: int = 0
 
 
 class Dead(NamedTuple):
@@ -105,7 +106,25 @@ class Generation:
         self.ranks = {seat.uid: rank for rank, seat in enumerate(self.seats)}
         self.rank = self.ranks.get(me)
         """This process's; None: it is no member."""
-        self.decree = Decree(-1 if self.rank is None else self.rank, range(len(self.seats)), number)
+        self.decree = self._agreement()
+        self.rounds: dict[int, Decree] = {}
+        """Agreements on who has come, by the number of the round."""
+
+    def _agreement(self) -> Decree:
+        return Decree(-1 if self.rank is None else self.rank, range(len(self.seats)), self.number)
+
+    def of(self, number: int) -> Decree:
+        """The agreement of a round; 0: on the next generation."""
+        if not number:
+            return self.decree
+        if number not in self.rounds:
+            self.rounds[number] = self._agreement()
+            self.rounds.pop(number - HISTORY, None)
+        return self.rounds[number]
+
+    def next_round(self) -> int:
+        """The first after all that this process knows to be over."""
+        return 1 + max((number for number, each in self.rounds.items() if each.made is not None), default=0)
 
     def next(self, me: str) -> Generation:
         """What was decided."""
@@ -144,6 +163,14 @@ class Generations:
         return [rank for uid, rank in generation.ranks.items() if uid in self.gone or uid not in later]
 
     # --- what happens
+
+    def come(self, number: int, call: of.Call) -> list[To | Claim]:
+        """This process comes to a round."""
+        return self._take(self.now, self.me, call, round_=number)
+
+    def ask_late(self, number: int) -> list[To | Claim]:
+        """Does the one that leads this round still answer?"""
+        return self._take(self.now, self.me, of.Late(), round_=number)
 
     def call(self, call: of.Call) -> list[To | Claim]:
         return self._take(self.now, self.me, call)
@@ -210,7 +237,7 @@ class Generations:
         generation = self.past.get(said.generation, self.now)
         if generation.number != said.generation or by not in generation.ranks:
             return []  # fencing
-        return self._take(generation, by, unpack(said.word, WORDS), said.generation)
+        return self._take(generation, by, unpack(said.word, WORDS), said.generation, said.round)
 
     # --- one agreement, and the next
 
@@ -218,25 +245,41 @@ class Generations:
         """Agreements that are over hear it too: who leads one then tells what was decided."""
         found: list[To | Claim] = []
         for each in [*self.past.values(), self.now]:
-            if uid in each.ranks:
-                found += self._take(each, self.me, event(each.ranks[uid]))
+            for number in [0, *each.rounds] if uid in each.ranks else []:
+                found += self._take(each, self.me, event(each.ranks[uid]), round_=number)
         return found
 
-    def _take(self, generation: Generation, by: str, message: Any, number: int | None = None) -> list[To | Claim]:
-        if generation.rank is None:
+    def _take(
+        self, generation: Generation, by: str, message: Any, number: int | None = None, round_: int = 0
+    ) -> list[To | Claim]:
+        if generation.rank is None or 0 < round_ <= max(generation.rounds, default=0) - HISTORY:
             return []
         found: list[To | Claim] = []
-        mine = deque(generation.decree.take(generation.ranks[by], message, number))
+        if round_ and round_ not in generation.rounds:
+            found += self._begin_round(generation, round_)
+        agreement = generation.of(round_)
+        mine = deque(agreement.take(generation.ranks[by], message, number))
         while mine:
             each = mine.popleft()
             if isinstance(each, of.Claim):
-                found.append(Claim(*each))
+                found += [Claim(*each)] if not round_ else []
             elif each.rank == generation.rank:
-                mine += generation.decree.take(each.rank, each.message, each.generation)
+                mine += agreement.take(each.rank, each.message, each.generation)
             else:
-                found.append(To(generation.seats[each.rank].uid, Says(each.generation, pack(each.message))))
+                found.append(To(generation.seats[each.rank].uid, Says(each.generation, pack(each.message), round_)))
         if generation is self.now and generation.decree.made is not None:
             found += self._go_on()
+        return found
+
+    def _begin_round(self, generation: Generation, number: int) -> list[To | Claim]:
+        """What is known of members is known in it."""
+        generation.of(number)
+        found: list[To | Claim] = []
+        for uid, rank in generation.ranks.items():
+            if uid in self.gone:
+                found += self._take(generation, self.me, of.Proven(rank, self.gone[uid]), round_=number)
+            elif uid in self.away:
+                found += self._take(generation, self.me, of.Away(rank), round_=number)
         return found
 
     def _go_on(self) -> list[To | Claim]:

@@ -174,6 +174,8 @@ class Simulation:
                 raise Broken(f"Naming: {rank} is not proven dead")
             if how == "excluded" and rank not in self.excluded:
                 raise Broken(f"Naming: nobody excludes {rank}")
+            if how == "late":
+                raise Broken(f"Validity: nobody called {rank} late")
             if how == "unreachable" and rank not in self.ever_cut:
                 raise Broken(f"Validity: {rank} was there all the time")
 

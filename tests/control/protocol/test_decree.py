@@ -101,6 +101,20 @@ def test_a_newcomer_comes_behind() -> None:
     assert decrees[1].made == Made((0, 1), ("host:1",), (None, None), ())
 
 
+def test_who_is_late_is_not_waited_for_and_is_a_member_if_it_has_called() -> None:
+    """Also the one that would lead."""
+    for slow in (0, 2):
+        for called in (False, True):
+            decrees, others = of(4), [rank for rank in range(4) if rank != slow]
+            carried(decrees, *((rank, Call(rank)) for rank in others))
+            assert all(each.made is None for each in decrees.values())
+            again = [(rank, Call(rank, late=(slow,))) for rank in others]
+            carried(decrees, *([(slow, Call(slow))] if called else again))
+            members = tuple(range(4)) if called else tuple(others)
+            lost = () if called else ((slow, "late"),)
+            assert {each.made for each in decrees.values()} == {Made(members, (), members, lost)}
+
+
 def test_no_ballot_is_used_twice() -> None:
     """Another value may have been accepted with it."""
     one = Decree(1, range(3), 1)
@@ -151,7 +165,8 @@ LINES: dict[str, tuple[str, str, str | tuple[str, ...]]] = {
     "a promise to promise nothing lower": (
         "elif prepare.ballot < self._promised:", "elif False:", "Agreement"),
     "all that are connected are waited for": (
-        "if r not in self.dead | self.away | self._excluded(lead)]", "if r in lead.promises]", "Validity"),
+        "if r not in self.dead | self.away | self._excluded(lead) | self._late(lead)]", "if r in lead.promises]",
+        "Validity"),
     "who came back is asked": ("yield self._send(back.rank, Prepare(self._lead.ballot))", "yield from ()", "Ending"),
     "who leads tells what was decided": (
         "if leader != before and self.made is not None:", "if False:", "Ending"),

@@ -1,0 +1,119 @@
+"""One component: an elastic job on two hosts (network namespaces) whose cable is cut.
+
+Needs the right to make namespaces (root); CI without it has no such machine, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import secrets
+from typing import Any
+
+import pytest
+from generations import mark, wait_for
+from harness import Job
+
+from hocket.bench.harness import hosts as namespaces
+from hocket.bench.harness.hosts import CABLE, V4, ip, refusal
+
+WHY_NOT = refusal()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+PROGRAM = """
+import json, os, time
+import numpy as np
+import hocket
+from hocket.hosting import FolderStore
+here = {directory!r}
+store = FolderStore(here + "/store") if {granting} else None
+options = dict(rank=int(os.environ["RANK"]), size={size}, store=store) if store else {{}}
+comm = hocket.init(elastic=True, **options)
+me = comm.rank
+def note(name):
+    open(os.path.join(here, name), "w").close()
+def await_note(name):
+    while not os.path.exists(os.path.join(here, name)):
+        time.sleep(0.01)
+def tried(comm, info, timeout):
+    try:
+        made = comm.renew(info, timeout=timeout)
+        total = made.allreduce(np.ones(10))[0]
+        return made, ["went on", made.generation, list(made.infos), total]
+    except hocket.Error as error:
+        return comm, [type(error).__name__, str(error)]
+comm.barrier()
+note(f"ready {{me}}")
+try:
+    while True:
+        comm.allreduce(np.ones(1000))
+except hocket.PeerLostError:
+    pass
+comm, first = tried(comm, f"first {{me}}", {patience})
+print(json.dumps(first), flush=True)
+note(f"tried {{me}}")
+await_note("whole")
+if first[0] != "went on":
+    comm, second = tried(comm, f"second {{me}}", 15)
+    print(json.dumps(second), flush=True)
+note(f"over {{me}}")
+for rank in range({size}):  # who ends is proven to be dead, and then the last one may go on
+    await_note(f"over {{rank}}")
+"""
+
+
+def on_two_hosts(where: list[int], tmp_path: pathlib.Path, patience: float, granting: bool = False) -> list[list[Any]]:
+    """What each rank's first renew gave while the cable was cut, and its second, if it had to, when it was whole."""
+    size = len(where)
+    directory = str(tmp_path / "notes")
+    os.mkdir(directory, 0o700)
+    places = [str(tmp_path / f"host{i}") for i in range(2)]
+    for place in (*places, str(tmp_path / "tmp")):
+        os.mkdir(place, 0o700)
+    source = PROGRAM.format(directory=directory, size=size, patience=patience, granting=granting)
+    with namespaces.hosts() as names:
+        env = {"WORLD_SIZE": str(size), "MASTER_ADDR": V4[0], "MASTER_PORT": "29541", "TMPDIR": str(tmp_path / "tmp"),
+               "HOCKET_SECRET": secrets.token_hex(32)}  # fmt: skip
+        with Job(size, source, env=env, hosts=[(names[host], places[host]) for host in where]) as job:
+            job.directory, own = directory, job.directory
+            ranks = range(size)
+            for rank in ranks:
+                wait_for(job, f"ready {rank}", 40)
+            ip("-n", names[0], "link", "set", CABLE, "down")
+            for rank in ranks:
+                wait_for(job, f"tried {rank}", 60)
+            ip("-n", names[0], "link", "set", CABLE, "up")
+            mark(job, "whole")
+            ends = job.wait(60)
+            job.directory = own
+    assert all(end.code == 0 for end in ends), ends
+    return [[json.loads(line) for line in end.out.splitlines()] for end in ends]
+
+
+def test_more_than_half_go_on_and_the_others_cannot_come_back(tmp_path: pathlib.Path) -> None:
+    said = on_two_hosts([0, 1, 1], tmp_path, 15.0)
+    for rank in (1, 2):
+        assert said[rank] == [["went on", 1, ["first 1", "first 2"], 2.0]]
+    assert said[0][0][0] == "TimeoutError" and "more than half" in said[0][0][1]
+    assert said[0][1][0] == "PeerLostError" and "could not reach it" in said[0][1][1]
+
+
+def test_neither_half_goes_on_and_more_than_half_do_when_the_cable_is_whole(tmp_path: pathlib.Path) -> None:
+    """All four, or three that reach each other a moment before they reach the fourth."""
+    said = on_two_hosts([0, 0, 1, 1], tmp_path, 9.0)
+    assert [each[0][0] for each in said] == ["TimeoutError"] * 4
+    went = [rank for rank in range(4) if said[rank][1][0] == "went on"]
+    assert len(went) >= 3 and all(said[rank][1] == said[went[0]][1] for rank in went), said
+    assert len(said[went[0]][1][2]) == said[went[0]][1][3] == len(went)
+    assert all(said[rank][1][0] == "PeerLostError" for rank in range(4) if rank not in went)
+
+
+def test_a_store_grants_one_half(tmp_path: pathlib.Path) -> None:
+    said = on_two_hosts([0, 0, 1, 1], tmp_path, 15.0, granting=True)
+    went = [rank for rank in range(4) if said[rank][0][0] == "went on"]
+    assert went in ([0, 1], [2, 3]), said
+    for rank in range(4):
+        if rank in went:
+            assert said[rank] == [["went on", 1, [f"first {r}" for r in went], 2.0]]
+        else:
+            assert said[rank][0][0] == "TimeoutError" and said[rank][1][0] == "PeerLostError"
