@@ -132,7 +132,8 @@ def measured(watched: Watched) -> dict[str, list[float]]:
     for process in range(watched.trial.size):
         for line in watched.steps(process):
             seen = line.get("seen", {})
-            at = max((at for at, victims in watched.kills if len(victims) == 1 and at < seen.get("error", 0)), default=0)
+            alone = [at for at, victims in watched.kills if len(victims) == 1 and at < seen.get("error", 0)]
+            at = max(alone, default=0)
             if "error" in seen and at and "joined" not in seen and seen["error"] - at < PATIENCE:
                 found["known"].append(seen["error"] - at)
                 found["agreed"].append(seen["agreed"] - at)
@@ -197,7 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"seed {seed}:", *wrong, sep="\n", flush=True)
         seed += 1
     print(table(total))
-    print(f"{kills} kills, {pauses} pauses, {seed - options.seed} jobs, {bad} with a broken law; {os.cpu_count()} cores")
+    jobs = f"{seed - options.seed} jobs, {bad} with a broken law"
+    print(f"{kills} kills, {pauses} pauses, {jobs}; {os.cpu_count()} cores")
     return 1 if bad else 0
 
 

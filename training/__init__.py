@@ -5,12 +5,15 @@ each method is a rule for it, in a file of its own.  Users import the names from
 
     flat.py     named arrays as one vector, and back
     overlap/    when: gradients travel while the computation goes on
+    crew/       who: members are lost, late and come, and all go on with one state
     outer/      how often: ranks train alone for a while, then average
 """
 
+from hocket.training.crew.crew import Change, Crew
 from hocket.training.flat import Flat, digest
 from hocket.training.outer.diloco import DiLoCo
 from hocket.training.outer.local_sgd import LocalSGD, PostLocalSGD
+from hocket.training.outer.members import Again, Replica
 from hocket.training.outer.noloco import NoLoCo
 from hocket.training.outer.outer import Outer
 from hocket.training.outer.rounds import Report
@@ -20,6 +23,6 @@ from hocket.training.outer.streaming import StreamingDiLoCo
 from hocket.training.overlap.scheduler import Scheduler, Timing
 
 __all__ = [
-    "Average", "DiLoCo", "Flat", "LocalSGD", "Momentum", "NoLoCo", "Outer", "PostLocalSGD", "Report", "Rule",
-    "Scheduler", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+    "Again", "Average", "Change", "Crew", "DiLoCo", "Flat", "LocalSGD", "Momentum", "NoLoCo", "Outer", "PostLocalSGD",
+    "Replica", "Report", "Rule", "Scheduler", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from hocket.control.elastic.meeting import MeetNext
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import Own
 from hocket.control.handshake import Address
-from hocket.control.protocol.decree import Call
+from hocket.control.protocol.decree import Call, Made
 from hocket.control.protocol.generations import Generation, Seat
 from hocket.control.reactor import Reactor
 from hocket.control.session import LinkSession
@@ -145,6 +145,19 @@ class Elastic:
             made = self._meet(now, deadline, f"rank {comm.rank}", before, timeout)
             if made is not None:
                 return made
+
+    def come(
+        self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
+    ) -> Made | list[int] | None:
+        """`Communicator.come`, of this generation.  None: it is over.  A list: time is over, without these ranks."""
+        mesh = self._open
+        if mesh.now.number != number:
+            return None
+        made = mesh.come(Call(info, least=least, late=tuple(late)), grace, time.monotonic() + timeout)
+        if made is not None:
+            return made
+        missing = mesh.missing(of_round=True)
+        return None if mesh.now.number != number else [mesh.now.ranks[uid] for uid in missing if uid in mesh.now.ranks]
 
     def join(self, addresses: Callable[[], list[Address]], info: Any, timeout: float) -> Communicator:
         """A newcomer's `init`."""

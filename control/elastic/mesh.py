@@ -35,8 +35,6 @@ from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
 log = logging.getLogger("hocket.control")
-ANSWERS = 0.05
-"""Seconds in which the rank that leads a round answers, or is late itself."""
 DIAL = 1.0
 """Seconds for one attempt to reach a member."""
 AGAIN = (0.02, 0.5)
@@ -110,31 +108,34 @@ class Mesh:
     def come(self, call: Call, grace: float, deadline: float) -> Made | None:
         """The next round of the generation at hand: who has come to it, and what each said.
 
-        Who has not come `grace` seconds after this rank is not waited for.  None: time is over, or there is a later
-        generation.
+        Who has not come `grace` seconds after more than half have, is not waited for.  None: time is over, or there is
+        a later generation.
         """
-        number, began, late = self.now.next_round(), time.monotonic(), set(call.late)
-        generation, asked = self.now, False
+        generation, number = self.now, self.now.next_round()
+        agreement, size = generation.of(number), len(generation.seats)
         self.reactor.soon(lambda: self._do(self._in_round(number, call)))
-        look = began + grace
+        due = deadline
         with self._changed:
-            while (made := generation.of(number).made) is None:
+            while agreement.made is None:
                 now = time.monotonic()
                 if now >= deadline or self.reactor.dead or self.now is not generation:
                     return None
-                if now >= look:
-                    self.reactor.soon(lambda: self._call_late(number, call, late, asked))  # noqa: B023
-                    asked, look = not asked, now + ANSWERS
-                self._changed.wait(min(look, deadline) - now)
-        return made
+                if due == deadline and 2 * (len(agreement.here) + 1) > size:
+                    due = now + grace
+                if now >= due:
+                    self.reactor.soon(lambda: self._call_late(number, call))
+                    due = now + AGAIN[1]
+                self._changed.wait(min(due, deadline) - now)
+        return agreement.made
 
-    def missing(self) -> list[str]:
+    def missing(self, of_round: bool = False) -> list[str]:
         """For whom this rank, or the one that leads the agreement, waits: uids."""
         answer: list[str] = []
         asked = threading.Event()
 
         def look() -> None:
-            answer.extend(self.now.seats[rank].uid for rank in self.now.decree.missing())
+            agreement = self.now.of(self.now.next_round() if of_round else 0)
+            answer.extend(self.now.seats[rank].uid for rank in agreement.missing())
             asked.set()
 
         self.reactor.soon(look)
@@ -330,17 +331,12 @@ class Mesh:
         assert self.generations is not None
         return self.generations.come(number, call)
 
-    def _call_late(self, number: int, call: Call, late: set[int], asked: bool) -> None:
-        """Who leads names those that have not come; the others name it, if it does not answer."""
-        assert self.generations is not None
+    def _call_late(self, number: int, call: Call) -> None:
+        """Those that have not come to this round."""
         agreement = self.now.of(number)
-        if agreement.made is not None:
-            return
-        if agreement.leader == self.now.rank or asked:
-            late |= set(agreement.missing()) if agreement.leads or not agreement.answered else set()
-            self._do(self._in_round(number, call._replace(late=tuple(sorted(late)))))
-        else:
-            self._do(self.generations.ask_late(number))
+        late = tuple(rank for rank in agreement.members if rank not in agreement.here and rank != self.now.rank)
+        if agreement.made is None and agreement.call is not None and agreement.call.late != late:
+            self._do(self._in_round(number, call._replace(late=late)))
 
     def _late(self, number: int) -> None:
         assert self.generations is not None

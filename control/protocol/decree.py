@@ -80,6 +80,10 @@ class Lacks(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class Here(NamedTuple):
+    """I have called.  Nothing depends on it but who is called late."""
+
+
 class Yields(NamedTuple):
     """I do not lead: somebody excludes me."""
 
@@ -178,6 +182,8 @@ class Decree:
         self.away: set[int] = set()
         self.newcomers: list[str] = []
         self.granted: tuple[int, ...] | None = None
+        self.here: set[int] = set()
+        """Who has said that it has called."""
         self._promised, self._accepted = NONE, NONE
         self._value: Made | None = None
         self._asked: dict[int, Prepare] = {}
@@ -195,16 +201,6 @@ class Decree:
         skipped = (*self.call.without, *self.call.late) if self.call else ()
         gone = {*self.dead, *self.away, *skipped} - {self.rank} | self._yielded
         return min((rank for rank in self.members if rank not in gone), default=None)
-
-    @property
-    def leads(self) -> bool:
-        """Has this rank a ballot under way?"""
-        return self._lead is not None
-
-    @property
-    def answered(self) -> bool:
-        """Has the leader told whom it waits for, since this rank asked?"""
-        return self._lacks is not None
 
     def take(self, by: int, message: Any, generation: int | None = None) -> list[Send | Claim]:
         """`generation`: the message's; None for what this process says itself."""
@@ -364,6 +360,10 @@ class Decree:
         self._lacks = lacks.ranks
         yield from ()
 
+    def _is_here(self, by: int, here: Here) -> Instructions:
+        self.here.add(by)
+        yield from ()
+
     def _yields(self, by: int, yields: Yields) -> Instructions:
         self._yielded.add(by)
         yield from ()
@@ -424,4 +424,5 @@ HANDLERS: dict[type, Callable[[Decree, int, Any], Instructions]] = {
     Refuse: Decree._refuse, Decided: Decree._decided, Learn: Decree._learn, Call: Decree._called, Away: Decree._gone,
     Proven: Decree._gone, Back: Decree._back, Newcomer: Decree._comes, Withdrawn: Decree._withdraws,
     Granted: Decree._is_granted, Lacks: Decree._is_lacking, Yields: Decree._yields, Late: Decree._is_late,
+    Here: Decree._is_here,
 }  # fmt: skip

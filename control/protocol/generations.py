@@ -72,7 +72,8 @@ class Gave(NamedTuple):
 
 
 WORDS = by_name(
-    of.Prepare, of.Promise, of.Accept, of.Accepted, of.Refuse, of.Decided, of.Learn, of.Lacks, of.Yields
+    of.Prepare, of.Promise, of.Accept, of.Accepted, of.Refuse, of.Decided, of.Learn, of.Lacks, of.Yields,
+    of.Here,
 )
 TOLD = by_name(Says, Dead, Leaves, Waits, Gave)
 
@@ -165,12 +166,11 @@ class Generations:
     # --- what happens
 
     def come(self, number: int, call: of.Call) -> list[To | Claim]:
-        """This process comes to a round."""
-        return self._take(self.now, self.me, call, round_=number)
-
-    def ask_late(self, number: int) -> list[To | Claim]:
-        """Does the one that leads this round still answer?"""
-        return self._take(self.now, self.me, of.Late(), round_=number)
+        """This process comes to a round, and tells all; or it does not wait for some of them any more (`call.late`)."""
+        first = self.now.of(number).call is None
+        found = self._take(self.now, self.me, call, round_=number)
+        here = Says(self.now.number, pack(of.Here()), number)
+        return found + [To(seat.uid, here) for seat in self.now.seats if first and seat.uid != self.me]
 
     def call(self, call: of.Call) -> list[To | Claim]:
         return self._take(self.now, self.me, call)

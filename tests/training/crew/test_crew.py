@@ -1,0 +1,203 @@
+"""A crew of real processes: killed, stopped and joined; who goes on holds one state, and each part counts once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from generations import mark, wait_for
+from harness import Job
+from worlds import PATH
+
+import hocket
+from hocket.training.crew.crew import at_moment
+from hocket.training.crew.quorum import FIRST, LEAST, Grace
+
+SECRET = "a secret of the tests of crews, 12345"
+CREW = """
+import json, os, signal, sys, time, zlib
+import numpy as np
+import hocket
+from hocket.training import Again, Crew
+directory = {directory}
+class State:
+    def __init__(self):
+        self.position, self.x = 0, np.zeros(1000)
+    def digest(self):
+        return zlib.crc32(self.x.data)
+    def arrays(self):
+        return {{"x": self.x}}
+    def numbers(self):
+        return {{"position": self.position}}
+    def load(self, numbers):
+        self.position = numbers["position"]
+def note(name):
+    open(os.path.join(directory, name), "w").close()
+def there(name):
+    return os.path.exists(os.path.join(directory, name))
+state, changes, lost, late = State(), [], 0, set()
+def train(crew, until, each=lambda crew, state: None):
+    global lost
+    while state.position < until:
+        change = crew.boundary(state)
+        if change:
+            changes.append([change.size, list(change.lost), change.joined, change.healed])
+        try:
+            with crew.attempt(state):
+                each(crew, state)
+                here = crew.present()
+                late.update(crew.left_out)
+                state.x += here.allreduce(np.full(1000, 1.0 + state.position))
+                state.position += 1
+        except Again:
+            lost += 1
+    here = crew.boundary(state)
+def told(crew):
+    print(json.dumps(dict(rank=crew.comm.rank, size=crew.comm.size, generation=crew.generation, x=state.x[0],
+                          late=sorted(late), whole=bool((state.x == state.x[0]).all()), changes=changes, lost=lost,
+                          position=state.position)), flush=True)
+"""
+BEGIN = CREW.format(directory="os.path.dirname(__file__)") + "comm = hocket.init(elastic=True)\nme = comm.rank\n"
+
+
+def said(ends: list[Any], *ranks: int) -> list[dict[str, Any]]:
+    for rank in ranks:
+        assert ends[rank].code == 0, f"rank {rank}: {ends[rank].err}"
+    return [json.loads(ends[rank].out.splitlines()[-1]) for rank in ranks]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_who_dies_in_a_round_is_left_behind_and_the_round_is_begun_again(victim: int) -> None:
+    source = BEGIN + f"""
+def each(crew, state):
+    if me == {victim} and state.position == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+crew = Crew(comm)
+train(crew, 6, each)
+told(crew)
+crew.comm.close()
+"""
+    with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
+        ends = job.wait(40)
+    rows = said(ends, *(rank for rank in range(3) if rank != victim))
+    for row in rows:
+        assert (row["size"], row["position"], row["whole"]) == (2, 6, True)
+        assert row["x"] == 3 * (1 + 2 + 3) + 2 * (4 + 5 + 6)
+        assert row["changes"] == [[2, [victim], 0, False]] and row["lost"] == 1
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_who_is_late_does_not_block_the_others_and_comes_back(stopped: int) -> None:
+    """It is stopped in a round; the others do many rounds; then it takes their state, and is in the sums again."""
+    source = BEGIN + f"""
+def each(crew, state):
+    if me == {stopped} and state.position == 2 and not there("stopped"):
+        note("ready")
+        time.sleep(0.5)
+    if me != {stopped} and state.position == 2:
+        while not there("stopped"):
+            time.sleep(0.005)
+    if state.position == 12 and me != {stopped}:
+        note("going on")
+    if state.position >= 12:
+        time.sleep(0.02)
+crew = Crew(comm, grace=0.2)
+train(crew, 60, each)
+told(crew)
+crew.comm.close()
+"""
+    with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
+        wait_for(job, "ready")
+        job.signal(stopped, signal.SIGSTOP)
+        mark(job, "stopped")
+        wait_for(job, "going on")
+        job.signal(stopped, signal.SIGCONT)
+        ends = job.wait(60)
+    rows = said(ends, 0, 1, 2)
+    assert len({row["x"] for row in rows}) == 1 and all(row["whole"] and row["position"] == 60 for row in rows)
+    for rank, row in enumerate(rows):
+        assert (row["size"], row["generation"]) == (3, 0)
+        assert row["late"] == ([] if rank == stopped else [stopped]) or rank == stopped, row
+    every = 3 * sum(range(1, 61))
+    without = sum(range(3, 13))  # of the stopped rank's parts at least these are missing
+    assert every - sum(range(1, 61)) <= rows[0]["x"] <= every - without
+    assert any(change[3] for change in rows[stopped]["changes"]), "it took the others' state"
+
+
+def test_a_newcomer_takes_the_state_and_takes_part() -> None:
+    source = BEGIN + """
+crew = Crew(comm)
+if me == 0:
+    with open(os.path.join(directory, "door~"), "w") as file:
+        file.write(comm.door)
+    os.rename(file.name, file.name[:-1])
+train(crew, 5)
+while crew.comm.size == 2:
+    crew.boundary(state)
+    time.sleep(0.01)
+train(crew, 8)
+told(crew)
+crew.comm.close()
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        wait_for(job, "door")
+        new = CREW.format(directory=repr(job.directory)) + """
+comm = hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=20)
+crew = Crew(comm)
+change = crew.boundary(state)
+begun = state.position
+train(crew, 8)
+changes.append([change.healed, begun])
+told(crew)
+crew.comm.close()
+"""
+        env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
+        made = subprocess.run([sys.executable, "-c", new], env=env, capture_output=True, text=True, timeout=40)
+        assert made.returncode == 0, made.stderr
+        row = json.loads(made.stdout.splitlines()[-1])
+        rows = said(job.wait(40), 0, 1)
+    assert row["changes"] == [[True, 5]] and (row["rank"], row["size"]) == (2, 3)
+    assert {each["x"] for each in (row, *rows)} == {2 * (1 + 2 + 3 + 4 + 5) + 3 * (6 + 7 + 8)}
+
+
+def test_two_states_of_one_position_are_an_error() -> None:
+    source = BEGIN + """
+state.x += me
+try:
+    Crew(comm).boundary(state)
+except hocket.MismatchError as error:
+    print("position 0 differ" in str(error))
+Crew(comm, replicated=False).boundary(state)
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        assert [end.out.strip() for end in job.wait(30)] == ["True"] * 2
+
+
+def test_the_latest_moment_counts() -> None:
+    """And no part that is not more than half of the members goes on."""
+    boundary, present = [0, 4], [1, 4]
+    assert at_moment({0: boundary, 1: [0, 3], 2: [0, -1]}, 3) == [0, 1, 2]
+    assert at_moment({0: boundary, 1: present, 2: present}, 3) == [1, 2]
+    assert at_moment({0: present, 1: [0, 5], 2: [0, 2]}, 3) == [1, 2]
+    assert at_moment({0: boundary, 1: boundary, 2: present}, 3) == [0, 1]
+    assert at_moment({1: present, 2: present}, 4) == at_moment({0: boundary, 1: present}, 2) == []
+
+
+def test_the_grace_follows_what_is_usual() -> None:
+    grace = Grace("adaptive")
+    assert grace.seconds == FIRST and Grace(2.5).seconds == 2.5
+    for wait in (1.0, 1.1, 0.9, 1.0, 1.2, 9.0):
+        grace.note(wait)
+    assert grace.seconds == pytest.approx(1.05 + 4 * 0.1)
+    for _ in range(40):
+        grace.note(0.0)
+    assert grace.seconds == LEAST
+    with pytest.raises(hocket.ArgumentError, match="adaptive"):
+        from hocket.training import Crew
+
+        Crew(None, grace="soon")  # type: ignore[arg-type]
