@@ -1,6 +1,6 @@
 """Does an elastic job go on, whoever dies, and whenever?  Members are killed, paused and replaced at random moments.
 
-`python -m hocket.bench.survive [--seconds 60] [--seed 3] [--ranks 4] [--mb 16] [--transport shm] [--least-gap 0.3]`
+`python -m hocket.bench.survive [--seconds 60] [--seed 3] [--ranks 4] [--mb 16] [--transport shm]`
 runs one job of so many ranks after the other, each for up to `--events` events.  An event is a kill, two kills close
 to each other (the second hits the renewal), or a pause; members that died are replaced by newcomers.  Prints what is
 wrong with the seed that repeats the events (their moments are not the same), and a table: how long after the kill

@@ -51,10 +51,10 @@ from hocket.collectives.default import (
     trace,
     tune,
 )
+from hocket.collectives.elastic.pairs import connect, listen
 from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
-from hocket.collectives.job.pairs import connect, listen
 from hocket.collectives.waiting.grouping import group
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any
 from hocket.collectives.waiting.work import Work

@@ -14,7 +14,7 @@ from hocket.errors import ArgumentError, PeerLostError, TimeoutError
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
-    from hocket.collectives.job.elastic import Elastic
+    from hocket.collectives.elastic.elastic import Elastic
 
 
 def as_json(info: Any, what: str) -> Any:

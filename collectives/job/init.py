@@ -37,7 +37,7 @@ from hocket.transports import registry
 from hocket.transports.base import Context, Transport
 
 if TYPE_CHECKING:
-    from hocket.collectives.job.elastic import Elastic
+    from hocket.collectives.elastic.elastic import Elastic
 
 log = logging.getLogger("hocket")
 _lock = threading.Lock()
@@ -123,7 +123,7 @@ def init(
     if not elastic:
         return _communicator(start, settings, transport, wait, make_default)
     # What a job needs that outlives its ranks is loaded by such jobs alone.
-    from hocket.collectives.job.elastic import Elastic
+    from hocket.collectives.elastic.elastic import Elastic
     from hocket.control.folder import FolderStore
 
     lobby = os.environ.get("HOCKET_LOBBY")
@@ -140,7 +140,7 @@ def _newcomer(
     join: str | Store, info: Any, settings: Config, auth: str, transport: str | None, timeout: float | None,
     make_default: bool,
 ) -> Communicator:  # fmt: skip
-    from hocket.collectives.job.joining import newcomer
+    from hocket.collectives.elastic.joining import newcomer
 
     make, wait = _maker(settings, transport, make_default), limit(timeout, settings)
     return newcomer(make, join, as_json(info, "init"), settings, auth, wait)

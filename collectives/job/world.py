@@ -36,7 +36,7 @@ from hocket.transports.base import Traits, Transport
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
-    from hocket.collectives.job.elastic import Elastic
+    from hocket.collectives.elastic.elastic import Elastic
 
 log = logging.getLogger("hocket")
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hocket.collectives.elastic.elastic import DOORS, Elastic
 from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.elastic import DOORS, Elastic
 from hocket.collectives.job.place import OPEN_KEY, own_address, parse_address
 from hocket.control.elastic.reaching import address_of
 from hocket.control.folder import FolderStore

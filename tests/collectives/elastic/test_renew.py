@@ -133,7 +133,7 @@ class Dies(MeetNext):
         if me in {victims}:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().meet()
-import hocket.collectives.job.elastic as elastic
+import hocket.collectives.elastic.elastic as elastic
 elastic.MeetNext = Dies
 comm.barrier()
 if me == 0:

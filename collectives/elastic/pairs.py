@@ -18,9 +18,9 @@ from types import TracebackType
 
 from hocket.arguments import optional, seconds
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.elastic.joining import parsed
 from hocket.collectives.job import init
 from hocket.collectives.job.config import Config, given
-from hocket.collectives.job.joining import parsed
 from hocket.collectives.job.place import OPEN_KEY, meeting_path
 from hocket.collectives.job.start import Start
 from hocket.control.addresses import BindAddress
