@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.collectives.elastic.elastic import DOORS, Elastic
 from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.place import OPEN_KEY, own_address, parse_address
+from hocket.collectives.job.place import OPEN_KEY, addresses_of, own_address
 from hocket.control.elastic.reaching import address_of
 from hocket.control.folder import FolderStore
 from hocket.control.handshake import Address
@@ -35,7 +35,7 @@ def newcomer(
     if isinstance(join, str) and join.startswith("folder:"):
         join = FolderStore(join.removeprefix("folder:"))
     store = None if isinstance(join, str) else join
-    found = [address for text in join.split(",") for address in parsed(text)] if isinstance(join, str) else []
+    found = [address for text in join.split(",") for address in addresses_of(text)] if isinstance(join, str) else []
     key = _key(found, settings, auth) if store is None else settings.secret or noted(store)
     elastic = Elastic(make, settings.encrypt, store=store)
 
@@ -58,15 +58,6 @@ def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:
     if key is None:
         raise ArgumentError("init(join=): over TCP the job's secret is needed: HOCKET_SECRET, or secret=")
     return key
-
-
-def parsed(text: str) -> list[Address]:
-    """The addresses of a text: unix:/path, tcp:host:port (`comm.door`), tcp:host:first-last."""
-    found = parse_address(text.strip())
-    if found[0] == "unix":
-        return [("unix", str(found[1]))]
-    ports = found[2]  # type: ignore[misc]
-    return [("tcp", str(found[1]), port) for port in ([ports] if isinstance(ports, int) else ports)]
 
 
 def written(store: Any) -> list[Address]:

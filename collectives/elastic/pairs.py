@@ -18,10 +18,9 @@ from types import TracebackType
 
 from hocket.arguments import optional, seconds
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.elastic.joining import parsed
 from hocket.collectives.job import init
 from hocket.collectives.job.config import Config, given
-from hocket.collectives.job.place import OPEN_KEY, meeting_path
+from hocket.collectives.job.place import OPEN_KEY, addresses_of, meeting_path
 from hocket.collectives.job.start import Start
 from hocket.control.addresses import BindAddress
 from hocket.control.dial import show
@@ -205,7 +204,7 @@ def listen(
     key = settings.secret or (OPEN_KEY if auth == "none" else None)
     place: BindAddress
     if address is not None:
-        place = parsed(address)[0]
+        place = addresses_of(address)[0]
     elif key is not None:
         host = settings.iface or loopback()
         place = ("tcp", host, list(settings.ports)) if settings.ports else ("tcp", host, 0)
@@ -224,7 +223,7 @@ def connect(
     seconds; 60).
     """
     settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
-    places, wait = parsed(address), init.limit(timeout, settings)
+    places, wait = addresses_of(address), init.limit(timeout, settings)
     key = settings.secret or (OPEN_KEY if auth == "none" else None)
     if places[0][0] == "tcp" and key is None:
         raise ArgumentError("connect: over TCP the secret of who listens is needed: HOCKET_SECRET, or secret=")

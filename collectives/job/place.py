@@ -27,6 +27,7 @@ from hocket.collectives.job.launchers import (
 )  # fmt: skip
 from hocket.control.addresses import PATH_LIMIT, is_private
 from hocket.control.dial import show
+from hocket.control.handshake import Address
 from hocket.control.rendezvous import Meeting
 from hocket.control.secret import MAKE_ONE
 from hocket.errors import ArgumentError
@@ -228,6 +229,15 @@ def parse_address(text: str) -> Meeting:
         if 0 < first <= last < 65536:
             return ("tcp", found[1] or found[2], list(range(first, last + 1)))
     raise ArgumentError(f"the address is {text!r}; accepted: unix:/path, tcp:host:port, tcp:host:first-last")
+
+
+def addresses_of(text: str) -> list[Address]:
+    """All addresses of a text: unix:/path, tcp:host:port, tcp:host:first-last."""
+    found = parse_address(text.strip())
+    if found[0] == "unix":
+        return [("unix", str(found[1]))]
+    ports = found[2]  # type: ignore[misc]
+    return [("tcp", str(found[1]), port) for port in ([ports] if isinstance(ports, int) else ports)]
 
 
 def show_meeting(meeting: Meeting) -> str:

@@ -98,6 +98,7 @@ def test_more_than_half_go_on_and_the_others_cannot_come_back(tmp_path: pathlib.
     assert said[0][1][0] == "PeerLostError" and "could not reach it" in said[0][1][1]
 
 
+@pytest.mark.more
 def test_neither_half_goes_on_and_more_than_half_do_when_the_cable_is_whole(tmp_path: pathlib.Path) -> None:
     """All four, or three that reach each other a moment before they reach the fourth."""
     said = on_two_hosts([0, 0, 1, 1], tmp_path, 9.0)
@@ -108,6 +109,7 @@ def test_neither_half_goes_on_and_more_than_half_do_when_the_cable_is_whole(tmp_
     assert all(said[rank][1][0] == "PeerLostError" for rank in range(4) if rank not in went)
 
 
+@pytest.mark.more
 def test_a_store_grants_one_half(tmp_path: pathlib.Path) -> None:
     said = on_two_hosts([0, 0, 1, 1], tmp_path, 15.0, granting=True)
     went = [rank for rank in range(4) if said[rank][0][0] == "went on"]
