@@ -132,9 +132,9 @@ def measured(watched: Watched) -> dict[str, list[float]]:
     for process in range(watched.trial.size):
         for line in watched.steps(process):
             seen = line.get("seen", {})
-            alone = [at for at, victims in watched.kills if len(victims) == 1 and at < seen.get("error", 0)]
-            at = max(alone, default=0)
-            if "error" in seen and at and "joined" not in seen and seen["error"] - at < PATIENCE:
+            before = [(at, len(victims)) for at, victims in watched.kills if at < seen.get("error", 0)]
+            at, victims = max(before, default=(0.0, 0))
+            if victims == 1 and "joined" not in seen:
                 found["known"].append(seen["error"] - at)
                 found["agreed"].append(seen["agreed"] - at)
                 found["again"].append(line["done"] - at)
