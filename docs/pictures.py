@@ -1,4 +1,4 @@
-"""The pictures of docs/compression.md, drawn from the tables of that page: `python docs/pictures.py`.
+"""The pictures of docs/compression.md and docs/less.md, drawn from those pages' tables: `python docs/pictures.py`.
 
 Needs matplotlib.
 """
@@ -10,13 +10,12 @@ import re
 from typing import Any
 
 DOCS = pathlib.Path(__file__).parent
-PAGE = "compression.md"
 COLORS = ("#333333", "#888888", "#c1272d", "#e69f00", "#0072b2")
 
 
-def table(first: str) -> list[list[str]]:
+def table(first: str, page: str = "compression.md") -> list[list[str]]:
     """The rows of the page's table whose head begins with that cell; the head comes first."""
-    text = (DOCS / PAGE).read_text()
+    text = (DOCS / page).read_text()
     (found,) = re.findall(rf"^\| {re.escape(first)}.*\n(?:\|.*\n)+", text, re.M)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
     return [rows[0], *rows[2:]]
@@ -74,6 +73,50 @@ def accuracies(path: pathlib.Path) -> None:
     _save(figure, path)
 
 
+WORST = 93.5
+"""As LEAST, in the picture of outer loops."""
+
+
+def outer_accuracies(path: pathlib.Path) -> None:
+    """Accuracy of each outer loop, in the order of the table."""
+    _, *rows = table("method | traffic", "less.md")
+    rows.reverse()
+    figure, (axis,) = _figure((8, 4.5), ncols=1)
+    kinds = (2, "o", COLORS[4], "like data on all ranks"), (4, "D", COLORS[2], "other digits on each rank")
+    for column, marker, color, label in kinds:
+        seen = [(number(row[column]), place) for place, row in enumerate(rows)]
+        style: dict[str, Any] = {"color": color, "zorder": 3, "s": 36}
+        inside = [(x, y) for x, y in seen if x >= WORST]
+        axis.scatter(*zip(*inside, strict=True), marker=marker, label=label, **style)
+        for x, y in seen:
+            if x < WORST:
+                axis.scatter([WORST], [y], marker="<", **style)
+                axis.annotate(f"{x:g}", (WORST, y), (8, -3), textcoords="offset points", fontsize=9, color=color)
+    axis.axvline(number(rows[-1][2]), color=COLORS[1], linewidth=0.8, zorder=1)
+    axis.set_yticks(range(len(rows)), [f"{row[0]}   {row[1]}" for row in rows], fontsize=9)
+    axis.set_xlim(left=WORST - 0.1)
+    axis.set_xlabel("accuracy, % (line: an average after every step)")
+    figure.suptitle("Handwritten digits by outer loop and its traffic", size=11)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def outer_times(path: pathlib.Path) -> None:
+    """How many times as fast a step is, by `every`, over each link."""
+    head, *rows = table("every | bytes", "less.md")
+    figure, (axis,) = _figure((5, 3.5), ncols=1)
+    every = [number(row[0]) for row in rows]
+    for column, color in ((3, COLORS[4]), (5, COLORS[2])):
+        axis.plot(every, [number(row[column]) for row in rows], marker="o", color=color, label=head[column])
+    axis.plot(every, every, color=COLORS[1], linewidth=0.8, label="every")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.set_xlabel("steps from round to round")
+    axis.set_ylabel("times as fast")
+    axis.legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
 def _ratio(row: list[str]) -> float:
     return number(row[1].partition("(")[2])
 
@@ -99,3 +142,5 @@ def _save(figure: Any, path: pathlib.Path) -> None:
 if __name__ == "__main__":
     times(DOCS / "compression-time.svg")
     accuracies(DOCS / "compression-accuracy.svg")
+    outer_accuracies(DOCS / "less-accuracy.svg")
+    outer_times(DOCS / "less-time.svg")

@@ -45,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = made.add_argument
-    add("collective", choices=list(CONTRACTS), metavar="COLLECTIVE", help=", ".join(CONTRACTS))
+    add("collective", choices=list(CONTRACTS), metavar="COLLECTIVE",
+        help=f"{', '.join(CONTRACTS)}; or training: which method pays, `hocket simulate training --help`")
     add("--algorithm", default="all", metavar="A,...", help="names, hierarchical among them, or all (the default)")
     add("--size", required=True, metavar="P,...", help="numbers of ranks")
     add("--bytes", required=True, metavar="N,...", help="a rank's whole vector: 8, 64K, 1M (powers of 1024)")
@@ -59,8 +60,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line behind `hocket simulate`.  0; 1: not all could be simulated; 2: bad arguments."""
+    words = sys.argv[1:] if argv is None else [*argv]
+    if words[:1] == ["training"]:
+        from hocket.tools.simulate_training import main as training
+
+        return training(words[1:])
     made = parser()
-    options = made.parse_args(argv)
+    options = made.parse_args(words)
     try:
         return _report(options)
     except Error as why:

@@ -80,8 +80,10 @@ def trained(comm: Any, steps: int, make: Any) -> tuple[float, int, float]:
             flat = torch.cat([each.grad.reshape(-1) for each in model.parameters() if each.grad is not None])
             comm.allreduce(flat, "avg", flat)
             sent += 2 * (p - 1) * 4 * flat.numel() // p
-            for each, part in zip(model.parameters(), flat.split([q.numel() for q in model.parameters()]), strict=True):
-                each.grad = part.view_as(each)
+            begin = 0
+            for each in model.parameters():
+                each.grad = flat[begin : begin + each.numel()].view_as(each)
+                begin += each.numel()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if outer is not None and (report := outer.step()):
