@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import hocket
 from hocket.training import DiLoCo, Elastic, digest
 
-HIDDEN, ROUNDS, EVERY, BATCH, RATE = 64, 40, 10, 32, 0.2
+HIDDEN, ROUNDS, EVERY, BATCH, RATE = 64, 80, 10, 32, 0.2
 PAUSE = 0.01  # seconds of a step, which a larger network would take
 
 

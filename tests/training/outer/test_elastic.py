@@ -24,16 +24,21 @@ def tell(outer, **more):
 """
 LOST = BEGIN + """
 sites = Elastic(hocket.init(elastic=True))
-outer = {make}(sites, theta, momentum=0.5, {settings})
+outer = MAKE(sites, theta, momentum=0.5, SETTINGS)
 for step in range(12):
     inner(me, step, theta)
-    if me == {victim} and step == 5:
+    if me == VICTIM and step == 5:
         os.kill(os.getpid(), 9)
     outer.step()
 outer.finish()
 tell(outer)
 sites.comm.close()
 """
+
+
+def lost(make: str, settings: str, victim: int) -> str:
+    """What ranks run of which one is killed at its sixth step."""
+    return LOST.replace("MAKE", make).replace("SETTINGS", settings).replace("VICTIM", str(victim))
 
 
 def run(size: int, source: str, dead: tuple[int, ...] = ()) -> list[dict[str, Any]]:
@@ -47,7 +52,7 @@ def run(size: int, source: str, dead: tuple[int, ...] = ()) -> list[dict[str, An
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_is_killed_in_a_round(victim: int) -> None:
     """Also rank 0: the others make the round without it, which is two rounds of three ranks, and four of two."""
-    found = run(3, LOST.format(make="DiLoCo", settings="every=2", victim=victim), (victim,))
+    found = run(3, lost("DiLoCo", "every=2", victim), (victim,))
     assert {each["size"] for each in found} == {2} and {each["rounds"] for each in found} == {6}
     assert len({each["digest"] for each in found}) == 1
     ranks, thetas = [0, 1, 2], [start() for _ in range(3)]
@@ -73,7 +78,7 @@ def test_a_rank_is_killed_in_a_round(victim: int) -> None:
 @pytest.mark.parametrize("send", ["None", "'topk:0.3'"])
 def test_a_rank_is_killed_while_a_round_is_behind_the_computation(send: str) -> None:
     settings = f"every=4, fragments=2, delay=1, send={send}"
-    found = run(3, LOST.format(make="StreamingDiLoCo", settings=settings, victim=1), (1,))
+    found = run(3, lost("StreamingDiLoCo", settings, 1), (1,))
     assert {each["size"] for each in found} == {2} and len({each["digest"] for each in found}) == 1
 
 
@@ -93,7 +98,7 @@ else:
         with open(here + "/door~", "w") as file:
             file.write(comm.door)
         os.rename(file.name, here + "/door")
-outer = DiLoCo(Elastic(comm), theta, every=2, momentum=0.5, send={send!r})
+outer = DiLoCo(Elastic(comm), theta, every=2, momentum=0.5, send=SEND)
 last, weights = outer.rounds + 3 if me == 2 else 1 << 30, []
 step = 0
 while outer.rounds < last:
@@ -112,7 +117,7 @@ outer.crew.comm.close()
 @pytest.mark.parametrize("send", [None, "randomk:0.3"])
 def test_a_newcomer_has_the_others_bits(send: str | None) -> None:
     """It weighs nothing in the round in which it comes; from then on a third."""
-    found = run(3, COMES.format(send=send))
+    found = run(3, COMES.replace("SEND", repr(send)))
     assert {each["size"] for each in found} == {3}
     for name in ("digest", "phi", "rounds", "steps"):
         assert len({each[name] for each in found}) == 1, name

@@ -199,7 +199,7 @@ def pairs_keep_their_mean(comm: Any) -> None:
     """The mean of a pair's phi moves by its mean D and m alone; who is alone takes its own step."""
     theta = start()
     outer = NoLoCo(comm, theta, every=2, lr=0.7, momentum=0.5)
-    assert len({outer.partner(comm, number) for number in range(16)}) == comm.size - (comm.size % 2 == 0)
+    assert len({outer.partner(comm, number) for number in range(64)}) == comm.size - (comm.size % 2 == 0)
     for step in range(STEPS):
         inner(comm.rank, step, theta)
         if step % 2 == 0:
