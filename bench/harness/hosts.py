@@ -53,8 +53,11 @@ def remove_stale() -> None:
 
 
 @contextlib.contextmanager
-def hosts(rate: str | None = None) -> Iterator[list[str]]:
-    """The names of two namespaces with a cable of that rate (in tc's words, "1gbit") between them, V4[i] and V6[i]."""
+def hosts(rate: str | None = None, queue: str | None = None) -> Iterator[list[str]]:
+    """The names of two namespaces with a cable of that rate (in tc's words, "1gbit") between them, V4[i] and V6[i].
+
+    `queue`: the queueing discipline in the bucket ("pfifo_fast" knows SO_PRIORITY); None: bfifo.
+    """
     names = [f"{PREFIX}{os.getpid()}{side}" for side in "ab"]
     try:
         for name in names:
@@ -67,7 +70,9 @@ def hosts(rate: str | None = None) -> Iterator[list[str]]:
                 ip("-n", name, "link", "set", device, "up")
             if rate is not None:
                 shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", "50ms"]
-                _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, *shape)
+                _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, *shape[:1], "handle", "1:", *shape[1:])
+                if queue is not None:
+                    _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, "parent", "1:1", queue)
         yield names
     finally:
         for name in names:
@@ -103,12 +108,17 @@ def sent(device: str = CABLE) -> int:
     return int(counters[0]["stats64"]["tx"]["bytes"])
 
 
-def found_on(names: Sequence[str], each: int, words: Sequence[str], what: str, seconds: float) -> list[dict[str, Any]]:
-    """Rank 0's lines of JSON, of `each` ranks on every host that run `words`; all are gone afterwards."""
+def found_on(
+    names: Sequence[str], each: int, words: Sequence[str], what: str, seconds: float, **more: str
+) -> list[dict[str, Any]]:
+    """Rank 0's lines of JSON, of `each` ranks on every host that run `words`; all are gone afterwards.
+
+    `more`: variables of their environment.
+    """
     size = each * len(names)
     env = {
         **os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": V4[0], "MASTER_PORT": str(PORT),
-        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
+        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1", **more,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         made = [tempfile.TemporaryDirectory(prefix=f"hocket-{what}-") for _ in range(len(names) + 1)]

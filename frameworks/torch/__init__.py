@@ -32,16 +32,31 @@ What torch keeps to other backends, or in its own C++:
     dynamo.py        torch.compile does not look into these files
 
 What trains:
-    training/        a module's parameters for `hocket.training`; callbacks of Lightning and Hugging Face's Trainer
+    training/        DistributedOptimizer; a module's parameters for `hocket.training`; callbacks of Lightning and
+                     Hugging Face's Trainer
 
 What another library asks for:
     torchft.py       a group that is made again while training goes on
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hocket.torch.hooks import bf16_compress_hook, compress
 from hocket.torch.monitor import monitored_barrier
 from hocket.torch.register import register
 
-__all__ = ["bf16_compress_hook", "compress", "monitored_barrier", "register"]
+if TYPE_CHECKING:
+    from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
+
+__all__ = ["DistributedOptimizer", "bf16_compress_hook", "compress", "monitored_barrier", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs use is loaded when they do."""
+    if name == "DistributedOptimizer":
+        return import_module("hocket.torch.training.optimizer").DistributedOptimizer
+    raise AttributeError(f"module 'hocket.torch' has no attribute {name!r}")
+
 
 register()

@@ -1,5 +1,8 @@
 """`hocket.training` for torch: a module's parameters, and what trains it.
 
+    optimizer.py    DistributedOptimizer: the names and rules
+    gradients.py    from parameters to the scheduler, and back
+    forward.py      modules wait each for its own parameters, and step them
     parameters.py   a module's parameters as outer loops take them; the communicator of a process group
     lightning.py    a callback for Lightning's Trainer
     trainer.py      a callback for Hugging Face's Trainer

@@ -1,0 +1,1 @@
+"""Does communication hide behind computation, and does the urgent overtake?"""

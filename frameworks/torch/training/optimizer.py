@@ -1,0 +1,198 @@
+"""`DistributedOptimizer`: an optimizer that steps by the averages of all ranks' gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+import hocket
+from hocket.arguments import whole
+from hocket.torch.failing import ArgumentError
+from hocket.torch.training.forward import Forward
+from hocket.torch.training.gradients import Gradients
+from hocket.torch.training.parameters import communicator
+from hocket.training import Scheduler, Timing
+
+Tensor = torch.Tensor
+BEHIND = (
+    "{}: the backward pass has used it before its last step was applied, as the module that it was needed in is not "
+    "called by forward(): give model.named_parameters() instead of the model, then step() waits for all"
+)
+
+
+class Distributed:
+    """What is added to the optimizer's class."""
+
+    _gradients: Gradients
+    _forward: Forward | None
+    _pending: dict[Tensor, list[dict[str, Any]]]
+    """Parameters whose step waits for their forward pass, and the options of the groups when step() was called."""
+    _synchronized: bool
+    _barrier: str
+
+    def synchronize(self) -> None:
+        """Wait until the gradients are the averages: to clip them by their norm, or before a GradScaler unscales them.
+
+        The next `step` then steps at once.
+        """
+        self.finish()
+        self._gradients.end()
+        self._gradients.take(self._gradients.params)
+        self._synchronized, self._barrier = True, "synchronize() was called"
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step by the averages.  With a model its modules wait for theirs, and this returns at once."""
+        above: Any = super()
+        if closure is not None:
+            result = above.step(self._averaged(closure))
+            self._barrier = "step() had a closure"
+            return result
+        if self._synchronized or self._forward is None or not self._forward.settled:
+            if not self._synchronized:
+                self.synchronize()
+                self._barrier = "no model was given" if self._forward is None else "the first step is watched"
+            self._synchronized = False
+            result = above.step()
+            if self._forward is not None:
+                self._forward.settle()
+            return result
+        self.finish()
+        self._gradients.end()
+        self._barrier = ""
+        options = [{key: value for key, value in group.items() if key != "params"} for group in self._groups]
+        self._pending = dict.fromkeys(self._gradients.params, options)
+        for p in self._pending:
+            p.grad = None  # the scheduler has it
+        return None
+
+    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            self.synchronize()
+            self._synchronized = False
+            return loss
+
+        return call
+
+    def finish(self) -> None:
+        """Apply what waits for a forward pass: before parameters are read outside of the model's forward pass."""
+        self._apply(list(self._pending))
+
+    @torch.no_grad()
+    def _apply(self, params: list[Tensor]) -> None:
+        """Step these parameters, by the options that the groups had when step() was called."""
+        due = [p for p in params if p in self._pending]
+        if not due:
+            return
+        options = self._pending[due[0]]
+        kept = {p: p.grad for p in due}
+        for p in due:
+            p.grad = None
+            del self._pending[p]
+        self._gradients.take(due)
+        here = set(due)
+        above: Any = super()
+        groups = self._groups
+        parts = [[p for p in group["params"] if p in here] for group in groups]
+        self.param_groups = [
+            {**option, "params": part} for option, part in zip(options, parts, strict=True) if part
+        ]
+        try:
+            above.step()
+        finally:
+            self.param_groups = groups
+            for p in due:
+                p.grad = kept[p]
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.param_groups
+        return found
+
+    param_groups: list[dict[str, Any]]
+
+    def _made(self, p: Tensor) -> None:
+        if p in self._pending:
+            raise ArgumentError(BEHIND.format(self._gradients.names[p]))
+
+    def state_dict(self) -> Any:
+        """As the optimizer's, when all steps are applied."""
+        self.finish()
+        above: Any = super()
+        return above.state_dict()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """As the optimizer's, when all steps are applied."""
+        self.finish()
+        above: Any = super()
+        above.load_state_dict(*args, **kwargs)
+
+    def report(self) -> list[Timing]:
+        """The scheduler's: for each parameter what its average took."""
+        return self._gradients.scheduler.report()
+
+    @property
+    def barrier(self) -> str:
+        """Why the last step waited for all averages; "": it did not."""
+        return self._barrier
+
+
+def DistributedOptimizer(  # noqa: N802 (the name that users look for)
+    optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
+    group: Any = None, passes: int = 1, order: Any = "priority", lanes: int = 4, slice: int | str | None = "auto",
+    fuse: int = 1 << 20, codec: Any = None, finite: bool = False,
+) -> Any:  # fmt: skip
+    """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
+
+    A gradient is sent as soon as the backward pass has made it.  `parameters`: `model.named_parameters()`, in the order
+    of the forward pass; `step` waits for all averages then.  Or the model: from the second step on `step` returns at
+    once, and each module waits for its own before its `forward`, and steps them, so what is needed first may travel
+    last (cross-barrier).  Call `finish()` before parameters are read elsewhere.
+
+    To clip by the norm, and with a GradScaler: `optimizer.synchronize()` after `backward()`, then clip or unscale, then
+    `step`.  Closures work; with both of these steps wait for all averages (`optimizer.barrier` says why).  Frozen
+    parameters are left out; a parameter that no rank has used keeps None as its gradient.  Sparse gradients are sent
+    dense.
+
+    `group`: a process group of hocket's, or a communicator; None: torch's default group, or `hocket.init()`'s.
+    `passes`: backward passes whose gradients are added up first.  The others: `hocket.training.Scheduler`.  All ranks
+    call this together, with equal parameters.  The first optimizer is not to be used any more.
+    """
+    model = parameters if isinstance(parameters, torch.nn.Module) else None
+    pairs = model.named_parameters() if model is not None else parameters
+    names = _named(optimizer, pairs)  # type: ignore[arg-type]
+    if whole(passes, "passes") < 1:
+        raise ArgumentError(f"passes={passes} must be 1 or more")
+    comm = _communicator(group)
+    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, codec=codec, finite=finite)
+    kind: Any = type(type(optimizer).__name__, (Distributed, type(optimizer)), {})
+    made = kind.__new__(kind)
+    vars(made).update({key: value for key, value in vars(optimizer).items() if key != "step"})  # a scheduler's wrapper
+    made._pending, made._synchronized, made._barrier = {}, False, ""
+    made._gradients = Gradients(scheduler, names, passes, made._made)
+    made._forward = Forward(model, names, made._apply) if model is not None else None
+    return made
+
+
+def _communicator(group: Any) -> Any:
+    if isinstance(group, hocket.Communicator):
+        return group
+    return communicator(group) if group is not None or torch.distributed.is_initialized() else hocket.init()
+
+
+def _named(optimizer: torch.optim.Optimizer, pairs: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
+    """The optimizer's parameters with their names, in the order of these."""
+    there = {p for group in optimizer.param_groups for p in group["params"]}
+    found = [(name, p) for name, p in pairs if p in there]
+    twice = [name for name, times in Counter(name for name, _ in found).items() if times > 1]
+    if twice:
+        raise ArgumentError(f"parameters has the name {twice[0]!r} twice")
+    names = {p: name for name, p in reversed(found)}
+    lacking = [tuple(p.shape) for p in there if p not in names]
+    if lacking:
+        raise ArgumentError(f"parameters lacks {len(lacking)} of the optimizer's, of shapes {lacking[:3]}")
+    return dict(reversed(names.items()))
