@@ -20,9 +20,10 @@ from hocket.training.outer.rounds import Report
 from hocket.training.outer.rules import Average, Momentum, Rule
 from hocket.training.outer.sparseloco import SparseLoCo
 from hocket.training.outer.streaming import StreamingDiLoCo
+from hocket.training.overlap.delayed import Delayed
 from hocket.training.overlap.scheduler import Scheduler, Timing
 
 __all__ = [
-    "Again", "Average", "Change", "Crew", "DiLoCo", "Flat", "LocalSGD", "Momentum", "NoLoCo", "Outer", "PostLocalSGD",
-    "Replica", "Report", "Rule", "Scheduler", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+    "Again", "Average", "Change", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD", "Momentum", "NoLoCo", "Outer",
+    "PostLocalSGD", "Replica", "Report", "Rule", "Scheduler", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
 ]  # fmt: skip

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import harness
 import numpy as np
 import pytest
-from worlds import Program, same, spread
+from worlds import Program, path_to, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -332,3 +334,47 @@ def test_bad_settings(options: dict[str, Any], words: str) -> None:
     with hocket.local_world(1) as world:
         text = world.run(lambda comm: raised(lambda: Scheduler(comm, **options), ArgumentError))[0]
     assert words in text, text
+
+
+# ---------------------------------------------------------------------------------------------------- kills
+
+KILLED = """
+import json, os, random, signal, sys, threading, time
+import numpy as np
+import hocket
+from test_scheduler import SIZES, declared, gradients
+comm = hocket.init(transport="{transport}")
+s, mine = declared(comm, slice=65536, fuse=4096), random.Random(100 * {seed} + comm.rank)
+dies, when = {seed} % comm.size, random.Random({seed}).randrange(10, 80)
+def perish():
+    if comm.rank == dies and mine.random() < 1 / when:
+        print(json.dumps({{"at": time.monotonic()}}), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        grads, names = gradients(comm, 0), list(SIZES)
+        mine.shuffle(names)
+        for name in names:
+            s.ready(name, grads[name])
+            perish()
+        s.step()
+        for name in mine.sample(names, len(names)):
+            s.wait(name)
+            perish()
+except hocket.PeerLostError as error:
+    print(json.dumps({{"at": time.monotonic(), "ranks": error.ranks, "text": str(error)}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("transport", "seed"), [("shm", 1), ("tcp", 2), ("tcp", 4)])
+def test_a_lost_rank_is_named_by_all(transport: str, seed: int) -> None:
+    """Killed at a random moment of a random order; within a second, or three on a machine that others use."""
+    with harness.Job(4, KILLED.format(transport=transport, seed=seed), env={"PYTHONPATH": path_to(__file__)}) as job:
+        ends = job.wait(60)
+    told = [json.loads(end.out) for end in ends]
+    dead = seed % 4
+    assert [end.code == 0 for end in ends] == [rank != dead for rank in range(4)], ends
+    for rank, heard in enumerate(told):
+        if rank != dead:
+            assert heard["ranks"] == [dead] and heard["text"].startswith("layer"), heard
+            assert heard["at"] - told[dead]["at"] < 3.0, heard

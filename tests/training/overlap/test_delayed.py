@@ -1,0 +1,119 @@
+"""OD-SGD: equal to SGD where it must be, one step behind where it is meant to be, and as good on digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from worlds import same, spread
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError
+from hocket.training import Delayed, Scheduler
+
+Arrays = dict[str, Any]
+
+
+def start() -> Arrays:
+    dice = np.random.default_rng(2)
+    return {"first": dice.standard_normal((64, 24)) / 8, "second": dice.standard_normal((24, 10)) / 5}
+
+
+X = load_digits().data / 16
+Y = load_digits().target
+
+
+def gradients(w: Arrays, rows: Any) -> Arrays:
+    """Of the cross-entropy of a network with one hidden layer."""
+    x, y = X[rows], Y[rows]
+    hidden = np.maximum(x @ w["first"], 0)
+    z = hidden @ w["second"]
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    p /= len(y)
+    back = (p @ w["second"].T) * (hidden > 0)
+    return {"first": x.T @ back, "second": hidden.T @ p}
+
+
+def accuracy(w: Arrays, rows: Any) -> float:
+    return float((np.argmax(np.maximum(X[rows] @ w["first"], 0) @ w["second"], 1) == Y[rows]).mean())
+
+
+def batch(step: int, rank: int, size: int) -> Any:
+    return np.random.default_rng(step).permutation(1400)[rank * 64 // size : (rank + 1) * 64 // size]
+
+
+def sgd(comm: Communicator, steps: int, lr: float) -> Arrays:
+    w = start()
+    for step in range(steps):
+        for name, gradient in gradients(w, batch(step, comm.rank, comm.size)).items():
+            w[name] -= lr * comm.allreduce(gradient, "avg")
+    return w
+
+
+def delayed(comm: Communicator, steps: int, lr: float, equal: bool = False, **options: Any) -> Arrays:
+    w = start()
+    made = Delayed(Scheduler(comm, slice=4096), w, lr, **options)
+    for step in range(steps):
+        made.step(gradients(w, batch(step, 0, 1) if equal else batch(step, comm.rank, comm.size)))
+    made.finish()
+    return w
+
+
+def equal_gradients_are_sgd(comm: Communicator) -> None:
+    """x_i = W_{t+1}, bit for bit."""
+    w = start()
+    for step in range(30):
+        for name, gradient in gradients(w, batch(step, 0, 1)).items():
+            w[name] -= 0.3 * gradient
+    for name, x in delayed(comm, 30, 0.3, equal=True).items():
+        same(x, w[name], name)
+
+
+def all_warmup_is_sgd(comm: Communicator) -> None:
+    for name, x in delayed(comm, 20, 0.3, warmup=20).items():
+        same(x, sgd(comm, 20, 0.3)[name], name)
+
+
+def one_behind(comm: Communicator) -> None:
+    """With local_lr=0 the gradient of step t is that of the weights after step t - 2."""
+    w, seen = {"w": np.zeros(1)}, []
+    made = Delayed(Scheduler(comm), w, lr=1.0, local_lr=0.0)
+    for _ in range(5):
+        seen.append(float(w["w"][0]))
+        made.step({"w": np.ones(1)})
+    assert seen == [0.0, 0.0, -1.0, -2.0, -3.0] and float(made.weights["w"][0]) == -4.0
+    made.finish()
+    assert float(w["w"][0]) == -5.0
+
+
+def as_good(comm: Communicator) -> None:
+    test = slice(1400, None)
+    wanted = accuracy(sgd(comm, 400, 0.5), test)
+    for options in ({}, {"warmup": 50}, {"local_lr": 0.0}, {"momentum": 0.5}):
+        w = delayed(comm, 400, 0.25 if "momentum" in options else 0.5, **options)
+        assert accuracy(w, test) > wanted - 0.02, (options, accuracy(w, test), wanted)
+        same(comm.broadcast(w["first"].copy()), w["first"], "the same bits on all ranks")
+
+
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "threads"), (4, "threads")])
+def test_equal_gradients_are_sgd(size: int, transport: str) -> None:
+    spread(equal_gradients_are_sgd, size, transport)
+
+
+def test_delayed() -> None:
+    spread([all_warmup_is_sgd, one_behind, as_good], 2, "shm")
+
+
+def test_wrong_names() -> None:
+    def wrong(comm: Communicator) -> str:
+        with pytest.raises(ArgumentError, match=r"other names: v, w") as error:
+            Delayed(Scheduler(comm), {"w": np.zeros(1)}, 1.0).step({"v": np.zeros(1)})
+        return str(error.value)
+
+    with hocket.local_world(1) as world:
+        world.run(wrong)
