@@ -22,16 +22,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import choices, human, kind, whole
+from hocket.arguments import choices, kind, whole
+from hocket.compression import resolved
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
+from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.orders import ORDERS, RECORDED
 from hocket.training.overlap.record import Recording
 from hocket.training.overlap.rows import Row, Tensor, Unit, deal
 
 LOOK = 0.2
 """Seconds between two looks of who waits for another thread: has a rank been lost?"""
-SLICES, LEAST_SLICE = 64, 256 << 10
-"""`slice="auto"`: so many of all bytes, each of so many bytes at least."""
+UNITS, LEAST, MOST = 64, 64 << 10, 4 << 20
+"""`slice="auto"` and `fuse="auto"`: a 64th of all bytes, between these.  VGG-19's model has its best iteration at 30 to
+100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """How many schedulers each communicator has: a lane's name stands for one priority."""
@@ -55,8 +58,8 @@ class Timing(NamedTuple):
 class _Lane:
     """A communicator's lane, and where its row stands."""
 
-    def __init__(self, comm: Any, row: Row) -> None:
-        self.comm, self.next = comm, 0
+    def __init__(self, carrier: Carrier, row: Row) -> None:
+        self.carrier, self.next = carrier, 0
         self.units = [_Sent(unit) for unit in row]
 
 
@@ -103,13 +106,15 @@ class Scheduler:
     """Averages gradients over all ranks while the computation goes on.
 
     `order`: "fifo", "priority", "tic" or "tac" (orders.py), or names, the most urgent first.  `lanes`: classes of
-    urgency.  `slice`: bytes of a long tensor that travel as one call, "auto" or None.  `fuse`: smaller tensors go
-    together up to so many bytes; 0: none do.  `codec`: as in `allreduce`, for float32.  `finite`: raise where an
-    average holds a NaN or an infinity.
+    urgency.  `slice`: bytes of a long tensor that travel as one call; None: all of it.  `fuse`: smaller tensors go
+    together up to so many bytes; 0: none do.  "auto": a 64th of all, 64 KiB to 4 MiB.  `codec`: as in `allreduce`, for
+    float32.  `compressor`: a method of `hocket.compression`, by name or made, for float32: each lane has a `Compressor`
+    with it, and a thread.  `finite`: raise where an average holds a NaN or an infinity.
 
     All ranks declare the same tensors in the order of their use, and make them ready in any order, in any thread.  The
-    first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec, each
-    lane sends one more small message a step.  Errors end the lanes of all ranks.
+    first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a
+    compressor, each lane sends one more small message a step; a compressor's lanes do not hold each other back.  Errors
+    end the lanes of all ranks.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import Scheduler
@@ -127,20 +132,23 @@ class Scheduler:
 
     def __init__(
         self, comm: Any, *, order: str | Sequence[str] = "priority", lanes: int = 4, slice: int | str | None = "auto",
-        fuse: int = 1 << 20, codec: Any = None, finite: bool = True,
+        fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True,
     ) -> None:  # fmt: skip
         if isinstance(order, str) and order not in ORDERS:
             raise ArgumentError(f"order={order!r} is unknown; {choices(order, ORDERS)}")
         self.comm, self.order, self.finite = comm, order if isinstance(order, str) else [*order], finite
-        self.lanes, self.fuse = whole(lanes, "lanes"), whole(fuse, "fuse")
-        self.slice = slice if slice == "auto" else whole(slice or 0, "slice")
-        if self.lanes < 1 or self.fuse < 0 or self.slice != "auto" and int(self.slice) < 0:
-            raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse} must be positive numbers")
-        self.codec = codec
+        self.lanes, self.slice, self.fuse = whole(lanes, "lanes"), _bytes(slice, "slice"), _bytes(fuse, "fuse")
+        if self.lanes < 1 or (self.slice or 0) < 0 or (self.fuse or 0) < 0:
+            raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse!r} must be positive numbers")
+        if codec is not None and compressor is not None:
+            raise ArgumentError("give codec= or compressor=, not both")
+        self.codec, self.method = codec, None if compressor is None else resolved(compressor)
         self._lock = threading.Condition()
         self._gradients: dict[str, _Gradient] = {}
         self._rows: list[_Lane] = []
         self._comms: list[Any] = []
+        self._carriers: list[Carrier] = []
+        self._loaded: Sequence[Any] | None = None
         self._steps = 0
         self._recording: Recording | None = None
         self._error: BaseException | None = None
@@ -169,7 +177,8 @@ class Scheduler:
             return
         tensors = [gradient.tensor for gradient in self._gradients.values()]
         serial = _made.get(self.comm, 0)
-        mine = [serial, self.order, self.lanes, self.slice, self.fuse, str(self.codec)]
+        fewer = self.codec if self.method is None else self.method.name
+        mine = [serial, self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer)]
         told = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in self._all]
         rows = self.comm.share([mine, told], "Scheduler: the first ready()")
         for rank, (settings, declared) in enumerate(rows):
@@ -180,6 +189,9 @@ class Scheduler:
         _made[self.comm] = serial + 1
         count = 1 if self.order == "fifo" else min(self.lanes, len(tensors))
         self._comms = [self.comm.lane(f"overlap.{serial}.{i}", count // 2 - i) for i in range(count)]
+        self._carriers = [Carrier(comm, self.codec, self.method) for comm in self._comms]
+        if self._loaded is not None:
+            self._load(self._loaded)
         places = range(len(tensors))
         urgency = [self._gradient(name).place for name in self.order] if not isinstance(self.order, str) else [*places]
         urgency += [i for i in places if i not in set(urgency)]
@@ -193,9 +205,11 @@ class Scheduler:
     def _deal(self, urgency: Sequence[int], made: Sequence[int]) -> None:
         tensors, every = [gradient.tensor for gradient in self._all], self._all
         total = sum(tensor.nbytes for tensor in tensors)
-        slice = max(LEAST_SLICE, total // SLICES) if self.slice == "auto" else int(self.slice)
-        dealt = deal(tensors, urgency, made, len(self._comms), slice, self.fuse, apart=self.codec is not None)
-        self._rows = [_Lane(comm, row) for comm, row in zip(self._comms, dealt, strict=False)]
+        auto = min(MOST, max(LEAST, total // UNITS))
+        slice, fuse = (auto if given is None else given for given in (self.slice, self.fuse))
+        apart = self.codec is not None or self.method is not None
+        dealt = deal(tensors, urgency, made, len(self._comms), slice, fuse, apart)
+        self._rows = [_Lane(carrier, row) for carrier, row in zip(self._carriers, dealt, strict=False)]
         for gradient in every:
             gradient.sent = []
         for sent in (sent for lane in self._rows for sent in lane.units):
@@ -313,6 +327,28 @@ class Scheduler:
                 ranks = round(float(sent.buffer[at]) * self.comm.size)
         return Timing(name, gradient.tensor.nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, ranks)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's compressors owe, lane by lane: for any checkpoint."""
+        with self._lock:
+            states = [carrier.compressor.state_dict() for carrier in self._carriers if carrier.compressor is not None]
+            return {"kind": "scheduler/1", "size": self.comm.size, "rank": self.comm.rank, "compressors": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from this rank's `state_dict()`, with the same declarations and settings on as many ranks."""
+        if not isinstance(state, dict) or state.get("kind") != "scheduler/1" or state.get("size") != self.comm.size:
+            raise ArgumentError(f"load_state_dict(): expected what state_dict() gave on {self.comm.size} ranks")
+        with self._lock:
+            self._loaded = state["compressors"]
+            if self._carriers:
+                self._load(state["compressors"])
+
+    def _load(self, states: Sequence[Any]) -> None:
+        there = [carrier.compressor for carrier in self._carriers if carrier.compressor is not None]
+        if len(there) != len(states):
+            raise self._ended(ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(there)}"))
+        for compressor, state in zip(there, states, strict=True):
+            compressor.load_state_dict(state)
+
     # ----------------------------------------------------------------------------------------------- inside
 
     def _gradient(self, name: str) -> _Gradient:
@@ -352,8 +388,7 @@ class Scheduler:
         else:
             (tensor, begin, end), = unit.pieces
             x = every[tensor].flat[begin:end]
-        codec = self.codec if unit.pieces and str(x.dtype).endswith("float32") else None
-        sent.work = lane.comm.allreduce(x, "avg", async_op=True, codec=codec)
+        sent.work = lane.carrier.average(x, [_key(every[i].tensor, begin, end) for i, begin, end in unit.pieces])
         lane.next += 1
         for tensor in {*(piece.tensor for piece in unit.pieces), *unit.told}:
             gradient = every[tensor]
@@ -426,6 +461,16 @@ def _tensor(name: str, like: Any) -> Tensor | None:
     return Tensor(name, count, dtype, 8 if dtype == "float64" else 4 if dtype == "float32" else 2)
 
 
+def _bytes(value: int | str | None, what: str) -> int | None:
+    """None: "auto"."""
+    return None if value == "auto" else whole(0 if value is None else value, what)
+
+
+def _key(tensor: Tensor, begin: int, end: int) -> str:
+    """Of a piece, for a compressor."""
+    return tensor.name if end - begin == tensor.elements else f"{tensor.name}[{begin}:{end}]"
+
+
 def _what(value: Any) -> str:
     return f"{value.dtype}{tuple(value.shape)}" if hasattr(value, "shape") and hasattr(value, "dtype") else kind(value)
 
@@ -447,7 +492,7 @@ def _finite(array: Any) -> bool:
 
 def _settings(found: Sequence[Any]) -> str:
     _, order, lanes, slice, fuse, codec = found
-    return f"order={order!r}, lanes={lanes}, slice={slice!r}, fuse={human(fuse)}, codec={codec}"
+    return f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, codec or compressor {codec} (None: auto)"
 
 
 def _difference(rank: int, declared: Sequence[Any], others: Sequence[Any]) -> str:

@@ -144,7 +144,7 @@ class Distributed:
 def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
     group: Any = None, passes: int = 1, order: Any = "priority", lanes: int = 4, slice: int | str | None = "auto",
-    fuse: int = 1 << 20, codec: Any = None, finite: bool = False,
+    fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = False,
 ) -> Any:  # fmt: skip
     """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
 
@@ -168,7 +168,8 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     if whole(passes, "passes") < 1:
         raise ArgumentError(f"passes={passes} must be 1 or more")
     comm = _communicator(group)
-    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, codec=codec, finite=finite)
+    fewer = {"codec": codec, "compressor": compressor}
+    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, **fewer)
     kind: Any = type(type(optimizer).__name__, (Distributed, type(optimizer)), {})
     made = kind.__new__(kind)
     vars(made).update({key: value for key, value in vars(optimizer).items() if key != "step"})  # a scheduler's wrapper

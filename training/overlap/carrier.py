@@ -1,0 +1,50 @@
+"""What carries the units of one lane: asynchronous calls, or a thread whose calls a compressor makes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.compression import Bucket, Compressor, Method
+
+
+class Carrier:
+    """Averages vectors over the ranks of a lane, in the order of the calls.
+
+    A `Compressor` makes several calls for a vector, each of which needs the one before.  So a thread makes all calls of
+    its lane: one thread for all lanes would be one credit for all, and deadlock.
+    """
+
+    def __init__(self, comm: Any, codec: Any, method: Method | None) -> None:
+        self.comm, self.codec = comm, codec
+        self.compressor = None if method is None else Compressor(comm, method)
+        self._thread = None if method is None else concurrent.futures.ThreadPoolExecutor(1, "hocket-lane")
+
+    def average(self, x: Any, keys: Sequence[str]) -> Any:
+        """Begin to average a vector in place; `keys`: of its pieces, () for what must be exact.  Its work."""
+        single = str(x.dtype).endswith("float32") and bool(keys)
+        if self._thread is None:
+            return self.comm.allreduce(x, "avg", async_op=True, codec=self.codec if single else None)
+        assert self.compressor is not None
+        if not single:
+            return Threaded(self._thread.submit(self.comm.allreduce, x, "avg"))
+        key = "+".join(keys)
+        return Threaded(self._thread.submit(self.compressor.allreduce_all, Bucket(x, [x], [key])))
+
+
+class Threaded:
+    """A call that a thread makes, as a work."""
+
+    def __init__(self, future: concurrent.futures.Future[Any]) -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """False: `timeout` seconds were too few.  Raises the call's error."""
+        if not concurrent.futures.wait([self._future], timeout).done:
+            return False
+        self._future.result()
+        return True
