@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.observe.timeline import slices
-from hocket.recording import NOBODY, Kind, Recorded, Ring
+from hocket.recording import NOBODY, SPAN, Kind, Recorded, Ring
 
 ENDS = (Kind.DONE, Kind.FAIL)
 Rows = NDArray[Any]
@@ -45,7 +45,8 @@ def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
         *_messages(records, "recv", until, peers),
         _ending(records, Kind.KERNEL, "kernels", "kernel", records["what"]),
         _ending(records, Kind.NO_CORE, "no core", "no core", records["bytes"]),
-        *_moments(records, peers),
+        *_moments(records[(records["kind"] != Kind.MARK) | (records["lane"] != SPAN)], peers),
+        *_spans(records[(records["kind"] == Kind.MARK) & (records["lane"] == SPAN)], of),
     ]
     return [part for part in found if len(part.slices)]
 
@@ -166,6 +167,8 @@ def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
     return Part(group, group, made, name)
 
 
+MOST_ROWS = 32
+"""Of spans of one group that overlap: the others come into the last."""
 MOMENTS = {
     Kind.MARK: ("marks", "marks"), Kind.VERDICT: ("events", "verdict"), Kind.LEFT: ("events", "left"),
     Kind.LONG_WAIT: ("long waits", "long waits"), Kind.FAIL: ("events", "failed"),
@@ -181,6 +184,41 @@ def _moments(records: Rows, peers: Rows) -> list[Part]:
         if kind == Kind.LONG_WAIT:
             made["begin"], made["bytes"] = rows["ns"] - np.minimum(rows["ns"], rows["bytes"]), 0
         found.append(Part(group, name, made, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
+    return found
+
+
+def _spans(records: Rows, of: Recorded) -> list[Part]:
+    """A track for those of each group that lie in each other; more where they overlap."""
+    ends = records["ns"].astype(np.int64)
+    made = _made(records, np.maximum(0, ends - records["bytes"].astype(np.int64)), ends)
+    made["seq"], made["bytes"], made["step"] = 0, 0, NOBODY
+    found = []
+    for group in np.unique(records["seq"]).tolist():
+        mine = np.flatnonzero(records["seq"] == group)
+        mine = mine[np.lexsort((-made["end"][mine], made["begin"][mine]))]
+        rows = _rows(made["begin"][mine].tolist(), made["end"][mine].tolist())
+        for row in range(max(rows) + 1):
+            kept = mine[np.array(rows) == row]
+            name = f"{of.what(group).text or 'spans'}{f' {row + 1}' if row else ''}"
+            found.append(Part("spans", name, made[kept], records["what"][kept]))
+    return found
+
+
+def _rows(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """The first row for each in which it follows all others or lies in them; in the order of their beginnings."""
+    under_way: list[list[int]] = []
+    found = []
+    for begin, end in zip(begins, ends, strict=True):
+        for row, open_ones in enumerate(under_way):
+            while open_ones and open_ones[-1] <= begin:
+                open_ones.pop()
+            if not open_ones or end <= open_ones[-1] or row == MOST_ROWS - 1:
+                break
+        else:
+            row = len(under_way)
+            under_way.append([])
+        under_way[row].append(end)
+        found.append(row)
     return found
 
 

@@ -25,6 +25,7 @@ GROUPS = {
     "receives": "a message, from when it was first wanted to when all of it had come",
     "kernels": "arithmetic, summed up at the end of a step", "no core": "a wait's time without a core",
     "marks": "the program's own", "events": "failures, verdicts", "long waits": "waits that the log tells of",
+    "spans": "what the program, or a library, says that it did: they may lie in each other",
 }  # fmt: skip
 """What the slices of a track are."""
 MOST_GATES = 20_000
@@ -223,7 +224,7 @@ def _align(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> int:
     for line in lines:
         line.slices["begin"] -= zero
         line.slices["end"] -= zero
-        line.slices = in_line(line.slices)
+        line.slices = line.slices if line.track.group == "spans" else in_line(line.slices)
     return zero
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hocket.collectives.recording.processes import Found, recorders, without_one
-from hocket.collectives.recording.records import Kind, Recorded
+from hocket.collectives.recording.records import SPAN, Kind, Recorded
 from hocket.collectives.recording.standing import Standing, holding_up, printable, standings, words
 
 MOST_MARKS = 8
@@ -84,7 +84,7 @@ def _row(part: Recorded, process: Found) -> Row:
     calls, nbytes, first, last = 0, 0, 0, 0
     for ring in part.rings:
         kinds = ring.records["kind"]
-        for mark in ring.records[kinds == Kind.MARK]:
+        for mark in ring.records[(kinds == Kind.MARK) & (ring.records["lane"] != SPAN)]:
             name = printable(part.what(int(mark["what"])).text)
             marks.pop(name, None)
             marks[name] = int(mark["bytes"])

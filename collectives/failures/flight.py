@@ -9,8 +9,8 @@ import re
 from typing import TYPE_CHECKING
 
 from hocket.collectives.recording import dump
-from hocket.collectives.recording.processes import Found, ancestors, recorders
-from hocket.collectives.recording.standing import standings, words
+from hocket.collectives.recording.processes import Found, ancestors, described, recorders
+from hocket.collectives.recording.standing import seen
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.members import Members
@@ -37,15 +37,8 @@ class FlightRecorder:
 
     def seen(self, found: list[Found]) -> dict[int, str]:
         """By rank of this communicator: what its process does, and what it recorded last."""
-        texts: dict[int, str] = {}
-        for process in found:
-            for part in process.parts:
-                if part.facts.rank in self.members.world_ranks:
-                    last = next((each for each in standings(part) if each.comm == self.members.name), None)
-                    what = f"; it {'is ' * last.inside}{words(last)}" if last is not None else ""
-                    pid = f"process {process.pid or part.facts.pid}"
-                    texts[self.members.world_ranks.index(part.facts.rank)] = f"{pid} is {process.state}{what}"
-        return texts
+        told, all_ranks = seen(described(found), self.members.name), self.members.world_ranks
+        return {all_ranks.index(rank): text for rank, text in told.items() if rank in all_ranks}
 
     def file(self, found: list[Found]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hocket.collectives.recording.processes import Found
-from hocket.collectives.recording.records import NOBODY, Kind, Recorded, Ring
+from hocket.collectives.recording.records import NOBODY, SPAN, Kind, Recorded, Ring
 from hocket.collectives.recording.standing import printable, standings, words
 from hocket.system.machine import clock_ahead, temporary
 
@@ -58,7 +58,8 @@ def _text(
     elif kind in (Kind.MOVED, Kind.LONG_WAIT):
         told.append(f"after {nbytes * 1e-6:.3f} ms")
     elif nbytes:
-        told.append(str(nbytes) if kind == Kind.MARK else f"{nbytes} bytes")
+        took = f"took {nbytes * 1e-6:.3f} ms" if lane == SPAN else str(nbytes)
+        told.append(took if kind == Kind.MARK else f"{nbytes} bytes")
     other = ring.world_rank(peer) if peer != NOBODY else None
     told += [f"rank {other}"] if other is not None else []
     told += [f"step {step}"] if step != NOBODY else []

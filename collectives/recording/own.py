@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hocket.collectives.recording import memory
 from hocket.collectives.recording.links import Links
 from hocket.collectives.recording.recorder import Recorder, Writer
-from hocket.collectives.recording.records import NOBODY, Kind, Recorded, read, shortened
+from hocket.collectives.recording.records import NOBODY, SPAN, Kind, Recorded, read, shortened
 from hocket.errors import Error
 
 if TYPE_CHECKING:
@@ -100,7 +100,14 @@ class OwnRecorder:
     ) -> None:
         """Record what happened to this rank just now, in about a microsecond."""
         if self._own is not None:
-            self._own.put(kind, text, value, peer, seq, lane=lane)
+            # The process's table gives the number: a trace's has the same lines in the same order.
+            self._own.put(kind, "", value, peer, seq, self.recorder.text(text), lane)
+
+    def span(self, name: str, group: str, begin: int, end: int) -> None:
+        """Something that the program did, CLOCK_MONOTONIC ns: in traces alone, or marks would leave the ring."""
+        if self.traces and self._own is not None:
+            what, of = self.recorder.text(name), self.recorder.text(group)
+            self._own.put(Kind.MARK, "", end - begin, seq=of, what=what, lane=SPAN, ns=end)
 
     def recorded(self) -> Recorded:
         """This rank's part, as it is now: a copy.  Raises Error where no ring was left for it."""

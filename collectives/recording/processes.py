@@ -92,6 +92,12 @@ def _own_number(pid: int) -> int:
     return pid
 
 
+def described(found: Iterable[Found]) -> list[tuple[Recorded, str]]:
+    """Each rank's part, with what its process does."""
+    every = [(part, process) for process in found for part in process.parts]
+    return [(part, f"process {process.pid or part.facts.pid} is {process.state}") for part, process in every]
+
+
 def ancestors(pid: int, most: int = 8) -> list[int]:
     """The process that started this one, and so on: one of them may be the launcher."""
     found: list[int] = []

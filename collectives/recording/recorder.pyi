@@ -8,7 +8,7 @@ class Writer:
     number: int
     def put(
         self, kind: int, text: str = ..., nbytes: int = ..., peer: int = ..., seq: int = ..., what: int | None = ...,
-        lane: int = ...,
+        lane: int = ..., ns: int = ...,
     ) -> None: ...
 
 class Recorder:

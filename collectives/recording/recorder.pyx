@@ -69,9 +69,9 @@ cdef class Writer:
     """The one writer of a ring, which is let go with this."""
 
     def put(self, int kind, str text="", uint64_t nbytes=0, int peer=HK_NOBODY, uint32_t seq=0, what=None,
-            int lane=HK_NOBODY):
-        """Write a record with the time of now, under the GIL.  Of `what`, a line of the table, or of `text`."""
-        hk_put(&self.writer, hk_now(), kind, seq, self.recorder.text(text) if what is None else what, nbytes, peer,
+            int lane=HK_NOBODY, uint64_t ns=0):
+        """Write a record, under the GIL, of `what`, a line of the table, or of `text`.  `ns`: its time; 0: now."""
+        hk_put(&self.writer, ns or hk_now(), kind, seq, self.recorder.text(text) if what is None else what, nbytes, peer,
                HK_NOBODY, lane)
 
     def __dealloc__(self):

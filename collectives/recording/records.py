@@ -14,6 +14,7 @@ A record is 32 bytes.  Fields that a kind does not use are 0, or NOBODY (peer, s
 | WAIT_RECV, WAIT_SEND | since when nothing moved | the call | | awaited | merged step | peers of the wait |
 | MOVED | when | the call | ns waited | | merged step | |
 | MARK | when | 0, the name | a value | | | |
+| MARK, a span | its end | the name of its group, its own name | ns that it took | | | SPAN |
 | VERDICT | when | 0, its kind | | who reported | | |
 | LEFT | when | | | who | | |
 | LONG_WAIT | when | the call's number, its text | ns waited | awaited, if it is one | | |
@@ -48,6 +49,8 @@ from hocket.errors import Error
 
 MAGIC, VERSION = b"hocketR", 1
 NOBODY = 0xFFFF
+SPAN = 0
+"""The `lane` of a MARK that tells how long something took, and not that a place was reached."""
 RECORD = np.dtype([
     ("ns", "<u8"), ("seq", "<u4"), ("what", "<u4"), ("bytes", "<u8"),
     ("kind", "<u2"), ("peer", "<u2"), ("step", "<u2"), ("lane", "<u2"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hocket.collectives.recording.records import NOBODY, Kind, Recorded, Ring
@@ -101,6 +101,16 @@ def words(standing: Standing) -> str:
     ranks = f"rank{'s' * (len(standing.waits_for) > 1)} {names}"
     waits = f", waits for {ranks} {'to take what it sends ' * standing.sends}since {standing.since:.1f} s"
     return f"in {number}, {call}{site}{where}" + (waits if standing.waits_for else f", for {standing.since:.1f} s")
+
+
+def seen(parts: Iterable[tuple[Recorded, str]], comm: str) -> dict[int, str]:
+    """By rank of the job: what its process does, as given, and what it did last on a communicator."""
+    texts: dict[int, str] = {}
+    for part, process in parts:
+        last = next((each for each in standings(part) if each.comm == comm), None)
+        what = f"; it {'is ' * last.inside}{words(last)}" if last is not None else ""
+        texts[part.facts.rank] = f"{process}{what}"
+    return texts
 
 
 def apart(parts: Sequence[Recorded], comm: str) -> dict[int, int]:

@@ -29,7 +29,7 @@ class Job:
     def __init__(self, comm: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
         self.settings: Settings = settings.read()
         self.comm, self.perform = comm, perform
-        self.timeline = Timeline()
+        self.timeline = Timeline(comm.recorder() if comm.config.recorder else None)
         self.inspector = StallInspector(self.settings)
         self.members: dict[int, Member] = {}
         """By the number of their process set: those that this rank belongs to."""
@@ -64,7 +64,7 @@ class Job:
         member = self.members[number] = Member(made, self.settings, self.perform(), self.timeline)
         if member.negotiator is not None:
             of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
-            self.inspector.watch(member.negotiator, of)
+            self.inspector.watch(member.negotiator, of, made)
 
     def dismiss(self, number: int, seconds: float) -> None:
         """End this process set."""

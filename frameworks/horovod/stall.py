@@ -1,17 +1,23 @@
-"""The stall inspector: after a while rank 0 says which tensors wait for which ranks."""
+"""The stall inspector: after a while rank 0 says which tensors wait for which ranks, and where these are.
+
+What is known of a rank is what hocket's recorder has of it, so it may hang: it is asked nothing.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
+import hocket
+from hocket import Communicator
 from hocket.horovod.negotiator import Negotiator
 from hocket.horovod.settings import Settings
 
 log = logging.getLogger("hocket")
 MANY = 5
-"""So many tensors of one set of ranks are named; of more it is said how many."""
+"""Most tensors, and ranks, that are named in one warning; the rest are counted."""
 
 
 class StallInspector:
@@ -19,15 +25,15 @@ class StallInspector:
 
     def __init__(self, settings: Settings) -> None:
         self._check, self._shutdown = settings.stall_check, settings.stall_shutdown
-        self._watched: dict[Negotiator, str] = {}
+        self._watched: dict[Negotiator, tuple[str, Communicator]] = {}
         self._warned: dict[tuple[Negotiator, str], float] = {}
         """By tensor: when it had been submitted first."""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, negotiator: Negotiator, of: str) -> None:
-        """Look after this one, too.  `of`: its ranks, for people."""
-        self._watched[negotiator] = of
+    def watch(self, negotiator: Negotiator, of: str, comm: Communicator) -> None:
+        """Look after this one, too.  `of`: its ranks, for people; `comm`: what they make their calls on."""
+        self._watched[negotiator] = of, comm
         limits = [seconds for seconds in (self._check, self._shutdown) if seconds]
         if self._thread is None and limits:
             step = min(limits) / 4
@@ -45,10 +51,10 @@ class StallInspector:
 
     def _look(self, step: float) -> None:
         while not self._over.wait(step):
-            for negotiator, of in list(self._watched.items()):
-                self.inspect(negotiator, of, time.monotonic())
+            for negotiator, (of, comm) in list(self._watched.items()):
+                self.inspect(negotiator, of, comm, time.monotonic())
 
-    def inspect(self, negotiator: Negotiator, of: str, now: float) -> None:
+    def inspect(self, negotiator: Negotiator, of: str, comm: Communicator, now: float) -> None:
         """Warn of what has waited too long; give up what has waited far too long."""
         agreement = negotiator.agreement
         ages = {name: now - began for name, began in list(agreement.since.items())}
@@ -64,9 +70,8 @@ class StallInspector:
                 by_ranks.setdefault(self._missing(negotiator, name), []).append(name)
         for ranks, names in by_ranks.items():
             log.warning(
-                "some ranks %shave submitted tensors and wait for others, for more than %g s. "
-                "Perhaps the ranks do different things, or one has gone astray.\n  rank%s %s submitted not: %s",
-                of, self._check, "s"[: len(ranks) > 1], ", ".join(map(str, ranks)), listed(names))  # fmt: skip
+                "some ranks %shave waited for others for more than %g s: check that all ranks run the same steps.\n"
+                "  %s not submitted: %s%s", of, self._check, have(ranks), listed(names), where(comm, ranks))
         dead = [name for name, age in ages.items() if self._shutdown and age > self._shutdown]
         for name in dead:
             missing = ", ".join(map(str, self._missing(negotiator, name)))
@@ -78,6 +83,23 @@ class StallInspector:
             return tuple(negotiator.agreement.missing(name))
         except KeyError:  # it came a moment ago
             return ()
+
+
+def have(ranks: Sequence[int]) -> str:
+    """As in "ranks 1, 2 have"."""
+    return f"ranks {', '.join(map(str, ranks))} have" if len(ranks) > 1 else f"rank {', '.join(map(str, ranks))} has"
+
+
+def where(comm: Communicator, ranks: Sequence[int]) -> str:
+    """A line for each of these ranks of `comm` on this host: what its process does, and its last call."""
+    if not comm.config.recorder:
+        return ""
+    try:
+        seen = comm.recorder().seen(comm.name)
+    except (hocket.Error, OSError):  # no /proc
+        return ""
+    known = [rank for rank in ranks if comm.members[rank] in seen]
+    return "".join(f"\n    rank {rank}: {seen[comm.members[rank]]}" for rank in known[:MANY])
 
 
 def listed(names: list[str]) -> str:

@@ -1,7 +1,8 @@
-"""A trace of what happens to each tensor, in the format that Chrome's tracing page and Perfetto read.
+"""What happens to each tensor: for hocket's own traces, and as a file of Horovod's.
 
-Rank 0 writes it.  A tensor is a row.  Its phases are NEGOTIATE_ALLREDUCE, from its submission on rank 0 until all ranks
-have it, and ALLREDUCE, until it is done; so for each collective.
+Its phases are NEGOTIATE_ALLREDUCE, from its submission on this rank until all ranks have it, and ALLREDUCE, until it is
+done; so for each collective.  A rank that is traced (`hocket run --trace`) records them; the file, for Chrome's tracing
+page and Perfetto, is rank 0's, and has a row for each tensor.
 """
 
 from __future__ import annotations
@@ -13,17 +14,26 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from hocket.errors import ArgumentError
+from hocket.recording import Recorder
 
 
 class Timeline:
-    """Off until `start`."""
+    """Off until `start`, or while `recorder` is traced.  None: nothing is recorded."""
 
-    def __init__(self) -> None:
-        self.on = self.cycles = False
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self._recorder = recorder
+        self.cycles = False
         self._file: TextIO | None = None
+        self._began = 0
         self._lock = threading.Lock()
         self._rows: dict[str, int] = {}
-        self._phases: dict[str, str] = {}
+        self._phases: dict[str, tuple[str, int]] = {}
+        """By tensor: in which it is, and since when, ns."""
+
+    @property
+    def on(self) -> bool:
+        """Is there anybody who wants to know?"""
+        return self._file is not None or (self._recorder is not None and self._recorder.traced)
 
     def start(self, path: str, cycles: bool = False) -> None:
         """Write to `path` from now on; to another file, if one was open."""
@@ -33,19 +43,19 @@ class Timeline:
         except OSError as why:
             raise ArgumentError(f"the timeline cannot be written to {path!r}: {why.strerror}") from why
         with self._lock:
-            self._file, self._began = file, time.monotonic()
+            self._file, self._began = file, time.monotonic_ns()
             self._rows.clear()
             self._phases.clear()
             file.write("[\n")
             origin = {"start_time_since_epoch_in_micros": time.time_ns() // 1000}
             self._write({"name": "start", "ph": "M", "pid": 0, "args": origin}, first=True)
-            self.on, self.cycles = True, cycles
+            self.cycles = cycles
 
     def stop(self) -> None:
         """Close the file, which is whole JSON then."""
         with self._lock:
             file, self._file = self._file, None
-            self.on = self.cycles = False
+            self.cycles = False
             if file is not None:
                 file.write("\n]\n")
                 file.close()
@@ -53,8 +63,7 @@ class Timeline:
     def begin(self, name: str, phase: str) -> None:
         """A tensor enters its first phase."""
         with self._lock:
-            if self._file is not None:
-                self._begin(name, phase)
+            self._begin(name, phase)
 
     def performing(self, names: Iterable[str]) -> None:
         """They are carried out now."""
@@ -79,19 +88,21 @@ class Timeline:
         if row is None:
             row = self._rows[name] = len(self._rows) + 1
             self._write({"name": "process_name", "ph": "M", "pid": row, "args": {"name": name}})
-        self._phases[name] = phase
+        self._phases[name] = phase, time.monotonic_ns()
         self._write({"name": phase, "ph": "B", "pid": row, "tid": 0, "ts": self._now()})
 
     def _end(self, name: str) -> str | None:
         """The phase that has ended; None: it began before the file."""
-        phase = self._phases.pop(name, None)
+        phase, began = self._phases.pop(name, (None, 0))
         if phase is not None:
             self._write({"name": phase, "ph": "E", "pid": self._rows[name], "tid": 0, "ts": self._now()})
+            if self._recorder is not None:
+                self._recorder.span(f"{phase} {name}", began, time.monotonic_ns(), "tensors")
         return phase
 
     def _now(self) -> int:
         """Microseconds."""
-        return int((time.monotonic() - self._began) * 1e6)
+        return (time.monotonic_ns() - self._began) // 1000
 
     def _write(self, event: dict[str, Any], first: bool = False) -> None:
         if self._file is not None:

@@ -22,6 +22,7 @@ A call:
 What comes of it:
     works.py         torch's Work and Future over hocket's Work
     streams.py       CUDA tensors: what comes after a call, in its stream
+    profiled.py      what torch's profiler saw, in hocket's traces
 
 What torch keeps to other backends, or in its own C++:
     functional.py    functional collectives, in groups made in Python
@@ -44,12 +45,13 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.torch.hooks import bf16_compress_hook, compress
 from hocket.torch.monitor import monitored_barrier
+from hocket.torch.profiled import into_trace
 from hocket.torch.register import register
 
 if TYPE_CHECKING:
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
 
-__all__ = ["DistributedOptimizer", "bf16_compress_hook", "compress", "monitored_barrier", "register"]
+__all__ = ["DistributedOptimizer", "bf16_compress_hook", "compress", "into_trace", "monitored_barrier", "register"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from hocket.observe.timeline import Timeline
 
 GROUPS = {"calls": "calls", "waits": "waits", "room": "waits", "sends": "sends", "receives": "receives",
-          "kernels": "kernels", "no core": "other", "marks": "other"}  # fmt: skip
+          "kernels": "kernels", "no core": "other", "marks": "other",
+          "spans": "other"}  # fmt: skip
 """Groups that are drawn, and their colours."""
 STRIPED = ("waits", "sends")
 ROOM = 360_000

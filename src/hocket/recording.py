@@ -3,9 +3,11 @@
 `hocket.observe` makes traces and reports of it.
 """
 
+from hocket.collectives.recording.door import Recorder
 from hocket.collectives.recording.records import (
     NOBODY,
     RECORD,
+    SPAN,
     Facts,
     Kind,
     Link,
@@ -19,6 +21,6 @@ from hocket.collectives.recording.records import (
 from hocket.collectives.recording.standing import Standing, standings
 
 __all__ = [
-    "NOBODY", "RECORD", "Facts", "Kind", "Link", "NotARecording", "Part", "Recorded", "Ring", "Standing", "What",
-    "read", "standings",
+    "NOBODY", "RECORD", "SPAN", "Facts", "Kind", "Link", "NotARecording", "Part", "Recorded", "Recorder", "Ring",
+    "Standing", "What", "read", "standings",
 ]  # fmt: skip

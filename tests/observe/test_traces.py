@@ -119,6 +119,52 @@ def test_links_tell_what_the_kernel_knows_of_them(tmp_path: Path) -> None:
     assert len(timeline.counts) < 3000, "a connection is looked at ten times a second at most"
 
 
+SPANS = """
+import os, time, hocket, numpy as np, torch, hocket.torch
+comm = hocket.init()
+def note(name, begin, end, group):
+    comm.recorder().span(name, base + begin * 10**6, base + end * 10**6, group)
+
+with comm.trace({path!r}):
+    base = time.monotonic_ns()
+    comm.allreduce(np.ones(1000))
+    if comm.rank == 1:
+        for name, begin, end in [("outer", 0, 9), ("inner", 2, 5), ("last", 5, 9), ("across", 8, 12)]:
+            note(name, begin, end, "mine")
+        note("alone", 1, 2, "other")
+    with torch.profiler.profile(on_trace_ready=hocket.torch.into_trace(comm)):
+        with torch.profiler.record_function("layer 1"):
+            torch.ones(100) @ torch.ones(100)
+    comm.allreduce(np.ones(7))
+assert not comm.recorder().traced
+note("not traced", 0, 1, "mine")
+comm.close()
+"""
+
+
+def test_spans_of_the_program_and_of_torchs_profiler(tmp_path: Path) -> None:
+    path = tmp_path / "t.pftrace"
+    run(2, SPANS.format(path=str(path)), TMPDIR=str(tmp_path))
+    timeline = read(str(path))
+    spans = timeline.of("spans")
+    rows = [(timeline.tracks[s["track"]], timeline.names[s["name"]], int(s["end"] - s["begin"])) for s in spans]
+    mine = {(track.name, name): ns for track, name, ns in rows if track.name in ("mine", "mine 2", "other")}
+    times = {("mine", "outer"): 9, ("mine", "inner"): 3, ("mine", "last"): 4, ("mine 2", "across"): 4}
+    times["other", "alone"] = 1
+    assert mine == {key: ms * 10**6 for key, ms in times.items()}, "those that lie in each other share a row"
+    torchs = [(track.process, name, ns) for track, name, ns in rows if track.name.startswith("torch thread")]
+    for rank in range(2):
+        assert {"layer 1", "aten::ones", "aten::matmul"} <= {name for process, name, _ in torchs if process == rank}
+    layer = next(s for s in spans if timeline.names[s["name"]] == "layer 1")
+    inner = [s for s in spans if timeline.names[s["name"]] == "aten::matmul" and s["track"] == layer["track"]]
+    assert len(inner) == 1 and layer["begin"] <= inner[0]["begin"] < inner[0]["end"] <= layer["end"]
+    calls = timeline.of("calls")
+    one, other = calls[timeline.ranks(calls) == timeline.tracks[layer["track"]].process]
+    assert one["end"] <= layer["begin"] <= layer["end"] <= other["begin"], "on the same clock as the calls"
+    assert timeline.names[other["name"]] == "allreduce(float64[7], op='sum')", "its kind is younger than the spans"
+    assert len(timeline.of("marks")) == 0
+
+
 THREADS = """
 import hocket, numpy as np
 with hocket.local_world(3) as world:

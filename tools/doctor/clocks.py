@@ -1,4 +1,4 @@
-"""How far the clocks of hosts are from rank 0's: as NTP does it, by the shortest of some round trips."""
+"""How far the wall clocks of hosts are from rank 0's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.observe.clocks import Clock, gates
+from hocket.observe.pinging import ping
 
 TRIES = 16
-TAG = 2
 
 
 class Offset(NamedTuple):
@@ -19,25 +20,17 @@ class Offset(NamedTuple):
     seconds: float
     """More than 0: it is ahead of rank 0's host."""
     bound: float
-    """The truth is no farther away from it: half of the round trip."""
+    """The truth is no farther away from it, if the clock was not set meanwhile."""
 
 
 def offset(comm: Communicator, rank: int) -> Offset | None:
-    """Ask `rank`.  That rank and rank 0, which gets the answer, call this."""
-    theirs = np.zeros(1, np.int64)
-    found = []
-    for _ in range(TRIES):
-        if comm.rank == 0:
-            before = time.time_ns()
-            comm.send(theirs, rank, TAG)
-            comm.recv(theirs, rank, TAG)
-            after = time.time_ns()
-            found.append((after - before, int(theirs[0]) - (before + after) / 2))
-        else:
-            comm.recv(theirs, 0, TAG)
-            theirs[0] = time.time_ns()
-            comm.send(theirs, 0, TAG)
-    if comm.rank:
+    """`rank` asks rank 0.  Both call this; rank 0 gets the answer."""
+    found = np.zeros(2)
+    pings = ping(comm, [rank], TRIES, time.time_ns)
+    if comm.rank == rank:
+        clock, now = Clock.fit(gates(pings)), pings[-1].t4
+        found[:] = -clock.offset(now) / 1e9, clock.error(now) / 1e9
+        comm.send(found, 0)
         return None
-    trip, ahead = min(each for each in found if each[0] >= 0)
-    return Offset(ahead / 1e9, trip / 2e9)
+    comm.recv(found, rank)
+    return Offset(*found.tolist())

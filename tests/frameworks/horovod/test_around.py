@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import harness
 import pytest
 from launched import RUN
+
+from hocket.observe.collecting import collect
+from hocket.observe.merging import merge
 
 ROOT = pathlib.Path(__file__).parents[3]
 START = """
@@ -42,7 +46,9 @@ hvd.synchronize(handle), hvd.synchronize(other)
     assert [end.code for end in ends] == [0, 0, 0], ends
     told = [line for line in ends[0].err.splitlines() if "submitted" in line]
     names = "allreduce.mine.0, allreduce.mine.1, allreduce.common"
-    assert any(f"rank 1 submitted not: {names}" in line for line in told), told
+    assert any(f"rank 1 has not submitted: {names}" in line for line in told), told
+    about = r"rank 1: process \d+ is sleeping.*; it has finished call \d+, "
+    assert re.search(about, ends[0].err), "what its process does, and its last call"
     assert sum("mine.0" in line for line in told) == 1, "once is enough"
     assert "submitted" not in ends[1].err + ends[2].err
 
@@ -86,6 +92,16 @@ hvd.allreduce(torch.ones(3), name="later")
         times = [event["ts"] for event in events if "ts" in event]
         assert times == sorted(times)
         assert any(event["name"] == "CYCLE_START" for event in events) == (turn == 0)
+
+
+def test_a_trace_of_hocket_has_the_tensors_of_all_ranks(tmp_path: pathlib.Path) -> None:
+    source = START + 'hvd.allreduce(torch.ones(3), name="weights")\nhvd.allgather(torch.ones(1), name="rows")'
+    harness.run(2, source, 40, HOCKET_TRACE=str(tmp_path / "parts"))
+    timeline = merge(collect(str(tmp_path / "parts")).recorded)
+    spans = timeline.of("spans")
+    found = {(rank, timeline.names[n]) for rank, n in zip(timeline.ranks(spans).tolist(), spans["name"], strict=True)}
+    phases = {"ALLREDUCE allreduce.weights", "ALLGATHER allgather.rows"}
+    assert found == {(r, way + name) for r in range(2) for name in phases for way in ("", "NEGOTIATE_")}
 
 
 def test_a_timeline_from_the_beginning(tmp_path: pathlib.Path) -> None:
