@@ -12,5 +12,6 @@
     attribution.py  every second of waiting goes to a late rank, a slow link, or to what no one can help
     findings.py     the numbers of a report; words.py: its first lines; page/: as HTML
     metrics/        what ranks that run export: Prometheus, OpenTelemetry, a dashboard for Grafana
+    layers.py       communication by the marks of the program
     replay.py       the run again, by the simulator, with one thing changed
 """

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from hocket.arguments import human
 from hocket.observe.findings import Findings, recurrence
+from hocket.observe.layers import layers
 from hocket.observe.page.binned import GROUPS, Binned, binned
 from hocket.observe.page.pictures import Bar, bars, matrix, overview
 from hocket.observe.words import name, rate, seconds, share, summary
@@ -32,7 +33,8 @@ def page(found: Findings) -> str:
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<div class="said">{"".join(f"<p>{escape(line)}</p>" for line in summary(found))}</div>',
-        _waits(found), _ranks(found), _factors(found), _pairs(found), _links(found), _calls(found), _timeline(drawn),
+        _waits(found), _ranks(found), _layers(found),
+        _factors(found), _pairs(found), _links(found), _calls(found), _timeline(drawn),
         _clocks(found),
     ]  # fmt: skip
     return (
@@ -104,6 +106,18 @@ def _ranks(found: Findings) -> str:
         f"<h2>Where the time went</h2><figure>{bars('time', 'Where the time went', what, rows)}</figure>{note}"
         + table("Seconds of each rank", heads, listed, text=[1])
     )
+
+
+def _layers(found: Findings) -> str:
+    rows = [
+        (each.name, each.calls, seconds(each.exposed), seconds(each.asynchronous), seconds(each.waiting))
+        for each in layers(found.timeline)
+    ]
+    if not rows:
+        return ""
+    heads = ["after the mark", "calls", "exposed", "asynchronous", "waiting"]
+    what = "Calls that began after each mark, all ranks together"
+    return f"<h2>By the program's marks</h2>{table(what, heads, rows)}"
 
 
 def _factors(found: Findings) -> str:
