@@ -213,10 +213,10 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["t.json"]
 
 
-def test_a_million_slices_take_seconds(tmp_path: Path) -> None:
+def test_half_a_million_slices_take_seconds(tmp_path: Path) -> None:
     """8 million in 15 s is the target; `make test-trace` writes them and opens them in Perfetto."""
-    rows, path = made(8, 125_000), tmp_path / "t.pftrace.gz"
+    rows, path = made(8, 62_500), tmp_path / "t.pftrace.gz"
     began = time.process_time()
     write(str(path), rows)
-    assert time.process_time() - began < 6
-    assert len(read(str(path)).slices) == 1_000_000
+    assert time.process_time() - began < 3
+    assert len(read(str(path)).slices) == 500_000
