@@ -120,7 +120,9 @@ def test_links_tell_what_the_kernel_knows_of_them(tmp_path: Path) -> None:
 
 
 SPANS = """
-import os, time, hocket, numpy as np, torch, hocket.torch
+import os, time
+import torch
+import hocket, numpy as np, hocket.torch
 comm = hocket.init()
 def note(name, begin, end, group):
     comm.recorder().span(name, base + begin * 10**6, base + end * 10**6, group)
