@@ -39,6 +39,6 @@ def words(rank: int, ranks: int, share: float, cores: int) -> str:
     fewer = "start fewer ranks" if ranks > cores else "stop what else runs there, or start fewer ranks"
     return (
         f"rank {rank} was ready to run for {share * EVERY:.0f} of the last {EVERY:.0f} s and had no core: "
-        f"{here}{beside}. Calls take longer than they need: {fewer}, and let each rank compute with one thread (OMP_NUM_THREADS=1, "
-        f"torch.set_num_threads(1)). This is said once."
+        f"{here}{beside}. Calls take longer than they need: {fewer}, and let each rank compute with one thread "
+        f"(OMP_NUM_THREADS=1, torch.set_num_threads(1)). This is said once."
     )
