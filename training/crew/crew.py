@@ -176,11 +176,12 @@ class Crew:
             stay = [rank for rank in self.comm.previous_ranks if rank is not None]
             lost = tuple(rank for rank in range(before.size) if rank not in stay)
             joined = self.comm.size - len(stay)
+            change = Change(self.comm.generation, self.comm.size, lost, joined, False)
             try:
-                healed = self._heal_all(state)
+                change = change._replace(healed=self._heal_all(state))
             except PeerLostError:
+                self._changes.append(change)
                 continue
-            change = Change(self.comm.generation, self.comm.size, lost, joined, healed)
             self._changes.append(change)
             if self._on_change is not None:
                 self._on_change(change)

@@ -36,6 +36,23 @@ made.close()
         assert row["sum"] == 10 - (victim + 1)
 
 
+def test_a_job_that_is_encrypted_stays_so() -> None:
+    source = BEGIN + """
+comm.barrier()
+if me == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+until_lost(comm)
+made = comm.renew(me)
+links = made.world.elastic.mesh._links.values()
+told(made, secured=sorted({type(link._sock).__name__ for link in links}))
+made.close()
+"""
+    with Job(3, source, env={"HOCKET_TRANSPORT": "tcp", "HOCKET_ENCRYPT": "1"}) as job:
+        ends = job.wait(30)
+    for row in said(ends, 1, 2):
+        assert row["infos"] == [1, 2] and row["secured"] == ["EncryptedSocket"]
+
+
 def test_two_ranks_of_one_host_can_lose_one_and_two_of_four_at_once() -> None:
     for size, victims in ((2, [0]), (4, [1, 0])):
         source = BEGIN + f"""
