@@ -14,7 +14,8 @@ import hocket
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["api", "launching", "configuration", "torch", "frameworks", "gpu", "mpi", "verbs", "security", "encryption",
-         "compression", "migrating", "tuning", "performance", "architecture", "transports", "reference"]  # fmt: skip
+         "compression", "overlap", "migrating", "tuning", "performance", "architecture", "transports",
+         "reference"]  # fmt: skip
 """In the order of the menu."""
 
 project = "hocket"
