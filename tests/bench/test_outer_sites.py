@@ -25,7 +25,7 @@ def test_a_site_is_lost_and_found_again() -> None:
     out = "".join(lines)
     assert code == 0 and "round 5: 4 sites" in out, out
     assert re.search(r"round \d+: 3 sites", out), out
-    back = re.search(r"site 3 of 4, pid \d+, from round (\d+)", out)
+    back = re.search(r"\[4\] site 3 of 4, pid \d+, from round (\d+)", out)
     assert back and 5 < int(back[1]) < 80, out
     assert "round 80: 4 sites" in out, out
     ends = re.findall(r"([\d.]+)% of the digits, digest (\w+)", out)
