@@ -61,6 +61,7 @@ EXCEPTIONS = {
     "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
     "bench/frameworks/shared_cores.py": "torch",
     "bench/compression/ddp.py": "torch",
+    "bench/outer/characters.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
     "bench/frameworks/lightgbm_training.py": "lightgbm",
