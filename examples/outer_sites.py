@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import hocket
-from hocket.training import DiLoCo, Elastic, digest
+from hocket.training import Crew, DiLoCo, digest
 
 HIDDEN, ROUNDS, EVERY, BATCH, RATE = 64, 80, 10, 32, 0.2
 PAUSE = 0.01  # seconds of a step, which a larger network would take
@@ -52,7 +52,7 @@ def train(theta, images, digits):
 
 def main():
     (images, digits), (tests, answers) = data()
-    sites, theta = Elastic(hocket.init(), least=2), network()
+    sites, theta = Crew(hocket.init(), least=2), network()
     outer = DiLoCo(sites, theta, every=EVERY, lr=0.7, momentum=0.5, send="int8")
     print(f"site {sites.comm.rank} of {sites.comm.size}, pid {os.getpid()}, from round {outer.rounds}", flush=True)
     dice = np.random.default_rng([2, os.getpid()])

@@ -26,7 +26,7 @@ from hocket.compression import Bucket
 from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import roll, state
 from hocket.training.outer.fragments import Fragment, cut
-from hocket.training.outer.members import Again, crew
+from hocket.training.outer.members import Again, Fixed, crew
 from hocket.training.outer.roll import Row
 from hocket.training.outer.rounds import Flight, Report
 from hocket.training.outer.rules import Rule
@@ -51,7 +51,7 @@ class Outer:
     have different `every`.  `planned`: how many steps the training will have, to warn if momentum is too much for it.
 
     Memory: phi, the rule's vectors, and a fragment.  Errors: ArgumentError and MismatchError name what is wrong, on
-    all ranks.  Cost of a round: 40 bytes to each rank, and an allreduce of the fragment.
+    all ranks.  Cost of a round: 48 bytes to each rank, and an allreduce of the fragment.
     """
 
     kind = "outer/1"
@@ -82,6 +82,9 @@ class Outer:
         self._flight: Flight | None = None
         self._lane: tuple[Any, Any] = (None, None)
         self._thread = ThreadPoolExecutor(1, "hocket-outer") if delay else None
+        self._settings = digest(np.frombuffer(repr(self._said()).encode(), np.uint8))
+        if isinstance(self.crew, Fixed):
+            self._agree(self.crew.comm)
         while self._attempt(self._meet) is None:
             pass
         self._met = True  # a crew's newcomer has come in before a round of the others, and this may be due here, too
@@ -232,7 +235,7 @@ class Outer:
             parts = self.flat.parts(names, flight.gradient)
             broken = next((i for i, part in enumerate(parts) if not np.isfinite(part).all()), -1)
         told = digest(phi) if self.replicated else 0
-        return Row(flight.number, flight.weight, broken, told, self.sending.fresh(comm))
+        return Row(flight.number, flight.weight, broken, told, self.sending.fresh(comm), self._settings)
 
     def _rows(self, comm: Any, flight: Flight, row: Array) -> Array:
         """All members' rows.  A method that knows no collective overrides this, `_average`, and `_members`."""
@@ -245,7 +248,7 @@ class Outer:
 
     def _members(self, comm: Any) -> tuple[Any, ...]:
         """Who they are, in the order of the rows."""
-        return tuple(getattr(self.crew, "present_names", range(comm.size)))
+        return tuple(self.crew.comm.members.index(member) for member in comm.members)
 
     def _somebody_trained(self, fragment: Fragment) -> bool:
         """Since the fragment's last round.  Collective."""
@@ -261,28 +264,28 @@ class Outer:
     # ------------------------------------------------------------------------------------------ who takes part
 
     def _meet(self) -> bool:
-        """Let newcomers in; where ranks are new to each other they compare their settings, and begin as one.
+        """Come to the crew's boundary: newcomers come in, and who is behind takes the others' state."""
+        self.crew.boundary(self)
+        return True
 
-        Are they new to each other?
-        """
-        if not self.crew.boundary(self):
-            return False
-        comm = self.crew.comm
+    def _said(self) -> dict[str, Any]:
+        """What has to be the same on all ranks."""
         layout = digest(np.frombuffer(repr([*self.flat.shapes.items()]).encode(), np.uint8))
-        said = {
+        return {
             "method": self.kind, "layout": layout, "dtype": str(self.flat.dtype), "rule": repr(self.rule),
             "every": self.every if self.weight is None else "by weight", "by": self.by, "delay": self.delay,
             "mix": self.mix, "weight": self.weight, "send": self.sending.name, "decay": self.sending.decay,
             "fragments": [list(each.names) for each in self.fragments] if len(self.fragments) > 1 else 1,
-            "start": digest(self.phi), "position": self.rounds,
         }  # fmt: skip
-        rows = roll.agree(comm, said, self.flat.shapes)
-        if len({(row["start"], row["position"]) for row in rows}) > 1 and not any(row["position"] for row in rows):
+
+    def _agree(self, comm: Any) -> None:
+        """Compare the settings of all ranks, and begin as rank 0."""
+        rows = roll.agree(comm, {**self._said(), "start": digest(self.phi)}, self.flat.shapes)
+        if len({row["start"] for row in rows}) > 1:
             comm.broadcast(self.phi, 0)
             self.flat.write(self._order, self.phi)
         if self.delay:
             self._apart(comm)  # now, as it waits for all
-        return True
 
     @property
     def position(self) -> int:

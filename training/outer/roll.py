@@ -16,7 +16,7 @@ from hocket.errors import ArgumentError, MismatchError
 
 
 class Row(NamedTuple):
-    """A rank's words before a round: 40 bytes."""
+    """A rank's words before a round: 48 bytes."""
 
     round: float
     weight: float
@@ -26,6 +26,8 @@ class Row(NamedTuple):
     """Of the fragment's outer parameters, before the round."""
     fresh: float
     """1: this rank holds nothing of what its compression keeps among these ranks."""
+    settings: float
+    """A digest of how its loop is made."""
 
     def array(self) -> Any:
         return np.array([self])
@@ -38,6 +40,9 @@ def check(rows: Sequence[Row], members: Sequence[Any], names: Sequence[str], rep
     if len({row.round for row in rows}) > 1:
         where = _spread((int(row.round), who) for who, row in each)
         raise MismatchError(f"{what}: ranks have come to different rounds: {where}; call step() equally often")
+    if len({row.settings for row in rows}) > 1:
+        where = _spread((f"{int(row.settings):08x}", who) for who, row in each)
+        raise MismatchError(f"{what}: the loops' settings differ, by digest: {where}; give all ranks the same")
     if broken := [f"{names[int(row.broken)]!r} of rank {who}" for who, row in each if row.broken >= 0]:
         raise ArgumentError(f"{what}: NaN or infinity in parameter {', '.join(broken)}; nothing was averaged")
     if wrong := [who for who, row in each if not 0 <= row.weight < np.inf]:
@@ -52,7 +57,7 @@ def check(rows: Sequence[Row], members: Sequence[Any], names: Sequence[str], rep
 def agree(comm: Any, said: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
     """What all ranks say of their loops; raises MismatchError, on all of them, where that differs.  Collective."""
     rows = comm.share(said, "the outer loop")
-    for field in [name for name in said if name not in ("start", "position")]:
+    for field in [name for name in said if name != "start"]:
         values = [row.get(field) for row in rows]
         if field == "layout" and len(set(values)) > 1:
             _name_the_parameter(comm, shapes)

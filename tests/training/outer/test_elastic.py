@@ -16,14 +16,14 @@ import json, os, time
 import numpy as np
 import hocket
 from quadratic import flat, inner, start
-from hocket.training import DiLoCo, Elastic, StreamingDiLoCo, digest
+from hocket.training import Crew, DiLoCo, StreamingDiLoCo, digest
 me, theta = int(os.environ["HOCKET_RANK"]), start()
 def tell(outer, **more):
     print(json.dumps({"digest": digest(flat(theta)), "phi": digest(outer.phi), "rounds": outer.rounds,
                       "size": outer.crew.comm.size, "theta": flat(theta).tolist(), **more}), flush=True)
 """
 LOST = BEGIN + """
-sites = Elastic(hocket.init(elastic=True))
+sites = Crew(hocket.init(elastic=True))
 outer = MAKE(sites, theta, momentum=0.5, SETTINGS)
 for step in range(12):
     inner(me, step, theta)
@@ -98,7 +98,7 @@ else:
         with open(here + "/door~", "w") as file:
             file.write(comm.door)
         os.rename(file.name, here + "/door")
-outer = DiLoCo(Elastic(comm), theta, every=2, momentum=0.5, send=SEND)
+outer = DiLoCo(Crew(comm), theta, every=2, momentum=0.5, send=SEND)
 last, weights = outer.rounds + 3 if me == 2 else 1 << 30, []
 step = 0
 while outer.rounds < last:
@@ -123,3 +123,32 @@ def test_a_newcomer_has_the_others_bits(send: str | None) -> None:
         assert len({each[name] for each in found}) == 1, name
     assert found[0]["weights"][0] == [0.5, 0.5, 0.0]
     np.testing.assert_allclose(found[2]["weights"], [[1 / 3] * 3] * 3)
+
+
+LATE = BEGIN + """
+outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3), theta, every=2, momentum=0.5)
+comm, out, waits, came = outer.crew.comm, [], [], []
+while outer.rounds < 120:
+    inner(me, outer.steps, theta)
+    time.sleep(0.01)
+    if me == 2 and outer.steps == 8:
+        time.sleep(1.5)
+    began = time.perf_counter()
+    report = outer.step()
+    if report:
+        waits.append(time.perf_counter() - began)
+        out += [report.left_out] if report.left_out else []
+        came.append(len(report.members))
+tell(outer, out=out, most=max(waits), came=came)
+outer.crew.comm.close()
+"""
+
+
+def test_a_late_rank_is_left_out_and_comes_back() -> None:
+    """The others wait for the grace, not for the rank; then it has their bits, and takes part again."""
+    found = run(3, LATE)
+    assert len({each["digest"] for each in found}) == 1 and {each["rounds"] for each in found} == {120}
+    for each in found[:2]:
+        assert each["out"] and all(left == [2] for left in each["out"]), each["out"]
+        assert each["most"] < 1.2, each["most"]
+        assert each["came"][0] == each["came"][-1] == 3 and 2 in each["came"]
