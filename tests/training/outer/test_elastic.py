@@ -25,9 +25,10 @@ def tell(outer, **more):
 LOST = BEGIN + """
 sites = Crew(hocket.init(elastic=True))
 outer = MAKE(sites, theta, momentum=0.5, SETTINGS)
-for step in range(12):
-    inner(me, step, theta)
-    if me == VICTIM and step == 5:
+while outer.steps < 12:
+    inner(me, outer.steps, theta)
+    if me == VICTIM and outer.steps == 5:
+        time.sleep(0.3)  # the others have ended the round before
         os.kill(os.getpid(), 9)
     outer.step()
 outer.finish()
