@@ -135,6 +135,14 @@ def steps_that_are_not_as_many(comm: Any) -> None:
     refused("different rounds: 2 on rank 0; 1 on rank", lambda: [outer.step(), outer.step()], MismatchError)
 
 
+def settings_of_a_newcomer(comm: Any) -> None:
+    """They are not compared when its loop is made, as the others are in the midst of training, but in its first round."""
+    outer = LocalSGD(comm, theta(), every=1)
+    if comm.rank == 0:
+        outer._settings = 7
+    refused("settings differ, by digest: 00000007 on rank 0; ", outer.step, MismatchError)
+
+
 def after_an_error_the_next_loop_works(comm: Any) -> None:
     mine = theta()
     outer = LocalSGD(comm, mine, every=1)
@@ -147,7 +155,7 @@ def after_an_error_the_next_loop_works(comm: Any) -> None:
 def test_ranks_that_differ(size: int, transport: str) -> None:
     programs = (
         loops_that_differ, nan_in_one_replica, empty_and_wrong_weights, outer_parameters_that_differ,
-        steps_that_are_not_as_many, after_an_error_the_next_loop_works,
+        steps_that_are_not_as_many, settings_of_a_newcomer, after_an_error_the_next_loop_works,
     )  # fmt: skip
     spread(programs, size, transport)
 
