@@ -136,7 +136,7 @@ def steps_that_are_not_as_many(comm: Any) -> None:
 
 
 def settings_of_a_newcomer(comm: Any) -> None:
-    """They are not compared when its loop is made, as the others are in the midst of training, but in its first round."""
+    """They are compared in its first round, as the others train when its loop is made."""
     outer = LocalSGD(comm, theta(), every=1)
     if comm.rank == 0:
         outer._settings = 7
