@@ -9,7 +9,7 @@ import json
 
 import harness
 import pytest
-from training import cases
+from torch_training import cases
 from worlds import path_to
 
 CASES = {name: cases.CASES[name][0] for name in cases.order()}
@@ -31,8 +31,8 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0",
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     }  # fmt: skip
-    arguments = ["training", str(place), *chosen]
-    source = f"import sys, torch._dynamo; sys.argv = {arguments!r}; import training.__main__"
+    arguments = ["torch_training", str(place), *chosen]
+    source = f"import sys, torch._dynamo; sys.argv = {arguments!r}; import torch_training.__main__"
     with harness.Job(max(CASES[name] for name in chosen), source, env=env) as job:
         ends = job.wait(300)
     found: dict[str, list[str]] = {name: [] for name in chosen}

@@ -39,7 +39,7 @@ def case(*sizes: int) -> Callable[[Callable[[], None]], Callable[[], None]]:
 def order() -> list[str]:
     """The names of all cases; those of the most ranks first."""
     for name in FILES:
-        importlib.import_module(f"training.{name}")
+        importlib.import_module(f"torch_training.{name}")
     return sorted(CASES, key=lambda name: -CASES[name][0])
 
 

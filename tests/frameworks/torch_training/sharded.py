@@ -15,9 +15,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.testing import assert_close
 
-from training import cases
-from training.cases import case
-from training.task import (
+from torch_training import cases
+from torch_training.cases import case
+from torch_training.task import (
     adam,
     batch,
     close,

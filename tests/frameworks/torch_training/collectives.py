@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing import assert_close
 
-from training.cases import case
-from training.task import (
+from torch_training.cases import case
+from torch_training.task import (
     adam,
     close,
     full,

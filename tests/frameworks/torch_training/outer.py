@@ -19,9 +19,9 @@ import hocket
 from hocket.torch.sharded import Checkpointed
 from hocket.torch.training import Parameters, communicator, parameters
 from hocket.training import DiLoCo, LocalSGD, StreamingDiLoCo
-from training import cases
-from training.cases import case
-from training.task import adam, alike, batch, close, full, learn, mine, network, rank, sgd, size
+from torch_training import cases
+from torch_training.cases import case
+from torch_training.task import adam, alike, batch, close, full, learn, mine, network, rank, sgd, size
 
 ROUNDS, EVERY = 3, 2
 

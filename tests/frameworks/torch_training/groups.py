@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing import assert_close
 
-from training import cases
-from training.cases import case
-from training.sharded import sharded
-from training.task import (
+from torch_training import cases
+from torch_training.cases import case
+from torch_training.sharded import sharded
+from torch_training.task import (
     adam,
     batch,
     close,

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from training.cases import case
-from training.task import (
+from torch_training.cases import case
+from torch_training.task import (
     alike,
     batch,
     close,

@@ -1,0 +1,3 @@
+from torch_training.cases import main
+
+main()

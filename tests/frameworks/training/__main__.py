@@ -1,3 +1,0 @@
-from training.cases import main
-
-main()
