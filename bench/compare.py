@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness import machine
+from hocket.bench.harness import machine, others
 from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.page import HEADER, into_section, line, nearest, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
@@ -159,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--from", metavar="FILE", dest="earlier", help="measure nothing: what --json kept of another run")
     made.add_argument("--json", metavar="PATH", help="keep everything; in a folder: in a file named by the processor")
     made.add_argument("--plot", metavar="FILE", help="draw allreduce beside Gloo and the fastest MPI: .svg or .png")
+    made.add_argument("--others", action="store_true", help="then the tables of messages, starting and shared cores")
     made.add_argument("--page", metavar="FILE", help="put the table into this page's section of this kind of CPU")
     return made
 
@@ -191,7 +192,10 @@ def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]
         found.append(result)
         print(line(result, nearest(found)), flush=True)
     short = sum(bool(result.verdicts) for result in found)
-    print(f"\n{len(found) - 1} lines, {short} fall short of their target")
+    print(f"\n{len(found) - 1} lines, {short} fall short of their target", flush=True)
+    if options.others:
+        about["others"] = others.measured(peers)
+        print(others.words(about["others"]))
     return {**about, "load_after": list(os.getloadavg())}, found
 
 

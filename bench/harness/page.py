@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.arguments import human
+from hocket.bench.harness.others import words
 from hocket.bench.harness.result import Result
 from hocket.bench.harness.table import micro
 from hocket.bench.harness.targets import Target
@@ -56,7 +57,8 @@ def place(about: dict[str, Any]) -> str:
 def table(about: dict[str, Any], found: Sequence[Result]) -> str:
     """A run's section, without its marks."""
     near = nearest(found)
-    return "\n".join([place(about), "", HEADER, *(line(each, near) for each in found)])
+    lines = [place(about), "", HEADER, *(line(each, near) for each in found)]
+    return "\n".join(lines) + words(about.get("others", {}))
 
 
 def nearest(found: Sequence[Result]) -> float:

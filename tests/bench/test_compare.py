@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hocket.bench.compare import Machine, Result, line, title
-from hocket.bench.harness import page
+from hocket.bench.harness import others, page
 from hocket.bench.harness.result import file_name, read
 from hocket.bench.harness.targets import TARGETS, Target
 
@@ -138,6 +138,18 @@ def test_a_page_has_a_section_for_each_kind_of_cpu(tmp_path: Path) -> None:
         "# Measured", "## One", "| allreduce 8 B, 2 ranks | 3.00 |" + "  |" * 11,
         "## Two", "| allreduce 8 B, 2 ranks | 2.00 |" + "  |" * 11, "## Other costs",
     ]  # fmt: skip
+
+
+def test_tables_of_other_programs_stand_behind_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one, small."""
+    small = ["hocket.bench.starting.first_barrier", "PEERS", "-n", "2", "--turns", "1"]
+    monkeypatch.setattr(others, "OTHERS", {"Starting": small})
+    about = {"others": others.measured(["gloo", "openmpi", "openmpi-single"])}
+    about |= {"date": "today", "machine": {"processor": "X", "usable_cores": 2, "load": [0.0]}}
+    lines = page.table(about, []).splitlines()
+    command = "`python -m hocket.bench.starting.first_barrier openmpi -n 2 --turns 1`"
+    assert f"**Starting**: {command}" in lines
+    assert [row.split(" | ")[0] for row in lines[-3:]] == ["| hocket run", "| hocket run --no-fork", "| openmpi"]
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

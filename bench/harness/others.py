@@ -1,0 +1,37 @@
+"""What `make compare` measures besides collectives: tables of other programs, in a section's end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+OTHERS = {
+    "Messages": ["hocket.bench.messages", "PEERS"],
+    "Starting": ["hocket.bench.starting.first_barrier", "PEERS"],
+    "Shared cores": [
+        "hocket.bench.frameworks.shared_cores", "--ranks", "4", "--busy", "0,1,2", "--threads", "1",
+        "--transport", "shm,tcp",
+    ],
+}  # fmt: skip
+"""Title -> module and arguments; PEERS stands for the MPIs at hand."""
+
+
+def measured(peers: Sequence[str]) -> dict[str, str]:
+    """Title -> Markdown: the command, and what it has printed.  Some minutes.
+
+    `peers`: as of `hocket bench`.  CalledProcessError: a program has failed, and has said why.
+    """
+    mpis = [text for text in peers if not text.partition("=")[0].endswith("-single") and text != "gloo"]
+    found = {}
+    for name, words in OTHERS.items():
+        module, *arguments = [each for word in words for each in (mpis if word == "PEERS" else [word])]
+        done = subprocess.run([sys.executable, "-m", module, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+        rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
+        found[name] = "\n".join([f"`{' '.join(['python -m', module, *arguments])}`", "", *rows])
+    return found
+
+
+def words(found: Mapping[str, str]) -> str:
+    """Markdown of what `measured` gave, to stand behind a table."""
+    return "".join(f"\n\n**{name}**: {text}" for name, text in found.items())
