@@ -185,7 +185,7 @@ def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]
     """Measure, and print each line as it comes."""
     chosen = [t for t in TARGETS if options.only in title(t)]
     peers = [text for text in options.peers.split(",") if text]
-    about = {"machine": machine.describe(), "date": time.strftime("%d %B %Y")}
+    about: dict[str, Any] = {"machine": machine.describe(), "date": time.strftime("%d %B %Y")}
     print(f"{place(about)}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):

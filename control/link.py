@@ -110,7 +110,8 @@ class Link:
         return None if self._sock.family == socket.AF_UNIX else numeric(self._sock.getsockname())
 
     def start(self) -> None:
-        self._reactor.add(self._sock, self._readable)
+        if self._open:  # or it was closed before it began: its peer's job may have ended meanwhile
+            self._reactor.add(self._sock, self._readable)
 
     def send(self, message: Message) -> None:
         self.post(encode(message))

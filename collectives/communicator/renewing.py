@@ -135,9 +135,9 @@ class Renewing:
         return 0 if self.world.elastic is None else self.world.elastic.waiting()
 
     @property
-    def door(self) -> str:
-        """The address at which newcomers find this rank: `hocket.init(join=)` takes it."""
-        return self._of_elastic("door").door()
+    def door(self) -> str | None:
+        """The address at which newcomers find this rank: `hocket.init(join=)` takes it.  None: no elastic job."""
+        return None if self.world.elastic is None else self.world.elastic.door()
 
     def when_changed(self, call: Callable[[], object]) -> None:
         """Call this when a member is lost or a newcomer comes, also while the program computes.

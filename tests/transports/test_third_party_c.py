@@ -91,7 +91,7 @@ def test_what_is_in_the_wheel(site: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("hocket-")]
     assert all(name.startswith("hocket/") for name in names)
     ends = {name.rpartition(".")[2] for name in names}
-    assert ends == {"py", "pyi", "pyx", "pxd", "h", "cuh", "so", "typed", "js", "css"}, ends
+    assert ends == {"py", "pyi", "pyx", "pxd", "h", "cuh", "so", "typed", "js", "css", "json"}, ends
     rooms = {os.path.dirname(name) for name in names if name.endswith("__init__.py")}
     here = {"hocket"} | {
         str(init.parent.relative_to(ROOT / "src"))

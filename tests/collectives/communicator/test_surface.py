@@ -58,7 +58,7 @@ def test_completion() -> None:
     folders = {
         "algorithms", "bench", "codecs", "collectives", "compression", "conformance", "control", "dask", "errors",
         "extending", "flower", "horovod", "hosting", "jax", "kernels", "lightgbm", "observe", "ray", "recording",
-        "spark", "system", "tools", "torch", "transports", "xgboost",
+        "spark", "system", "tools", "torch", "training", "transports", "xgboost",
     }  # fmt: skip
     assert set(offered) - folders == set(hocket.__all__)
     assert all(hasattr(hocket, name) for name in offered)

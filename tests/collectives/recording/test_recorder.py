@@ -14,6 +14,7 @@ import pytest
 from harness import Job, run
 
 import hocket
+from hocket.collectives.recording import recorder
 from hocket.collectives.recording.processes import recorders
 from hocket.collectives.recording.standing import standings, words
 from hocket.recording import NOBODY, Kind, Recorded, Ring
@@ -26,8 +27,9 @@ def ring_of(part: Recorded, kind: str = "collectives", comm: str = "world") -> R
 
 
 def recorded(function: object, size: int = 2) -> list[Recorded]:
-    """Every rank's part after it has called this.  Other tests may have left all rings to the garbage collector."""
+    """Every rank's part after it has called this.  Other tests may have filled this process's rings and texts."""
     gc.collect()
+    recorder.forked()
 
     def rank(comm: hocket.Communicator) -> Recorded:
         function(comm)  # type: ignore[operator]

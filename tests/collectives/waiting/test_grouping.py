@@ -83,7 +83,7 @@ APART = {
     "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
     "mark", "recorder", "trace",  # what this rank did
-    "init", "from_mpi", "local_world",  # a job of its own
+    "init", "from_mpi", "local_world", "listen", "connect",  # a job of its own
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,8 +181,8 @@ def lower(comm: Communicator, blocking: bool) -> float:
 
 def held_for_a_while(comm: Communicator) -> None:
     for blocking in (False, True):
-        best = min(lower(comm, blocking) for _ in range(5))
-        assert comm.rank or 0.7 * HOLD < best < 3 * HOLD, (blocking, best)
+        usual = median(lower(comm, blocking) for _ in range(5))  # in one of them the high call may have come too late
+        assert comm.rank or 0.7 * HOLD < usual < 6 * HOLD, (blocking, usual)
 
 
 def not_held(comm: Communicator) -> None:

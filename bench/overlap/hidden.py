@@ -1,6 +1,6 @@
 """Starting, overlapping, joining: what asynchronous calls and a start of the library cost.
 
-    hocket run -n 2 -- python -m hocket.bench.overlap [--transport tcp] [--bytes 16M]
+    hocket run -n 2 -- python -m hocket.bench.overlap.hidden [--transport tcp] [--bytes 16M]
 
 `start` is how long `async_op=True` takes to return, calls one after the other.  `overlap` is how much of the shorter of
 the two is hidden when a call and a computation run at once: (call + compute - both) / min(call, compute).  Computing is
@@ -29,7 +29,7 @@ STARTS = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.bench.overlap", description=__doc__, allow_abbrev=False)
+    made = argparse.ArgumentParser(prog="hocket.bench.overlap.hidden", description=__doc__, allow_abbrev=False)
     made.add_argument("--transport", default="tcp", metavar="T", help="shm or tcp (tcp)")
     made.add_argument("--bytes", type=parse_size, default=16 << 20, metavar="N", help="of the overlapped call (16M)")
     options = made.parse_args(argv)
