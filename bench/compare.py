@@ -167,6 +167,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     about, found = read(options.earlier) if options.earlier else _measured(options)
+    if options.others:
+        about["others"] = others.measured(_texts(options.peers))
+        print(others.words(about["others"]))
     if options.json:
         named = os.path.join(options.json, file_name(about["machine"]["processor"]))
         named = named if os.path.isdir(options.json) else options.json
@@ -181,10 +184,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _texts(peers: str) -> list[str]:
+    return [text for text in peers.split(",") if text]
+
+
 def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]]:
     """Measure, and print each line as it comes."""
     chosen = [t for t in TARGETS if options.only in title(t)]
-    peers = [text for text in options.peers.split(",") if text]
+    peers = _texts(options.peers)
     about: dict[str, Any] = {"machine": machine.describe(), "date": time.strftime("%d %B %Y")}
     print(f"{place(about)}\n\n{HEADER}")
     found = []
@@ -193,9 +200,6 @@ def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]
         print(line(result, nearest(found)), flush=True)
     short = sum(bool(result.verdicts) for result in found)
     print(f"\n{len(found) - 1} lines, {short} fall short of their target", flush=True)
-    if options.others:
-        about["others"] = others.measured(peers)
-        print(others.words(about["others"]))
     return {**about, "load_after": list(os.getloadavg())}, found
 
 

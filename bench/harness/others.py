@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
 OTHERS = {
@@ -24,11 +25,12 @@ def measured(peers: Sequence[str]) -> dict[str, str]:
     """
     mpis = [text for text in peers if not text.partition("=")[0].endswith("-single") and text != "gloo"]
     found = {}
-    for name, words in OTHERS.items():
-        module, *arguments = [each for word in words for each in (mpis if word == "PEERS" else [word])]
+    for name, program in OTHERS.items():
+        module, *arguments = [each for word in program for each in (mpis if word == "PEERS" else [word])]
         done = subprocess.run([sys.executable, "-m", module, *arguments], check=True, stdout=subprocess.PIPE, text=True)
         rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
-        found[name] = "\n".join([f"`{' '.join(['python -m', module, *arguments])}`", "", *rows])
+        lines = [f"`{' '.join(['python -m', module, *arguments])}`, {time.strftime('%d %B %Y')}", "", *rows]
+        found[name] = "\n".join(lines)
     return found
 
 
