@@ -27,7 +27,7 @@ from hocket.errors import Error
 from hocket.system.machine import loopback
 from hocket.tools import elastic, tracing
 from hocket.tools.forking import allowed
-from hocket.tools.forking.ranks import Forked, ForkServer
+from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
 from hocket.tools.output import Screen, Source
 from hocket.tools.place import place
 from hocket.tools.rank import Rank, common, environment, start
@@ -117,11 +117,13 @@ class Job:
         if folder is None:
             yield None
             return
-        server = ForkServer(options.command, folder, env, not options.no_prefix)
-        try:
-            yield server if server.ready(lambda: self.signalled) else None
-        finally:
-            server.close()
+        with contextlib.ExitStack() as stack:
+            try:
+                server = stack.enter_context(fork_server(options.command, folder, env, not options.no_prefix))
+                ready = server.ready(lambda: self.signalled)
+            except OSError:  # the ranks are started as they are, and say why they cannot be
+                ready = False
+            yield server if ready else None
 
     def _start_rank(
         self, number: int, env: dict[str, str], secret: str, master: tuple[str, int], server: ForkServer | None,

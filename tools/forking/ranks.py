@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO
 
 from hocket.system.parent import adopting, die_with
@@ -28,25 +29,35 @@ class Forked:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-class ForkServer:
-    """A started server; `close` it when all ranks are started.
+@contextlib.contextmanager
+def fork_server(command: list[str], folder: str, environ: Mapping[str, str], piped: bool) -> Iterator[ForkServer]:
+    """A started server, which ends with the block, ready or not; the ranks go on.  OSError: it cannot be started.
 
-    `environ`: what a rank's variables come on top of.  `piped`: the ranks' output comes to the launcher.
+    `folder`: of the program's own modules; `environ`: what a rank's variables come on top of; `piped`: the ranks' output
+    comes to the launcher.
     """
-
-    def __init__(self, command: list[str], folder: str, environ: Mapping[str, str], piped: bool) -> None:
-        self._environ, self._piped = environ, piped
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        paths = [HERE, *filter(None, [environ.get("PYTHONPATH")])]
-        env = {**environ, server.PLACE: f"{theirs.fileno()}:{folder}", "PYTHONPATH": os.pathsep.join(paths)}
-        output = subprocess.DEVNULL if piped else None
-        self._adopting = adopting()
-        self._adopting.__enter__()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    paths = [HERE, *filter(None, [environ.get("PYTHONPATH")])]
+    env = {**environ, server.PLACE: f"{theirs.fileno()}:{folder}", "PYTHONPATH": os.pathsep.join(paths)}
+    output = subprocess.DEVNULL if piped else None
+    with adopting(), ours:
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 pass_fds=[theirs.fileno()], start_new_session=True, preexec_fn=die_with(os.getpid()),
             )  # fmt: skip
+        try:
+            yield ForkServer(ours, environ, piped)
+        finally:
+            process.kill()
+            process.wait()
+
+
+class ForkServer:
+    """The connection to a server."""
+
+    def __init__(self, ours: socket.socket, environ: Mapping[str, str], piped: bool) -> None:
+        self._ours, self._environ, self._piped = ours, environ, piped
 
     def ready(self, stop: Callable[[], object]) -> bool:
         """Wait until the server has imported what ranks need; False: this program cannot be forked, or `stop()`."""
@@ -82,13 +93,6 @@ class ForkServer:
         if not said.isdigit():
             raise BlockingIOError(0, said.decode(errors="replace") or "the process to fork from has ended")
         return int(said)
-
-    def close(self) -> None:
-        """The server ends, which may not be ready yet; the ranks go on."""
-        self._process.kill()
-        self._process.wait()
-        self._ours.close()
-        self._adopting.__exit__(None, None, None)
 
 
 def _close(fds: Iterable[int]) -> None:
