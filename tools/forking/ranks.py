@@ -33,8 +33,8 @@ class Forked:
 def fork_server(command: list[str], folder: str, environ: Mapping[str, str], piped: bool) -> Iterator[ForkServer]:
     """A started server, which ends with the block, ready or not; the ranks go on.  OSError: it cannot be started.
 
-    `folder`: of the program's own modules; `environ`: what a rank's variables come on top of; `piped`: the ranks' output
-    comes to the launcher.
+    `folder`: of the program's own modules; `environ`: what a rank's variables come on top of; `piped`: the ranks'
+    output comes to the launcher.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     paths = [HERE, *filter(None, [environ.get("PYTHONPATH")])]
