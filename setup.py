@@ -30,6 +30,7 @@ EXTENSIONS = [
     "collectives.engine.engine",
     "collectives.engine.instructions",
     "collectives.engine.matching",
+    "collectives.engine.packing",
     "collectives.engine.placed",
     "collectives.engine.prepared",
     "collectives.engine.short_messages",

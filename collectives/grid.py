@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from hocket.arguments import rank_in, wholes
+import numpy
+
+from hocket.arguments import kind, rank_in, whole, wholes
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.messages import PROC_NULL
 from hocket.errors import ArgumentError
 
 
@@ -35,7 +39,7 @@ class Grid:
     >>> import hocket
     >>> grid = hocket.local_world(6).run(lambda comm: hocket.Grid(comm, (2, 3), periodic=(False, True)))[4]
     >>> grid.coordinates, grid.rank(0, 2), grid.shift(0), grid.shift(1)
-    ((1, 1), 2, (1, None), (3, 5))
+    ((1, 1), 2, (1, hocket.PROC_NULL), (3, 5))
     """
 
     def __init__(self, comm: Communicator, shape: Sequence[int], periodic: bool | Sequence[bool] = False) -> None:
@@ -60,28 +64,74 @@ class Grid:
             found.append(at)
         return tuple(reversed(found))
 
-    def rank(self, *coordinates: int) -> int | None:
-        """The rank at these coordinates: on a periodic axis they go round, on another one None is outside."""
+    def rank(self, *coordinates: int) -> int:
+        """The rank at these coordinates.  A periodic axis closes to a ring; outside of another one PROC_NULL is."""
         if len(coordinates) != len(self.shape):
             raise ArgumentError(f"coordinates {coordinates} must be {len(self.shape)}, one for each axis")
         found = 0
         for at, length, ring in zip(wholes(coordinates, "coordinates"), self.shape, self.periodic, strict=True):
             if not ring and not 0 <= at < length:
-                return None
+                return PROC_NULL
             found = found * length + at % length
         return found
 
-    def shift(self, axis: int, steps: int = 1) -> tuple[int | None, int | None]:
-        """The ranks `steps` before this one and after it, along an axis: from whom to receive, to whom to send."""
+    def shift(self, axis: int, steps: int = 1) -> tuple[int, int]:
+        """The ranks `steps` before this one and after it, along an axis: from whom to receive, to whom to send.
+
+        PROC_NULL where there is none: messages to it and from it are no messages.
+        """
         if not 0 <= axis < len(self.shape):
             raise ArgumentError(f"axis={axis} is outside of 0..{len(self.shape) - 1}")
 
-        def moved(by: int) -> int | None:
+        def moved(by: int) -> int:
             here = list(self.coordinates)
             here[axis] += by
             return self.rank(*here)
 
         return moved(-steps), moved(steps)
+
+    def exchange(self, u: Any, width: int = 1, tag: int = 0) -> Any:
+        """Fill the halo of `u`: the `width` outer layers at both ends of its first axes, one for each of the grid's.
+
+        Each rank holds a block of a large array, with layers around it for its neighbours' outermost cells.  They come
+        from the neighbours, axis by axis, so corners come too.  Layers with no neighbour behind them stay as they are.
+        u, an array with at least 3 * width elements on these axes, is written in place and returned.  All ranks call
+        it; where two blocks meet they have the same lengths.  It sends messages with `tag` and tag + 1.  Raises
+        ArgumentError, on this rank alone.  Cost: two messages of a face per axis.
+
+        >>> import hocket, numpy as np
+        >>> def halo(comm):
+        ...     u = np.array([0.0, comm.rank + 1, comm.rank + 1, 0.0])
+        ...     return hocket.Grid(comm, (comm.size,)).exchange(u).tolist()
+        >>> hocket.local_world(3).run(halo)
+        [[0.0, 1.0, 1.0, 2.0], [1.0, 2.0, 2.0, 3.0], [2.0, 3.0, 3.0, 0.0]]
+        """
+        width, lengths = whole(width, "width"), getattr(u, "shape", None)
+        if lengths is None or len(lengths) < len(self.shape):
+            got = kind(u) if lengths is None else f"shape {tuple(lengths)}"
+            raise ArgumentError(f"exchange: u must be an array with at least {len(self.shape)} axes, got {got}")
+        if width < 1 or any(length < 3 * width for length in lengths[: len(self.shape)]):
+            raise ArgumentError(
+                f"exchange: width={width} must be at least 1, and u, of shape {tuple(lengths)}, must have 3 * width "
+                f"elements or more on its first {len(self.shape)} axes: two halos, and what the neighbours get"
+            )
+        for axis in range(len(self.shape)):
+            before, after = self.shift(axis)
+            at = [(*(slice(None),) * axis, slice(n * width, (n + 1) * width or None)) for n in (0, 1, -2, -1)]
+            low_halo, low, high, high_halo = (u[where] for where in at)
+            self._face(high, after, low_halo, before, tag)
+            self._face(low, before, high_halo, after, tag + 1)
+        return u
+
+    def _face(self, x: Any, dest: int, out: Any, source: int, tag: int) -> None:
+        """As sendrecv.  Of NumPy arrays it makes contiguous copies, which take the short way of messages."""
+        if type(out) is not numpy.ndarray or out.flags.c_contiguous:
+            self.comm.sendrecv(x, dest, out, source, tag)
+            return
+        come = numpy.empty(out.shape, out.dtype)
+        self.comm.sendrecv(numpy.ascontiguousarray(x), dest, come, source, tag)
+        if source != PROC_NULL:
+            out[...] = come
 
     def along(self, *axes: int) -> Communicator:
         """The communicator of the ranks that differ from this one on these axes only.  All ranks call it.

@@ -2,7 +2,7 @@
 
     hocket run -n 4 examples/halo.py
 
-`sendrecv` moves a row up while another comes from below, then the other way round; at the ends there is no neighbour.
+`Grid.exchange` fills the rows around a rank's own ones; the first and the last of all keep the plate's edge.
 """
 
 import numpy as np
@@ -28,22 +28,13 @@ def spread(heat: np.ndarray) -> np.ndarray:
     return middle
 
 
-def exchange(comm: hocket.Communicator, heat: np.ndarray) -> None:
-    """Fill the first and the last row, which belong to the ranks above and below."""
-    above, below = comm.rank - 1, comm.rank + 1
-    # Even ranks talk downwards first, odd ones upwards: so each has a partner that talks to it.
-    for partner in (below, above) if comm.rank % 2 == 0 else (above, below):
-        if 0 <= partner < comm.size:
-            own, theirs = (1, 0) if partner == above else (-2, -1)
-            comm.sendrecv(heat[own], partner, heat[theirs], partner)
-
-
 def main() -> None:
     with hocket.init() as comm:
         inner = np.array_split(np.arange(1, ROWS - 1), comm.size)[comm.rank]
         heat = plate()[inner[0] - 1 : inner[-1] + 2]  # one row more on either side
+        grid = hocket.Grid(comm, (comm.size,))
         for _ in range(STEPS):
-            exchange(comm, heat)
+            grid.exchange(heat)
             heat[1:-1] = spread(heat)
         counts = [len(part) for part in np.array_split(np.arange(1, ROWS - 1), comm.size)]
         found = comm.gatherv(heat[1:-1], counts)

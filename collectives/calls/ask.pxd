@@ -15,6 +15,7 @@ cdef struct Ask:                # borrowed: the caller keeps all of it alive
     PyObject* codec
     PyObject* residual
     PyObject* owner_residual
+    PyObject* within
     bint async_op
 
 
@@ -25,4 +26,5 @@ cdef inline Ask asking(str collective, object op, bint async_op, object timeout,
     ask.timeout, ask.algorithm, ask.transport = <PyObject*>timeout, <PyObject*>algorithm, <PyObject*>transport
     ask.order, ask.codec, ask.async_op = <PyObject*><object>"any", <PyObject*>None, async_op
     ask.residual = ask.owner_residual = <PyObject*>None
+    ask.within = <PyObject*><object>""
     return ask

@@ -11,6 +11,10 @@ from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
 
+class Lasting(str):
+    """A `within` that is one object for all calls that are alike: they may take the short way."""
+
+
 class Ask(NamedTuple):
     """The arguments of a method of the communicator, as they were given; communicator.py has their meaning."""
 

@@ -28,6 +28,10 @@ of that length and dtype.  It must work element by element, be associative, and 
 
 A number, Python's or NumPy's, is an array of one element: `loss = comm.allreduce(loss)` gives a new number.
 
+`allreduce` and `broadcast` also take a list, a tuple or a dict of arrays, nested as one likes, whose arrays are changed
+in place.  All ranks' trees have the same structure; a dict's arrays are taken in the order of its sorted keys.  Small
+arrays of one dtype go as one message (up to 4 KiB each inside a host, 64 KiB over a network), which costs two copies.
+
 Arrays are NumPy arrays, torch tensors, CuPy arrays, or anything with the buffer protocol.  Those that are not
 contiguous are packed into a copy, and unpacked; on a GPU they are refused.  Results are of the caller's kind.  Rows are
 counted on axis 0.  In costs, n is the bytes of the longest array of a rank, and p = size.

@@ -36,6 +36,8 @@ from hocket.kernels.dtypes import by_code, by_name
 DONE, BUSY = CODES["done"], CODES["busy"]
 ANY = -1
 """As a source: whichever rank's message comes first."""
+PROC_NULL = -(1 << 31)
+"""As a rank at one end of a message: there is no rank.  Far from the ranks, so that no sum of small numbers is it."""
 ANY_TAG = 1 << 63
 """As a tag: whichever comes first; objects have none of these."""
 TAGS = (1 << 32) - 1
@@ -76,7 +78,7 @@ class Messenger:
     ) -> Any:  # fmt: skip
         """`send` of the communicator, whatever the arguments are."""
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
-        to = self.members.checked(dest, "dest")
+        to = self.end(dest, "dest")
         return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), ask)
 
     def recv(
@@ -93,21 +95,26 @@ class Messenger:
     ) -> Any:  # fmt: skip
         """`sendrecv`, likewise."""
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
-        ends = self.members.checked(dest, "dest"), out, self.members.checked(source, "source")
+        ends = self.end(dest, "dest"), out, self.end(source, "source")
         return self.exchange(x, *ends, user_tag(whole(tag, "tag")), ask)
 
     def wanted(self, source: int | None, tag: int | None) -> tuple[int, int]:
         """What a recv asks for, ANY and ANY_TAG for None."""
-        place = ANY if source is None else self.members.checked(source, "source")
+        place = ANY if source is None else self.end(source, "source")
         return place, ANY_TAG if tag is None else user_tag(whole(tag, "tag"))
+
+    def end(self, rank: int, what: str) -> int:
+        """A rank at one end of a message, or PROC_NULL, as a user gives it."""
+        null = isinstance(rank, int | numpy.integer) and rank == PROC_NULL
+        return PROC_NULL if null else self.members.checked(rank, what)
 
     def exchange(
         self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, ask: Ask
     ) -> Any:
         self.reporter.refuse_broken()
         refuse_inside()
-        src = describe(x) if dest is not None else None
-        dst = writable(describe(out, "out"), "out") if source is not None else None
+        src = describe(x) if dest not in (None, PROC_NULL) else None
+        dst = writable(describe(out, "out"), "out") if source not in (None, PROC_NULL) else None
         for buffer in (src, dst):
             if buffer is not None:
                 buffer.stage()
@@ -117,17 +124,17 @@ class Messenger:
             raise ArgumentError("out overlaps x; sendrecv needs separate memory")
         queue = self.runner.queue("messages", ask.transport)
         queue.check_thread()
-        model = src or dst
-        assert model is not None
+        model = src or dst or describe(out if dest is None else x)
         timeout = self.members.limit(ask.timeout)
         label = _label(model, tag)
         key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
-            plan = queue.counted(self._plan(dest, source, src, dst))
+            plan = queue.counted(self._plan(dest, source, src, dst, model))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
-        self._shorten(x, dest, out, source, plan, model, ask)
+        if PROC_NULL not in (dest, source):
+            self._shorten(x, dest, out, source, plan, model, ask)
         later = ask.async_op or open_group() is not None
         return self._carry_out(queue, plan, Call("message", src, dst, 0, result=out), ask, label, later)
 
@@ -191,6 +198,8 @@ class Messenger:
         """What a recv that asks for this would take; None: `timeout` seconds were over before it came."""
         self.reporter.refuse_broken()
         refuse_inside()
+        if source == PROC_NULL:
+            return Message(PROC_NULL, 0 if tag == ANY_TAG else tag, "uint8", 0)
         queue = self.runner.queue("messages", None)
         queue.check_thread()
         until = NEVER if timeout is None else time.monotonic_ns() + int(timeout * 1e9) if timeout else 0
@@ -212,20 +221,26 @@ class Messenger:
         return range(self.size) if source == ANY else (source,)
 
     def _from(self, source: int) -> str:
-        return "from any rank" if source == ANY else f"source={source}"
+        return "from any rank" if source == ANY else f"source={_named(source)}"
 
-    def _plan(self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None) -> Plan:
+    def _plan(
+        self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer
+    ) -> Plan:
         step, ends = [], []
         if src is not None and dest is not None:
             step.append(Instr("send", (dest,), src=[(IN, 0, src.nbytes)]))
-            ends.append(f"dest={dest}")
         if dst is not None and source is not None:
             step.append(Instr("recv", self._peers(source), dst=[(OUT, 0, dst.nbytes)]))
+        if dest is not None:
+            ends.append(f"dest={_named(dest)}")
+        if source is not None:
             ends.append(self._from(source))
-        model = src or dst
-        assert model is not None
-        verb = "sendrecv" if src and dst else "send" if src else "recv"
+        verb = "recv" if dest is None else "send" if source is None else "sendrecv"
         return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {', '.join(ends)})", step, model)
+
+
+def _named(rank: int) -> str:
+    return "PROC_NULL" if rank == PROC_NULL else str(rank)
 
 
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:

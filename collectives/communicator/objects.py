@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from hocket.collectives.calls.ask import Ask, checked
-from hocket.collectives.communicator.messages import ANY, object_tag
+from hocket.collectives.communicator.messages import ANY, PROC_NULL, object_tag
 from hocket.errors import ArgumentError, Error
 
 if TYPE_CHECKING:
@@ -76,8 +76,10 @@ def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -
 
 
 def send(comm: Communicator, value: Any, dest: int, tag: int, timeout: float | None) -> None:
-    to, label, ask = comm.membership.checked(dest, "dest"), object_tag(tag), checked(Ask("message", timeout=timeout))
+    to, label, ask = comm.messenger.end(dest, "dest"), object_tag(tag), checked(Ask("message", timeout=timeout))
     data = _pickled(comm, value)
+    if to == PROC_NULL:
+        return
     comm.messenger.exchange(_head(data), to, None, None, label, ask)
     if len(rest := _rest(data)):
         comm.messenger.exchange(rest, to, None, None, label, ask)
@@ -85,7 +87,9 @@ def send(comm: Communicator, value: Any, dest: int, tag: int, timeout: float | N
 
 def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None) -> Any:
     _allowed(comm)
-    place = ANY if source is None else comm.membership.checked(source, "source")
+    place = ANY if source is None else comm.messenger.end(source, "source")
+    if place == PROC_NULL:
+        return None
     label, head = object_tag(tag), numpy.empty(HEAD, numpy.uint8)
     ask = checked(Ask("message", async_op=True, timeout=timeout))
     work = comm.messenger.exchange(None, None, head, place, label, ask)

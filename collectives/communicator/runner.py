@@ -6,19 +6,21 @@ import dataclasses
 import json
 import reprlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 
 from hocket.algorithms.language.contract import reduces
 from hocket.collectives.calls import codecs, residuals
-from hocket.collectives.calls.ask import Ask, checked
+from hocket.collectives.calls.ask import Ask, Lasting, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Resolved, resolve
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.choice.worth import Worth
+from hocket.collectives.communicator import trees
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.engine.engine import CODES
@@ -41,6 +43,7 @@ class Runner:
     def __init__(self, members: Members, reporter: Reporter, planner: Planner) -> None:
         self.members, self.reporter, self.planner = members, reporter, planner
         self.rank, self.size, self.world = members.rank, members.size, members.world
+        self._spare: trees.Spare = {}
         self._making: dict[tuple[str, str | None], threading.Lock] = {}
         """Threads may need a queue at once."""
         self.worth = Worth(self)
@@ -56,6 +59,10 @@ class Runner:
             if call.gpu >= 0:  # the driver failed before the call began, and the other ranks are in it already
                 self.reporter.give_up(error)
             raise
+
+    def tree(self, call: Callable[[Any, Any, Ask], Any], x: Any, out: Any, ask: Ask) -> Any:
+        """A call on a list, a tuple or a dict of arrays, by `call(x, out, ask)` on single ones."""
+        return trees.carry_out(call, x, out, ask, self.members, self._spare)
 
     def _run(self, call: Call, ask: Ask) -> Any:
         self.reporter.usable()
@@ -82,7 +89,8 @@ class Runner:
         apart = ask.async_op or open_group() is not None
         there = queue.prepared(call, how, plan, apart)
         # `pin` must see the arrays of each call; those of a GPU have other plans
-        if lasting and not (ask.within or call.model.foreign or call.residuals) and call.model.nbytes < queue.pin_from:
+        known = not ask.within or isinstance(ask.within, Lasting)
+        if lasting and known and not (call.model.foreign or call.residuals) and call.model.nbytes < queue.pin_from:
             self.shortcut.remember(ask, call, queue.engine, plan, how.code)
         if apart:
             return self.start(queue, plan, call, how.code, there, ask)

@@ -39,6 +39,8 @@ cdef enum:
     HALF = 23                   # NPY_HALF: ... as it does of this one
 
 MISS = object()
+TREES = list, tuple, dict
+"""What holds arrays."""
 NOTHING = numpy.empty(0, numpy.uint8)
 """What a barrier sums."""
 cdef int _groups_open = 0
@@ -279,6 +281,8 @@ cdef class ShortWay:
             return done
         if isinstance(x, numbers.KINDS):
             return numbers.carry_out(self._call, x, out, owned(ask))
+        if isinstance(x, TREES):
+            return self.shortcut.runner().tree(self._call, x, out, owned(ask))
         return self.shortcut.runner().general(x, out, owned(ask))
 
     cdef object of_number(self, object x, object out, Ask* ask):
@@ -308,7 +312,7 @@ cdef object owned(Ask* a):
     """The same, kept alive, for the general way."""
     return asks.Ask(<object>a.collective, <object>a.op, <object>a.root, <object>a.counts, bool(a.async_op),
                     <object>a.timeout, <object>a.algorithm, <object>a.transport, <object>a.order, <object>a.codec,
-                    <object>a.residual, <object>a.owner_residual)
+                    <object>a.residual, <object>a.owner_residual, <object>a.within)
 
 
 cdef int fill(Ask* a, tuple asked) except -1:
@@ -317,7 +321,7 @@ cdef int fill(Ask* a, tuple asked) except -1:
     a.counts, a.async_op, a.timeout = <PyObject*>asked[3], asked[4], <PyObject*>asked[5]
     a.algorithm, a.transport = <PyObject*>asked[6], <PyObject*>asked[7]
     a.order, a.codec = <PyObject*>asked[8], <PyObject*>asked[9]
-    a.residual, a.owner_residual = <PyObject*>asked[10], <PyObject*>asked[11]
+    a.residual, a.owner_residual, a.within = <PyObject*>asked[10], <PyObject*>asked[11], <PyObject*>asked[12]
     return 0
 
 
@@ -325,7 +329,7 @@ cdef inline bint same(Ask* a, Ask* b) noexcept:
     """Do both ask for the same, but for counts, the time limit, and whether the caller waits?"""
     return (a.collective == b.collective and a.op == b.op and a.root == b.root and a.algorithm == b.algorithm
             and a.transport == b.transport and a.order == b.order and a.codec == b.codec
-            and a.residual == b.residual and a.owner_residual == b.owner_residual)
+            and a.residual == b.residual and a.owner_residual == b.owner_residual and a.within == b.within)
 
 
 cdef inline bint limited(object timeout, uint64_t* limit) noexcept:

@@ -82,6 +82,17 @@ class Work:
         except Exception:
             log.exception("hocket: an error in a callback of %s", self._queued.words)
 
+    def ending(self, act: Callable[[], None]) -> Work:
+        """The same call, after whose end `act` is called by who waits; perhaps by two who wait at once."""
+        settle = self._settle
+
+        def both(queued: Queued) -> None:
+            settle(queued)
+            act()
+
+        self._settle = both
+        return self
+
     def giving(self, result: Any) -> Work:
         """The same call, of which this is the result."""
         self._result = result

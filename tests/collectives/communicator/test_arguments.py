@@ -32,6 +32,8 @@ CLOSED.release()
 ARRAYS = (None, 3, 2.5, True, "text", [1.0, 2.0], (), {}, Odd(), Odd, print, CLOSED, np.array([None]), object())
 NOTHING = tuple(each for each in ARRAYS if not isinstance(each, (int, float)))
 """Where a number would do, too."""
+FULL = tuple(each for each in NOTHING if each not in ((), {}))
+"""Where a list of arrays would do, too, and so one of no array."""
 NUMBERS = ("1", 1.0, 2.5, [1], None, Odd(), np.array([0.5]), math.nan, 1j)
 WHOLES = (3, 1.0, "12", [1.9, 2.1], [1, "1"], [[2, 2]], None, Odd(), np.array([1.0, 3.0]), [-1, 5], [1 << 80, 0], [4])
 RANKS = (*NUMBERS, -1, 2, 1 << 80)
@@ -42,7 +44,11 @@ OPS = ("summ", "", 3, None, ["sum"], Odd(), True, b"sum")
 METHODS: dict[str, tuple[Call, tuple[Any, ...], str]] = {
     **{
         f"{name} of x": (lambda c, junk, name=name: getattr(c, name)(junk), NOTHING, "x")  # type: ignore[misc]
-        for name in ("allreduce", "reduce", "scan", "exscan", "broadcast", "allgather", "gather")
+        for name in ("reduce", "scan", "exscan", "allgather", "gather")
+    },
+    **{
+        f"{name} of x": (lambda c, junk, name=name: getattr(c, name)(junk), FULL, "x")  # type: ignore[misc]
+        for name in ("allreduce", "broadcast")
     },
     **{
         f"{name} of x": (lambda c, junk, name=name: getattr(c, name)(junk), ARRAYS, "x")  # type: ignore[misc]

@@ -229,9 +229,34 @@ def first_of_all(comm: Communicator) -> None:
     fresh.barrier()
 
 
+def to_nobody(comm: Communicator) -> None:
+    """A line of ranks: at its ends no message goes, and `out` stays as it is."""
+    null = hocket.PROC_NULL
+    before, after = comm.rank - 1 if comm.rank else null, comm.rank + 1 if comm.rank < comm.size - 1 else null
+    for n in (8, 100_000):
+        for async_op in (False, True, False):
+            out = np.full(n, 7, np.uint8)
+            work = comm.sendrecv(payload(n, comm.rank), after, out, before, async_op=async_op)
+            assert (work.result() if async_op else work) is out
+            same(out, payload(n, comm.rank - 1) if comm.rank else np.full(n, 7, np.uint8), f"along a line, {n}")
+    assert comm.send(out, null) is None and comm.recv(out, np.int64(null), None) is out
+    assert comm.prepare("send", out, dest=null)() is None
+    came = comm.recv(out, null, async_op=True)
+    assert came.result() is out and came.source is None
+    comm.send_object({}, null)
+    assert comm.recv_object(null) is None
+    found = comm.probe(null, None)
+    assert found is not None and (found.source, found.count) == (null, 0)
+    with pytest.raises(hocket.ArgumentError, match="not a rank"):
+        comm.send(out, -1)
+    with pytest.raises(hocket.ArgumentError, match="not a rank"):
+        comm.broadcast(out, null)
+
+
 EXCHANGES: tuple[Callable[[Communicator], None], ...] = (
     every_size, both_ways, unequal_ways, around_the_ring, tags_in_any_order, to_self, grouped, unexpected,
     outstanding, from_any, few_tags_outstanding, beside_collectives, first_of_all,
+    to_nobody,
 )  # fmt: skip
 
 

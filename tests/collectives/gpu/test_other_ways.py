@@ -131,3 +131,18 @@ with alone() as comm:
 
 def test_ranks_without_a_gpu_among_others(built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, 3, MIXED, tmp_path, delay=DELAY)
+
+
+LISTED = """
+with alone() as comm:
+    on_gpu, here = [put(np.full(n, 1.0 + comm.rank, np.float32)) for n in (3, 70_000)], np.ones(5, np.float32)
+    comm.allreduce({"gpu": on_gpu, "host": here})
+    comm.allreduce([on_gpu, here], async_op=True).wait()
+    want = sum(range(1, comm.size + 1)) * comm.size
+    assert all((each.get() == want).all() for each in on_gpu) and (here == comm.size**2).all()
+    del on_gpu
+"""
+
+
+def test_lists_with_gpu_arrays(built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, LISTED, tmp_path, delay=DELAY)

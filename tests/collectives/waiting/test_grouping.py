@@ -79,7 +79,7 @@ REFUSED: dict[str, Call] = {
 }
 """What they say outside of a group: is the result right?"""
 APART = {
-    "Grid", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group", "on_stream",
+    "Grid", "PROC_NULL", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group", "on_stream",
     "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
     "mark", "recorder", "trace",  # what this rank did
