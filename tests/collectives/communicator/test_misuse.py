@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     "read-only": (lambda c: c.allreduce(read_only()), "read-only; pass out= or a writable copy"),
     "read-only out": (lambda c: c.allreduce(np.ones(4), out=read_only()), "out is read-only"),
     "read-only, to receive": (lambda c: c.recv(read_only(), (c.rank + 1) % 3), "out is read-only"),
-    "a list": (lambda c: c.allreduce([1, 2, 3]), "x is a list: pass a NumPy array"),
+    "a list": (lambda c: c.allreduce([1, 2, 3]), r"x\[0\] is an int: pass a NumPy array"),
     "None": (lambda c: c.allreduce(None), "x is None: pass a NumPy array"),
     "a string": (lambda c: c.broadcast("text"), "x is a str: pass a NumPy array"),
     "objects": (lambda c: c.allreduce(np.array([{}, []], object)), "object"),

@@ -110,7 +110,7 @@ def test_what_is_no_list_of_arrays_is_refused() -> None:
         for call, why in (
             (lambda: comm.allreduce([np.ones(2), 1.0]), "x[1] is a float"),
             (lambda: comm.allreduce([np.ones(1), [frozen]]), "x[1] is read-only"),
-            (lambda: comm.allgather([np.ones(2)]), "x is a list, and allgather takes one array; allreduce and broadcast take lists"),
+            (lambda: comm.allgather([np.ones(2)]), "allgather takes one array; allreduce and broadcast take lists"),
             (lambda: comm.allreduce([np.ones(2)], out=[np.ones(2)]), "out and residuals must be None"),
             (lambda: comm.allreduce({1: np.ones(2), "a": np.ones(2)}), "keys that have no order"),
             (lambda: comm.allreduce([np.array([object()])]), "x[0] holds Python objects"),

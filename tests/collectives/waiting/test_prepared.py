@@ -121,7 +121,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: comm.prepare("allsum", np.ones(1)), "'allsum' is no collective"),
         (lambda: comm.prepare("allreduce", 3.0), "x is a number"),
         (lambda: comm.prepare("allreduce", np.ones(1), op="no")(), "no"),
-        (lambda: comm.prepare("allreduce", [1])(), "x is a list"),
+        (lambda: comm.prepare("allgather", [1])(), "x is a list"),
         (lambda: comm.prepare("allreduce", np.ones(1), tag=1), "takes no dest, source or tag"),
         (lambda: comm.prepare("recv", out=np.ones(1), root=1), "takes no op, root"),
         (lambda: comm.prepare("send", np.ones(1))(), "dest=None"),
