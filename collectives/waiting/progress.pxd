@@ -29,6 +29,7 @@ cdef struct Node:               # one queued run
     bint small, counted         # ...; and is it counted yet?
     uint64_t submitted          # in a trace: when, ns; else 0
     uint32_t vain               # tries, one after the other, in which nothing moved
+    uint32_t unwanted           # its owner wants it no more: it ends at its next turn, if it has taken no message
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
 

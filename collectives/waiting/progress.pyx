@@ -97,7 +97,10 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
         call_begins(e, &n.run, n.nbytes, n.small)
         if e.record != NULL:
             e.record.open = NULL        # other calls may end before it
-    rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
+    if hk_load32(&n.unwanted) and n.run.source < 0:
+        rc = DONE
+    else:
+        rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)
     if n.run.limit and rc >= 0:
         rc = limited(&n.run, rc)
     if rc == BLOCKED:

@@ -21,6 +21,7 @@ from hocket.collectives.failures.callsite import caller, shown_site
 from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError, Error
 
+TURN = 0.001        # seconds between two looks at whether a recv that is cancelled has taken a message
 cdef enum: MOVES = 4096         # passes that moved something, after which a waiting thread looks at signals
 
 PENDING = {}    # works that hocket's own threads may touch, kept alive whether or not the caller keeps them
@@ -67,7 +68,7 @@ cdef class Queued:
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
         n.core, n.status = &engine.core, BLOCKED
-        n.nbytes, n.small, n.counted, n.vain = plan.nbytes, plan.small, False, 0
+        n.nbytes, n.small, n.counted, n.vain, n.unwanted = plan.nbytes, plan.small, False, 0, 0
         n.submitted = hk_now() if engine.core.trace != NULL else 0
         return 0
 
@@ -149,6 +150,16 @@ cdef class Queued:
         if ended(&self.node) == DONE:
             PENDING.pop(id(self), None)
         return self.status != BLOCKED
+
+    def cancel(self):
+        """Take no message, if none has come.  True: it has ended so; False: it has taken one, or failed."""
+        if self.plan.collective != "recv":
+            raise ArgumentError(f"only a recv can be cancelled, and this is {self.words}: the other ranks count on it")
+        if ended(&self.node) == BLOCKED:
+            hk_store32(&self.node.unwanted, 1)
+            while self.node.run.source < 0 and not self.wait(TURN):
+                pass
+        return ended(&self.node) == DONE and self.node.run.source < 0
 
     cdef int check_thread(self) except -1:
         """Raise ArgumentError if this thread may not drive it, though it has not ended."""

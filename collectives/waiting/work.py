@@ -56,6 +56,25 @@ class Work:
         self._queued.let_go()
         return True
 
+    def cancel(self) -> bool:
+        """Take back a recv for which nothing has come.  True: it takes no message, and its result is None.
+
+        False: it has taken a message, or has ended; then nothing changes.  The message that it would have taken is the
+        next recv's.  Raises ArgumentError for other calls, as the other ranks count on them.  MPI's Cancel.
+
+        >>> import hocket, numpy as np
+        >>> def waiting(comm):
+        ...     work = comm.recv(np.empty(1), comm.rank, async_op=True)     # from this rank, which sends nothing
+        ...     return work.cancel(), work.result()
+        >>> hocket.local_world(1).run(waiting)[0]
+        (True, None)
+        """
+        if not self._queued.cancel():
+            return False
+        self._result, self._settle, self._turn = None, _settled, None
+        self._queued.let_go()
+        return True
+
     def then(self, callback: Callable[[Work], object]) -> None:
         """Call callback(work) once, when the call has ended, well or not.
 

@@ -30,6 +30,7 @@ What torch keeps to other backends, or in its own C++:
     sharded.py       FSDP2's reduce-scatter and all-gather, with fewer bits
     states.py        what hocket's objects keep, with tensors for arrays
     monitor.py       monitored_barrier
+    check.py         do all ranks hold the same model?
     dynamo.py        torch.compile does not look into these files
 
 What trains:
@@ -43,6 +44,7 @@ What another library asks for:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hocket.torch.check import check
 from hocket.torch.hooks import bf16_compress_hook, compress
 from hocket.torch.monitor import monitored_barrier
 from hocket.torch.profiled import into_trace
@@ -51,7 +53,9 @@ from hocket.torch.register import register
 if TYPE_CHECKING:
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
 
-__all__ = ["DistributedOptimizer", "bf16_compress_hook", "compress", "into_trace", "monitored_barrier", "register"]
+__all__ = [
+    "DistributedOptimizer", "bf16_compress_hook", "check", "compress", "into_trace", "monitored_barrier", "register",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

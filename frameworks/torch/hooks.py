@@ -60,7 +60,9 @@ def compress(
             _hook(module, compressor, rates)
     if compressor is None:
         got = type(module).__name__
-        raise ArgumentError(f"compress takes a DistributedDataParallel or FSDPModule of {NAME!r}, got {got}")
+        group = getattr(module, "process_group", None)
+        whose = f" whose group is {carrier(group)}" if group is not None else ""
+        raise ArgumentError(f"compress takes a DistributedDataParallel or FSDPModule of {NAME!r}, got {got}{whose}")
     return compressor
 
 
@@ -76,6 +78,13 @@ def _hook(module: Any, compressor: Any, rates: Rates) -> None:
 def comm_of(group: Any) -> Any:
     """hocket's communicator of a group; None: it has none."""
     return getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
+
+
+def carrier(group: Any) -> str:
+    """Who carries its calls on the CPU, for errors: "one of 'gloo'"."""
+    if group is None:
+        return "not there: call torch.distributed.init_process_group('hocket') first"
+    return f"one of {_backend(group).name()!r}" if hasattr(_backend(group), "name") else f"a {type(group).__name__}"
 
 
 def _backend(group: Any) -> Any:

@@ -70,6 +70,7 @@ REFUSED: dict[str, Call] = {
     "gather_object": lambda on, r, p: on.gather_object(r) == ([*range(p)] if r == 0 else None),
     "scatter_object": lambda on, r, p: on.scatter_object([*range(p)]) == r,
     "recv_object": lambda on, r, p: on.recv_object((r - 1) % p, tag=3) == [(r - 1) % p, LONG],
+    "check_equal": lambda on, r, p: on.check_equal([r, 1]) == ({"x[0]": [(i,) for i in range(p)]} if p > 1 else {}),
     "split": lambda on, r, p: on.split(r).size == 1,
     "dup": lambda on, r, p: on.dup().size == p,
     "subgroup": lambda on, r, p: on.subgroup(range(p)).size == p,

@@ -1,0 +1,54 @@
+"""Do all ranks hold the same bits?  Digests are compared, and nothing else travels."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hocket.collectives.arrays.buffers import describe
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+Groups = list[tuple[int, ...]]
+
+
+def differing(comm: Communicator, tree: Any) -> dict[str, Groups]:
+    """`check_equal` of the communicator."""
+    rows = comm.share({name: _digest(array, name) for name, array in _named(tree, "x")}, "check_equal()")
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = {name: _groups([row.get(name) for row in rows]) for name in names}
+    return {name: groups for name, groups in found.items() if len(groups) > 1}
+
+
+def _named(tree: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """The arrays of a tree with their places."""
+    if isinstance(tree, dict):
+        parts = [(f"{where}[{key!r}]", tree[key]) for key in tree]
+    elif isinstance(tree, (list, tuple)):
+        parts = [(f"{where}[{i}]", each) for i, each in enumerate(tree)]
+    else:
+        yield where, tree
+        return
+    for name, each in parts:
+        yield from _named(each, name)
+
+
+def _digest(array: Any, name: str) -> str:
+    """Its dtype, its shape, and the CRC-32 of its bytes."""
+    if isinstance(array, (bool, int, float, complex, str, type(None))):
+        return repr(array)
+    buffer = describe(array, name)
+    buffer.stage()
+    data = memoryview((ctypes.c_char * buffer.nbytes).from_address(buffer.address)) if buffer.nbytes else b""
+    return f"{buffer.dtype.name}{list(buffer.shape)} {zlib.crc32(data):08x}"
+
+
+def _groups(digests: Sequence[str | None]) -> Groups:
+    """The ranks that hold the same, those of rank 0 first."""
+    ranks: dict[str | None, list[int]] = {}
+    for rank, each in enumerate(digests):
+        ranks.setdefault(each, []).append(rank)
+    return [tuple(some) for some in ranks.values()]
