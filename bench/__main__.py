@@ -24,6 +24,7 @@ from hocket.bench.harness.team import Joined, Started, Team
 from hocket.bench.harness.worker import Subject
 from hocket.bench.rivals import launchers
 from hocket.bench.rivals.ours import Ours
+from hocket.collectives.choice import declared
 from hocket.collectives.choice.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.collectives.choice.setting import algorithms
 from hocket.collectives.job.place import launched
@@ -74,6 +75,7 @@ def _argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line behind `hocket bench`.  0; 1 if elements were wrong or a run failed; 2: bad arguments."""
     made = parser()
+    declared.load()
     options = made.parse_args(argv)
     try:
         if options.codec or options.link:

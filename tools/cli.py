@@ -10,10 +10,13 @@ COMMANDS = {
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
     "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),
+    "show": ("hocket.tools.shell.show", "the steps of an algorithm, as a table or a picture"),
+    "explain": ("hocket.tools.shell.explain", "which transports and algorithms a job uses, and why"),
     "top": ("hocket.tools.top", "this user's jobs on this host, also those that hang: where each rank is"),
     "report": ("hocket.tools.report", "what a trace says: in words, as a page, and what would help"),
     "trace": ("hocket.tools.trace", "join what the ranks of a job left, also after a crash, into one trace"),
     "doctor": ("hocket.tools.doctor.command", "what works on this machine, or (--job) between the ranks of a job"),
+    "complete": ("hocket.tools.shell.complete", "the words that may come next, for a shell's completion"),
 }
 """Word -> the module whose `main(argv)` runs it, and what it does."""
 
@@ -21,6 +24,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code.  2: it made no sense."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [words[1], "--help"] if len(words) == 2 else ["--help"]
     if words[:1] in (["-h"], ["--help"]):
         print(usage())
         return 0
@@ -30,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hocket {__version__}")
         return 0
     if not words or words[0] not in COMMANDS:
-        wrong = f"hocket: {words[0]!r} is no command\n" if words else ""
+        wrong = f"hocket: {words[0]!r} is no command; {_meant(words[0])}\n" if words else ""
         print(wrong + usage(), file=sys.stderr)
         return 2
     from importlib import import_module
@@ -39,7 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _meant(word: str) -> str:
+    from hocket.arguments import choices
+
+    return choices(word, COMMANDS)
+
+
 def usage() -> str:
     """All commands."""
     lines = [f"  hocket {word:<8} {what}" for word, (_, what) in COMMANDS.items()]
-    return "\n".join(["usage:", *lines, "  hocket --version", "more: hocket COMMAND --help"])
+    return "\n".join(["usage:", *lines, "  hocket --version", "more: hocket help COMMAND"])

@@ -21,6 +21,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.prediction.topology import DEFAULTS, FORMS, OPTIONS, UNITS
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
+from hocket.collectives.choice import declared
 from hocket.collectives.choice.cases import COLLECTIVES, parse_size
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.layout import Layout
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return training(words[1:])
     made = parser()
+    declared.load()
     options = made.parse_args(words)
     try:
         return _report(options)

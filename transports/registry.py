@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
+
+from hocket.system.packages import declared
 
 BUILT_IN = {
     "shm": "hocket.transports.shm.transport:ShmTransport",
@@ -30,37 +29,9 @@ Loader = Callable[[], Any]
 def known() -> dict[str, Loader]:
     """Name -> how to load its class; built in first, then what other packages declare."""
     found: dict[str, Loader] = {name: partial(_load, path) for name, path in BUILT_IN.items()}
-    for entry in _declared(tuple(sys.path)):
+    for entry in declared(GROUP):
         found.setdefault(entry.name, entry.load)
     return found
-
-
-@functools.cache
-def _declared(path: tuple[str, ...]) -> tuple[Any, ...]:
-    """The entry points of the packages that are installed.  Once for each sys.path (`path`)."""
-    if not any(map(_may_declare, path)):
-        return ()
-    from importlib import metadata  # it takes as long as the rest of `init`
-
-    return tuple(metadata.entry_points(group=GROUP))
-
-
-@functools.cache
-def _may_declare(folder: str) -> bool:
-    """May a package in this folder of sys.path declare a transport?  1 ms for 90 packages, where metadata takes 30."""
-    try:
-        names = os.listdir(folder or ".")
-    except OSError:
-        return os.path.isfile(folder)  # a zip, which metadata can read
-    return any(name.endswith(".egg") or (name.endswith("-info") and _declares(folder, name)) for name in names)
-
-
-def _declares(folder: str, package: str) -> bool:
-    try:
-        with open(os.path.join(folder, package, "entry_points.txt"), "rb") as file:
-            return GROUP.encode() in file.read()
-    except OSError:
-        return False  # it declares nothing
 
 
 def load(names: list[str] | None = None) -> tuple[dict[str, Any], dict[str, str]]:

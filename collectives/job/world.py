@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hocket.collectives.arrays.staging import may_have_gpu
+from hocket.collectives.choice import declared
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
@@ -104,6 +105,7 @@ class World:
         self.previous_ranks: tuple[int | None, ...] = ()
         """What the members said when they made this generation, and which ranks they had before."""
         session.own(self)
+        declared.load()  # before any choice
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),

@@ -1,6 +1,7 @@
 """The command `hocket` and `hocket doctor`."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -30,11 +31,51 @@ def test_a_wrong_word_lists_the_commands(words: list[str], capsys: pytest.Captur
     err = capsys.readouterr().err
     assert all(f"hocket {name}" in err for name in ("run", "bench", "doctor"))
     assert not words or f"{words[0]!r} is no command" in err
+    assert words != ["perform"] or "known: run, bench" in err
+
+
+def test_a_word_that_is_nearly_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tracee"]) == 2
+    assert "did you mean 'trace'?" in capsys.readouterr().err
 
 
 def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert "hocket doctor" in capsys.readouterr().out
+
+
+def test_help_of_a_command() -> None:
+    done = run("help", "show")
+    assert done.returncode == 0 and "usage: hocket show" in done.stdout
+    assert "more: hocket help COMMAND" in run("help").stdout
+
+
+def test_show(tmp_path: pathlib.Path) -> None:
+    assert "allreduce ring: 3 ranks" in run("show", "ring", "-n", "3").stdout
+    assert "ring" in run("show").stdout.split() and "binomial" in run("show", "--collective", "broadcast").stdout
+    assert run("show", "ring", "-o", str(tmp_path / "ring.svg")).returncode == 0
+    assert (tmp_path / "ring.svg").read_text().startswith("<svg")
+    done = run("show", "rings")
+    assert done.returncode == 2 and "did you mean 'ring'?" in done.stderr
+
+
+def test_explain() -> None:
+    out = run("explain", "-n", "2", "allreduce", "1M").stdout
+    assert "rank 0 of 2" in out and "allreduce" in out and out.count("communicator 'world'") == 1
+    assert "rank 0 of 1" in run("explain").stdout
+    done = run("explain", "allreduce", "many")
+    assert done.returncode == 2 and "many" in done.stderr
+
+
+@pytest.mark.parametrize(("line", "some"), [
+    ("hocket ", ["run", "help", "--version"]), ("hocket sim", ["simulate"]), ("hocket help to", ["top"]),
+    ("hocket show --col", ["--collective"]), ("hocket run -n 2 -- python --", []), ("hocket run ./tr", []),
+    ("hocket nope -", []), ("hocket bench allreduce --c", ["--check", "--codec"]), ("hocket doctor --j", ["--job"]),
+])  # fmt: skip
+def test_a_shell_completes(line: str, some: list[str]) -> None:
+    found = run("complete", COMP_LINE=line).stdout.split()
+    assert set(some) <= set(found) and (some or not found)
+    assert all(word.startswith(line.split(" ")[-1]) for word in found)
 
 
 def test_commands_get_their_words_and_give_their_code() -> None:
