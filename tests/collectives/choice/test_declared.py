@@ -39,7 +39,7 @@ def test_the_commands_know_it(line: dict[str, str]) -> None:
     assert "allreduce line: 3 ranks, 1 chunk, 4 steps" in hocket(line, "show", "line", "-n", "3")
     topology = "hosts:2x4,inside=0.3us/10GB,link=20us/10Gbit"
     words = ("--algorithm", "line,ring", "--size", "8", "--bytes", "1M", "--topology", topology)
-    assert re.search(r"^line +8 ", hocket(line, "simulate", "allreduce", *words), re.M)
+    assert re.search(r"^ +line +8 ", hocket(line, "simulate", "allreduce", *words), re.M)
     bench = ("-n", "2", "--algorithm", "line", "-b", "8", "-e", "8", "--time", "0.05", "--check")
     assert "line" in hocket(line, "bench", "allreduce", *bench)
 
