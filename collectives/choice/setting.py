@@ -10,11 +10,13 @@ from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.arguments import choices
 from hocket.collectives.delegates.meeting import LIBRARIES
+from hocket.collectives.choice import declared
 from hocket.errors import ArgumentError
 
 
 def algorithms(collective: str) -> tuple[str, ...]:
     """The names that may be asked for."""
+    declared.load()
     return (*registry.names(collective), *(["hierarchical"] if collective in STAGES else []), *LIBRARIES)
 
 
