@@ -9,8 +9,8 @@ from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.arguments import choices
-from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.choice import declared
+from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.errors import ArgumentError
 
 
