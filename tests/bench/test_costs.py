@@ -1,4 +1,4 @@
-"""bench.overlap.hidden and bench.steady run under a launcher and print tables; the numbers are for quiet machines."""
+"""Small benches run under a launcher and print tables; the numbers are for quiet machines."""
 
 from __future__ import annotations
 
@@ -28,3 +28,8 @@ def test_steady() -> None:
     out = table("hocket.bench.steady", "--calls", "2000")
     assert re.search(r"\| import \| \d+ ms \|\n\| init \| \d+ ms \|", out), out
     assert out.count("| 2,000 calls of 8 B, ") == 4 and "slowest" in out
+
+
+def test_comforts() -> None:
+    out = table("hocket.bench.comforts", "--seconds", "0.02", "--gigabytes", "0.001")
+    assert len(re.findall(r"^\| .* \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", out, re.M)) == 6, out
