@@ -7,7 +7,7 @@ import os
 import pathlib
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from faulty import job
@@ -18,17 +18,21 @@ SECRET = secrets.token_hex(32)
 
 
 @contextlib.contextmanager
-def job_on(hosts: list[str], source: str, where: pathlib.Path, *, master: str = V4[0], **env: str) -> Iterator[Any]:
+def job_on(
+    hosts: list[str], source: str, where: pathlib.Path, *, master: str = V4[0], on: Sequence[int] = (0, 0, 1, 1),
+    **env: str,
+) -> Iterator[Any]:  # fmt: skip
+    """`on`: the host of each rank."""
     own = {"WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "29500", "HOCKET_SECRET": SECRET, **env}
     own = {k: v for k, v in own.items() if v}
     # A TMPDIR that is too long for sockets is left for /tmp, which both hosts see: then they are one.
     with tempfile.TemporaryDirectory(prefix="hosts-") as short:
         temporary = pathlib.Path(short, "tmp")
         temporary.mkdir()
-        places = [pathlib.Path(short, f"host{r // 2}") for r in range(4)]
+        places = [pathlib.Path(short, f"host{on[r]}") for r in range(4)]
         for place in places:
             place.mkdir(exist_ok=True)
-        named = [(hosts[r // 2], str(places[r])) for r in range(4)]
+        named = [(hosts[on[r]], str(places[r])) for r in range(4)]
         with job(4, source, where, {"TMPDIR": str(temporary), **own}, hosts=named) as run:
             yield run
         for place in places:

@@ -1,0 +1,206 @@
+"""Ranks with places on named axes: who is next to whom, by which link, and what a loss means."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty import facts
+from generations import BEGIN, said
+from harness import Job
+from two_hosts import job_on
+from worlds import spread
+
+import hocket
+from hocket.bench.harness import hosts as namespaces
+from hocket.errors import ArgumentError, MismatchError
+from hocket.training import Mesh
+from hocket.training.large.placing import placed
+
+WHY_NOT = namespaces.refusal()
+
+
+@pytest.mark.parametrize(
+    ("host_of", "lengths", "wanted"),
+    [
+        ([0] * 8, [2, 2, 2], [*range(8)]),
+        ([0, 1] * 4, [2, 4], [0, 2, 4, 6, 1, 3, 5, 7]),
+        ([0, 1] * 4, [2, 2, 2], [0, 2, 4, 6, 1, 3, 5, 7]),
+        ([0, 0, 1, 1, 2, 2], [3, 2], [*range(6)]),
+        ([0, 1, 2, 0, 1, 2], [3, 2], [0, 3, 1, 4, 2, 5]),
+        ([0, 0, 0, 1, 1, 1], [3, 2], [0, 1, 2, 5, 3, 4]),  # one pair has to be between the hosts
+        ([0, 1, 1, 1, 1, 0], [1, 3, 2], [0, 5, 1, 2, 3, 4]),
+        ([0, 1, 2, 3], [2, 2], [0, 1, 2, 3]),
+    ],
+)
+def test_the_last_axis_stays_inside_hosts(host_of: list[int], lengths: list[int], wanted: list[int]) -> None:
+    assert placed(host_of, lengths) == wanted
+
+
+def test_as_many_rows_inside_hosts_as_there_can_be() -> None:
+    dice = np.random.default_rng(3)
+    for _ in range(200):
+        lengths = dice.integers(1, 5, 3).tolist()
+        host_of = dice.integers(0, 3, np.prod(lengths)).tolist()
+        found = placed(host_of, lengths)
+        assert sorted(found) == [*range(len(found))]
+        rows = np.array([host_of[rank] for rank in found]).reshape(-1, lengths[2])
+        inside = sum(len(set(row)) == 1 for row in rows.tolist())
+        assert inside >= sum(host_of.count(host) // lengths[2] for host in range(3))
+
+
+def axes_are_communicators(comm: Any) -> None:
+    mesh = Mesh(comm, {"data": 2, "pipe": 1, "tensor": comm.size // 2})
+    ranks = comm.share(mesh.at)
+    for name in mesh.axes:
+        mine = [r for r, at in enumerate(ranks) if all(at[n] == mesh.at[n] for n in mesh.axes if n != name)]
+        axis = mesh[name]
+        assert (axis.rank, axis.size) == (mesh.at[name], mesh.axes[name])
+        assert axis.allgather(np.array([comm.rank])).tolist() == mine
+        assert axis.allreduce(float(comm.rank)) == sum(mine)
+    both = mesh.along("data", "tensor")
+    assert both is mesh.along("data", "tensor") and both.size == comm.size
+    assert both.allgather(np.array([comm.rank])).tolist() == mesh.places
+    assert mesh.comm.rank == mesh.places.index(comm.rank) and mesh.place(comm.rank) == mesh.at
+
+
+def an_axis_has_a_transport_and_a_codec(comm: Any) -> None:
+    mesh = Mesh(comm, {"data": comm.size}, transport={"data": "tcp"}, codec={"data": "fp16"})
+    x = np.full(1000, 1 / 3, np.float32)
+    found = mesh["data"].allreduce(x.copy(), "avg")
+    assert (found == np.float32(np.float16(1 / 3))).all()
+    assert (mesh["data"].allreduce(x.copy(), "max") == x).all()
+    assert (mesh["data"].allreduce(x.astype(float), "avg") == x).all()
+    assert (mesh["data"].allreduce(x.copy(), "avg", codec="bf16") != found).all()
+    assert {row.transport for row in mesh["data"].stats() if row.collective == "allreduce"} == {"tcp"}
+    line = mesh.explain().splitlines()[2]
+    assert "data: ranks 0, 1" in line and "inside host 0; tcp, codec fp16" in line
+    before = mesh["data"].sent()
+    mesh["data"].allreduce(x)
+    mesh["data"].allgather(x)
+    assert mesh["data"].sent() - before == (2 * 2000 + 4000) / 2  # as fp16
+
+
+def wrong(comm: Any) -> None:
+    last = comm.rank == comm.size - 1
+
+    def refused(kind: type[Exception], text: str, axes: Any, **more: Any) -> None:
+        with pytest.raises(kind, match=text):
+            Mesh(comm, axes, **more)
+
+    refused(ArgumentError, rf"axes data 5 x tensor 2 have 10 places, and there are {comm.size} ranks \(on ranks 0,",
+            {"data": 5, "tensor": 2})  # fmt: skip
+    refused(ArgumentError, rf"have {comm.size + 1} places, .* \(on rank {comm.size - 1}\)", {"data": comm.size + last})
+    refused(ArgumentError, "axes must be lengths by name, got a list", [2, 2])
+    refused(ArgumentError, r"axes\['data'\]='two' must be a whole number", {"data": "two"})
+    refused(ArgumentError, "transport names the axis 'tensr'; the mesh has tensor", {"tensor": comm.size},
+            transport={"tensr": "tcp"})  # fmt: skip
+    refused(MismatchError, f"different axes: .* on rank 0, .* on rank {comm.size - 1}",
+            {"other" if last else "data": comm.size})  # fmt: skip
+    refused(MismatchError, "different codec", {"data": comm.size}, codec={"data": "int8" if last else "fp16"})
+    mesh = Mesh(comm, {"data": comm.size})
+    for call in (lambda: mesh["tensor"], lambda: mesh.along("data", "tensor"), mesh.along):
+        with pytest.raises(ArgumentError, match="the mesh has no axis"):
+            call()
+    assert comm.allreduce(1) == comm.size
+
+
+@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (4, "shm"), (6, "threads")])
+def test_axes(size: int, transport: str) -> None:
+    spread([axes_are_communicators, wrong], size, transport)
+
+
+def test_transport_and_codec() -> None:
+    def program(comm: hocket.Communicator) -> None:
+        an_axis_has_a_transport_and_a_codec(comm)
+
+    spread(an_axis_has_a_transport_and_a_codec, 2, "shm,tcp")
+
+
+HOSTS = """
+from hocket.training import Mesh
+comm = hocket.init()
+mesh = Mesh(comm, {"data": 2, "tensor": 2})
+for name in mesh.axes:
+    assert mesh[name].allreduce(np.ones(1000))[0] == 2
+used = {name: sorted({row.transport for row in mesh[name].stats()}) for name in mesh.axes}
+say(at=mesh.at, used=used, explain=mesh.explain())
+comm.close()
+"""
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_on_two_hosts_the_chatty_axis_uses_shared_memory(tmp_path: pathlib.Path) -> None:
+    """Though the ranks of a host are not neighbours."""
+    with namespaces.hosts() as names, job_on(names, HOSTS, tmp_path, on=(0, 1, 0, 1)) as job:
+        ends = [facts(end) for end in job.wait(60)]
+    assert [end["at"]["data"] for end in ends] == [0, 1, 0, 1]
+    for rank, end in enumerate(ends):
+        assert end["used"] == {"data": ["tcp"], "tensor": ["shm"]}
+        assert f"tensor: ranks {rank % 2}, {rank % 2 + 2}; inside host {rank % 2}; shm" in end["explain"]
+        assert "between hosts 0, 1; tcp" in end["explain"]
+
+
+LOST = """
+from hocket.training import Mesh
+axes, victims = {axes}, {victims}
+mesh = Mesh(comm, axes)
+comm.barrier()
+if me in victims:
+    os.kill(os.getpid(), signal.SIGKILL)
+notes = []
+try:
+    while True:
+        mesh[{name!r}].allreduce(np.ones(100000))
+        comm.barrier()
+except hocket.PeerLostError as error:
+    notes = getattr(error, "__notes__", [])
+made = comm.renew()
+loss = mesh.loss(made)
+row = {{"notes": notes, "words": loss.words, "whole": loss.whole, "spare": loss.spare, "rank": made.rank}}
+try:
+    again = mesh.renewed(made)
+    row.update(axes=again.axes, at=again.at)
+    if again.at:
+        row["sum"] = again.comm.allreduce(1)
+    else:
+        try:
+            again["data"]
+        except hocket.ArgumentError as error:
+            row["refused"] = str(error)
+except hocket.ArgumentError as error:
+    row["refused"] = str(error)
+print(json.dumps(row), flush=True)
+made.close()
+"""
+
+
+def lost(axes: dict[str, int], victims: list[int], name: str) -> list[dict[str, Any]]:
+    with Job(4, BEGIN + LOST.format(axes=axes, victims=victims, name=name)) as job:
+        ends = job.wait(60)
+    assert all(ends[rank].code == -signal.SIGKILL for rank in victims)
+    return said(ends, *(rank for rank in range(4) if rank not in victims))
+
+
+def test_a_lost_replica_leaves_the_other_ones() -> None:
+    rows = lost({"data": 2, "tensor": 2}, [2], "data")
+    for row in rows:
+        assert (row["whole"], row["spare"], row["axes"]) == ([0], [2], {"data": 1, "tensor": 2})
+        assert "lost are data 1, tensor 0" in row["words"] and "whole at data 0" in row["words"]
+        assert "spare ranks: 1" in row["words"]
+    assert [row["at"] for row in rows] == [{"data": 0, "tensor": 0}, {"data": 0, "tensor": 1}, {}]
+    assert [row.get("sum") for row in rows] == [2, 2, None]
+    assert rows[2]["refused"] == "rank 2 is spare: it has no place in the mesh"
+    assert any("data 1, tensor 0" in note for row in rows for note in row["notes"])
+
+
+def test_a_lost_part_is_in_checkpoints_alone() -> None:
+    for row in lost({"data": 1, "pipe": 4}, [3], "pipe"):
+        assert "no other rank holds these parts of the model: go on from a checkpoint" in row["refused"]
+        assert row["refused"] == row["words"]
+    for row in lost({"data": 2, "tensor": 2}, [1, 2], "data"):
+        assert "each part is on some rank, but no place of 'data' is whole" in row["refused"], json.dumps(row)

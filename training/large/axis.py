@@ -1,0 +1,67 @@
+"""One axis of a mesh, as a rank sees it: a communicator whose calls use the axis's transport and codec."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hocket.errors import PeerLostError
+
+SENT: dict[str, float] = {
+    "allreduce": 2, "reduce_scatter": 1, "allgather": 1, "alltoall": 1,
+}  # fmt: skip
+"""What a rank sends at least, in (p-1)/p of the vector."""
+MOVING = {*SENT, "reduce_scatterv", "allgatherv", "alltoallv", "broadcast"}
+OTHERS = {
+    "reduce", "gather", "gatherv", "scatter", "scatterv", "scan", "exscan", "barrier", "send", "recv", "sendrecv",
+}  # fmt: skip
+"""Calls that take transport=, but no codec=."""
+LINEAR = ("sum", "avg")
+
+
+class Axis:
+    """The ranks that differ from this one on the axis `name` alone, in the axis's order.
+
+    It has everything that a `Communicator` has.  Collectives and messages use `transport`, and those of float32 `codec`
+    (with op sum or avg), if the caller asks for no other.  `comm` is the communicator itself.  A PeerLostError of a
+    call says, in a note, what the loss means for the mesh.
+    """
+
+    def __init__(self, mesh: Any, name: str, comm: Any, transport: str | None = None, codec: Any = None) -> None:
+        self.mesh, self.name, self.comm = mesh, name, comm
+        self.transport, self.codec = transport, codec
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.comm, name)
+        if name in MOVING or name in OTHERS:
+            return functools.partial(self._call, name, found)
+        return found
+
+    def _call(self, name: str, call: Any, *args: Any, **how: Any) -> Any:
+        if self.transport is not None:
+            how.setdefault("transport", self.transport)
+        if self.codec is not None and name in MOVING and _coded(args, how):
+            how.setdefault("codec", self.codec)
+        try:
+            return call(*args, **how)
+        except PeerLostError as error:
+            if hasattr(error, "add_note"):  # since Python 3.11
+                error.add_note(self.mesh.meaning([self.comm.members[rank] for rank in error.ranks]))
+            raise
+
+    def sent(self) -> float:
+        """Bytes that this rank has sent at least: those of its collectives by the algorithms that send least."""
+        p = self.comm.size
+        return float(sum(row.bytes * SENT.get(row.collective, 1) * (p - 1) / p for row in self.comm.stats()))
+
+    def __repr__(self) -> str:
+        return f"<axis {self.name!r}: rank {self.comm.rank} of {self.comm.size}>"
+
+
+def _coded(args: tuple[Any, ...], how: dict[str, Any]) -> bool:
+    """May the call have a codec?"""
+    x = args[0] if args else how.get("x")
+    op = next((each for each in (*args[1:], how.get("op")) if isinstance(each, str)), "sum")
+    return isinstance(x, np.ndarray) and x.dtype == np.float32 and op in LINEAR
