@@ -1,16 +1,21 @@
-"""How ranks train together: when gradients are sent, how often ranks talk, who takes part.
+"""How ranks train together: when gradients are sent, how often ranks talk, who takes part, which part a rank has.
 
 Stands on hocket's public calls and on `hocket.compression`; knows NumPy, and no framework.  Each noun is one class, and
 each method is a rule for it, in a file of its own.  Users import the names from here.
 
-    flat.py     named arrays as one vector, and back
-    overlap/    when: gradients travel while the computation goes on
-    crew/       who: members are lost, late and come, and all go on with one state
-    outer/      how often: ranks train alone for a while, then average
+    flat.py         named arrays as one vector, and back
+    optimizers.py   SGD, Adagrad and Adam of such vectors
+    overlap/        when: gradients travel while the computation goes on
+    crew/           who: members are lost, late and come, and all go on with one state
+    outer/          how often: ranks train alone for a while, then average
+    large/          which part: models that are cut, and optimizers in shards
 """
 
 from hocket.training.crew.crew import Change, Crew
 from hocket.training.flat import Flat, digest
+from hocket.training.large.mesh import Mesh
+from hocket.training.large.sharded import Sharded
+from hocket.training.optimizers import SGD, Adagrad, Adam
 from hocket.training.outer.diloco import DiLoCo
 from hocket.training.outer.local_sgd import LocalSGD, PostLocalSGD
 from hocket.training.outer.members import Again, Replica
@@ -24,6 +29,7 @@ from hocket.training.overlap.delayed import Delayed
 from hocket.training.overlap.scheduler import Scheduler, Timing
 
 __all__ = [
-    "Again", "Average", "Change", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD", "Momentum", "NoLoCo", "Outer",
-    "PostLocalSGD", "Replica", "Report", "Rule", "Scheduler", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+    "Adagrad", "Adam", "Again", "Average", "Change", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD", "Mesh",
+    "Momentum", "NoLoCo", "Outer", "PostLocalSGD", "Replica", "Report", "Rule", "SGD", "Scheduler", "Sharded",
+    "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
 ]  # fmt: skip

@@ -70,15 +70,20 @@ class Flat:
         ends = np.cumsum([self.sizes[name] for name in names])[:-1]
         return [part.reshape(self.shapes[name]) for name, part in zip(names, np.split(vector, ends), strict=True)]
 
-    def read(self, names: Sequence[str], out: Array) -> None:
-        """Copy these arrays into a vector, one behind the other."""
+    def read(self, names: Sequence[str], out: Array, arrays: Mapping[str, Any] | None = None) -> None:
+        """Copy these arrays, or others of their names and shapes, into a vector, one behind the other."""
+        source = self.arrays if arrays is None else arrays
         for name, part in zip(names, self.parts(names, out), strict=True):
-            part[...] = self.arrays[name]
+            part[...] = source[name]
 
     def write(self, names: Sequence[str], vector: Array) -> None:
         """Copy a vector into these arrays."""
         for name, part in zip(names, self.parts(names, vector), strict=True):
             self.arrays[name][...] = part
+
+    def forget(self) -> None:
+        """Keep names, shapes and sizes, and no array."""
+        self.arrays = {}
 
     def vector(self) -> Array:
         """All arrays, in a new vector."""

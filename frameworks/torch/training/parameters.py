@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,10 @@ class Parameters(Flat):
         return np.dtype(np.float64 if doubles else np.float32)
 
     @torch.no_grad()
-    def read(self, names: Sequence[str], out: Array) -> None:
+    def read(self, names: Sequence[str], out: Array, arrays: Mapping[str, Any] | None = None) -> None:
+        source = self.arrays if arrays is None else arrays
         for name, part in zip(names, self.parts(names, out), strict=True):
-            torch.from_numpy(part).copy_(self.arrays[name])
+            torch.from_numpy(part).copy_(source[name])
 
     @torch.no_grad()
     def write(self, names: Sequence[str], vector: Array) -> None:

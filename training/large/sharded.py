@@ -1,0 +1,52 @@
+"""`Sharded`: an optimizer whose work and state are dealt to the ranks of a data-parallel group.
+
+    stage 1   its state is cut                   zero1.py    weight-update sharding
+    stage 2   and gradients                      zero2.py
+    stage 3   and parameters                     zero3.py    FSDP
+
+Law: with `order="rank"` the parameters have the bits of the optimizer that is not cut: one that is given
+`comm.allreduce(gradient, "avg", order="rank")`, and clips by `norm` of it.  Optimizers work element by element,
+gradients are added in the order of ranks, and the norm's sum is exact (norm.py).  With a codec it does not hold.
+
+Sources: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020; Xu et al.,
+"Automatic cross-replica sharding of weight update in data-parallel training", arXiv 2004.13336.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.arguments import choices
+from hocket.errors import ArgumentError
+from hocket.training.large.shards import Shards
+from hocket.training.large.zero1 import Zero1
+from hocket.training.large.zero2 import Zero2
+from hocket.training.large.zero3 import Zero3
+from hocket.training.optimizers import Optimizer
+
+STAGES: dict[int, type[Shards]] = {each.stage: each for each in (Zero1, Zero2, Zero3)}
+
+
+def Sharded(optimizer: Optimizer, comm: Any, parameters: Any, *, stage: int = 1, **settings: Any) -> Any:  # noqa: N802
+    """`Zero1`, `Zero2` or `Zero3`: `step(gradients)` averages over the ranks of `comm`, and steps.
+
+    `optimizer`: `Adam`, `SGD`, `Adagrad`, or what has their `slots` and `apply`.  `comm`: a communicator, or an axis of
+    a `Mesh`.  `parameters`: float arrays by name, of equal shapes on all ranks; they begin as rank 0's.  `units`: lists
+    of names that are sent together.  `clip`: the largest norm of the average.  `order`: "rank", or "any", which may be
+    faster.  `codec`: of gradients and parameters on their way.
+
+    All ranks make it together, with equal arguments; ArgumentError and MismatchError name what is wrong on all of them.
+
+    >>> import hocket, numpy as np
+    >>> from hocket.training import SGD, Sharded
+    >>> def program(comm):
+    ...     w = {"w": np.ones(3, np.float32)}
+    ...     sharded = Sharded(SGD(lr=0.5), comm, w)
+    ...     sharded.step({"w": np.full(3, comm.rank, np.float32)})
+    ...     return w["w"].tolist(), sharded.size
+    >>> hocket.local_world(2).run(program)
+    [([0.75, 0.75, 0.75], 1), ([0.75, 0.75, 0.75], 2)]
+    """
+    if stage not in STAGES:
+        raise ArgumentError(f"stage={stage!r} is unknown; {choices(stage, map(str, STAGES))}")
+    return STAGES[stage](optimizer, comm, parameters, **settings)

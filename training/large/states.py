@@ -1,0 +1,82 @@
+"""Checkpoints of shards: parts of arrays under the names of parameters, and where each part begins; no classes."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.errors import ArgumentError
+from hocket.training.flat import Array
+from hocket.training.large.cutting import pieces
+
+if TYPE_CHECKING:
+    from hocket.training.large.shards import Shards
+
+KIND = "sharded/1"
+FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers"}
+
+
+def saved(shards: Shards) -> dict[str, Any]:
+    """This rank's part."""
+    mine = pieces(shards.flat, shards.units, shards.comm.rank)
+    arrays = {
+        f"{what}/{piece.name}": vector[piece.shard].copy() for what, vector in shards.vectors.items() for piece in mine
+    }
+    numbers = {
+        "first": {piece.name: piece.first for piece in mine},
+        "shapes": {name: list(shape) for name, shape in shards.flat.shapes.items()},
+        "optimizer": repr(shards.optimizer),
+    }  # fmt: skip
+    return {
+        "kind": KIND, "size": shards.comm.size, "rank": shards.comm.rank, "step": shards.steps, "arrays": arrays,
+        "numbers": numbers,
+    }  # fmt: skip
+
+
+def load(shards: Shards, given: Sequence[dict[str, Any]]) -> None:
+    """Fill the shards, after every part was found."""
+    _check(shards, given)
+    found = [
+        (vector, piece.shard, _part(given, what, piece.name, piece.first, piece.shard.stop - piece.shard.start))
+        for what, vector in shards.vectors.items() for piece in pieces(shards.flat, shards.units, shards.comm.rank)
+    ]  # fmt: skip
+    for vector, where, part in found:
+        vector[where] = part
+    shards.steps = int(given[0]["step"])
+
+
+def _part(given: Sequence[dict[str, Any]], what: str, name: str, first: int, count: int) -> Array:
+    """Elements of an array, out of the ranks' parts of it."""
+    key, filled = f"{what}/{name}", 0
+    for state in given:
+        part = state["arrays"].get(key)
+        if part is None:
+            continue
+        if filled == 0:
+            made = np.empty(count, part.dtype)
+        at = state["numbers"]["first"][name]
+        begin, end = max(first, at), min(first + count, at + part.size)
+        if begin < end:
+            made[begin - first : end - first] = part[begin - at : end - at]
+            filled += end - begin
+    if filled != count:
+        raise ArgumentError(
+            f"the state has {filled} of {count} elements of {key!r} that this rank needs: give the states of all ranks")
+    return made
+
+
+def _check(shards: Shards, given: Sequence[dict[str, Any]]) -> None:
+    if not given or any(not isinstance(one, dict) or not one.keys() >= FIELDS for one in given):
+        raise ArgumentError(f"{reprlib.repr(given)} is no state: give what state_dict() returned, or all ranks'")
+    for one in given:
+        if one["kind"] != KIND:
+            raise ArgumentError(f"the state is of {one['kind']!r}, which is unknown here; known: {KIND}")
+    if len({(one["step"], one["size"]) for one in given}) > 1:
+        raise ArgumentError("the states are not of one group and step: give those that all ranks saved together")
+    shapes = {name: tuple(shape) for name, shape in given[0]["numbers"]["shapes"].items()}
+    for name, shape in shards.flat.shapes.items():
+        if shapes.get(name) != shape:
+            raise ArgumentError(f"the state's {name!r} has shape {shapes.get(name)}, this parameter {shape}")

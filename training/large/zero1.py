@@ -1,0 +1,30 @@
+"""Stage 1 of ZeRO, which is weight-update sharding: the optimizer's state and work are cut.
+
+    reduce-scatter of the gradients; each rank steps its shard; allgather of the parameters
+
+Bytes of a rank in a step: 2 (p-1)/p n, those of an allreduce.  Memory: the optimizer's vectors / p (Adam: 8 n' / p
+bytes for n' floats), a copy of the shard, and one vector of n bytes while it steps.  Time of the update / p.
+Source: Rajbhandari et al., SC 2020 (P_os); Xu et al., arXiv 2004.13336.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.training.large.shards import Shards
+
+
+class Zero1(Shards):
+    """Each rank has all parameters and gradients.  `units`: what is sent together; default everything."""
+
+    stage = 1
+
+    def step(self, gradients: Mapping[str, Any]) -> float | None:
+        """Average the gradients over all ranks and step; the parameters change in place.  Returns their norm, if it
+        clips.  Raises ArgumentError for a gradient that is missing or has another shape."""
+        for unit in self.units:
+            self._averaged(unit, self._read(unit.names, gradients))
+        length = self._update()
+        self._spread()
+        return length

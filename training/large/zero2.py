@@ -1,0 +1,63 @@
+"""Stage 2 of ZeRO: gradients are cut, too: each goes as soon as the backward pass has made it, and a shard stays.
+
+Bytes of a rank in a step: 2 (p-1)/p n.  Memory: as stage 1, but of the gradients only the shard, n/p, and the units
+that are on their way.  Units are sent from the last to the first, whatever the order in which `add` gets them: all
+ranks issue them in that order.  Source: Rajbhandari et al., SC 2020 (P_os+g).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket.errors import ArgumentError
+from hocket.training.large.cutting import bucketed, checked
+from hocket.training.large.shards import Shards
+
+BUCKET = 4 << 20
+"""Bytes of a unit, if the user names none."""
+
+
+class Zero2(Shards):
+    """Gradients come one by one.  `units`: lists of names that are sent together; default neighbours, 4 MiB."""
+
+    stage = 2
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._came: dict[str, Any] = {}
+        """Gradients of units that are not complete, or not due."""
+        self._left = [*self.units]
+        """Units to be sent, the next one last."""
+        self._works: list[Any] = []
+
+    def _groups(self, units: Sequence[Sequence[str]] | None) -> list[list[str]]:
+        return bucketed(self.flat, BUCKET) if units is None else checked(self.flat, units)
+
+    def add(self, name: str, gradient: Any) -> None:
+        """A gradient of this step is there: in any order.  It may be changed once its unit was sent."""
+        if name not in self.of:
+            raise ArgumentError(f"Sharded: there is no parameter {name!r}")
+        if name in self._came or self.of[name] not in self._left:
+            raise ArgumentError(f"Sharded: the gradient of {name!r} has come twice in step {self.steps + 1}")
+        self._came[name] = gradient
+        while self._left and all(name in self._came for name in self._left[-1].names):
+            unit = self._left.pop()
+            whole = self._read(unit.names, self._came)
+            self._works.append((self._averaged(unit, whole, async_op=True), whole))
+            for each in unit.names:
+                del self._came[each]
+
+    def step(self, gradients: Mapping[str, Any] | None = None) -> float | None:
+        """When all gradients have come, or with those that have not: step.  Returns their norm, if it clips."""
+        for name, gradient in reversed([*(gradients or {}).items()]):
+            self.add(name, gradient)
+        if self._left:
+            lacking = [name for unit in self._left for name in unit.names if name not in self._came]
+            raise ArgumentError(f"Sharded: step {self.steps + 1} lacks the gradients of {lacking[:3]}")
+        for work, _ in self._works:
+            work.wait()
+        self._works, self._left = [], [*self.units]
+        length = self._update()
+        self._spread()
+        return length

@@ -1,0 +1,133 @@
+"""Optimizers of flat vectors.  They work element by element: a vector that is cut among ranks ends with the same bits.
+
+They have no state of their own: that is vectors as long as the parameters, `slots` by name, and the number of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from hocket.errors import ArgumentError
+from hocket.training.flat import Array
+
+CHUNK = 1 << 14
+"""Elements that stay in a core's cache from one pass to the next."""
+
+
+class Optimizer(Protocol):
+    """What `Sharded` steps with."""
+
+    slots: tuple[str, ...]
+    """Names of its vectors, which are zeros at first."""
+
+    def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
+        """Change `x` and the slots in place.  `step`: 1, 2, ...  `gradient` may be overwritten."""
+
+
+class SGD:
+    """As torch's: m = momentum m + g; x -= lr m, or with `nesterov` lr (g + momentum m).
+
+    Memory: a vector of momentum, if that is not 0.
+    """
+
+    def __init__(self, lr: float, momentum: float = 0.0, nesterov: bool = False, decay: float = 0.0) -> None:
+        self.lr, self.momentum, self.nesterov = positive(lr, "lr"), share(momentum, "momentum"), nesterov
+        self.decay = least(decay, "decay")
+        self.slots: tuple[str, ...] = ("momentum",) if momentum else ()
+
+    def __repr__(self) -> str:
+        return f"SGD(lr={self.lr:g}, momentum={self.momentum:g}, nesterov={self.nesterov}, decay={self.decay:g})"
+
+    def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
+        kind = x.dtype.type
+        for one in chunks(x):
+            change = gradient[one]
+            if self.decay:
+                change += kind(self.decay) * x[one]
+            if self.momentum:
+                m = slots["momentum"][one]
+                m *= kind(self.momentum)
+                m += change
+                change = change + kind(self.momentum) * m if self.nesterov else m
+            x[one] -= kind(self.lr) * change
+
+
+class Adagrad:
+    """s += g g; x -= lr g / (sqrt(s) + eps).  Duchi et al., JMLR 2011.  Memory: one vector."""
+
+    slots: tuple[str, ...] = ("squares",)
+
+    def __init__(self, lr: float, eps: float = 1e-10) -> None:
+        self.lr, self.eps = positive(lr, "lr"), positive(eps, "eps")
+
+    def __repr__(self) -> str:
+        return f"Adagrad(lr={self.lr:g}, eps={self.eps:g})"
+
+    def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
+        kind = x.dtype.type
+        for one in chunks(x):
+            g, s = gradient[one], slots["squares"][one]
+            s += g * g
+            x[one] -= kind(self.lr) * g / (np.sqrt(s) + kind(self.eps))
+
+
+class Adam:
+    """As torch's Adam, and AdamW with `decay`: x -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps).
+
+    Kingma and Ba, arXiv 1412.6980; decay that is decoupled: Loshchilov and Hutter, arXiv 1711.05101.  Memory: two
+    vectors.
+    """
+
+    slots: tuple[str, ...] = ("m", "v")
+
+    def __init__(
+        self, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.0
+    ) -> None:
+        self.lr, self.eps, self.decay = positive(lr, "lr"), positive(eps, "eps"), least(decay, "decay")
+        self.betas = share(betas[0], "betas"), share(betas[1], "betas")
+
+    def __repr__(self) -> str:
+        return f"Adam(lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, decay={self.decay:g})"
+
+    def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
+        kind, (b1, b2) = x.dtype.type, self.betas
+        rate, root = kind(self.lr / (1 - b1**step)), kind(math.sqrt(1 - b2**step))
+        for one in chunks(x):
+            g, m, v = gradient[one], slots["m"][one], slots["v"][one]
+            m *= kind(b1)
+            m += kind(1 - b1) * g
+            v *= kind(b2)
+            g *= g
+            g *= kind(1 - b2)
+            v += g
+            if self.decay:
+                x[one] *= kind(1 - self.lr * self.decay)
+            np.sqrt(v, g)
+            g /= root
+            g += kind(self.eps)
+            np.divide(m, g, g)
+            g *= rate
+            x[one] -= g
+
+
+def chunks(x: Array) -> Iterator[slice]:
+    """Pieces of it, one after the other."""
+    return (slice(begin, begin + CHUNK) for begin in range(0, x.size, CHUNK))
+
+
+def _number(wanted: str, fits: Callable[[float], bool]) -> Callable[[float, str], float]:
+    def checked(value: float, what: str) -> float:
+        if not isinstance(value, (int, float)) or not fits(value):
+            raise ArgumentError(f"{what}={value!r} must be a number {wanted}")
+        return float(value)
+
+    return checked
+
+
+positive = _number("above 0", lambda value: 0 < value < math.inf)
+least = _number("of at least 0", lambda value: 0 <= value < math.inf)
+share = _number("of at least 0 and below 1", lambda value: 0 <= value < 1)
