@@ -34,6 +34,9 @@ class Contract(NamedTuple):
     """Does it work in place where no out= is given?"""
     traffic: str = "one way"
     """Bytes between two ranks at one time: "one way"; or both ways, "moved" only or "reduced"."""
+    adjoint: str | None = None
+    """The collective of the derivatives: what each rank has of those by its result becomes those by its input, of a
+    loss that is the sum over all ranks.  Of sums, and by a sum.  None: frameworks offer none."""
 
 
 def _all(size: int) -> tuple[int, ...]:
@@ -50,6 +53,7 @@ CONTRACTS: dict[str, Contract] = {
             reduces=True,
             in_place=True,
             traffic="reduced",
+            adjoint="allreduce",
         ),
         Contract(
             "reduce_scatter",
@@ -58,12 +62,23 @@ CONTRACTS: dict[str, Contract] = {
             blocks=True,
             reduces=True,
             traffic="reduced",
+            adjoint="allgather",
         ),
         Contract(
-            "allgather", lambda r, p, root, c: c == r, lambda r, p, root, c: (c,), blocks=True, traffic="moved"
+            "allgather",
+            lambda r, p, root, c: c == r,
+            lambda r, p, root, c: (c,),
+            blocks=True,
+            traffic="moved",
+            adjoint="reduce_scatter",
         ),
         Contract(
-            "broadcast", lambda r, p, root, c: r == root, lambda r, p, root, c: (root,), rooted=True, in_place=True
+            "broadcast",
+            lambda r, p, root, c: r == root,
+            lambda r, p, root, c: (root,),
+            rooted=True,
+            in_place=True,
+            adjoint="reduce",
         ),
         Contract(
             "reduce",
@@ -71,6 +86,7 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: _all(p) if r == root else None,
             rooted=True,
             reduces=True,
+            adjoint="broadcast",
         ),
         Contract(
             "gather",
@@ -78,6 +94,7 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (c,) if r == root else None,
             blocks=True,
             rooted=True,
+            adjoint="scatter",
         ),
         Contract(
             "scatter",
@@ -85,6 +102,7 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (root,) if c == r else None,
             blocks=True,
             rooted=True,
+            adjoint="gather",
         ),
         Contract(
             "alltoall",
@@ -92,6 +110,7 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (c // p,) if c % p == r else None,
             blocks=True,
             traffic="moved",
+            adjoint="alltoall",
         ),
         Contract(
             "scan",

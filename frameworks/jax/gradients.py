@@ -1,7 +1,7 @@
 """Derivatives.  Forward ones are the same call on tangents.  Reverse ones assume
 
 - of reduce_scatter, allgather, alltoall, broadcast, reduce and sendrecv: each rank differentiates its own result, and
-  what is wanted is the gradient of the sum of all ranks' results;
+  what is wanted is the gradient of the sum of all ranks' results (`adjoint` of `CONTRACTS`);
 - of allreduce: its result, which all ranks have, is used alike on all ranks, and counts once.  So the transpose of
   allreduce(x, "sum") is the identity, and that of this identity is the allreduce.  (mpi4jax's convention.)
 """
@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from hocket import Communicator
 from hocket.errors import ArgumentError
-from hocket.extending import PremulSum
+from hocket.extending import ADJOINTS, REDUCING, PremulSum
 from hocket.jax.primitives import PRIMITIVES, SEND
 
 Transposed = Callable[..., Sequence[Any]]
@@ -41,33 +41,15 @@ def _of_allreduce(cts: Sequence[Any], comm: Communicator, op: Any) -> Sequence[A
     return found
 
 
-def _of_reduce(cts: Sequence[Any], comm: Communicator, op: Any, root: int) -> Sequence[Any]:
-    return _times(_factor(op, comm), PRIMITIVES["broadcast"].bind(*cts, comm=comm, root=root))
+def _by_adjoint(name: str) -> Transposed:
+    """Of a call that counts on each rank: its adjoint, times what the call multiplies with."""
+    back = ADJOINTS[name]
 
+    def transposed(cts: Sequence[Any], comm: Communicator, op: Any = "sum", **root: Any) -> Sequence[Any]:
+        how = {"op": "sum", **root} if back in REDUCING else root
+        return _times(_factor(op, comm), PRIMITIVES[back].bind(*cts, comm=comm, **how))
 
-def _of_broadcast(cts: Sequence[Any], comm: Communicator, root: int) -> Sequence[Any]:
-    found: Sequence[Any] = PRIMITIVES["reduce"].bind(*cts, comm=comm, op="sum", root=root)
-    return found
-
-
-def _of_reduce_scatter(cts: Sequence[Any], comm: Communicator, op: Any) -> Sequence[Any]:
-    return _times(_factor(op, comm), PRIMITIVES["allgather"].bind(*cts, comm=comm))
-
-
-def _of_allgather(cts: Sequence[Any], comm: Communicator) -> Sequence[Any]:
-    found: Sequence[Any] = PRIMITIVES["reduce_scatter"].bind(*cts, comm=comm, op="sum")
-    return found
-
-
-def _of_alltoall(cts: Sequence[Any], comm: Communicator) -> Sequence[Any]:
-    found: Sequence[Any] = PRIMITIVES["alltoall"].bind(*cts, comm=comm)
-    return found
-
-
-TRANSPOSED: dict[str, Transposed] = {
-    "allreduce": _of_allreduce, "reduce": _of_reduce, "broadcast": _of_broadcast, "reduce_scatter": _of_reduce_scatter,
-    "allgather": _of_allgather, "alltoall": _of_alltoall,
-}  # fmt: skip
+    return transposed
 
 
 def _jvp(prim: Any, name: str, xs: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -102,8 +84,9 @@ def _send(xs: Any, tangents: Any, **params: Any) -> Any:
 
 for name, prim in PRIMITIVES.items():
     ad.primitive_jvps[prim] = functools.partial(_jvp, prim, name)
-    if name in TRANSPOSED:
-        ad.primitive_transposes[prim] = functools.partial(_transpose, TRANSPOSED[name])
+    if name in ADJOINTS:
+        rule = _of_allreduce if name == "allreduce" else _by_adjoint(name)
+        ad.primitive_transposes[prim] = functools.partial(_transpose, rule)
 ad.primitive_transposes[PRIMITIVES["sendrecv"]] = _of_sendrecv
 ad.primitive_jvps[SEND] = _send
 

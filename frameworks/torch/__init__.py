@@ -33,6 +33,9 @@ What torch keeps to other backends, or in its own C++:
     check.py         do all ranks hold the same model?
     dynamo.py        torch.compile does not look into these files
 
+What a model is made of:
+    functions.py     collectives through which gradients flow
+
 What trains:
     training/        DistributedOptimizer; a module's parameters for `hocket.training`; callbacks of Lightning and
                      Hugging Face's Trainer

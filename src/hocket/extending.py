@@ -7,6 +7,8 @@
     hierarchical    an algorithm of two levels, for `algorithm=`: inside groups of ranks, as hosts are, and between them
     check_op        raises ArgumentError where no call reduces this dtype by this op
     fail_at_exit    this process ends with 1, if it would end with 0
+    ADJOINTS        by collective, that which carries derivatives back: the law of `allgather` is `reduce_scatter`
+    REDUCING        the collectives that have an op
     Op, PremulSum   what `op=` may be, and what `hocket.premul_sum` makes
     DTYPES          the table of dtypes: name, itemsize, kind, and what NumPy and torch call them
     TORCH_NAMES     str(tensor.dtype) of those that torch has, too
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hocket.algorithms import hierarchical
+from hocket.algorithms import CONTRACTS, hierarchical
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ops import Op, PremulSum, resolve
 from hocket.collectives.failures.callsite import pass_over
@@ -26,9 +28,12 @@ from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
-    "DTYPES", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "drive", "fail_at_exit", "hierarchical",
-    "outside_group", "pass_over",
+    "ADJOINTS", "DTYPES", "REDUCING", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "drive", "fail_at_exit",
+    "hierarchical", "outside_group", "pass_over",
 ]  # fmt: skip
+
+ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}
+REDUCING = frozenset(name for name, row in CONTRACTS.items() if row.reduces)
 
 
 def check_op(op: Op, dtype: np.dtype[np.generic]) -> None:
