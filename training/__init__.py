@@ -15,6 +15,7 @@ from hocket.training.crew.crew import Change, Crew
 from hocket.training.flat import Flat, digest
 from hocket.training.large.mesh import Mesh
 from hocket.training.large.sharded import Sharded
+from hocket.training.large.tensor import ColumnParallel, RowParallel
 from hocket.training.optimizers import SGD, Adagrad, Adam
 from hocket.training.outer.diloco import DiLoCo
 from hocket.training.outer.local_sgd import LocalSGD, PostLocalSGD
@@ -29,7 +30,7 @@ from hocket.training.overlap.delayed import Delayed
 from hocket.training.overlap.scheduler import Scheduler, Timing
 
 __all__ = [
-    "Adagrad", "Adam", "Again", "Average", "Change", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD", "Mesh",
-    "Momentum", "NoLoCo", "Outer", "PostLocalSGD", "Replica", "Report", "Rule", "SGD", "Scheduler", "Sharded",
-    "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+    "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD",
+    "Mesh", "Momentum", "NoLoCo", "Outer", "PostLocalSGD", "Replica", "Report", "RowParallel", "Rule", "SGD",
+    "Scheduler", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
 ]  # fmt: skip

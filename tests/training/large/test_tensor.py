@@ -1,0 +1,146 @@
+"""Layers that are cut have the results and gradients of whole ones; so have sums of sufficient factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from worlds import spread
+
+import hocket
+from hocket.errors import ArgumentError, MismatchError
+from hocket.torch.training import tensor as of_torch
+from hocket.training import ColumnParallel, Mesh, RowParallel
+from hocket.training.large.factors import average, costs
+
+ROWS, WIDTH, HIDDEN = 12, 6, 24
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def layers() -> tuple[nn.Linear, nn.Linear, torch.Tensor, torch.Tensor]:
+    """Two layers, x, and the gradient of y: the same on all ranks."""
+    torch.manual_seed(7)
+    return nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH), torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
+
+
+def whole() -> dict[str, Any]:
+    """What one rank finds."""
+    first, second, x, dy = layers()
+    x.requires_grad_()
+    y = second(torch.relu(first(x)))
+    y.backward(dy)
+    grads = {"w1": first.weight, "b1": first.bias, "w2": second.weight, "b2": second.bias, "x": x}
+    found = {name: each.grad.numpy() for name, each in grads.items() if each.grad is not None}
+    return {"y": y.detach().numpy(), **found}
+
+
+def compared(found: dict[str, Any], comm: Any, sequence: bool) -> None:
+    wanted, cut = whole(), slice(comm.rank * HIDDEN // comm.size, (comm.rank + 1) * HIDDEN // comm.size)
+    rows = slice(comm.rank * ROWS // comm.size, (comm.rank + 1) * ROWS // comm.size) if sequence else slice(None)
+    parts = {"y": rows, "x": rows, "w1": cut, "b1": cut, "w2": (slice(None), cut), "b2": slice(None)}
+    for name, where in parts.items():
+        np.testing.assert_allclose(found[name], wanted[name][where], err_msg=name, **CLOSE)
+
+
+def mine(x: torch.Tensor, comm: Any, sequence: bool) -> torch.Tensor:
+    return x[comm.rank * ROWS // comm.size : (comm.rank + 1) * ROWS // comm.size] if sequence else x
+
+
+def in_numpy(comm: Any) -> None:
+    for sequence in (False, True):
+        first, second, x, dy = layers()
+        a, b = (
+            kind(each.weight.detach().numpy().T, each.bias.detach().numpy(), comm, sequence=sequence)
+            for kind, each in ((ColumnParallel, first), (RowParallel, second))
+        )
+        hidden = a.forward(mine(x, comm, sequence).numpy())
+        y = b.forward(np.maximum(hidden, 0))
+        dx = a.backward(b.backward(mine(dy, comm, sequence).numpy()) * (hidden > 0))
+        found = {"w1": a.gradients["weight"].T, "b1": a.gradients["bias"], "w2": b.gradients["weight"].T,
+                 "b2": b.gradients["bias"], "y": y, "x": dx}  # fmt: skip
+        compared(found, comm, sequence)
+        assert a.parameters["weight"].size * comm.size == WIDTH * HIDDEN
+
+
+def in_torch(comm: Any) -> None:
+    for sequence in (False, True):
+        first, second, x, dy = layers()
+        a = of_torch.ColumnParallel(first, comm, sequence=sequence)
+        b = of_torch.RowParallel(second, comm, sequence=sequence)
+        x = mine(x, comm, sequence).clone().requires_grad_()
+        y = b(torch.relu(a(x)))
+        y.backward(mine(dy, comm, sequence))
+        grads = {"w1": a.weight, "b1": a.bias, "w2": b.weight, "b2": b.bias, "x": x}
+        found = {name: each.grad.numpy() for name, each in grads.items() if each is not None and each.grad is not None}
+        compared({**found, "y": y.detach().numpy()}, comm, sequence)
+
+
+def bytes_are_the_same_either_way(comm: Any) -> None:
+    """An allreduce each way, or an allgather and a reduce-scatter each way."""
+    sent = []
+    for sequence in (False, True):
+        mesh = Mesh(comm, {"tensor": comm.size})
+        a = ColumnParallel(np.ones((WIDTH, HIDDEN), np.float32), None, mesh["tensor"], sequence=sequence)
+        b = RowParallel(np.ones((HIDDEN, WIDTH), np.float32), None, mesh["tensor"], sequence=sequence)
+        x = np.ones((ROWS // comm.size if sequence else ROWS, WIDTH), np.float32)
+        before = mesh["tensor"].sent()
+        a.backward(b.backward(b.forward(a.forward(x))))
+        sent.append(mesh["tensor"].sent() - before)
+    assert sent == [pytest.approx(2 * 2 * ROWS * WIDTH * 4 * (comm.size - 1) / comm.size)] * 2
+
+
+def factors_make_the_dense_gradient(comm: Any) -> None:
+    dice = np.random.default_rng(comm.rank)
+    u, v = (dice.normal(size=(5, n)).astype(np.float32) for n in (40, 30))
+    dense = average(comm, u, v, "dense")
+    found = average(comm, u, v, "factors")
+    np.testing.assert_allclose(found, dense, rtol=1e-5, atol=1e-5)
+    for rank, other in enumerate(comm.allgather(found[None])):
+        assert (other == found).all(), rank
+    apart = comm.dup()
+    average(apart, u, v)  # the cheaper one
+    n = {row.collective: row.bytes for row in apart.stats() if row.collective in ("allgather", "allreduce")}
+    assert ("allreduce" in n) == (costs(40, 30, 5, comm.size).way == "dense")
+
+
+def wrong(comm: Any) -> None:
+    last = comm.rank == comm.size - 1
+    w = np.ones((6, comm.size * 2 + 1), np.float32)
+    with pytest.raises(ArgumentError, match=f"outputs={comm.size * 2 + 1} does not divide by the {comm.size} ranks"):
+        ColumnParallel(w, None, comm)
+    with pytest.raises(MismatchError, match="different shapes: .* on rank 0"):
+        ColumnParallel(np.ones((6 + last, comm.size), np.float32), None, comm)
+    with pytest.raises(ArgumentError, match=rf"weight must be an array .* \(on rank {comm.size - 1}\)"):
+        RowParallel(None if last else np.ones((comm.size, 2), np.float32), None, comm)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="in_features=5 does not divide"):
+        of_torch.RowParallel(nn.Linear(5, 2), comm)
+    with pytest.raises(ArgumentError, match="rows=1 does not divide"):
+        ColumnParallel(np.ones((2, comm.size), np.float32), None, comm, sequence=True)._summed(np.ones((1, 2)))
+
+
+PROGRAMS = in_numpy, in_torch, bytes_are_the_same_either_way, factors_make_the_dense_gradient, wrong
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_laws(size: int) -> None:
+    spread(PROGRAMS, size, "shm")
+
+
+def test_on_one_rank_nothing_is_cut() -> None:
+    hocket.local_world(1).run(in_numpy)
+
+
+VGG = {"fc6": (25088, 4096), "fc7": (4096, 4096), "fc8": (4096, 1000)}
+
+
+@pytest.mark.parametrize(
+    ("samples", "workers", "ways"),
+    [(32, 8, "factors factors factors"), (32, 32, "factors factors factors"), (256, 8, "factors factors dense"),
+     (256, 32, "dense dense dense")],
+)  # fmt: skip
+def test_the_cheaper_way_for_the_layers_of_vgg(samples: int, workers: int, ways: str) -> None:
+    found = {name: costs(m, n, samples, workers) for name, (m, n) in VGG.items()}
+    assert " ".join(each.way for each in found.values()) == ways, found
