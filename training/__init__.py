@@ -14,6 +14,7 @@ each method is a rule for it, in a file of its own.  Users import the names from
 from hocket.training.crew.crew import Change, Crew
 from hocket.training.flat import Flat, digest
 from hocket.training.large.mesh import Mesh
+from hocket.training.large.pipeline import Pipeline
 from hocket.training.large.sharded import Sharded
 from hocket.training.large.tensor import ColumnParallel, RowParallel
 from hocket.training.optimizers import SGD, Adagrad, Adam
@@ -31,6 +32,6 @@ from hocket.training.overlap.scheduler import Scheduler, Timing
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD",
-    "Mesh", "Momentum", "NoLoCo", "Outer", "PostLocalSGD", "Replica", "Report", "RowParallel", "Rule", "SGD",
-    "Scheduler", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+    "Mesh", "Momentum", "NoLoCo", "Outer", "Pipeline", "PostLocalSGD", "Replica", "Report", "RowParallel", "Rule",
+    "SGD", "Scheduler", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
 ]  # fmt: skip
