@@ -62,6 +62,7 @@ EXCEPTIONS = {
     "bench/frameworks/shared_cores.py": "torch",
     "bench/compression/ddp.py": "torch",
     "bench/outer/characters.py": "torch",
+    "bench/large/beside_torch.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
     "bench/frameworks/lightgbm_training.py": "lightgbm",

@@ -1,5 +1,6 @@
 """The small examples: each ends well on one rank and on three, and finds the same there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def run(name: str, ranks: int) -> str:
     launch = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
     command = [*(launch if ranks > 1 else []), sys.executable, str(EXAMPLES / f"{name}.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=one_thread)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return done.stdout
 
@@ -47,3 +49,17 @@ def test_signs_of_a_momentum_are_enough() -> None:
     right, kilobytes = zip(*re.findall(r": ([\d.]+)% .*, (\d+) kB", run("one_bit_adam", 2)), strict=True)
     assert float(right[0]) > 85 and abs(float(right[1]) - float(right[0])) < 2
     assert int(kilobytes[1]) < 0.35 * int(kilobytes[0])
+
+
+def test_three_ways_to_train_one_network_are_one() -> None:
+    """Data parallel, model and data parallel, and servers of parts: alike, but for rounding."""
+    out = run("mariana", 4)
+    names = [line.split(":")[0] for line in out.splitlines()]
+    assert names == ["data parallel", "model and data parallel", "parameter servers"]
+    found = [[float(each) for each in row] for row in re.findall(r"loss ([\d.]+) to ([\d.]+), ([\d.]+)%", out)]
+    for first, last, right in found:
+        assert (first, last, right) == pytest.approx(found[0], rel=0.01)
+        assert last < first / 20 and right > 85
+    inside, between = zip(*re.findall(r"(\d+) kB inside a model, (\d+) kB between", out), strict=True)
+    assert [int(each) > 0 for each in inside] == [False, True, False]
+    assert 2 * int(between[1]) < int(between[0]) == pytest.approx(int(between[2]), rel=0.01)

@@ -243,3 +243,18 @@ def fsdp2_with_tensor_parallel() -> None:
     x, y = (whole.chunk(2)[dp] for whole in batch())
     learn(model, torch.optim.Adam(model.parameters(), lr=0.01, foreach=False), x, y)
     close(full(model.parameters()), learned())
+
+
+@case(2)
+def shards_and_cuts_as_torch_makes_them() -> None:
+    """bench/large/beside_torch.py, small: our layers train as FSDP2's and DTensor's, on hocket and on Gloo."""
+    from hocket.bench.large import beside_torch
+
+    groups = {"hocket": torch.distributed.group.WORLD, "gloo": torch.distributed.new_group(backend="gloo")}
+    found = {row["what"]: row for row in beside_torch.compared(groups, 16, 1)}
+    assert [*found] == [*beside_torch.ROWS]
+    for what, row in found.items():
+        losses = row["losses"]
+        assert losses["ours"] == pytest.approx(losses["hocket"], rel=1e-4), what
+        assert losses["gloo"] == pytest.approx(losses["hocket"], rel=1e-4), what
+        assert all(seconds > 0 for seconds in row["seconds"].values())

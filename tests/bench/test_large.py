@@ -1,0 +1,43 @@
+"""The programs of bench/large, small: they run, and bytes, memory and bits are those of the laws.
+
+That of torch's models runs in tests/frameworks/torch_training/sharded.py, where torch is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from hocket.bench.harness.hosts import refusal
+from hocket.bench.large import hierarchy, sharding
+
+WHY_NOT = refusal("100mbit")
+
+
+def table(main: Callable[[Sequence[str]], int], words: str, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The cells of its rows."""
+    assert main(words.split()) == 0
+    machine, _, head, _, *rows = capsys.readouterr().out.splitlines()
+    found = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert "cores, load" in machine and {len(cells) for cells in found} == {head.count("|") - 1}
+    return found
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_bytes_memory_and_bits_of_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table(sharding.main, "--ranks 2 --floats 400000 --steps 4", capsys)
+    assert [row[0] for row in rows] == ["whole", "stage 1", "stage 2", "stage 3"]
+    for row in rows:
+        assert float(row[2]) == pytest.approx(float(row[3]), rel=0.04), row
+        assert float(row[4]) == pytest.approx(1 if row[0] == "whole" else 0.5, rel=0.01), row
+        assert row[8] == "equal"
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_bytes_between_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table(hierarchy.main, "--ranks 2 --bytes 400K --rounds 1", capsys)
+    assert len(rows) == 4
+    for row in rows:
+        assert float(row[1]) == pytest.approx(float(row[2]), rel=0.06), row
+    assert float(rows[2][5]) > 1 and float(rows[3][5]) > 1
