@@ -14,10 +14,11 @@ Sources: Rajbhandari et al., "ZeRO: memory optimizations toward training trillio
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError
+from hocket.training.large.agreeing import agree
 from hocket.training.large.shards import Shards
 from hocket.training.large.zero1 import Zero1
 from hocket.training.large.zero2 import Zero2
@@ -48,5 +49,9 @@ def Sharded(optimizer: Optimizer, comm: Any, parameters: Any, *, stage: int = 1,
     [([0.75, 0.75, 0.75], 1), ([0.75, 0.75, 0.75], 2)]
     """
     if stage not in STAGES:
-        raise ArgumentError(f"stage={stage!r} is unknown; {choices(stage, map(str, STAGES))}")
+        agree(comm, "Sharded", lambda: _refuse(stage))
     return STAGES[stage](optimizer, comm, parameters, **settings)
+
+
+def _refuse(stage: object) -> NoReturn:
+    raise ArgumentError(f"stage={stage!r} is unknown; {choices(stage, map(str, STAGES))}")

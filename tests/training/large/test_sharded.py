@@ -158,6 +158,10 @@ def wrong(comm: Any) -> None:
     refused(ArgumentError, "stage=4 is unknown", lambda: Sharded(Adam(), comm, start(), stage=4))
     refused(ArgumentError, "look at 'c'", lambda: Sharded(Adam(), comm, start(), units=[["w", "b", "v"]]))
     if comm.size > 1:
+        refused(ArgumentError, rf"stage=4 is unknown.* \(on rank {comm.size - 1}\)",
+                lambda: Sharded(Adam(), comm, start(), stage=4 if last else 2))  # fmt: skip
+        refused(MismatchError, f"different stage: 2 on rank 0, 1 on rank {comm.size - 1}",
+                lambda: Sharded(Adam(), comm, start(), stage=1 if last else 2))  # fmt: skip
         refused(ArgumentError, rf"clip=0 .* \(on rank {comm.size - 1}\)",
                 lambda: Sharded(Adam(), comm, start(), clip=0 if last else 1))  # fmt: skip
         refused(MismatchError, f"different optimizer: .* on rank {comm.size - 1}",
