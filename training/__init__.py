@@ -28,7 +28,8 @@ from hocket.training.outer.rules import Average, Momentum, Rule
 from hocket.training.outer.sparseloco import SparseLoCo
 from hocket.training.outer.streaming import StreamingDiLoCo
 from hocket.training.overlap.delayed import Delayed
-from hocket.training.overlap.scheduler import Scheduler, Timing
+from hocket.training.overlap.gradient import Timing
+from hocket.training.overlap.scheduler import Scheduler
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD",

@@ -1,0 +1,46 @@
+"""Arrays of floats, NumPy's or torch's, without an import of torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hocket.arguments import kind
+from hocket.training.overlap.rows import Tensor
+
+ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""The dtypes that gradients may have."""
+
+
+def tensor_of(name: str, like: Any) -> Tensor | None:
+    """What is declared by an array; None: it is no array of floats."""
+    dtype = dtype_of(like)
+    if dtype not in ITEMSIZES or not hasattr(like, "shape"):
+        return None
+    return Tensor(name, int(np.prod(tuple(like.shape), dtype=np.int64)), dtype, ITEMSIZES[dtype])
+
+
+def dtype_of(array: Any) -> str:
+    """NumPy's name of its dtype; "" if it has none."""
+    return str(getattr(array, "dtype", "")).removeprefix("torch.")
+
+
+def described(value: Any) -> str:
+    """For an error: dtype and shape, or what it is instead of an array."""
+    return f"{value.dtype}{tuple(value.shape)}" if hasattr(value, "shape") and hasattr(value, "dtype") else kind(value)
+
+
+def empty(like: Any, count: int) -> Any:
+    """Memory for so many elements, as NumPy's or torch's."""
+    return like.new_empty(count) if hasattr(like, "new_empty") else np.empty(count, like.dtype)
+
+
+def one_memory(array: Any) -> bool:
+    """Does `array.reshape(-1)` share its memory?"""
+    return bool(array.is_contiguous() if hasattr(array, "is_contiguous") else array.flags.c_contiguous)
+
+
+def finite(array: Any) -> bool:
+    """Does it hold no NaN and no infinity?  A finite sum says yes; else each element is looked at."""
+    return bool(abs(float(array.sum())) < np.inf) or bool((abs(array) < np.inf).all())

@@ -1,0 +1,260 @@
+"""The policy of programs that declare their tensors: an order that needs no coordinator and no message.
+
+The law.  Every rank declares the same tensors in the same order, that of their use in the forward pass.  Declaration
+alone fixes to which lane a tensor belongs, and where it stands in that lane's row (rows.py).  A rank issues the next
+unit of a row when its tensors are ready here; what comes too early waits for those before it in its own row, never for
+another lane.  The engine serves higher lanes first, and holds lower ones while a higher one moves.
+
+No deadlock.  Take the earliest step with something unfinished.  What its computation waits for is of earlier steps, so
+every rank makes its tensors ready, and `step` supplies those that it does not.  In each lane, from the highest down,
+take the first unfinished unit: those before it have ended on all ranks, so each rank has issued it.  A call that all
+members have issued on an idle lane ends: lanes wait only for higher ones, and only while these move
+(collectives/waiting/progress.pyx).  By induction over lanes, units and steps everything ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.arguments import choices
+from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
+from hocket.training.overlap.arrays import described, tensor_of
+from hocket.training.overlap.carrier import Carrier
+from hocket.training.overlap.gradient import Gradient, Lane, Timing, placed
+from hocket.training.overlap.orders import RECORDED
+from hocket.training.overlap.record import Recording
+from hocket.training.overlap.rows import deal
+from hocket.training.overlap.settings import Settings, must_agree
+
+LOOK = 0.2
+"""Seconds between two looks of who waits for another thread: has a rank been lost?"""
+UNITS, LEAST, MOST = 64, 64 << 10, 4 << 20
+"""`slice="auto"` and `fuse="auto"`: a 64th of all bytes, between these.  VGG-19's model has its best iteration at 30 to
+100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
+_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How many schedulers each communicator has: a lane's name stands for one priority."""
+
+
+class Declared:
+    """Each method is `Scheduler`'s of this name."""
+
+    def __init__(self, comm: Any, settings: Settings) -> None:
+        self.comm, self.settings = comm, settings
+        self._lock = threading.Condition()
+        self._gradients: dict[str, Gradient] = {}
+        self._lanes: list[Lane] = []
+        self._carriers: list[Carrier] = []
+        self._loaded: Sequence[Any] | None = None
+        self._steps = 0
+        self._recording: Recording | None = None
+        self._error: BaseException | None = None
+
+    # ------------------------------------------------------------------------------------------ declaration
+
+    def declare(self, name: str, like: Any) -> None:
+        with self._lock:
+            if self._lanes:
+                raise self._ended(ArgumentError(f"declare({name!r}) comes too late: the first ready() has ended it"))
+            if not isinstance(name, str) or name in self._gradients:
+                raise self._ended(ArgumentError(f"declare({name!r}): a name is a text, and is declared once"))
+            tensor = tensor_of(name, like)
+            if tensor is None:
+                wrong = f"declare({name!r}): expected an array of floats, got {described(like)}"
+                raise self._ended(ArgumentError(wrong))
+            self._gradients[name] = Gradient(len(self._gradients), tensor, like)
+
+    def seal(self) -> None:
+        with self._lock:
+            self._seal()
+
+    def _seal(self) -> None:
+        if self._lanes or not self._gradients:
+            return
+        settings, every, serial = self.settings, self._all, _made.get(self.comm, 0)
+        declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
+        must_agree(self.comm.share([settings.plain(serial), declared], "Scheduler: the first ready()"))
+        _made[self.comm] = serial + 1
+        count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
+        lanes = [self.comm.lane(f"overlap.{serial}.{i}", count // 2 - i) for i in range(count)]
+        self._carriers = [Carrier(lane, settings.codec, settings.method) for lane in lanes]
+        if self._loaded is not None:
+            self._load(self._loaded)
+        named = [] if isinstance(settings.order, str) else [self._gradient(name).place for name in settings.order]
+        urgency = list(dict.fromkeys([*named, *range(len(every))]))
+        self._deal(urgency, [*reversed(range(len(every)))])
+        self._recording = Recording() if isinstance(settings.order, str) and settings.order in RECORDED else None
+
+    @property
+    def _all(self) -> list[Gradient]:
+        return list(self._gradients.values())
+
+    def _deal(self, urgency: Sequence[int], made: Sequence[int]) -> None:
+        every = self._all
+        tensors = [gradient.tensor for gradient in every]
+        auto = min(MOST, max(LEAST, sum(tensor.nbytes for tensor in tensors) // UNITS))
+        slice, fuse = (auto if given is None else given for given in (self.settings.slice, self.settings.fuse))
+        rows = deal(tensors, urgency, made, len(self._carriers), slice, fuse, self.settings.apart)
+        self._lanes = [Lane(carrier, row) for carrier, row in zip(self._carriers, rows, strict=False)]
+        placed(self._lanes, every)
+
+    # --------------------------------------------------------------------------------------------- each step
+
+    def ready(self, name: str, grad: Any) -> None:
+        with self._lock:
+            gradient = self._gradient(name)
+            self._seal()
+            if tensor_of(name, grad) != gradient.tensor or tuple(grad.shape) != gradient.shape:
+                wanted = f"{gradient.tensor.dtype}{gradient.shape}"
+                raise self._ended(ArgumentError(f"ready({name!r}): declared as {wanted}, got {described(grad)}"))
+            if gradient.fresh:
+                raise self._ended(ArgumentError(f"ready({name!r}) comes twice in step {self._steps}"))
+            if gradient.array is not None and not gradient.own:
+                gradient.settle()
+            if gradient.array is not None:
+                raise self._ended(ArgumentError(f"ready({name!r}): its last average was not waited for"))
+            gradient.take(grad, own=True)
+            if self._recording is not None:
+                self._recording.ready(gradient.place)
+            self._issue_all(name)
+
+    def step(self) -> list[str]:
+        with self._lock:
+            self._seal()
+            late = [name for name, gradient in self._gradients.items() if not gradient.fresh]
+            for name in late:
+                gradient = self._gradients[name]
+                if gradient.array is not None and gradient.own:
+                    raise self._ended(ArgumentError(f"step(): the last average of {name!r} was not waited for"))
+                gradient.settle()
+                gradient.take_zeros()
+            self._issue_all(", ".join(late[:3]) or "all")
+            for gradient in self._all:
+                gradient.fresh = False
+            for lane in self._lanes:
+                lane.next = 0
+            self._steps += 1
+            if self._recording is not None and self._steps == 2:
+                self._follow_record(self._recording)
+        return late
+
+    def _follow_record(self, recording: Recording) -> None:
+        """Deal again, by what rank 0 has seen.  All of this step is issued, so all rows stand at their beginning."""
+        assert isinstance(self.settings.order, str)
+        step = recording.recorded(len(self._gradients))
+        urgency = RECORDED[self.settings.order](step, [gradient.tensor.nbytes for gradient in self._all])
+        urgency, made = self.comm.share([urgency, step.made] if self.comm.rank == 0 else None, "Scheduler.step()")[0]
+        for gradient in self._all:  # they will have other units
+            gradient.finish()
+        self._recording = None
+        self._deal(urgency, made)
+
+    def wait(self, name: str, timeout: float | None) -> Any:
+        began = time.perf_counter()
+        until = began + (self.comm.config.timeout if timeout is None else timeout)
+        with self._lock:
+            gradient = self._gradient(name)
+            if gradient.array is None and timeout is None:
+                raise self._ended(ArgumentError(f"wait({name!r}) comes before ready({name!r}), or twice"))
+            while gradient.array is None or gradient.left:
+                self._await(gradient, until)
+        try:
+            gradient.finish(until)
+        except Error as error:
+            raise naming(error, name) from error
+        ended, result = time.perf_counter(), gradient.array
+        with self._lock:
+            gradient.times[2:] = [ended, ended - began]
+            gradient.array = gradient.flat = None
+            if self._recording is not None:
+                self._recording.waited(gradient.place, began, ended, ended - gradient.times[1])
+        return result
+
+    def report(self) -> list[Timing]:
+        with self._lock:
+            return [gradient.timing(self.comm.size) for gradient in self._all]
+
+    # ------------------------------------------------------------------------------------------------- state
+
+    def state(self) -> list[Any]:
+        """What this rank's compressors owe, lane by lane."""
+        with self._lock:
+            return [carrier.compressor.state_dict() for carrier in self._carriers if carrier.compressor is not None]
+
+    def load(self, states: list[Any]) -> None:
+        """Go on from `state`; before `seal`, too."""
+        with self._lock:
+            self._loaded = states
+            if self._carriers:
+                self._load(states)
+
+    def _load(self, states: Sequence[Any]) -> None:
+        there = [carrier.compressor for carrier in self._carriers if carrier.compressor is not None]
+        if len(there) != len(states):
+            raise self._ended(ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(there)}"))
+        for compressor, state in zip(there, states, strict=True):
+            compressor.load_state_dict(state)
+
+    # ----------------------------------------------------------------------------------------------- inside
+
+    def _gradient(self, name: str) -> Gradient:
+        found = self._gradients.get(name)
+        if found is None:
+            raise self._ended(ArgumentError(f"{name!r} was not declared; {choices(name, self._gradients)}"))
+        return found
+
+    def _issue_all(self, names: str) -> None:
+        """Issue what may go, on all lanes, the highest first."""
+        every = self._all
+        try:
+            for lane in self._lanes:
+                while (sent := lane.due(every)) is not None:
+                    sent.issue(every, lane.carrier)
+                    lane.next += 1
+                    now = time.perf_counter()
+                    for gradient in (every[i] for i in sent.tensors):
+                        gradient.times[1] = gradient.times[1] or now
+                        gradient.left -= 1
+        except Error as error:
+            raise naming(error, names) from error
+        self._lock.notify_all()
+
+    def _await(self, gradient: Gradient, until: float) -> None:
+        """Let other threads make ready what this one waits for, for a moment."""
+        name, left = gradient.tensor.name, until - time.perf_counter()
+        if self._error is not None:
+            raise naming(self._error, name)
+        if self.comm.lost:
+            raise PeerLostError(f"wait({name!r}): ranks {list(self.comm.lost)} were lost", self.comm.lost)
+        if left <= 0:
+            missing = ", ".join(self._before(gradient)) or name
+            raise TimeoutError(f"wait({name!r}): on rank {self.comm.rank} these are not ready: {missing}")
+        self._lock.wait(min(left, LOOK))
+
+    def _before(self, gradient: Gradient) -> list[str]:
+        """What this tensor's units wait for on this rank."""
+        every = self._all
+        for lane in self._lanes:
+            row = list(dict.fromkeys(piece.tensor for sent in lane.units for piece in sent.unit.pieces))
+            if gradient.place in row:
+                return [every[i].tensor.name for i in row[: row.index(gradient.place) + 1] if not every[i].fresh]
+        return []
+
+    def _ended(self, error: Error) -> Error:
+        """This rank fails: so do all others, in calls that wait for it."""
+        if self._error is None:
+            self._error = error
+            for comm in [carrier.comm for carrier in self._carriers] or [self.comm]:
+                comm.abort(error)
+            self._lock.notify_all()
+        return error
+
+
+def naming(error: BaseException, name: str) -> BaseException:
+    """The same error, whose text begins with the tensor's name."""
+    made = type(error)(f"{name}: {error}")
+    vars(made).update(vars(error))
+    return made.with_traceback(error.__traceback__)

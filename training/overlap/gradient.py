@@ -1,0 +1,170 @@
+"""The state of one step: declared tensors, the units that they travel in, and the lanes that these stand on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hocket.errors import TimeoutError
+from hocket.training.overlap.arrays import empty, one_memory
+from hocket.training.overlap.carrier import Carrier
+from hocket.training.overlap.rows import Row, Tensor, Unit
+
+
+class Timing(NamedTuple):
+    """One tensor in its last step; times in seconds."""
+
+    name: str
+    bytes: int
+    queued: float
+    """From `ready` until its first unit was issued."""
+    sent: float
+    """From then until its average was seen."""
+    exposed: float
+    """How long `wait` stood still for it."""
+    ranks: int | None
+    """How many ranks had made it ready; None: it is not known yet, or the next step has begun."""
+
+
+class Sent:
+    """A unit, its memory if it is copied, and its last call."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.buffer: Any = None
+        self.work: Any = None
+
+    @property
+    def tensors(self) -> list[int]:
+        """Whose elements it sends, and of which tensors it tells whether they were ready."""
+        return [*(piece.tensor for piece in self.unit.pieces), *self.unit.told]
+
+    def issue(self, every: Sequence[Gradient], carrier: Carrier) -> None:
+        """Begin to average it."""
+        names = [_key(every[i].tensor, begin, end) for i, begin, end in self.unit.pieces]
+        self.work = carrier.average(self._filled(every), names)
+
+    def _filled(self, every: Sequence[Gradient]) -> Any:
+        """The vector that travels."""
+        if not self.unit.bucket:
+            (tensor, begin, end), = self.unit.pieces
+            return every[tensor].flat[begin:end]
+        at = 0
+        for tensor, begin, end in self.unit.pieces:
+            self.buffer[at : at + end - begin] = every[tensor].flat[begin:end]
+            at += end - begin
+        for i, tensor in enumerate(self.unit.told):
+            self.buffer[at + i] = float(every[tensor].own)
+        return self.buffer
+
+    def arrive(self, until: float | None) -> None:
+        """Wait for the call.  TimeoutError."""
+        if not self.work.wait(None if until is None else max(0.0, until - time.perf_counter())):
+            raise TimeoutError("its average has not come in time; other ranks may not have made it ready")
+
+
+class Lane:
+    """A communicator's lane, and where its row stands."""
+
+    def __init__(self, carrier: Carrier, row: Row) -> None:
+        self.carrier, self.next = carrier, 0
+        self.units = [Sent(unit) for unit in row]
+
+    def due(self, every: Sequence[Gradient]) -> Sent | None:
+        """The next unit, if its tensors are ready here."""
+        if self.next == len(self.units):
+            return None
+        sent = self.units[self.next]
+        return sent if all(every[i].fresh for i in sent.tensors) else None
+
+
+class Gradient:
+    """A declared tensor, and how far its average is."""
+
+    def __init__(self, place: int, tensor: Tensor, like: Any) -> None:
+        self.place, self.tensor, self.like, self.shape = place, tensor, like, tuple(like.shape)
+        self.sent: list[tuple[Sent, int, int, int]] = []
+        """Its units, where in their memory its piece begins, and which elements these are."""
+        self.told: tuple[Sent, int] | None = None
+        """Where it is told how many ranks made it ready."""
+        self.array: Any = None
+        """What `ready` was given, or zeros; until it was waited for."""
+        self.flat: Any = None
+        """The same memory, or a copy, of one axis."""
+        self.own = False
+        """Has this rank made it ready?"""
+        self.left = 0
+        """Units that are not issued yet."""
+        self.there = False
+        """Has its average come?"""
+        self.zeros: Any = None
+        self.fresh = False
+        """Has it been made ready, or zero, since the last `step`?"""
+        self.times = [0.0, 0.0, 0.0, 0.0]
+        """When it was ready, issued, there; and how long it was waited for."""
+
+    def take(self, array: Any, own: bool) -> None:
+        """It is ready, or zeros stand for it."""
+        self.array, self.own, self.fresh, self.left = array, own, True, len(self.sent) + 1
+        self.flat, self.there = array.reshape(-1), False
+        self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
+
+    def take_zeros(self) -> None:
+        """This rank has none in this step."""
+        if self.zeros is None:
+            self.zeros = empty(self.like, self.tensor.elements).reshape(self.shape)
+        self.zeros[...] = 0
+        self.take(self.zeros, own=False)
+
+    def settle(self) -> None:
+        """Nobody waited for the zeros of an earlier step."""
+        self.finish()
+        self.array = self.flat = None
+
+    def finish(self, until: float | None = None) -> None:
+        """Wait for its units, and copy its average to where it belongs; None, if no rank made it ready."""
+        if self.array is None or self.there:
+            return
+        for sent, at, begin, end in self.sent:
+            sent.arrive(until)
+            if sent.unit.bucket:
+                self.flat[begin:end] = sent.buffer[at : at + end - begin]
+        if not one_memory(self.array):
+            self.array[...] = self.flat.reshape(self.shape)
+        if not self.own and self.told is not None:
+            sent, at = self.told
+            sent.arrive(until)
+            self.array = self.array if float(sent.buffer[at]) > 0 else None
+        self.there = True
+
+    def timing(self, size: int) -> Timing:
+        """Of its last step, on `size` ranks."""
+        ready, issued, ended, exposed = self.times
+        ranks = None
+        if self.told is not None and not self.fresh:
+            sent, at = self.told
+            if sent.work is not None and sent.work.done():
+                ranks = round(float(sent.buffer[at]) * size)
+        queued, travelled = max(0.0, issued - ready), max(0.0, ended - issued)
+        return Timing(self.tensor.name, self.tensor.nbytes, queued, travelled, exposed, ranks)
+
+
+def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
+    """Tell each gradient where it travels, and give buckets their memory."""
+    for gradient in every:
+        gradient.sent = []
+    for sent in (sent for lane in lanes for sent in lane.units):
+        at = 0
+        for tensor, begin, end in sent.unit.pieces:
+            every[tensor].sent.append((sent, at, begin, end))
+            at += end - begin
+        for i, tensor in enumerate(sent.unit.told):
+            every[tensor].told = sent, at + i
+        if sent.unit.bucket:
+            sent.buffer = empty(every[sent.tensors[0]].like, at + len(sent.unit.told))
+
+
+def _key(tensor: Tensor, begin: int, end: int) -> str:
+    """Of a piece, for a compressor."""
+    return tensor.name if end - begin == tensor.elements else f"{tensor.name}[{begin}:{end}]"

@@ -1,0 +1,80 @@
+"""What a scheduler was asked for, and that all ranks ask and declare alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hocket.arguments import choices, whole
+from hocket.compression import Method, resolved
+from hocket.errors import ArgumentError, MismatchError
+from hocket.training.overlap.orders import ORDERS
+
+Row = Sequence[Any]
+
+
+class Settings(NamedTuple):
+    """The arguments of `Scheduler`."""
+
+    order: str | list[str]
+    lanes: int
+    slice: int | None
+    """Bytes; None: "auto"."""
+    fuse: int | None
+    codec: Any
+    method: Method | None
+
+    @property
+    def apart(self) -> bool:
+        """Are elements encoded, so that exact numbers travel in calls of their own?"""
+        return self.codec is not None or self.method is not None
+
+    def plain(self, serial: int) -> Row:
+        """What ranks tell each other of the scheduler that their communicator's `serial`-th one is."""
+        fewer = self.codec if self.method is None else self.method.name
+        return [self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer), serial]
+
+
+def checked(
+    order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any
+) -> Settings:
+    """The settings.  ArgumentError."""
+    if isinstance(order, str) and order not in ORDERS:
+        raise ArgumentError(f"order={order!r} is unknown; {choices(order, ORDERS)}")
+    made = Settings(
+        order if isinstance(order, str) else [*order], whole(lanes, "lanes"), _bytes(slice, "slice"),
+        _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor))  # fmt: skip
+    if made.lanes < 1 or (made.slice or 0) < 0 or (made.fuse or 0) < 0:
+        raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse!r} must be positive numbers")
+    if codec is not None and compressor is not None:
+        raise ArgumentError("give codec= or compressor=, not both")
+    return made
+
+
+def _bytes(value: int | str | None, what: str) -> int | None:
+    return None if value == "auto" else whole(0 if value is None else value, what)
+
+
+def must_agree(rows: Sequence[Sequence[Any]]) -> None:
+    """`rows`: by rank, the settings and what was declared.  MismatchError, which names what differs from rank 0."""
+    for rank, (settings, declared) in enumerate(rows):
+        if settings != rows[0][0]:
+            raise MismatchError(f"Scheduler: rank {rank} has {_words(settings)}, rank 0 {_words(rows[0][0])}")
+        if declared != rows[0][1]:
+            raise MismatchError(f"Scheduler: {_difference(rank, declared, rows[0][1])}")
+
+
+def _words(settings: Row) -> str:
+    order, lanes, slice, fuse, codec, serial = settings
+    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, codec or compressor {codec} (None: auto) in "
+            f"its scheduler {serial}")
+
+
+def _difference(rank: int, declared: Row, others: Row) -> str:
+    """The first tensor in which this rank's declaration differs from rank 0's."""
+    for i in range(max(len(declared), len(others))):
+        here, there = (rows[i] if i < len(rows) else None for rows in (declared, others))
+        if here != there:
+            words = [f"{row[0]!r}, {row[1]}{tuple(row[2])}" if row else "nothing more" for row in (here, there)]
+            return f"rank {rank} declared {words[0]} as tensor {i}, rank 0 {words[1]}"
+    return f"rank {rank} declared other tensors than rank 0"
