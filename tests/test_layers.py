@@ -200,7 +200,7 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
         ("frameworks/torch/group.py", "comm.runner.share(1)"),
         ("frameworks/torch/group.py", "comm.reporter.give_up"),
         ("frameworks/jax/calls.py", "self.comm.membership"),
-        ("frameworks/horovod/member.py", "found = comms()[0].ending"),
+        ("frameworks/horovod/stall.py", "found = comms()[0].ending"),
         ("frameworks/horovod/job.py", "job.world.config, job.rank"),
         ("frameworks/xgboost/workers.py", "comm.session.lost"),
         ("compression/dense.py", "comm.messenger.share_among"),

@@ -1,17 +1,8 @@
 """Horovod's interface on hocket: `import hocket.horovod.torch as hvd`, and nothing else changes.
 
 Ranks submit tensors by name, in any order.  Rank 0 of a process set learns what each rank has submitted, and tells all
-ranks in which order to carry it out, so their collectives meet.
+ranks in which order to carry it out, so their collectives meet: `hocket.training.agreeing`.  Around it:
 
-    agreeing/         what they agree on: requests, rank 0's table, orders
-    messages.py       both as bytes, up to rank 0 and down from it
-
-Who does it:
-    member.py         one rank's part in a process set: what it submits, and its threads
-    negotiator.py    rank 0's part: it counts, and decides
-    pending.py        a submitted tensor until it is done: its handle
-
-Around it:
     job.py            init, shutdown, who and where a rank is
     process_sets.py   sets of ranks
     settings.py       HOROVOD_ variables

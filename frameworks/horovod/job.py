@@ -12,13 +12,15 @@ import hocket
 from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.horovod import settings
-from hocket.horovod.exceptions import NotInitializedError
+from hocket.horovod.exceptions import OURS, NotInitializedError, ShutDownError, StallError, as_horovod
 from hocket.horovod.meeting import WITHIN, Survivors, of_job
-from hocket.horovod.member import Member, Perform
 from hocket.horovod.settings import Settings
 from hocket.horovod.stall import StallInspector
 from hocket.horovod.timeline import Timeline
+from hocket.training.agreeing import Errors, Member, Perform
 
+ERRORS = Errors(OURS[hocket.MismatchError], ShutDownError, StallError, as_horovod)
+END = "Horovod has been shut down by hvd.shutdown(), or its process set removed"
 LEAVING = 5.0
 """Seconds that a rank which shuts down waits for the others to do so, too."""
 
@@ -61,7 +63,8 @@ class Job:
         self.next_set = number + 1
         if made is None:
             return
-        member = self.members[number] = Member(made, self.settings, self.perform(), self.timeline)
+        how = self.settings.fusion_threshold, self.settings.cycle_time / 1000, self.timeline, ERRORS
+        member = self.members[number] = Member(made, self.perform(), *how)
         if member.negotiator is not None:
             of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
             self.inspector.watch(member.negotiator, of, made)
@@ -73,7 +76,7 @@ class Job:
         if member is not None:
             if member.negotiator is not None:
                 self.inspector.forget(member.negotiator)
-            member.stop(seconds)
+            member.stop(seconds, END)
 
     def close(self, polite: bool) -> None:
         """End all of it."""

@@ -9,7 +9,7 @@ from typing import Any
 from hocket.errors import ArgumentError
 from hocket.horovod import job
 from hocket.horovod.exceptions import in_horovods_words
-from hocket.horovod.member import Member
+from hocket.training.agreeing import Member
 
 
 class ProcessSet:

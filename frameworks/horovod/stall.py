@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import hocket
 from hocket import Communicator
-from hocket.horovod.negotiator import Negotiator
 from hocket.horovod.settings import Settings
+from hocket.training.agreeing import Negotiator
 
 log = logging.getLogger("hocket")
 MANY = 5

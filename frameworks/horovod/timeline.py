@@ -15,9 +15,10 @@ from typing import Any, TextIO
 
 from hocket.errors import ArgumentError
 from hocket.recording import Recorder
+from hocket.training.agreeing import Watcher
 
 
-class Timeline:
+class Timeline(Watcher):
     """Off until `start`, or while `recorder` is traced.  None: nothing is recorded."""
 
     def __init__(self, recorder: Recorder | None = None) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from hocket.horovod.agreeing.request import SUM
 from hocket.horovod.process_sets import ProcessSet, global_process_set, member
 from hocket.horovod.torch import calls
-from hocket.horovod.torch.basics import Average, rank
+from hocket.horovod.torch.basics import Average, Sum, rank
 from hocket.horovod.torch.compression import Compression
 from hocket.horovod.torch.tensors import checked
 
@@ -181,7 +180,7 @@ class _Reducescatter(Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         op, pre, post, process_set = ctx.how
-        factor = pre * post * (member(process_set).size if op == SUM else 1)
+        factor = pre * post * (member(process_set).size if op == Sum else 1)
         scaled = [grad * factor if factor != 1 else grad for grad in grads]
         return (None, None, None, *grouped_allgather(scaled, process_set=process_set))
 

@@ -9,12 +9,12 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.horovod import job
-from hocket.horovod.agreeing import request
 from hocket.horovod.process_sets import ProcessSet, started
 from hocket.horovod.torch.perform import Performer
 
-Average, Sum, Adasum = request.AVERAGE, request.SUM, request.ADASUM
-Min, Max, Product = request.MIN, request.MAX, request.PRODUCT
+Average, Sum, Adasum, Min, Max, Product = range(6)
+OPS = {Sum: "sum", Average: "avg", Adasum: "adasum", Min: "min", Max: "max", Product: "prod"}
+"""hocket's ops, by Horovod's numbers."""
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:

@@ -14,12 +14,11 @@ import torch
 
 from hocket.compression.rates import Rate
 from hocket.errors import ArgumentError
-from hocket.horovod.agreeing.request import OPS, SUM, Request
 from hocket.horovod.exceptions import HorovodInternalError
-from hocket.horovod.pending import Pending
 from hocket.horovod.process_sets import ProcessSet, global_process_set, member
-from hocket.horovod.torch.basics import Average
+from hocket.horovod.torch.basics import OPS, Average, Sum
 from hocket.horovod.torch.tensors import Tensor, Tensors, checked, mark, part, reducible
+from hocket.training.agreeing import Pending, Request
 
 Handle = Pending
 """Of a collective under way: for `poll` and `synchronize`."""
@@ -30,7 +29,7 @@ def op_of(average: bool | None, op: int | None) -> int:
     if average is not None:
         if op is not None:
             raise ArgumentError("give op= or average=, not both")
-        return Average if average else SUM
+        return Average if average else Sum
     found = Average if op is None else op
     if found not in OPS:
         raise ArgumentError(f"op={op!r} must be hvd.Average, Sum, Adasum, Min, Max or Product")
@@ -60,7 +59,7 @@ def reduced(
         raise ArgumentError("hvd.grouped_allreduce: the list of tensors is empty")
     if codec and any(each.dtype != torch.float32 for each in tensors):
         codec = ""
-    if codec and op not in (SUM, Average):
+    if codec and op not in (Sum, Average):
         raise ArgumentError(f"hvd.allreduce: compression {codec!r} goes with op Sum and Average only")
     outputs = tensors if in_place else [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
     return submit(
@@ -112,7 +111,7 @@ def sparse_allreduce_async(
     tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
     """Sum or average of sparse COO tensors, coalesced.  Call what it returns to get the result, sparse."""
-    if op not in (SUM, Average):
+    if op not in (Sum, Average):
         raise ArgumentError("hvd.sparse_allreduce_async: op must be hvd.Sum or hvd.Average")
     if not tensor.is_sparse:
         raise ArgumentError("hvd.sparse_allreduce_async: a dense tensor goes through hvd.allreduce_async")
@@ -207,7 +206,7 @@ def grouped_reducescatter_async(
             raise ArgumentError("hvd.reducescatter: a tensor without dimensions has no rows")
     if not tensors:
         raise ArgumentError("hvd.grouped_reducescatter: the list of tensors is empty")
-    if op not in (Average, SUM):
+    if op not in (Average, Sum):
         raise HorovodInternalError("hvd.reducescatter: op must be hvd.Average or hvd.Sum")
     return submit(
         "reducescatter", name, tensors, [None] * len(tensors), process_set, grouped, waits, op=OPS[op],

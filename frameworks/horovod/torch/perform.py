@@ -13,10 +13,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from hocket import Communicator
 from hocket.compression import AdaSum, Bucket, Compressor
 from hocket.compression.sparse.coo import allreduce_coo
-from hocket.horovod.agreeing.order import Order
-from hocket.horovod.agreeing.request import AUTO, Request
-from hocket.horovod.pending import Pending
 from hocket.horovod.torch.tensors import Tensor, Tensors, flat, row_unit, scaled_
+from hocket.training.agreeing import AUTO, Order, Pending, Request
 
 _flatten: Any = _flatten_dense_tensors
 _unflatten: Any = _unflatten_dense_tensors

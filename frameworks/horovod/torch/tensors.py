@@ -9,7 +9,7 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.extending import TORCH_NAMES
-from hocket.horovod.agreeing.request import Part
+from hocket.training.agreeing import Part
 
 Tensor = torch.Tensor
 _DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in TORCH_NAMES)

@@ -284,3 +284,8 @@ def test_the_example_learns() -> None:
                            env={**os.environ, "PYTHONPATH": harness.SOURCES})  # fmt: skip
     assert ended.returncode == 0, ended
     assert "test accuracy: 9" in ended.stdout, ended.stdout
+
+
+def test_only_the_interface_for_torch_knows_torch() -> None:
+    for path in (ROOT / "frameworks" / "horovod").glob("*.py"):
+        assert "import torch" not in path.read_text().replace("`import hocket.horovod.torch", ""), path.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hocket.horovod.agreeing.request import Request
+from hocket.training.agreeing.request import Request
 
 ALONE = 1 << 20
 """Bytes from which a tensor goes by itself: it would be copied into the buffer and out, and a call costs less."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from hocket.horovod.agreeing import disagreement
-from hocket.horovod.agreeing.fusion import fused
-from hocket.horovod.agreeing.order import BYE, FAIL, JOINED, RUN, Order
-from hocket.horovod.agreeing.request import Request
+from hocket.training.agreeing import disagreement
+from hocket.training.agreeing.fusion import fused
+from hocket.training.agreeing.order import BYE, FAIL, JOINED, RUN, Order
+from hocket.training.agreeing.request import Request
 
 
 class Agreement:
@@ -20,9 +20,9 @@ class Agreement:
         """By name and rank, in the order in which they came."""
         self.since: dict[str, float] = {}
         self.joined: list[int] = []
-        """Ranks in hvd.join(), in the order in which they came."""
+        """Ranks in join(), in the order in which they came."""
         self.left: list[int] = []
-        """Ranks that have called hvd.shutdown()."""
+        """Ranks that have stopped."""
         self.taken: dict[str, dict[int, Request]] = {}
         """Of the names that `decide` decided on last: what each rank asked for."""
         self._ready: list[str] = []
@@ -60,7 +60,7 @@ class Agreement:
         self.taken.clear()
         for name in self._ready:
             requests = self._taken(name)
-            wrong = disagreement.found(requests, bool(self.joined))
+            wrong = disagreement.found(requests, len(requests) < self.size)
             if wrong is not None:
                 orders.append(self._failed([name], wrong, "mismatch", requests))
             else:
@@ -75,7 +75,7 @@ class Agreement:
             gone = ", ".join(map(str, self.left))
             short = [name for name in self.waiting if not set(self.missing(name)).isdisjoint(self.left)]
             orders += [
-                self._failed([name], f"{name!r} cannot be carried out: rank {gone} has shut down", "shutdown")
+                self._failed([name], f"{name!r} cannot be carried out: rank {gone} has shut down", "left")
                 for name in short
             ]
         if len(self.left) == self.size and not self._over:
@@ -103,7 +103,7 @@ class Agreement:
     def _run(self, group: list[Request]) -> Order:
         model = group[0]
         requests = self.taken[model.name]
-        like = tuple(group) if self.joined else ()
+        like = tuple(group) if any(len(self.taken[request.name]) < self.size for request in group) else ()
         counts: tuple[object, ...] = ()
         if model.kind == "allgather":
             ranks = range(self.size)

@@ -1,8 +1,8 @@
-"""One rank's part in a process set: what it submits, in which order it is told to carry it out, and its threads.
+"""One rank's part: what it submits, in which order it is told to carry it out, and its threads.
 
     submit        in the caller's thread: the tensor is noted, and its handle returned
     flush         rank 0 is told of all that was noted since the last time: by the thread that waits for a tensor, or,
-                  while nobody waits, by the announcer, HOROVOD_CYCLE_TIME after the first of them
+                  while nobody waits, by the announcer, `cycle` seconds after the first of them
     follow        the thread that gets rank 0's orders and carries them out; on rank 0 also whoever waits for a tensor,
                   or has heard the last rank that was missing, carries out what it can, as waking a thread takes longer
 
@@ -22,15 +22,14 @@ import hocket
 from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.extending import outside_group
-from hocket.horovod import messages
-from hocket.horovod.agreeing.numbers import Numbers
-from hocket.horovod.agreeing.order import BYE, FAIL, JOINED, RUN, Order, from_plain_order
-from hocket.horovod.agreeing.request import AUTO, Request
-from hocket.horovod.exceptions import HorovodInternalError, MismatchError, ShutDownError, StallError, as_horovod
-from hocket.horovod.negotiator import JOIN, LEAVE, Negotiator
-from hocket.horovod.pending import Pending
-from hocket.horovod.settings import Settings
-from hocket.horovod.timeline import Timeline
+from hocket.training.agreeing import messages
+from hocket.training.agreeing.errors import Errors
+from hocket.training.agreeing.negotiator import JOIN, LEAVE, Negotiator
+from hocket.training.agreeing.numbers import Numbers
+from hocket.training.agreeing.order import BYE, FAIL, JOINED, RUN, Order, from_plain_order
+from hocket.training.agreeing.pending import Pending
+from hocket.training.agreeing.request import AUTO, Request
+from hocket.training.agreeing.watcher import Watcher
 
 EVER = 1e9
 """Seconds that control messages may wait: for as long as a rank computes."""
@@ -39,19 +38,26 @@ SMALL = 1 << 16
 Perform = Callable[[Communicator, Order, "list[Pending | None]"], "list[Any]"]
 """Carries out an order on this rank: the communicator, the order, and its tensors here (None: this rank has joined).
 Returns their results."""
-KINDS: dict[str, type[HorovodInternalError]] = {"shutdown": ShutDownError, "stall": StallError}
+UNWATCHED, HOCKETS = Watcher(), Errors()
 
 
 class Member:
-    """This rank in a process set.  All its ranks make it together; `comm` becomes its own."""
+    """This rank's.  All ranks of `comm` make it together, and `comm` becomes its own.
 
-    def __init__(self, comm: Communicator, settings: Settings, perform: Perform, timeline: Timeline) -> None:
+    `threshold`: bytes of small tensors that are carried out as one, at most.  `cycle`: seconds in which submitted
+    tensors are collected before rank 0 is told, unless somebody waits for one.
+    """
+
+    def __init__(
+        self, comm: Communicator, perform: Perform, threshold: int, cycle: float, watcher: Watcher = UNWATCHED,
+        errors: Errors = HOCKETS,
+    ) -> None:  # fmt: skip
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.timeline = timeline
+        self.watcher, self._errors = watcher, errors
         self.pending: dict[str, Pending] = {}
         self.error: BaseException | None = None
         """Why nothing works any more."""
-        self._perform, self._cycle = perform, settings.cycle_time / 1000
+        self._perform, self._cycle = perform, cycle
         self._outbox: list[Any] = []
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._noted, self._over = threading.Event(), threading.Event()
@@ -70,9 +76,9 @@ class Member:
         self.negotiator: Negotiator | None = None
         if self.rank == 0:
             self.negotiator = Negotiator(
-                self.size, self._up, self._down, settings.fusion_threshold, self._orders.extend, self._help, self.fail)
+                self.size, self._up, self._down, threshold, self._orders.extend, self._help, self.fail)
         self._threads = [
-            threading.Thread(target=work, name=f"hocket.horovod {work.__name__[1:]}", daemon=True)
+            threading.Thread(target=work, name=f"hocket.agreeing {work.__name__[1:]}", daemon=True)
             for work in (self._follow, self._announce)
         ]
         for thread in self._threads:
@@ -83,9 +89,9 @@ class Member:
     def submit(self, request: Request, payload: Any, waits: bool = False) -> Pending:
         """Note a collective.  `waits`: the caller waits for it at once.
 
-        Raises ArgumentError if the name is under way, HorovodInternalError after a failure.
+        Raises ArgumentError if the name is under way; after a failure its error.
         """
-        made = Pending(request, payload, self.flush)
+        made = Pending(request, payload, self.flush, self._errors.turned)
         with self._lock:
             self._usable()
             if request.name in self.pending:
@@ -94,14 +100,14 @@ class Member:
                     "each tensor a name of its own")
             self.pending[request.name] = made
             self._outbox.append(request)
-        if self.timeline.on:
-            self.timeline.begin(request.name, f"NEGOTIATE_{request.kind.upper()}")
+        if self.watcher.on:
+            self.watcher.begin(request.name, f"NEGOTIATE_{request.kind.upper()}")
         if not waits and not self._noted.is_set():
             self._noted.set()
         return made
 
     def name(self, kind: str) -> str:
-        """For a tensor without one: they are counted, so all ranks submit these in one order.  After hvd.join(), before
+        """For a tensor without one: they are counted, so all ranks submit these in one order.  After join(), before
         which ranks have submitted more or fewer, the count begins again."""
         self._named[kind] += 1
         return f"{kind}{AUTO}{self._joins}.{self._named[kind]}"
@@ -111,8 +117,8 @@ class Member:
         with self._lock:
             self._usable()
             if self._join is not None:
-                raise ArgumentError("hvd.join() was called before and is still under way")
-            made = self._join = Pending(Request("join", "join"), None, self.flush)
+                raise ArgumentError("join() was called before and is still under way")
+            made = self._join = Pending(Request("join", "join"), None, self.flush, self._errors.turned)
             self._outbox.append(JOIN)
         return made
 
@@ -123,8 +129,8 @@ class Member:
                 items, self._outbox = self._outbox, []
             if not items:
                 return
-            if self.timeline.cycles:
-                self.timeline.cycle()
+            if self.watcher.cycles:
+                self.watcher.cycle()
             try:
                 with outside_group():
                     if self.negotiator is not None:
@@ -140,8 +146,8 @@ class Member:
         elif self._orders:
             self._wake.put(None)
 
-    def stop(self, seconds: float) -> None:
-        """Leave the set; wait, so long at most, until all its ranks leave it.  Tensors under way fail.
+    def stop(self, seconds: float, end: str) -> None:
+        """Leave; wait, so long at most, until all ranks leave.  Tensors under way fail with the text `end`.
 
         0: without a word, as after a failure.
         """
@@ -150,13 +156,13 @@ class Member:
                 self._outbox.append(LEAVE)
         self.flush()
         left = self._over.wait(seconds)
-        end = ShutDownError("Horovod has been shut down by hvd.shutdown(), or its process set removed")
-        self.fail(end)
+        error = self._errors.left(end)
+        self.fail(error)
         deadline = time.monotonic() + 1.0
         if not left:  # threads sleep in calls that will not end
             for comm in (self._up, self._down, self.comm):
                 if comm is not None:
-                    comm.abort(end, tell=False)
+                    comm.abort(error, tell=False)
         for thread in [*self._threads, *([self.negotiator.thread] if self.negotiator else [])]:
             if thread is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -258,7 +264,7 @@ class Member:
                 done.finish(order.counts[0])
         elif order.what == FAIL:
             for name in order.names:
-                self._finish(self.pending.get(name), None, _error(order))
+                self._finish(self.pending.get(name), None, self._error(order))
         else:
             self._run(order)
         self._under_way = set()
@@ -269,8 +275,8 @@ class Member:
         for each in mine:
             if each is not None and each.request.name in self._numbers.of:
                 self._last[each.request.name] = each.request
-        if self.timeline.on:
-            self.timeline.performing(order.names)
+        if self.watcher.on:
+            self.watcher.performing(order.names)
         results = self._perform(self.comm, order, mine)
         for each, result in zip(mine, results, strict=True):
             self._finish(each, result)
@@ -278,8 +284,8 @@ class Member:
     def _finish(self, each: Pending | None, result: Any, error: BaseException | None = None) -> None:
         if each is None:
             return
-        if self.timeline.on:
-            self.timeline.end(each.request.name)
+        if self.watcher.on:
+            self.watcher.end(each.request.name)
         with self._lock:
             there = self.pending.pop(each.request.name, None)
         if there is not None:  # else fail() has ended it
@@ -296,9 +302,14 @@ class Member:
             return number
         return item.plain()
 
+    def _error(self, order: Order) -> hocket.Error:
+        if order.kind == "mismatch":
+            return self._errors.mismatch(order.error, dict(order.calls))
+        return (self._errors.left if order.kind == "left" else self._errors.stall)(order.error)
+
     def _usable(self) -> None:
         if self.error is not None:
-            raise as_horovod(self.error) from None
+            raise self._errors.turned(self.error) from None
 
 
 def _control(comm: Communicator) -> Communicator:
@@ -306,9 +317,3 @@ def _control(comm: Communicator) -> Communicator:
     made = comm.dup(idle=True)
     made.set_timeout(EVER)
     return made
-
-
-def _error(order: Order) -> hocket.Error:
-    if order.kind == "mismatch":
-        return MismatchError(order.error, dict(order.calls))
-    return KINDS[order.kind](order.error)

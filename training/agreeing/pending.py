@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hocket.horovod.agreeing.request import Request
-from hocket.horovod.exceptions import as_horovod
+from hocket.training.agreeing.request import Request
 
 
 class Pending:
     """What `submit` returns.  `payload`: the framework's tensors, which are kept until they are carried out."""
 
-    __slots__ = ("began", "error", "hurry", "lock", "payload", "request", "result", "turn")
+    __slots__ = ("_turned", "began", "error", "hurry", "lock", "payload", "request", "result", "turn")
 
-    def __init__(self, request: Request, payload: Any, hurry: Callable[[Pending], None]) -> None:
-        self.request, self.payload, self.hurry = request, payload, hurry
+    def __init__(
+        self, request: Request, payload: Any, hurry: Callable[[Pending], None],
+        turned: Callable[[BaseException], BaseException],
+    ) -> None:  # fmt: skip
+        self.request, self.payload, self.hurry, self._turned = request, payload, hurry, turned
         self.result: Any = None
         self.turn: Callable[[Any], Any] | None = None
         """Makes of the result what `wait` returns."""
@@ -36,14 +38,20 @@ class Pending:
         self.payload = None
         self.lock.release()
 
-    def wait(self) -> Any:
-        """Wait until it is over.  Its result; raises its error."""
+    def over(self, timeout: float) -> bool:
+        """Wait until it is over, so many seconds at most; -1: for ever.  Is it?"""
         if self.lock.locked():
             self.hurry(self)
-            with self.lock:  # which finish() lets go
-                pass
+            if not self.lock.acquire(timeout=timeout):  # which finish() lets go
+                return False
+            self.lock.release()
+        return True
+
+    def wait(self) -> Any:
+        """Wait until it is over.  Its result; raises its error."""
+        self.over(-1)
         if self.error is not None:
-            raise as_horovod(self.error) from None
+            raise self._turned(self.error) from None
         if self.turn is not None:
             self.result, self.turn = self.turn(self.result), None
         return self.result

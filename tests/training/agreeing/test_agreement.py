@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from hocket.horovod.agreeing.agreement import Agreement
-from hocket.horovod.agreeing.fusion import ALONE
-from hocket.horovod.agreeing.numbers import MOST, Numbers
-from hocket.horovod.agreeing.order import Order, from_plain_order
-from hocket.horovod.agreeing.request import AUTO, Part, Request, from_plain
+from hocket.training.agreeing.agreement import Agreement
+from hocket.training.agreeing.fusion import ALONE
+from hocket.training.agreeing.numbers import MOST, Numbers
+from hocket.training.agreeing.order import Order, from_plain_order
+from hocket.training.agreeing.request import AUTO, Part, Request, from_plain
 
-HERE = Path(__file__).parents[3] / "frameworks" / "horovod"
 BYTE = (Part("int8", (1,)),)
 
 
@@ -99,7 +97,7 @@ def test_a_rank_that_has_joined_is_not_waited_for() -> None:
     agreement.submit(0, Request("allgather", "g", (Part("int8", (1,)),)))
     agreement.join(1)
     (failed,) = agreement.decide()
-    assert "hvd.join" in failed.error
+    assert "has joined" in failed.error
     agreement.join(0)
     (over,) = agreement.decide()
     assert over.what == "joined" and over.counts == (0,)
@@ -107,12 +105,23 @@ def test_a_rank_that_has_joined_is_not_waited_for() -> None:
     assert agreement.decide() == [], "after the join all ranks are needed again"
 
 
+def test_what_a_rank_submitted_before_it_joined_is_not_told_in_full() -> None:
+    agreement = table(2)
+    agreement.submit(0, reduce("a"))
+    agreement.submit(0, Request("allgather", "g", BYTE))
+    agreement.join(0)
+    agreement.submit(1, reduce("a"))
+    agreement.submit(1, Request("allgather", "g", BYTE))
+    orders = agreement.decide()
+    assert [(order.what, order.names, order.like) for order in orders] == [("run", ("a",), ()), ("run", ("g",), ())]
+
+
 def test_who_has_left_fails_what_needs_it() -> None:
     agreement = table(2)
     agreement.submit(0, reduce("a"))
     agreement.leave(1)
     (failed,) = agreement.decide()
-    assert failed.kind == "shutdown" and "rank 1" in failed.error
+    assert failed.kind == "left" and "rank 1" in failed.error
     agreement.leave(0)
     assert [order.what for order in agreement.decide()] == ["bye"]
     assert agreement.decide() == []
@@ -136,8 +145,3 @@ def test_requests_and_orders_survive_the_wire() -> None:
     order = Order("fail", ("x", "y"), ([1, 2],), (request,), "what", "mismatch", ((0, "a"), (3, "b")))
     assert from_plain_order(json.loads(json.dumps(order.plain(["x", "y"]))), tuple) == order
     assert Order("run", ("x",)).plain([7]) == [7]
-
-
-def test_only_the_interface_for_torch_knows_torch() -> None:
-    for path in [*HERE.glob("*.py"), *HERE.glob("agreeing/*.py")]:
-        assert "import torch" not in path.read_text().replace("`import hocket.horovod.torch", ""), path.name

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket import Communicator
-from hocket.horovod import messages
-from hocket.horovod.agreeing.agreement import Agreement
-from hocket.horovod.agreeing.numbers import Numbers
-from hocket.horovod.agreeing.order import RUN, Order
-from hocket.horovod.agreeing.request import Request, from_plain
+from hocket.training.agreeing import messages
+from hocket.training.agreeing.agreement import Agreement
+from hocket.training.agreeing.numbers import Numbers
+from hocket.training.agreeing.order import RUN, Order
+from hocket.training.agreeing.request import Request, from_plain
 
 JOIN, LEAVE = "join", "leave"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hocket.horovod.agreeing.request import AUTO
+from hocket.training.agreeing.request import AUTO
 
 MOST = 4096
 """So many names get numbers: those that come first.  Others go in full, as do names that are used once."""

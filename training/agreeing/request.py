@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 from hocket.extending import DTYPES
 
 SIZES = {row.name: row.itemsize for row in DTYPES}
-AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = range(6)
-"""The ops, by Horovod's numbers."""
-OPS = {SUM: "sum", AVERAGE: "avg", ADASUM: "adasum", MIN: "min", MAX: "max", PRODUCT: "prod"}
 AUTO = ".noname."
 """Part of the names that are given to tensors without one.  They are used once."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hocket.horovod.agreeing.request import Request, from_plain
+from hocket.training.agreeing.request import Request, from_plain
 
 RUN, FAIL, JOINED, BYE = "run", "fail", "joined", "bye"
 
@@ -18,10 +18,10 @@ class Order(NamedTuple):
     counts: tuple[Any, ...] = ()
     """allgather: for each tensor the ranks' rows.  alltoall: the ranks' splits.  `joined`: the last rank."""
     like: tuple[Request, ...] = ()
-    """The requests, where ranks have joined: those need to know of what to bring zeros."""
+    """The requests, where a rank that has joined lacks one: it needs to know of what to bring zeros."""
     error: str = ""
     kind: str = ""
-    """Of an error: "mismatch", "shutdown" or "stall"."""
+    """Of an error: "mismatch", "left" or "stall"."""
     calls: tuple[tuple[int, str], ...] = ()
     """What which rank called, for the error."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hocket.horovod.agreeing.request import Request
+from hocket.training.agreeing.request import Request
 
 FREE_ROWS = ("allgather", "alltoall")
 """Collectives whose tensors may have different numbers of rows."""
@@ -16,14 +16,15 @@ TERMS = {
 
 
 def found(requests: Mapping[int, Request], joined: bool) -> str | None:
-    """What is wrong with all ranks' requests of one name; None: nothing.  `joined`: have ranks joined?"""
+    """What is wrong with all ranks' requests of one name; None: nothing.  `joined`: are
+    some missing, as they have joined?"""
     (first, model), *others = sorted(requests.items())
     for rank, request in others:
         what = _difference(model, request)
         if what:
             return _told(model.name, what, {first: model, rank: request})
     if joined and model.kind not in ("allreduce", "barrier"):
-        return f"{model.kind} of {model.name!r} is not possible after a rank has called hvd.join(): only allreduce is"
+        return f"{model.kind} of {model.name!r} is not possible after a rank has joined: only allreduce is"
     return None
 
 
