@@ -144,7 +144,8 @@ class Ending:
         """All ranks have come to the end of the job: the error, if any rank has unfinished calls on a communicator."""
         there = [
             comm for comm in self.world.present()
-            if comm.reporter.broken is None and (comm.ending is self or not comm.reporter.closed)
+            if comm.reporter.broken is None and not comm.membership.idles
+            and (comm.ending is self or not comm.reporter.closed)
         ]  # fmt: skip
         deadline = time.monotonic() + SETTLE
         calls: dict[str, list[Any]] = {}

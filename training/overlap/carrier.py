@@ -32,6 +32,12 @@ class Carrier:
         key = "+".join(keys)
         return Threaded(self._thread.submit(self.compressor.allreduce_all, Bucket(x, [x], [key])))
 
+    def close(self) -> None:
+        """End the lane; all its ranks together."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self.comm.close()
+
 
 class Threaded:
     """A call that a thread makes, as a work."""

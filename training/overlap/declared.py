@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,19 +23,17 @@ from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 from hocket.training.overlap.arrays import described, tensor_of
 from hocket.training.overlap.carrier import Carrier
-from hocket.training.overlap.gradient import Gradient, Lane, Timing, placed
+from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED
 from hocket.training.overlap.record import Recording
 from hocket.training.overlap.rows import deal
-from hocket.training.overlap.settings import Settings, must_agree
+from hocket.training.overlap.settings import Settings, agree
 
 LOOK = 0.2
 """Seconds between two looks of who waits for another thread: has a rank been lost?"""
 UNITS, LEAST, MOST = 64, 64 << 10, 4 << 20
 """`slice="auto"` and `fuse="auto"`: a 64th of all bytes, between these.  VGG-19's model has its best iteration at 30 to
 100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
-_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many schedulers each communicator has: a lane's name stands for one priority."""
 
 
 class Declared:
@@ -74,10 +71,9 @@ class Declared:
     def _seal(self) -> None:
         if self._lanes or not self._gradients:
             return
-        settings, every, serial = self.settings, self._all, _made.get(self.comm, 0)
+        settings, every = self.settings, self._all
         declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
-        must_agree(self.comm.share([settings.plain(serial), declared], "Scheduler: the first ready()"))
-        _made[self.comm] = serial + 1
+        serial = agree(self.comm, settings, declared)
         count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
         lanes = [self.comm.lane(f"overlap.{serial}.{i}", count // 2 - i) for i in range(count)]
         self._carriers = [Carrier(lane, settings.codec, settings.method) for lane in lanes]
@@ -198,6 +194,10 @@ class Declared:
         for compressor, state in zip(there, states, strict=True):
             compressor.load_state_dict(state)
 
+    def close(self) -> None:
+        for carrier in self._carriers:
+            carrier.close()
+
     # ----------------------------------------------------------------------------------------------- inside
 
     def _gradient(self, name: str) -> Gradient:
@@ -251,10 +251,3 @@ class Declared:
                 comm.abort(error)
             self._lock.notify_all()
         return error
-
-
-def naming(error: BaseException, name: str) -> BaseException:
-    """The same error, whose text begins with the tensor's name."""
-    made = type(error)(f"{name}: {error}")
-    vars(made).update(vars(error))
-    return made.with_traceback(error.__traceback__)

@@ -168,3 +168,10 @@ def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
 def _key(tensor: Tensor, begin: int, end: int) -> str:
     """Of a piece, for a compressor."""
     return tensor.name if end - begin == tensor.elements else f"{tensor.name}[{begin}:{end}]"
+
+
+def naming(error: BaseException, name: str) -> BaseException:
+    """The same error, whose text begins with the tensor's name."""
+    made = type(error)(f"{name}: {error}")
+    vars(made).update(vars(error))
+    return made.with_traceback(error.__traceback__)

@@ -23,6 +23,9 @@ from functools import cmp_to_key
 from hocket.training.overlap.record import Consumer, Recorded, missing
 
 ORDERS = ("fifo", "priority", "tic", "tac")
+AGREED = "agreed"
+"""For programs that declare nothing: as ranks have them ready, and as rank 0 tells all of them (agreed.py)."""
+
 
 def tic(step: Recorded, nbytes: Sequence[int]) -> list[int]:
     """By who is needed first; those needed together, as declared.

@@ -1,4 +1,4 @@
-"""`Scheduler`: gradients travel while the computation goes on.  What users hold; declared.py does it."""
+"""`Scheduler`: gradients travel while the computation goes on.  What users hold; declared.py and agreed.py do it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.errors import ArgumentError
+from hocket.training.overlap.agreed import Agreed
 from hocket.training.overlap.arrays import finite as is_finite
 from hocket.training.overlap.declared import Declared
 from hocket.training.overlap.gradient import Timing
+from hocket.training.overlap.orders import AGREED
 from hocket.training.overlap.settings import checked
 
 KIND = "scheduler/1"
@@ -27,6 +29,10 @@ class Scheduler:
     first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a
     compressor, each lane sends one more small message a step; a compressor's lanes do not hold each other back.  Errors
     end the lanes of all ranks.
+
+    `order="agreed"`: nothing is declared.  Rank 0 hears by name what each rank has ready, and tells all what is next,
+    so ranks may have other tensors in each step.  It costs a message to rank 0 and back for what is ready together, and
+    one for each `step`; `lanes` and `slice` say nothing.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import Scheduler
@@ -47,7 +53,8 @@ class Scheduler:
         fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True,
     ) -> None:  # fmt: skip
         self.comm, self.finite = comm, finite
-        self._policy = Declared(comm, checked(order, lanes, slice, fuse, codec, compressor))
+        settings = checked(order, lanes, slice, fuse, codec, compressor)
+        self._policy: Agreed | Declared = (Agreed if order == AGREED else Declared)(comm, settings)
 
     def declare(self, name: str, like: Any) -> None:
         """There is a gradient of this name, with the shape and dtype of `like`: as the forward pass uses them."""
@@ -81,6 +88,10 @@ class Scheduler:
         if self.finite and result is not None and not is_finite(result):
             raise ArgumentError(f"wait({name!r}): the average holds a NaN or an infinity, from some rank's gradient")
         return result
+
+    def close(self) -> None:
+        """End its lanes and threads, when all averages were waited for.  All ranks together."""
+        self._policy.close()
 
     def report(self) -> list[Timing]:
         """One row for each tensor, of its last step that was waited for, in the order of declaration."""

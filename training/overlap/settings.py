@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hocket.arguments import choices, whole
 from hocket.compression import Method, resolved
 from hocket.errors import ArgumentError, MismatchError
-from hocket.training.overlap.orders import ORDERS
+from hocket.training.overlap.orders import AGREED, ORDERS
 
 Row = Sequence[Any]
+_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How many schedulers each communicator has: a lane's name stands for one priority."""
 
 
 class Settings(NamedTuple):
@@ -39,8 +42,8 @@ def checked(
     order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any
 ) -> Settings:
     """The settings.  ArgumentError."""
-    if isinstance(order, str) and order not in ORDERS:
-        raise ArgumentError(f"order={order!r} is unknown; {choices(order, ORDERS)}")
+    if isinstance(order, str) and order not in (*ORDERS, AGREED):
+        raise ArgumentError(f"order={order!r} is unknown; {choices(order, (*ORDERS, AGREED))}")
     made = Settings(
         order if isinstance(order, str) else [*order], whole(lanes, "lanes"), _bytes(slice, "slice"),
         _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor))  # fmt: skip
@@ -55,13 +58,20 @@ def _bytes(value: int | str | None, what: str) -> int | None:
     return None if value == "auto" else whole(0 if value is None else value, what)
 
 
-def must_agree(rows: Sequence[Sequence[Any]]) -> None:
-    """`rows`: by rank, the settings and what was declared.  MismatchError, which names what differs from rank 0."""
-    for rank, (settings, declared) in enumerate(rows):
-        if settings != rows[0][0]:
-            raise MismatchError(f"Scheduler: rank {rank} has {_words(settings)}, rank 0 {_words(rows[0][0])}")
-        if declared != rows[0][1]:
-            raise MismatchError(f"Scheduler: {_difference(rank, declared, rows[0][1])}")
+def agree(comm: Any, settings: Settings, declared: Row) -> int:
+    """A call of all ranks: have they the same settings and declarations?  The number of this scheduler of `comm`'s.
+
+    MismatchError, which names what differs from rank 0.
+    """
+    serial = _made.get(comm, 0)
+    rows = comm.share([settings.plain(serial), declared], "Scheduler: the first ready()")
+    for rank, (given, others) in enumerate(rows):
+        if given != rows[0][0]:
+            raise MismatchError(f"Scheduler: rank {rank} has {_words(given)}, rank 0 {_words(rows[0][0])}")
+        if others != rows[0][1]:
+            raise MismatchError(f"Scheduler: {_difference(rank, others, rows[0][1])}")
+    _made[comm] = serial + 1
+    return serial
 
 
 def _words(settings: Row) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import harness
 import numpy as np
 import pytest
+from gradients import SIZES, averages, gradients, raised
 from worlds import Program, path_to, same, spread
 
 import hocket
@@ -20,29 +21,12 @@ from hocket.compression import Compressor
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
 from hocket.training import Scheduler
 
-SIZES = {f"layer{i}": n for i, n in enumerate([1, 10, 0, 1000, 20_000, 100_000, 7, 300_000, 5])}
-
 
 def declared(comm: Communicator, **options: Any) -> Scheduler:
     s = Scheduler(comm, **options)
     for name, n in SIZES.items():
         s.declare(name, np.empty(n, np.float32))
     return s
-
-
-def gradients(comm: Communicator, step: int) -> dict[str, Any]:
-    """Small whole numbers, whose averages over 1, 2 or 4 ranks are exact."""
-    return {name: np.arange(n, dtype=np.float32) % 50 * (comm.rank + 1) + step for name, n in SIZES.items()}
-
-
-def averages(comm: Communicator, step: int, ranks: int | None = None) -> dict[str, Any]:
-    """Of the first `ranks` ranks' gradients, and zeros of the others."""
-    count = comm.size if ranks is None else ranks
-    total = {name: np.zeros(n, np.float32) for name, n in SIZES.items()}
-    for rank in range(count):
-        for name, n in SIZES.items():
-            total[name] += np.arange(n, dtype=np.float32) % 50 * (rank + 1) + step
-    return {name: each / np.float32(comm.size) for name, each in total.items()}
 
 
 # ----------------------------------------------------------------------------------------------- right sums
@@ -220,14 +204,6 @@ def test_a_wait_with_a_timeout_may_come_first() -> None:
 # ------------------------------------------------------------------------------------------------ bad input
 
 
-def raised(call: Callable[[], object], kinds: type[BaseException] | tuple[type[BaseException], ...]) -> str:
-    try:
-        call()
-    except kinds as error:
-        return str(error)
-    raise AssertionError("nothing was raised")
-
-
 def bad(comm: Communicator, wrong: Callable[[Scheduler, dict[str, Any]], object], name: str) -> None:
     """Rank 0 does something wrong in the second step: it hears so at once, the others when they need it."""
     s, grads = declared(comm.dup()), gradients(comm, 0)
@@ -373,7 +349,8 @@ KILLED = """
 import json, os, random, signal, sys, threading, time
 import numpy as np
 import hocket
-from test_scheduler import SIZES, declared, gradients
+from gradients import SIZES, gradients
+from test_scheduler import declared
 comm = hocket.init(transport="{transport}")
 s, mine = declared(comm, slice=65536, fuse=4096), random.Random(100 * {seed} + comm.rank)
 dies, when = {seed} % comm.size, random.Random({seed}).randrange(10, 80)

@@ -1,0 +1,35 @@
+"""Gradients whose averages are known, for schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hocket.collectives.communicator.communicator import Communicator
+
+SIZES = {f"layer{i}": n for i, n in enumerate([1, 10, 0, 1000, 20_000, 100_000, 7, 300_000, 5])}
+
+
+def gradients(comm: Communicator, step: int) -> dict[str, Any]:
+    """Small whole numbers, whose averages over 1, 2 or 4 ranks are exact."""
+    return {name: np.arange(n, dtype=np.float32) % 50 * (comm.rank + 1) + step for name, n in SIZES.items()}
+
+
+def averages(comm: Communicator, step: int, ranks: int | None = None) -> dict[str, Any]:
+    """Of the first `ranks` ranks' gradients, and zeros of the others."""
+    count = comm.size if ranks is None else ranks
+    total = {name: np.zeros(n, np.float32) for name, n in SIZES.items()}
+    for rank in range(count):
+        for name, n in SIZES.items():
+            total[name] += np.arange(n, dtype=np.float32) % 50 * (rank + 1) + step
+    return {name: each / np.float32(comm.size) for name, each in total.items()}
+
+
+def raised(call: Callable[[], object], kinds: type[BaseException] | tuple[type[BaseException], ...]) -> str:
+    try:
+        call()
+    except kinds as error:
+        return str(error)
+    raise AssertionError("nothing was raised")

@@ -1,0 +1,246 @@
+"""The policy of programs that declare nothing: rank 0 hears what each rank has ready, and tells all what is next.
+
+Tensors meet by name (training/agreeing).  A step ends as a join does: a rank that has called `step` brings zeros to
+what the others still send, until all have called it; only then does its next step begin.
+
+No deadlock.  All ranks carry out one list of orders, and rank 0 orders a tensor when all have it, or have ended the
+step.  A `ready` waits for the other ranks' `step`, which waits for averages of earlier steps alone.
+
+Source: Sergeev, Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv 1802.05799.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket import Communicator
+from hocket.arguments import choices
+from hocket.compression import Bucket, Compressor
+from hocket.errors import ArgumentError, Error, TimeoutError
+from hocket.training.agreeing import Member, Order, Part, Pending, Request
+from hocket.training.overlap.arrays import described, dtype_of, empty, one_memory, tensor_of
+from hocket.training.overlap.gradient import Timing, naming
+from hocket.training.overlap.settings import Settings, agree
+
+FUSED = 4 << 20
+"""`fuse="auto"`: bytes."""
+CYCLE = 1e-3
+"""Seconds in which tensors that are ready are collected, unless somebody waits for one."""
+LEAVING = 5.0
+"""Seconds that a rank which closes its scheduler waits for the others."""
+
+
+class _Tensor:
+    """A name, and how far its average is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.array: Any = None
+        """What `ready` was given last."""
+        self.pending: Pending | None = None
+        """From `ready` until it was waited for."""
+        self.fresh = self.left_out = False
+        """Was it made ready since the last `step`?  Was it not in the step before?"""
+        self.others: Any = None
+        """The average of the other ranks' gradients and of zeros, where it was left out."""
+        self.times = [0.0, 0.0, 0.0, 0.0]
+        """When it was ready, carried out, there; and how long it was waited for."""
+
+
+class Agreed:
+    """Each method is `Scheduler`'s of this name."""
+
+    def __init__(self, comm: Any, settings: Settings) -> None:
+        self.comm, self.settings = comm, settings
+        self._lock = threading.Condition()
+        self._tensors: dict[str, _Tensor] = {}
+        self._likes: dict[str, Any] = {}
+        """By dtype, an array of it."""
+        self._member: Member | None = None
+        self._compressor: Compressor | None = None
+        self._loaded: Sequence[Any] = ()
+        self._step: Pending | None = None
+        """The end of the last step on all ranks."""
+
+    def declare(self, name: str, like: Any) -> None:
+        with self._lock:
+            self._noted(name, like, "declare")
+
+    def seal(self) -> None:
+        with self._lock:
+            self._seal()
+
+    def _seal(self) -> Member:
+        if self._member is None:
+            agree(self.comm, self.settings, [])
+            comm = self.comm.dup()
+            if self.settings.method is not None:
+                self._compressor = Compressor(comm, self.settings.method)
+                for state in self._loaded:
+                    self._compressor.load_state_dict(state)
+            fuse = FUSED if self.settings.fuse is None else self.settings.fuse
+            self._member = Member(comm, self._perform, fuse, CYCLE)
+        return self._member
+
+    def ready(self, name: str, grad: Any) -> None:
+        with self._lock:
+            member, tensor = self._seal(), self._noted(name, grad, "ready")
+            if tensor.fresh:
+                raise self._ended(ArgumentError(f"ready({name!r}) comes twice in a step"))
+            if tensor.pending is not None:
+                raise self._ended(ArgumentError(f"ready({name!r}): its last average was not waited for"))
+            self._settle()
+            request = Request("allreduce", name, (Part(dtype_of(grad), tuple(grad.shape)),), "avg")
+            try:
+                tensor.pending = member.submit(request, grad)
+            except Error as error:
+                raise naming(error, name) from error
+            tensor.array, tensor.fresh, tensor.left_out = grad, True, False
+            tensor.times = [time.perf_counter(), 0.0, 0.0, 0.0]
+            self._lock.notify_all()
+
+    def step(self) -> list[str]:
+        with self._lock:
+            member = self._seal()
+            self._settle()
+            late = [tensor for tensor in self._tensors.values() if not tensor.fresh]
+            for tensor in late:
+                if tensor.pending is not None:
+                    raise self._ended(ArgumentError(f"step(): the last average of {tensor.name!r} was not waited for"))
+                tensor.left_out, tensor.others = True, None
+            for tensor in self._tensors.values():
+                tensor.fresh = False
+            self._step = member.join()
+            member.flush()
+            self._lock.notify_all()
+        return [tensor.name for tensor in late]
+
+    def wait(self, name: str, timeout: float | None) -> Any:
+        began = time.perf_counter()
+        until = began + (self.comm.config.timeout if timeout is None else timeout)
+        try:
+            tensor = self._submitted(name, timeout, until)
+            waited = self._step if tensor.pending is None else tensor.pending
+            assert waited is not None
+            if not waited.over(max(0.0, until - time.perf_counter())):
+                raise TimeoutError("its average has not come in time; other ranks may not have made it ready")
+            waited.wait()
+        except Error as error:
+            raise naming(error, name) from error
+        with self._lock:
+            result = tensor.others if tensor.pending is None else tensor.array
+            tensor.pending, tensor.left_out = None, False
+            tensor.times[2:] = [time.perf_counter(), time.perf_counter() - began]
+        return result
+
+    def report(self) -> list[Timing]:
+        with self._lock:
+            return [_timing(tensor) for tensor in self._tensors.values() if tensor.array is not None]
+
+    def state(self) -> list[Any]:
+        """What this rank's compressor owes."""
+        return [] if self._compressor is None else [self._compressor.state_dict()]
+
+    def load(self, states: list[Any]) -> None:
+        """Go on from `state`; before `seal`, too."""
+        self._loaded = states
+        if self._compressor is not None:
+            for state in states:
+                self._compressor.load_state_dict(state)
+
+    def close(self) -> None:
+        if self._member is not None:
+            self._member.stop(LEAVING, "the scheduler was closed")
+
+    # --- the tensors
+
+    def _noted(self, name: str, array: Any, call: str) -> _Tensor:
+        if not isinstance(name, str) or tensor_of(name, array) is None:
+            wrong = f"{call}({name!r}): expected a text, and an array of floats; got {described(array)}"
+            raise self._ended(ArgumentError(wrong))
+        self._likes[dtype_of(array)] = array
+        return self._named(name)
+
+    def _named(self, name: str) -> _Tensor:
+        return self._tensors.setdefault(name, _Tensor(name))
+
+    def _settle(self) -> None:
+        """Let the last step end on all ranks: what is ready for the next one must not meet what they still send."""
+        if self._step is not None:
+            self._step.wait()
+
+    def _submitted(self, name: str, timeout: float | None, until: float) -> _Tensor:
+        """The tensor, when it is ready or left out; another thread may make it ready, within a `timeout`."""
+        with self._lock:
+            if name not in self._tensors and self._step is not None:
+                self._settle()  # only others may have it
+            while True:
+                tensor = self._tensors.get(name)
+                if tensor is not None and (tensor.pending is not None or tensor.left_out):
+                    return tensor
+                if timeout is None:
+                    known = choices(name, self._tensors) if tensor is None else "or twice"
+                    raise self._ended(ArgumentError(f"wait({name!r}) comes before ready({name!r}); {known}"))
+                if not self._lock.wait(until - time.perf_counter()):
+                    raise TimeoutError(f"wait({name!r}): it is not ready on rank {self.comm.rank}")
+
+    # --- carrying out
+
+    def _perform(self, comm: Communicator, order: Order, mine: list[Pending | None]) -> list[Any]:
+        """Average the tensors of one order, in one call."""
+        requests = order.like or tuple(each.request for each in mine if each is not None)
+        if requests[0].kind != "allreduce":
+            return [None] * len(mine)
+        now = time.perf_counter()
+        arrays = [self._zeros(r) if each is None else each.payload for r, each in zip(requests, mine, strict=True)]
+        counts = [int(np.prod(request.parts[0].shape, dtype=np.int64)) for request in requests]
+        flat = arrays[0].reshape(-1) if len(arrays) == 1 else empty(arrays[0], sum(counts))
+        bucket = Bucket.of(flat, [(n,) for n in counts], order.names)
+        if len(arrays) > 1:
+            for part, array in zip(bucket.parts, arrays, strict=True):
+                part[...] = array.reshape(-1)
+        if sum(counts):
+            self._average(comm, bucket)
+        for part, array in zip(bucket.parts, arrays, strict=True):
+            if len(arrays) > 1 or not one_memory(array):
+                array[...] = part.reshape(tuple(array.shape))
+        for name, each, array in zip(order.names, mine, arrays, strict=True):
+            tensor = self._named(name)
+            tensor.times[1] = now
+            if each is None:
+                tensor.others, tensor.left_out = array, True
+        return [None] * len(mine)
+
+    def _average(self, comm: Communicator, bucket: Bucket) -> None:
+        single = dtype_of(bucket.flat) == "float32"
+        if self._compressor is not None and single:
+            self._compressor.allreduce_all(bucket)
+        else:
+            comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None)
+
+    def _zeros(self, request: Request) -> Any:
+        """What this rank brings that has left it out."""
+        part = request.parts[0]
+        like = self._likes.get(part.dtype)
+        made = empty(np.empty(0, part.dtype) if like is None else like, int(np.prod(part.shape, dtype=np.int64)))
+        made[...] = 0
+        return made.reshape(part.shape)
+
+    def _ended(self, error: Error) -> Error:
+        """This rank fails: so do all others."""
+        if self._member is None:
+            self.comm.abort(error)
+        else:
+            self._member.give_up(error)
+        return error
+
+
+def _timing(tensor: _Tensor) -> Timing:
+    ready, issued, ended, exposed = tensor.times
+    nbytes = int(tensor.array.nbytes)
+    return Timing(tensor.name, nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, None)
