@@ -43,7 +43,7 @@ MAY: dict[str, set[str]] = {
     "conformance": {*LIBRARY, "conformance"},
     "bench": {*LIBRARY, "tools", "bench", "compression", "observe", "training"},
     "frameworks/torch": {"torch", "compression", "training"},
-    "frameworks/horovod": {"horovod", "compression", "training"},
+    "frameworks/horovod": {"horovod", "compression", "torch", "training"},
     "frameworks/ray": {"ray"},
     "frameworks/dask": {"dask"},
     "frameworks/jax": {"jax"},

@@ -7,8 +7,8 @@
     tensors.py          tensors as hocket takes them
     compression.py      fewer bits on the wire
     functions.py        parameters, states and objects for all ranks
-    reducer.py          gradients are reduced while backward() goes on
-    optimizer.py        DistributedOptimizer
+    gradients.py        gradients are reduced while backward() goes on
+    optimizer.py        DistributedOptimizer: names and rules above hocket.torch's
     sync_batch_norm.py  SyncBatchNorm
     elastic/            training that goes on without ranks that were lost
 """

@@ -115,8 +115,13 @@ def sparse_allreduce_async(
         raise ArgumentError("hvd.sparse_allreduce_async: op must be hvd.Sum or hvd.Average")
     if not tensor.is_sparse:
         raise ArgumentError("hvd.sparse_allreduce_async: a dense tensor goes through hvd.allreduce_async")
-    handle = submit("sparse_allreduce", name, [tensor.detach()], [None], process_set, op=OPS[op])
-    return lambda: synchronize(handle)
+    handle = sparse_reduced(tensor, name, op, process_set)
+    return lambda: synchronize(handle)[0]
+
+
+def sparse_reduced(tensor: Tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
+    """A sum or average of sparse tensors.  The result is a list of one."""
+    return submit("sparse_allreduce", name, [tensor.detach()], [None], process_set, grouped=True, op=OPS[op])
 
 
 def grouped_allgather_async(

@@ -11,10 +11,12 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.horovod.process_sets import ProcessSet, global_process_set
-from hocket.horovod.torch import calls, reducer
+from hocket.horovod.torch import calls, gradients
 from hocket.horovod.torch.basics import Adasum, Average, size
 from hocket.horovod.torch.compression import Compression
-from hocket.horovod.torch.reducer import Reducer
+from hocket.horovod.torch.gradients import Averages
+from hocket.torch.training.optimizer import Distributed as Steps
+from hocket.torch.training.optimizer import derived, stepping
 
 Tensor = torch.Tensor
 BEFORE_STEP = (
@@ -25,30 +27,27 @@ TWICE = (
     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the gradients are "
     "reduced twice.  Say: with optimizer.skip_synchronize(): optimizer.step()"
 )
+TOO_OFTEN = (
+    "gradients were computed more than backward_passes_per_step times before step() or synchronize(): say "
+    "backward_passes_per_step=, so that gradients of several passes are added up on each rank first"
+)
 
 
-class Distributed:
-    """What is added to the optimizer's class: its steps wait for the gradients of all ranks."""
+class Distributed(Steps):
+    """What is added to the optimizer's class: Horovod's names and rules."""
 
-    _reducer: Reducer
-    _synchronized = False
     _skips = False
 
     @property
     def _parameter_names(self) -> dict[Tensor, str]:
-        return self._reducer.names
+        return self._names
 
-    def synchronize(self) -> None:
-        """Wait until the gradients are those of all ranks: to clip them, for instance, before
-
-        with optimizer.skip_synchronize(): optimizer.step()
-        """
-        self._reducer.synchronize()
-        self._synchronized = True
+    _names: dict[Tensor, str]
+    _averages: Averages
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Generator[None, None, None]:
-        """Steps inside do not reduce the gradients, as synchronize() has done it."""
+        """Steps inside do not reduce the gradients, as synchronize() has done it: to clip them before."""
         self._skips = True
         try:
             yield
@@ -57,46 +56,34 @@ class Distributed:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients, and step.  A closure is called by the optimizer; what it computes is reduced."""
-        above: Any = super()
-        if closure is not None:
-            return above.step(self._reducing(closure))
-        if not self._skips:
-            if self._synchronized:
+        if closure is None:
+            if self._synchronized and not self._skips:
                 warnings.warn(TWICE, stacklevel=2)
-            self.synchronize()
-        self._synchronized = False
-        return above.step()
-
-    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def call() -> Any:
-            with torch.enable_grad():
-                loss = closure()
-            self._reducer.synchronize()
-            return loss
-
-        return call
+            self._synchronized = self._skips
+        return super().step(closure)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's.  AssertionError while gradients are being reduced."""
-        if self._reducer.under_way:
+        if self._gradients.sent:
             raise AssertionError(BEFORE_STEP)
         above: Any = super()
         above.zero_grad(*args, **kwargs)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on gradients are added up over so many backward passes."""
-        self._reducer.passes = passes
-        self._reducer.left = dict.fromkeys(self._reducer.params, passes)
+        self._gradients.passes = passes
+        self._gradients.reset()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's; gradients that are being reduced are forgotten."""
-        for finish in list(dict.fromkeys(self._reducer.under_way.values())):
-            with contextlib.suppress(RuntimeError):
-                finish()
-        self._reducer.reset()
+        self._averages.reset()
+        self._gradients.reset()
         self._synchronized = False
-        above: Any = super()
-        above.load_state_dict(*args, **kwargs)
+        super().load_state_dict(*args, **kwargs)
+
+    def _made(self, p: Tensor) -> None:
+        if self._gradients.left[p] <= 0:
+            raise AssertionError(TOO_OFTEN)
 
 
 class DistributedAdasum:
@@ -166,24 +153,20 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         raise ArgumentError("backward_passes_per_step must be 1 or more")
     if num_groups:
         warnings.warn("num_groups is Horovod's old name of groups", DeprecationWarning, stacklevel=2)
-    names = reducer.named(optimizer, named_parameters)
+    names = gradients.named(optimizer, named_parameters)
     if op == Adasum and size() > 1:
         if process_set is not global_process_set:
             raise NotImplementedError("DistributedOptimizer with op Adasum takes all ranks, no process set")
-        made = _of_class(optimizer, DistributedAdasum)
+        made = derived(optimizer, DistributedAdasum)
         made._names, made._compression = names, compression
         return made
-    made = _of_class(optimizer, Distributed)
-    made._reducer = Reducer(
-        made, names, compression, backward_passes_per_step, Average if op == Adasum else op, gradient_predivide_factor,
-        reducer.checked(num_groups if groups is None else groups), sparse_as_dense, process_set)  # fmt: skip
-    return made
-
-
-def _of_class(optimizer: torch.optim.Optimizer, added: type) -> Any:
-    """The same optimizer, of its class with `added`.  (The first one is not to be used any more.)"""
-    kind: Any = type(type(optimizer).__name__, (added, type(optimizer)), {})
-    made = kind.__new__(kind)
-    own = {key: value for key, value in vars(optimizer).items() if key != "step"}  # which a scheduler may have wrapped
-    vars(made).update(own)
+    there = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    reduced = {p: name for p, name in names.items() if p in there}
+    if not process_set.included() or process_set.size() == 1:
+        reduced = {}
+    groups = gradients.checked(num_groups if groups is None else groups)
+    op = Average if op == Adasum else op
+    averages = Averages(optimizer, reduced, compression, op, gradient_predivide_factor, groups, process_set)
+    made = stepping(optimizer, Distributed, averages, reduced, backward_passes_per_step, sparse=not sparse_as_dense)
+    made._names, made._averages, averages.optimizer = names, averages, made
     return made

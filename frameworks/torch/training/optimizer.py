@@ -12,7 +12,7 @@ import hocket
 from hocket.arguments import whole
 from hocket.torch.failing import ArgumentError
 from hocket.torch.training.forward import Forward
-from hocket.torch.training.gradients import Gradients
+from hocket.torch.training.gradients import Averages, Gradients
 from hocket.torch.training.parameters import communicator
 from hocket.training import Scheduler, Timing
 
@@ -133,7 +133,7 @@ class Distributed:
 
     def report(self) -> list[Timing]:
         """The scheduler's: for each parameter what its average took."""
-        return self._gradients.scheduler.report()
+        return self._gradients.averages.report()
 
     @property
     def barrier(self) -> str:
@@ -170,12 +170,27 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     comm = _communicator(group)
     fewer = {"codec": codec, "compressor": compressor}
     scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, **fewer)
-    kind: Any = type(type(optimizer).__name__, (Distributed, type(optimizer)), {})
+    made = stepping(optimizer, Distributed, scheduler, names, passes)
+    made._forward = Forward(model, names, made._apply) if model is not None else None
+    return made
+
+
+def stepping(
+    optimizer: torch.optim.Optimizer, added: type[Distributed], averages: Averages, names: dict[Tensor, str],
+    passes: int, sparse: bool = False,
+) -> Any:  # fmt: skip
+    """The same optimizer, of its class with `added`, that steps by what `averages` makes of these gradients."""
+    made = derived(optimizer, added)
+    made._pending, made._synchronized, made._barrier, made._forward = {}, False, "", None
+    made._gradients = Gradients(averages, names, passes, made._made, sparse)
+    return made
+
+
+def derived(optimizer: torch.optim.Optimizer, added: type) -> Any:
+    """The same optimizer, of its class with `added`."""
+    kind: Any = type(type(optimizer).__name__, (added, type(optimizer)), {})
     made = kind.__new__(kind)
     vars(made).update({key: value for key, value in vars(optimizer).items() if key != "step"})  # a scheduler's wrapper
-    made._pending, made._synchronized, made._barrier = {}, False, ""
-    made._gradients = Gradients(scheduler, names, passes, made._made)
-    made._forward = Forward(model, names, made._apply) if model is not None else None
     return made
 
 
