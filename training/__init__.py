@@ -31,9 +31,10 @@ from hocket.training.outer.streaming import StreamingDiLoCo
 from hocket.training.overlap.delayed import Delayed
 from hocket.training.overlap.gradient import Timing
 from hocket.training.overlap.scheduler import Scheduler
+from hocket.training.overlap.tuning import Setting, Tuned, tune
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD",
     "Mesh", "Momentum", "NoLoCo", "Outer", "Pipeline", "PostLocalSGD", "Replica", "Report", "RowParallel", "Rule",
-    "SGD", "Scheduler", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "digest",
+    "SGD", "Scheduler", "Setting", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "Tuned", "digest", "tune",
 ]  # fmt: skip

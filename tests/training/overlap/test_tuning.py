@@ -1,0 +1,85 @@
+"""The search of settings: all ranks have the same, few steps are enough, and what was found is kept."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+from gradients import raised
+
+import hocket
+from hocket.bench.overlap.profiles import PROFILES
+from hocket.bench.overlap.tuned import COUNTS, SPACE, cost, found_by, iteration
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError
+from hocket.training import Setting, Tuned, tune
+from hocket.training.overlap.tuning import SPACE as ALL
+
+
+def test_the_model_of_slices_gives_the_known_iterations() -> None:
+    found = [iteration(PROFILES["VGG-19"], 1.0, count) for count in (1, 30, 100, 400)]
+    assert found == pytest.approx([1.143, 1.022, 1.055, 1.205], abs=0.004)
+
+
+def test_fifteen_steps_come_within_three_percent_of_the_grid() -> None:
+    best = min(map(cost, SPACE))
+    for seed in range(2):
+        found = found_by("gaussian", seed)
+        assert found <= 1.03 * best and found < min(cost(SPACE[0]), cost(SPACE[-1])), seed
+    assert found_by("random", 0, len(COUNTS)) == best, "all of them are tried"
+
+
+def measured(setting: Setting) -> float:
+    """The best: 4 lanes, 1 MiB, 64 KiB."""
+    return 1.0 + abs(setting.lanes - 4) + abs(setting.slice - (1 << 20)) / (1 << 20) + abs(setting.fuse - 65536) / 1e6
+
+
+def with_the_slowest(comm: Communicator, path: str) -> list[Tuned]:
+    """Rank 0 measures the inverse of what the slowest rank does."""
+    def here(setting: Setting) -> float:
+        return measured(setting) if comm.rank else 0.5
+
+    found = [tune(comm, here, job="model", path=path, steps=300, search="random")]
+    found.append(tune(comm, here, job="model", path=path))
+    found.append(tune(comm, here, job="other", path=path, steps=3, search="random", seed=1))
+    return found
+
+
+def test_all_ranks_find_the_same_and_it_is_kept(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "kept.json"
+    with hocket.local_world(2) as world:
+        mine, others = world.run(lambda comm: with_the_slowest(comm, str(path)))
+    assert mine == others
+    first, again, other = mine
+    assert len(first.tried) == len(set(first.tried)) == 300 and {s for s, _ in first.tried} <= set(ALL)
+    assert first.setting.lanes in (3, 4, 6) and first.seconds == measured(first.setting), first
+    assert again == Tuned(first.setting, first.seconds, []), "nothing is measured"
+    assert len(other.tried) == 3
+    assert set(json.loads(path.read_text())) == {f"{job}: 2 ranks on 1 hosts" for job in ("model", "other")}
+
+
+@pytest.mark.parametrize("text", ["[", "[]", '{"KEY": [1]}', '{"KEY": "x"}', '{"KEY": [1, 2, 3.5, 1]}'])
+def test_a_file_of_another_kind_is_refused_on_all_ranks(tmp_path: pathlib.Path, text: str) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text(text.replace("KEY", "model: 1 ranks on 1 hosts"))
+    with hocket.local_world(1) as world:
+        told = world.run(lambda comm: raised(lambda: tune(comm, measured, job="model", path=str(path)), ArgumentError))
+    assert "kept.json" in told[0] and "give another path=" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"search": "gausian"}, "did you mean 'gaussian'"), ({"steps": 0}, "steps=0 must be 1")]
+)
+def test_bad_arguments(options: dict[str, object], words: str) -> None:
+    with hocket.local_world(1) as world:
+        told = world.run(lambda comm: raised(lambda: tune(comm, measured, job="x", **options), ArgumentError))  # type: ignore[arg-type]
+    assert words in told[0]
+
+
+def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
+    with hocket.local_world(1) as world:
+        told = world.run(lambda comm: raised(lambda: tune(comm, measured, job="x"), ArgumentError))
+    assert "pip install 'hocket[tune]', or search=\"random\"" in told[0]
