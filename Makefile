@@ -21,7 +21,7 @@ SOURCES := setup.py pyproject.toml $(shell find system kernels transports collec
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files test-torchft-suite \
+.PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
 	test-verbs test-gpu test-browser sanitize fuzz compare wheel docs clean
 
 run: $(VENV)/run.stamp
@@ -112,6 +112,10 @@ SEED ?= $(shell date +%s)
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.bench.fuzz --seconds 600 --seed $(SEED)
 	$(BIN)/python -m hocket.bench.chaos --seconds 600 --seed $(SEED)
+
+# 10^5 steps of schedulers of gradients, in random orders, with kills: half an hour.
+orders: $(VENV)/test.stamp
+	$(BIN)/python -m hocket.bench.overlap.orders --seed $(SEED)
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
 # machine itself, line by line with its targets; the table goes into docs/performance.md, into the section of this kind of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hocket.bench.harness.hosts import refusal
-from hocket.bench.overlap import profiles, units, urgent
+from hocket.bench.overlap import fused, orders, profiles, units, urgent
 from hocket.bench.overlap.profiles import PROFILES, model
 
 WHY_NOT = refusal("1gbit")
@@ -29,6 +29,22 @@ def test_a_table(
         assert len(cells) == head.count("|") - 1
         found = [float(cell.replace(",", "").removesuffix(" ms")) for cell in cells[-numbers:]]
         assert all(number > 0 for number in found), row
+
+
+def test_fusion_saves_most_of_a_delay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fused.main(["--quick", "-n", "2"]) == 0
+    delayed, shm = capsys.readouterr().out.splitlines()[-2:]
+    for row, least in ((delayed, 1.5), (shm, 0.0)):
+        unfused, together, gain, same = (cell.strip().removesuffix(" ms") for cell in row.strip("|").split("|")[1:])
+        assert float(gain) == pytest.approx(float(unfused) / float(together), rel=0.1) and float(gain) > least, row
+        assert same == "yes"
+    assert float(delayed.split("|")[2].split()[0]) > 20, "20 tensors, 1 ms each at least"
+
+
+def test_random_orders_with_and_without_a_kill(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orders.main(["--steps", "40", "--each", "20", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "40 steps in 2 jobs" in out and "1 with a kill" in out, out
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,18 @@ def test_what_they_find() -> None:
     assert re.search(r"weights by 2 ranks: as by one \(largest difference \d+e-1[0-9]\)", found)
 
 
+def test_gradients_that_travel_meanwhile_train_as_one_rank_does() -> None:
+    assert len((EXAMPLES / "overlapped.py").read_text().splitlines()) < 60
+    found = [re.findall(r"loss ([\d.]+), after 60 steps ([\d.]+)", run("overlapped", ranks)) for ranks in (1, 3)]
+    assert found[0] == found[1] and float(found[0][0][1]) < 0.25 * float(found[0][0][0])
+
+
+def test_a_pipeline_says_its_shares() -> None:
+    assert len((EXAMPLES / "pipeline.py").read_text().splitlines()) < 80
+    reading, computing, averaging = map(int, re.findall(r"(\d+)%", run("pipeline", 2)))
+    assert computing > 20 and 90 <= reading + computing + averaging <= 150, "each share is its slowest rank's"
+
+
 def test_signs_of_a_momentum_are_enough() -> None:
     """1-bit Adam is as good as Adam, within two hundredths of the images, and sends a third."""
     assert len((EXAMPLES / "one_bit_adam.py").read_text().splitlines()) < 65
