@@ -3,7 +3,7 @@
     hocket run -n 2 -- python -m hocket.bench.comforts [--seconds 2] [--gigabytes 1]
 
 A list of 100 small arrays in one allreduce, beside 100 calls; `Grid.exchange`, beside a halo that is written by hand
-with two `sendrecv` an axis; `check_equal`, beside a memcpy of the same bytes.  In turns, in the same processes; medians.
+with two `sendrecv` an axis; `check_equal`, beside a memcpy of the same bytes.  In turns, in one process; medians.
 """
 
 from __future__ import annotations

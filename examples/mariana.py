@@ -8,9 +8,9 @@
 
 The second is the article's four GPUs: only GPUs of one colour, which hold the same half, exchange gradients.
 
-    data parallel: loss 3.378 to 0.001366, 92.6% of other images; 0 kB inside a model, 8654 kB between models
-    model and data parallel: loss 3.378 to 0.001366, 92.6% of other images; 2388 kB inside a model, 2890 kB between models
-    parameter servers: loss 3.378 to 0.001366, 92.6% of other images; 0 kB inside a model, 8655 kB between models
+    data parallel: loss 3.378 to 0.001366, 92.6% of other images; 0 kB inside, 8654 kB between models
+    model and data parallel: loss 3.378 to 0.001366, 92.6% of other images; 2388 kB inside, 2890 kB between models
+    parameter servers: loss 3.378 to 0.001366, 92.6% of other images; 0 kB inside, 8655 kB between models
 """
 
 import numpy as np

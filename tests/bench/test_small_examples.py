@@ -72,6 +72,6 @@ def test_three_ways_to_train_one_network_are_one() -> None:
     for first, last, right in found:
         assert (first, last, right) == pytest.approx(found[0], rel=0.01)
         assert last < first / 20 and right > 85
-    inside, between = zip(*re.findall(r"(\d+) kB inside a model, (\d+) kB between", out), strict=True)
+    inside, between = zip(*re.findall(r"(\d+) kB inside, (\d+) kB between", out), strict=True)
     assert [int(each) > 0 for each in inside] == [False, True, False]
     assert 2 * int(between[1]) < int(between[0]) == pytest.approx(int(between[2]), rel=0.01)
