@@ -6,6 +6,7 @@
     step.py          calls that count together
     rates.py         learning rates
     names.py         the methods by name
+    choosing.py      which of them is fastest here
     codecs.py        codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
     residuals.py     where codecs find what is owed
@@ -18,11 +19,13 @@ The methods:
     sparse/          a few of the elements, and sums of sparse vectors
     low_rank.py      two thin matrices
     stateful.py      those that keep more than what is owed
+    own.py           two functions of the user's
     adasum.py        no fewer bits: gradients that agree are averaged, others added
 """
 
 from hocket.compression.adasum import AdaSum
 from hocket.compression.bucket import Bucket
+from hocket.compression.choosing import choose
 from hocket.compression.codecs import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.compressor import Compressor
 from hocket.compression.dense import Coded, DoubleSqueeze
@@ -31,6 +34,7 @@ from hocket.compression.entries import Stats
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Averaged, Method
 from hocket.compression.names import resolved
+from hocket.compression.own import Own
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.allreduce import allreduce_sparse
 from hocket.compression.sparse.methods import NonZero, RandomK, Sparse, Threshold, TopK
@@ -41,7 +45,7 @@ from hocket.compression.wire import decode, encode
 
 __all__ = [
     "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Bucket", "Coded", "Compressor", "DoubleSqueeze", "Elias",
-    "Int", "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "PowerSGD", "RandomK", "SharedScale", "Sign",
-    "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "TwoBits", "allreduce_sparse", "decode", "encode",
-    "resolved",
+    "Int", "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "Own", "PowerSGD", "RandomK", "SharedScale",
+    "Sign", "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "TwoBits", "allreduce_sparse", "choose",
+    "decode", "encode", "resolved",
 ]  # fmt: skip

@@ -84,7 +84,10 @@ def resolved(method: str | Codec | Method) -> Method:
     if not colon or kind not in WITH_ARGUMENT:
         if method in HALF_NAMES:
             raise ArgumentError(f"{method!r} wants no Compressor: give it to the call, as codec={method!r}")
-        raise ArgumentError(f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}")
+        raise ArgumentError(
+            f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}.  "
+            f"{' and '.join(HALF_NAMES)} are codecs of calls: codec='fp16'"
+        )
     try:
         return WITH_ARGUMENT[kind][1](rest)
     except ArgumentError:

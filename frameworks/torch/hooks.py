@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import torch
 from hocket.errors import ArgumentError
 from hocket.torch.buckets import Buckets, checked
 from hocket.torch.register import NAME
+
+log = logging.getLogger("hocket")
 
 if TYPE_CHECKING:
     from hocket.torch.rates import Rates
@@ -36,6 +39,10 @@ def compress(
     The keys are the names of DDP's parameters, or of FSDP2's modules.  `state_dict()` is of this rank, and belongs into
     its checkpoint; `hocket.torch.sharded.Checkpointed` puts it into one of torch.distributed.checkpoint.
 
+    method="auto" measures int8, int4, powersgd:4 and topk:0.01 on gradients of the module's shapes, over its group's
+    links, and logs what it found ("powersgd:4: 267 ms -> 35 ms").  It returns None, and changes nothing, where float32
+    is as fast.  DDP only.
+
     FSDP2 wants a codec of blocks ("int8", "int4", ...): rows of gradients are encoded once.  `gather=True`: parameters
     come by what changed since they were gathered last; each rank then keeps a copy of all of them.
     """
@@ -55,6 +62,10 @@ def compress(
         comm = comm_of(getattr(module, "process_group", None)) if hasattr(module, "register_comm_hook") else None
         if comm and gather:
             raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
+        if comm and checked(module) and method == "auto":
+            method = _fastest(module, comm)
+            if method is None:
+                return None
         compressor = Compressor(comm.dup(), method, feedback, decay) if comm and checked(module) else None
         if compressor:
             _hook(module, compressor, rates)
@@ -64,6 +75,15 @@ def compress(
         whose = f" whose group is {carrier(group)}" if group is not None else ""
         raise ArgumentError(f"compress takes a DistributedDataParallel or FSDPModule of {NAME!r}, got {got}{whose}")
     return compressor
+
+
+def _fastest(module: Any, comm: Any) -> str | None:
+    from hocket.compression import choose
+
+    found = choose(comm, [tuple(p.shape) for p in module.parameters() if p.requires_grad])
+    if comm.rank == 0:
+        log.warning("compress: %s", found)
+    return found.method
 
 
 def _hook(module: Any, compressor: Any, rates: Rates) -> None:

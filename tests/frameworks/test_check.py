@@ -35,3 +35,20 @@ def test_a_model_that_differs_on_one_rank(tmp_path: Path) -> None:
         assert "0.weight" not in said["differs"] and "1.num_batches_tracked" not in said["differs"]
         assert said["check"].endswith("and this is one of 'gloo'")
         assert said["compress"].endswith("got DistributedDataParallel whose group is one of 'gloo'")
+
+
+AUTO = """
+start()
+model = torch.nn.Linear(200, 300)
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+found = hocket.torch.compress(ddp, "auto")
+ddp(torch.randn(4, 200)).sum().backward()
+say(method=found and found.method.name, differs=hocket.torch.check(model))
+"""
+
+
+def test_the_fastest_method_is_taken_by_all(tmp_path: Path) -> None:
+    ends = torch_ranks.run(2, AUTO, tmp_path)
+    said = [torch_ranks.facts(end) for end in ends]
+    assert said[0] == said[1] and said[0]["differs"] == {}, ends
+    assert "compress: " in ends[0].err and "also tried: " in ends[0].err and ends[1].err == ""

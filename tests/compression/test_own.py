@@ -1,0 +1,75 @@
+"""A codec of two functions, and the choice of a method by measuring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import spread
+
+import hocket
+from hocket.compression import Compressor, Own, choose
+from hocket.errors import ArgumentError
+
+Array = np.ndarray[Any, Any]
+
+
+def nearest(x: Array) -> Array:
+    """A scale, and 8 bits each: of another length than the vector's."""
+    scale = np.float32(max(float(abs(x).max(initial=0)), 1e-30) / 127)
+    return np.concatenate([np.array([scale]).view(np.int8), np.rint(x / scale).astype(np.int8)])
+
+
+def back(wire: Array, count: int) -> Array:
+    return wire[4:].view(np.int8) * wire[:4].view(np.float32)[0]
+
+
+def feeds_back(comm: hocket.Communicator) -> None:
+    """The sum of many calls is the sum of what was given, but for what is owed in the end."""
+    compressor = Compressor(comm, Own("nearest", nearest, back))
+    dice, given, came = np.random.default_rng(comm.rank), np.zeros(300, np.float32), np.zeros(300, np.float32)
+    for _ in range(30):
+        xs = [dice.standard_normal((20, 10), np.float32), dice.standard_normal(100, np.float32)]
+        given += np.concatenate([x.reshape(-1) for x in xs])
+        compressor.allreduce_all(xs, ["a", "b"])
+        came += np.concatenate([x.reshape(-1) for x in xs])
+    comm.allreduce(given, "avg")
+    assert abs(came - given).max() < 0.1 and not comm.check_equal(came)
+
+
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "threads"), (2, "tcp")])
+def test_what_is_lost_is_sent_later(size: int, transport: str) -> None:
+    spread(feeds_back, size, transport)
+
+
+def test_what_decodes_to_another_length_is_told_on_all_ranks() -> None:
+    def run(comm: hocket.Communicator) -> None:
+        wrong = Own("wrong", nearest, lambda wire, count: np.zeros(count + 1))
+        with pytest.raises(ArgumentError, match="codec 'wrong': decode made 6 numbers, and must make 5"):
+            Compressor(comm, wrong).allreduce(np.ones(5, np.float32), "w")
+        assert comm.allreduce(1) == 2
+
+    hocket.local_world(2).run(run)
+    with pytest.raises(ArgumentError, match="must be functions"):
+        Own("x", nearest, None)  # type: ignore[arg-type]
+
+
+def test_all_ranks_choose_the_same() -> None:
+    def run(comm: hocket.Communicator) -> str:
+        found = choose(comm, [(64, 32), (7,)], ["int8", "topk:0.1"])
+        assert set(found.seconds) == {"float32", "int8", "topk:0.1"}
+        return str(found)
+
+    first, second = hocket.local_world(2).run(run)
+    assert first == second and "float32" in first and "also tried" in first
+
+
+def test_codecs_and_methods_point_to_each_other() -> None:
+    def run(comm: hocket.Communicator) -> None:
+        with pytest.raises(ArgumentError, match=r"Compressor\(comm, method\)"):
+            comm.allreduce(np.ones(3, np.float32), codec="topk:0.1")
+        with pytest.raises(ArgumentError, match="fp16 and bf16 are codecs of calls"):
+            Compressor(comm, "top:0.1")
+
+    hocket.local_world(1).run(run)
