@@ -82,8 +82,8 @@ def main():
             first, last, right = train(mesh, served)
             if comm.rank == 0:
                 inside, between = (mesh[axis].sent() / 1000 for axis in ("tensor", "data"))
-                print(f"{name}: loss {first:.4g} to {last:.4g}, {right:.1%} of other images; {inside:.0f} kB inside a "
-                      f"model, {between:.0f} kB between models")  # fmt: skip
+                print(f"{name}: loss {first:.4g} to {last:.4g}, {right:.1%} of other images; {inside:.0f} kB inside, "
+                      f"{between:.0f} kB between models")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ each method is a rule for it, in a file of its own.  Users import the names from
 
 from hocket.training.crew.crew import Change, Crew
 from hocket.training.flat import Flat, digest
+from hocket.training.large.experts import Experts
 from hocket.training.large.mesh import Mesh
 from hocket.training.large.pipeline import Pipeline
 from hocket.training.large.sharded import Sharded
@@ -34,7 +35,8 @@ from hocket.training.overlap.scheduler import Scheduler
 from hocket.training.overlap.tuning import Setting, Tuned, tune
 
 __all__ = [
-    "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Flat", "LocalSGD",
-    "Mesh", "Momentum", "NoLoCo", "Outer", "Pipeline", "PostLocalSGD", "Replica", "Report", "RowParallel", "Rule",
-    "SGD", "Scheduler", "Setting", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "Tuned", "digest", "tune",
+    "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Experts", "Flat",
+    "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Outer", "Pipeline", "PostLocalSGD", "Replica", "Report", "RowParallel",
+    "Rule", "SGD", "Scheduler", "Setting", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "Tuned", "digest",
+    "tune",
 ]  # fmt: skip

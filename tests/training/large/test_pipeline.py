@@ -132,6 +132,8 @@ def test_bubbles_are_those_of_the_law(name: str) -> None:
             for k in range(stages):
                 passes = [*ORDERS[name](k, stages, micro)]
                 assert sorted(passes) == sorted((way, m) for way in ("forward", "backward") for m in range(micro))
+                kept = np.cumsum([-1 if way == BACKWARD else 1 for way, _ in passes])
+                assert kept.max() == min(micro, stages - k if name == "1f1b" else micro)
 
 
 def test_a_lost_stage_is_named() -> None:

@@ -1,0 +1,117 @@
+"""Experts on ranks are those of one process, dropped tokens and all; what travels is what the law says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from worlds import spread
+
+from hocket.errors import ArgumentError, MismatchError
+from hocket.training import Experts
+
+Array = np.ndarray[Any, Any]
+TOKENS, WIDTH, EACH = 10, 5, 2
+
+
+class Linear:
+    """x w."""
+
+    def __init__(self, number: int) -> None:
+        self.w = np.random.default_rng(number).normal(size=(WIDTH, WIDTH))
+        self.gradient = np.zeros_like(self.w)
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        return x @ self.w, x
+
+    def backward(self, dy: Array, kept: Any) -> Array:
+        self.gradient += kept.T @ dy
+        return dy @ self.w.T  # type: ignore[no-any-return]
+
+
+def inputs(rank: int, count: int, skew: float) -> tuple[Array, Array, Array]:
+    """A rank's tokens, gates that prefer the first experts, and the gradient of the result."""
+    dice = np.random.default_rng([rank, 5])
+    logits = dice.normal(size=(TOKENS, count)) - skew * np.arange(count)
+    gates = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return dice.normal(size=(TOKENS, WIDTH)), gates, dice.normal(size=(TOKENS, WIDTH))
+
+
+def alone(size: int, top: int, capacity: float | None, skew: float) -> tuple[list[tuple[Array, ...]], list[Array], int]:
+    """One process, by torch's autograd, token by token: y, dx and dgates of each rank; the experts'; rows left out."""
+    count = EACH * size
+    experts = [torch.tensor(Linear(n).w, requires_grad=True) for n in range(count)]
+    found, dropped = [], 0
+    for rank in range(size):
+        x, gates, dy = (torch.tensor(each) for each in inputs(rank, count, skew))
+        x.requires_grad_()
+        gates.requires_grad_()
+        y, taken = torch.zeros(TOKENS, WIDTH, dtype=torch.float64), [0] * count
+        most = math.inf if capacity is None else math.ceil(capacity * top * TOKENS / count)
+        for t in range(TOKENS):
+            chosen = gates[t].argsort(descending=True, stable=True)[:top].tolist()
+            total = gates[t, chosen].sum() if top > 1 else torch.tensor(1.0)
+            for e in chosen:
+                if taken[e] < most:
+                    y = y.index_add(0, torch.tensor([t]), (gates[t, e] / total * (x[t] @ experts[e]))[None])
+                    taken[e] += 1
+                else:
+                    dropped += 1
+        y.backward(dy)
+        found.append((y.detach().numpy(), *(_gradient(each) for each in (x, gates))))
+    return found, [_gradient(each) for each in experts], dropped
+
+
+def _gradient(x: torch.Tensor) -> Array:
+    """None: it was not used."""
+    return (torch.zeros_like(x) if x.grad is None else x.grad).numpy()  # type: ignore[no-any-return]
+
+
+def as_one_process(comm: Any) -> None:
+    for top, capacity, skew in ((1, None, 0.0), (2, None, 0.0), (1, 1.0, 1.0), (2, 0.75, 1.0), (2, 4.0, 2.0)):
+        results, gradients, dropped = alone(comm.size, top, capacity, skew)
+        mine = [Linear(comm.rank * EACH + i) for i in range(EACH)]
+        layer = Experts(comm, mine, top=top, capacity=capacity)
+        x, gates, dy = inputs(comm.rank, layer.count, skew)
+        y, kept = layer.forward(x, gates)
+        for got, wanted in zip((y, *layer.backward(dy, kept)), results[comm.rank], strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-9)
+        for i, expert in enumerate(mine):
+            np.testing.assert_allclose(expert.gradient, gradients[comm.rank * EACH + i], rtol=1e-6, atol=1e-9)
+        assert comm.allreduce(layer.dropped) == dropped
+        assert (dropped > 0) == (capacity is not None and (top, capacity) != (2, 4.0))
+
+
+def rows_that_travel(comm: Any) -> None:
+    """tokens x d there, and as many back; and as many in the backward pass."""
+    apart = comm.dup()
+    layer = Experts(apart, [Linear(0)] * EACH, capacity=None)
+    x, gates, dy = inputs(comm.rank, layer.count, 0.0)
+    before = sum(row.bytes for row in apart.stats() if row.collective == "alltoall")
+    layer.backward(dy, layer.forward(x, gates)[1])
+    counts = 8 * layer.count
+    sent = sum(row.bytes for row in apart.stats() if row.collective == "alltoall") - before - counts
+    assert comm.allreduce(sent) == comm.size * 4 * TOKENS * WIDTH * 8
+
+
+def wrong(comm: Any) -> None:
+    last = comm.rank == comm.size - 1
+    own = [Linear(0)] * EACH
+    for kind, text, args, more in (
+        (ArgumentError, "capacity=0 must be a number above 0", own, {"capacity": 0}),
+        (ArgumentError, "top=3 must be 1 or 2", own, {"top": 3}),
+        (MismatchError, "different number of experts: 2 on rank 0", own[: 1 + (not last)], {}),
+        (ArgumentError, rf"0 experts on each rank .* \(on rank {comm.size - 1}\)", own[: 2 * (not last)], {}),
+    ):
+        with pytest.raises(kind, match=text):
+            Experts(comm, args, **more)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"gates have shape \(3, 1\)"):
+        Experts(comm, own).forward(np.ones((3, WIDTH)), np.ones((3, 1)))
+
+
+@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (4, "shm")])
+def test_experts(size: int, transport: str) -> None:
+    spread((as_one_process, rows_that_travel, wrong), size, transport)
