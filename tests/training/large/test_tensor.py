@@ -12,8 +12,9 @@ from worlds import spread
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
+from hocket.torch.training import parameters
 from hocket.torch.training import tensor as of_torch
-from hocket.training import ColumnParallel, Mesh, RowParallel
+from hocket.training import Adam, ColumnParallel, Mesh, RowParallel, Sharded
 from hocket.training.large.factors import average, costs
 
 ROWS, WIDTH, HIDDEN = 12, 6, 24
@@ -92,6 +93,28 @@ def bytes_are_the_same_either_way(comm: Any) -> None:
     assert sent == [pytest.approx(2 * 2 * ROWS * WIDTH * 4 * (comm.size - 1) / comm.size)] * 2
 
 
+def a_torch_model_in_shards(comm: Any) -> None:
+    """Its parameters change in place; as by torch's Adam on averages, clipped by the norm."""
+    dice = torch.Generator().manual_seed(comm.rank)
+    for stage in (1, 2):
+        first, other = (nn.Sequential(*layers()[:2]) for _ in "ab")
+        sharded = Sharded(Adam(lr=0.01), comm, parameters(first), stage=stage, clip=0.5)
+        optimizer = torch.optim.Adam(other.parameters(), lr=0.01)
+        for _ in range(3):
+            x = torch.randn(4, WIDTH, generator=dice)
+            for model in (first, other):
+                model.zero_grad()
+                (model(x) ** 2).sum().backward()
+            sharded.step({name: p.grad for name, p in first.named_parameters()})
+            for p in other.parameters():
+                assert p.grad is not None
+                comm.allreduce(p.grad, "avg", order="rank")
+            nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+            optimizer.step()
+        for p, wanted in zip(first.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(p, wanted, rtol=1e-5, atol=1e-5)
+
+
 def factors_make_the_dense_gradient(comm: Any) -> None:
     dice = np.random.default_rng(comm.rank)
     u, v = (dice.normal(size=(5, n)).astype(np.float32) for n in (40, 30))
@@ -121,7 +144,9 @@ def wrong(comm: Any) -> None:
         ColumnParallel(np.ones((2, comm.size), np.float32), None, comm, sequence=True)._summed(np.ones((1, 2)))
 
 
-PROGRAMS = in_numpy, in_torch, bytes_are_the_same_either_way, factors_make_the_dense_gradient, wrong
+PROGRAMS = (
+    in_numpy, in_torch, a_torch_model_in_shards, bytes_are_the_same_either_way, factors_make_the_dense_gradient, wrong,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [2, 3])
