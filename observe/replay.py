@@ -19,13 +19,14 @@ from hocket.codecs import CODECS
 from hocket.errors import ArgumentError
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import Findings
+from hocket.observe.policies import policy_would
 from hocket.observe.words import printable, seconds, share
 
 MOST_CALLS = 1000
 """Calls that are replayed, the newest: 1 to 10 ms each."""
 OFF = 0.1
 """Part of the run's time by which a replay may be off."""
-EXAMPLES = 'wanted is "link 0-1 x2" (ranks or hosts), "rank 2 like the median", or "codec int8"'
+EXAMPLES = 'wanted is "link 0-1 x2" (ranks or hosts), "rank 2 like the median", "codec int8", or "policy priority"'
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class Run:
 
 def what_if(found: Findings, change: str) -> str:
     """In words: what the run would have taken.  Raises ArgumentError if it cannot be said."""
+    if match := re.fullmatch(r"policy (\S+)", change.strip()):
+        return policy_would(found, match[1])
     run = taken(found)
     changed = _changed(found, run, change)
     now = reproduced(run)

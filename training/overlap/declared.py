@@ -31,6 +31,8 @@ from hocket.training.overlap.settings import Settings, agree
 
 LOOK = 0.2
 """Seconds between two looks of who waits for another thread: has a rank been lost?"""
+TRACED = "gradients"
+"""The row of a trace on which observe/policies.py finds when each was ready, and waited for."""
 UNITS, LEAST, MOST = 64, 64 << 10, 4 << 20
 """`slice="auto"` and `fuse="auto"`: a 64th of all bytes, between these.  VGG-19's model has its best iteration at 30 to
 100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
@@ -48,6 +50,7 @@ class Declared:
         self._loaded: Sequence[Any] | None = None
         self._steps = 0
         self._recording: Recording | None = None
+        self._recorder = comm.recorder() if comm.config.recorder else None
         self._error: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------ declaration
@@ -113,6 +116,10 @@ class Declared:
             if gradient.array is not None:
                 raise self._ended(ArgumentError(f"ready({name!r}): its last average was not waited for"))
             gradient.take(grad, own=True)
+            if self._recorder is not None and self._recorder.traced:
+                now, order = time.monotonic_ns(), self.settings.order
+                told = f"{gradient.tensor.nbytes} B, {order if isinstance(order, str) else 'names'}"
+                self._recorder.span(f"ready {name} ({told})", now, now, TRACED)
             if self._recording is not None:
                 self._recording.ready(gradient.place)
             self._issue_all(name)
@@ -162,6 +169,8 @@ class Declared:
         except Error as error:
             raise naming(error, name) from error
         ended, result = time.perf_counter(), gradient.array
+        if self._recorder is not None and self._recorder.traced:
+            self._recorder.span(f"wait {name}", int(began * 1e9), int(ended * 1e9), TRACED)
         with self._lock:
             gradient.times[2:] = [ended, ended - began]
             gradient.array = gradient.flat = None
