@@ -203,7 +203,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
     cdef hk_wait w
     cdef pollfd fds[MAX_FDS]
     cdef uint64_t waited, checked = 0, now
-    cdef int rc, nfds = 0
+    cdef int rc, attends, nfds = 0
     cdef bint helps = False, holds = False
     cdef uint64_t idle_since = 0
     if run_stopped(e, r):
@@ -233,18 +233,17 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 checked = r.deadline = 0
                 call_moves(e, r)
             continue
-        if r.weight or e.trace != NULL:
+        attends = e.attends if e.attends and hk_load32(elsewhere.engines) else 0
+        if r.weight or e.trace != NULL or attends & HOLDS:
             call_waits(r)
-        if e.attends and hk_load32(elsewhere.engines):
+        if attends:
             now = hk_now()
             if idle_since == 0:
                 idle_since = now
-            if e.attends & HOLDS:
-                call_waits(r)
-                if not holds:
-                    holds = True
-                    elsewhere.hold(e, r)
-            if e.attends & HELPS and not helps:
+            if attends & HOLDS and not holds:
+                holds = True
+                elsewhere.hold(e, r)
+            if attends & HELPS and not helps:
                 helps = True
                 elsewhere.waiting(1)
             if helps and now - idle_since > HELP_AFTER_NS and elsewhere.advance(True) == MOVED:
