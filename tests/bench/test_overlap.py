@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hocket.bench.harness.hosts import refusal
-from hocket.bench.overlap import fused, orders, profiles, units, urgent
+from hocket.bench.overlap import fused, orders, profiles, training, units, urgent
 from hocket.bench.overlap.profiles import PROFILES, model
 
 WHY_NOT = refusal("1gbit")
@@ -15,8 +15,12 @@ WHY_NOT = refusal("1gbit")
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 @pytest.mark.parametrize(
-    ("main", "rows", "numbers"), [(urgent.main, 2, 6), (units.main, 1, 5), (profiles.main, 1, 5)],
-    ids=["urgent", "units", "profiles"],
+    ("main", "rows", "numbers"),
+    [
+        (urgent.main, 2, 6), (units.main, 1, 5), (profiles.main, 1, 5),
+        pytest.param(training.main, 5, 4, marks=pytest.mark.more),  # four processes that import torch
+    ],
+    ids=["urgent", "units", "profiles", "training"],
 )
 def test_a_table(
     main: Callable[[Sequence[str]], int], rows: int, numbers: int, capsys: pytest.CaptureFixture[str]

@@ -39,7 +39,7 @@ class _Tensor:
     """A name, and how far its average is."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.nbytes = name, 0
         self.array: Any = None
         """What `ready` was given last."""
         self.pending: Pending | None = None
@@ -140,7 +140,7 @@ class Agreed:
 
     def report(self) -> list[Timing]:
         with self._lock:
-            return [_timing(tensor) for tensor in self._tensors.values() if tensor.array is not None]
+            return [_timing(tensor) for tensor in self._tensors.values()]
 
     def state(self) -> list[Any]:
         """What this rank's compressor owes."""
@@ -160,11 +160,14 @@ class Agreed:
     # --- the tensors
 
     def _noted(self, name: str, array: Any, call: str) -> _Tensor:
-        if not isinstance(name, str) or tensor_of(name, array) is None:
+        found = tensor_of(name, array)
+        if not isinstance(name, str) or found is None:
             wrong = f"{call}({name!r}): expected a text, and an array of floats; got {described(array)}"
             raise self._ended(ArgumentError(wrong))
         self._likes[dtype_of(array)] = array
-        return self._named(name)
+        tensor = self._named(name)
+        tensor.nbytes = found.nbytes
+        return tensor
 
     def _named(self, name: str) -> _Tensor:
         return self._tensors.setdefault(name, _Tensor(name))
@@ -209,11 +212,11 @@ class Agreed:
         for part, array in zip(bucket.parts, arrays, strict=True):
             if len(arrays) > 1 or not one_memory(array):
                 array[...] = part.reshape(tuple(array.shape))
-        for name, each, array in zip(order.names, mine, arrays, strict=True):
-            tensor = self._named(name)
+        for request, each, array in zip(requests, mine, arrays, strict=True):
+            tensor = self._named(request.name)
             tensor.times[1] = now
             if each is None:
-                tensor.others, tensor.left_out = array, True
+                tensor.others, tensor.left_out, tensor.nbytes = array, True, request.nbytes
         return [None] * len(mine)
 
     def _average(self, comm: Communicator, bucket: Bucket) -> None:
@@ -242,5 +245,4 @@ class Agreed:
 
 def _timing(tensor: _Tensor) -> Timing:
     ready, issued, ended, exposed = tensor.times
-    nbytes = int(tensor.array.nbytes)
-    return Timing(tensor.name, nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, None)
+    return Timing(tensor.name, tensor.nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, None)
