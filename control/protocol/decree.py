@@ -84,8 +84,10 @@ class Here(NamedTuple):
     """I have called.  Nothing depends on it but who is called late."""
 
 
-class Yields(NamedTuple):
-    """I do not lead: somebody excludes me."""
+class Excludes(NamedTuple):
+    """I go on without these: they do not lead.  A later word replaces it."""
+
+    ranks: tuple[int, ...]
 
 
 class Call(NamedTuple):
@@ -192,15 +194,18 @@ class Decree:
         self._round = 0
         """Of its next ballot: none is used twice."""
         self._lacks: tuple[int, ...] | None = None
-        self._yielded: set[int] = set()
+        self._excludes: dict[int, tuple[int, ...]] = {}
+        """Whom each member excludes, as this rank has heard."""
         self._leader = self.leader
 
     @property
     def leader(self) -> int | None:
-        """The lowest rank that is not gone and that nobody excludes, as this rank sees it."""
-        skipped = (*self.call.without, *self.call.late) if self.call else ()
-        gone = {*self.dead, *self.away, *skipped} - {self.rank} | self._yielded
-        return min((rank for rank in self.members if rank not in gone), default=None)
+        """The lowest rank that is not gone and that nobody excludes, as this rank sees it; or all are excluded."""
+        gone = self.dead | self.away
+        own = (*self.call.without, *self.call.late) if self.call else ()
+        excluded = {*own, *(r for by, ranks in self._excludes.items() if by not in gone for r in ranks)}
+        there = [rank for rank in self.members if rank not in gone]
+        return min([rank for rank in there if rank not in excluded] or there, default=None)
 
     def take(self, by: int, message: Any, generation: int | None = None) -> list[Send | Claim]:
         """`generation`: the message's; None for what this process says itself."""
@@ -256,22 +261,27 @@ class Decree:
         lead = self._lead
         if lead is None:
             return
-        awaited, here = self._awaited(lead), set(lead.promises if lead.value is None else lead.accepted)
-        whole = set(awaited) <= here
-        if whole and not self._may_go_on(here) and 2 * len(here) == len(self.members) and self.granted is None:
-            yield Claim(self.generation, tuple(sorted(here)))
-        elif lead.value is not None and self._may_go_on(here):
+        awaited = self._awaited(lead)
+        whole: tuple[int, ...] = ()
+        if set(awaited) <= set(lead.promises if lead.value is None else lead.accepted):
+            whole = tuple(awaited if lead.value is None else sorted(lead.accepted))
+        if whole and not self._may_go_on(whole) and 2 * len(whole) == len(self.members) and self.granted is None:
+            yield Claim(self.generation, whole)
+        elif lead.value is not None and self._may_go_on(lead.accepted):
             yield from self._decided(self.rank, Decided(lead.value))
-        elif lead.value is None and whole and self._may_go_on(here):
+        elif lead.value is None and whole and self._may_go_on(lead.promises):
             lead.value = self._chosen(lead) or self._new(lead, awaited)
-            for rank in awaited if lead.value is not None else ():
-                yield self._send(rank, Accept(lead.ballot, lead.value))  # type: ignore[arg-type]
+            if lead.value is not None:
+                for rank in {*awaited, *lead.promises}:
+                    yield self._send(rank, Accept(lead.ballot, lead.value))
 
     def _chosen(self, lead: Lead) -> Made | None:
         """What may have been decided already."""
         return max(lead.promises.values(), key=lambda promise: promise.accepted).value
 
     def _new(self, lead: Lead, members: list[int]) -> Made | None:
+        if not self._may_go_on(members):
+            return None
         gone = set(self.members) - set(members)
         excluded = self._excluded(lead)
         lost: dict[int, How] = {
@@ -291,14 +301,13 @@ class Decree:
         return Made(tuple(members), tuple(newcomers), infos, tuple(lost.items()))
 
     def _promise(self, by: int, promise: Promise) -> Instructions:
-        if self._lead is not None and promise.ballot == self._lead.ballot:
-            if self.rank in promise.without:
-                self._yielded.add(self.rank)
-                for rank in self.members:
-                    yield self._send(rank, Yields())
-                return
-            self._lead.promises[by] = promise
-            yield from self._go_on()
+        lead = self._lead
+        if lead is None or promise.ballot != lead.ballot or self.rank in promise.without:
+            return  # whom somebody excludes does not lead: `Excludes` is on its way
+        lead.promises[by] = promise
+        if lead.value is not None:
+            yield self._send(by, Accept(lead.ballot, lead.value))
+        yield from self._go_on()
 
     def _refuse(self, by: int, refuse: Refuse) -> Instructions:
         if self._lead is not None and refuse.ballot > self._lead.ballot:
@@ -319,7 +328,7 @@ class Decree:
         elif prepare.ballot < self._promised:
             yield self._send(by, Refuse(self._promised))
         elif self.call is None:
-            self._asked[by] = prepare
+            self._asked[by] = max(prepare, self._asked.get(by, prepare))
         else:
             self._promised = prepare.ballot
             yield self._send(by, self._says(self.call))
@@ -364,8 +373,8 @@ class Decree:
         self.here.add(by)
         yield from ()
 
-    def _yields(self, by: int, yields: Yields) -> Instructions:
-        self._yielded.add(by)
+    def _is_told(self, by: int, excludes: Excludes) -> Instructions:
+        self._excludes[by] = excludes.ranks
         yield from ()
 
     # --- what this process says
@@ -376,13 +385,18 @@ class Decree:
             yield self._send(self.leader, Learn())
 
     def _called(self, by: int, call: Call) -> Instructions:
-        again, self.call = self.call is not None, call
+        before, self.call = self.call, call
+        if call.without or before is not None:
+            for rank in self.members:
+                yield self._send(rank, Excludes(call.without))
         asked, self._asked = self._asked, {}
         for rank, prepare in asked.items():
             yield from self._prepare(rank, prepare)
-        if again and self._lead is not None and self._lead.value is None:
+        if before is None:
+            return
+        if self._lead is not None and self._lead.value is None:
             self._lead = None  # it begins again
-        elif again and self.made is None and self._promised != NONE and self._promised[1] != self.rank:
+        elif self.made is None and self._promised != NONE and self._promised[1] != self.rank:
             yield self._send(self._promised[1], self._says(call))
 
     def _gone(self, by: int, gone: Away | Proven) -> Instructions:
@@ -396,7 +410,10 @@ class Decree:
         self.away.discard(back.rank)
         if self.made is not None:
             yield self._send(back.rank, Decided(self.made))
-        elif self._lead is not None:
+            return
+        if self.call is not None:
+            yield self._send(back.rank, Excludes(self.call.without))
+        if self._lead is not None:
             yield self._send(back.rank, Prepare(self._lead.ballot))
             if self._lead.value is not None:
                 yield self._send(back.rank, Accept(self._lead.ballot, self._lead.value))
@@ -423,6 +440,6 @@ HANDLERS: dict[type, Callable[[Decree, int, Any], Instructions]] = {
     Prepare: Decree._prepare, Promise: Decree._promise, Accept: Decree._accept, Accepted: Decree._has_accepted,
     Refuse: Decree._refuse, Decided: Decree._decided, Learn: Decree._learn, Call: Decree._called, Away: Decree._gone,
     Proven: Decree._gone, Back: Decree._back, Newcomer: Decree._comes, Withdrawn: Decree._withdraws,
-    Granted: Decree._is_granted, Lacks: Decree._is_lacking, Yields: Decree._yields, Late: Decree._is_late,
+    Granted: Decree._is_granted, Lacks: Decree._is_lacking, Excludes: Decree._is_told, Late: Decree._is_late,
     Here: Decree._is_here,
 }  # fmt: skip

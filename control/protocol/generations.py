@@ -72,7 +72,7 @@ class Gave(NamedTuple):
 
 
 WORDS = by_name(
-    of.Prepare, of.Promise, of.Accept, of.Accepted, of.Refuse, of.Decided, of.Learn, of.Lacks, of.Yields,
+    of.Prepare, of.Promise, of.Accept, of.Accepted, of.Refuse, of.Decided, of.Learn, of.Lacks, of.Excludes,
     of.Here,
 )
 TOLD = by_name(Says, Dead, Leaves, Waits, Gave)

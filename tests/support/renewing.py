@@ -1,9 +1,9 @@
 """A simulator of `control/protocol/decree.py`: one seed is one generation of 2 to 5 ranks, with all that may go wrong.
 
 Ranks call at random moments; they die, with proof or without, are stopped and go on, are cut off from each other and
-come back; some exclude others; messages come late, in any order, twice; a store grants once; strangers of other
-generations speak.  At the end nothing more goes wrong, and what is on its way arrives.  `simulate` raises Broken, which
-names the law.
+come back; some call again, and exclude others in some of their calls; messages come late, in any order, twice; a store
+grants once; strangers of other generations speak.  At the end nothing more goes wrong, and what is on its way arrives.
+`simulate` raises Broken, which names the law.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Simulation:
         self.first: tuple[int, ...] | None = None
         self.sleepers = {rank for rank in self.ranks if self.dice.random() < 0.05}
         self.uncalled = [rank for rank in self.ranks if rank not in self.sleepers]
-        self.excluded = tuple(rank for rank in self.ranks if self.dice.random() < 0.04)
+        self.excluded = tuple(rank for rank in self.ranks if self.dice.random() < 0.12)
         self.faults = self.dice.randint(0, 4)
 
     # --- what happens
@@ -47,12 +47,19 @@ class Simulation:
             self.stopped.discard(rank)
         for rank in list(self.uncalled):
             self.call(rank)
+        self.settle()
+        for rank in sorted(self.alive) if self.excluded else ():  # time is over, and they exclude nobody any more
+            if self.decrees[rank].made is None and rank not in self.uncalled:
+                self.tell(rank, self.code.Call(f"says {rank}"))
+        self.settle()
+        self.judge()
+
+    def settle(self) -> None:
+        """What is on its way arrives."""
         for _ in range(4000):
             if not self.step(wild=False):
-                break
-        else:
-            raise Broken("Ending: they talk for ever")
-        self.judge()
+                return
+        raise Broken("Ending: they talk for ever")
 
     def step(self, wild: bool) -> bool:
         """One thing; False: nothing is left to happen."""
@@ -68,6 +75,8 @@ class Simulation:
         if wild and self.uncalled and dice.random() < 0.2:
             self.call(dice.choice(self.uncalled))
             return True
+        if wild and dice.random() < 0.04:
+            self.call_again()
         notices = [key for key, queue in self.notices.items() if queue and key[0] in self.running]
         arriving = [i for i, (_, to, _, _) in enumerate(self.flight) if to in self.running]
         if notices and (not arriving or dice.random() < 0.3):
@@ -99,6 +108,14 @@ class Simulation:
 
     def call(self, rank: int) -> None:
         self.uncalled.remove(rank)
+        self.say(rank)
+
+    def call_again(self) -> None:
+        rank = self.dice.choice(self.ranks)
+        if self.decrees[rank].call is not None:
+            self.say(rank)
+
+    def say(self, rank: int) -> None:
         without = tuple(r for r in self.excluded if r != rank and self.dice.random() < 0.7)
         if rank in self.running:
             self.tell(rank, self.code.Call(f"says {rank}", without))
@@ -169,6 +186,8 @@ class Simulation:
             raise Broken(f"Naming: {value}")
         if value.infos != tuple(f"says {rank}" for rank in value.members):
             raise Broken(f"Validity: {value}")
+        if self.silent(set(value.members)) and 2 * len(value.members) < self.n:
+            raise Broken(f"Agreement, One component: {value}")
         for rank, how in value.lost:
             if how == "dead" and rank not in self.proven:
                 raise Broken(f"Naming: {rank} is not proven dead")
@@ -179,6 +198,9 @@ class Simulation:
             if how == "unreachable" and rank not in self.ever_cut:
                 raise Broken(f"Validity: {rank} was there all the time")
 
+    def silent(self, members: set[int]) -> set[int]:
+        return set(self.ranks) - members - self.proven
+
     def judge_ending(self, made: dict[int, Any]) -> None:
         """Who can go on by the law has gone on."""
         for rank in self.alive:
@@ -188,10 +210,10 @@ class Simulation:
             across = {frozenset((a, b)) for a in part for b in others}
             whole = not within & self.down and across <= self.down
             called = all(self.decrees[each].call is not None for each in part)
-            silent = others - self.proven
+            silent = self.silent(part)
             granted = self.first in (None, tuple(sorted(part)))
             many = not silent or 2 * len(part) > self.n or (2 * len(part) == self.n and granted)
-            if whole and called and many and not self.excluded and rank not in made:
+            if whole and called and many and rank not in made:
                 raise Broken(f"Ending: {rank} of {part} waits")
 
 

@@ -95,6 +95,15 @@ def test_who_is_excluded_does_not_lead_and_waits_for_nobody() -> None:
     assert {each.made for each in decrees.values()} == {wanted}
 
 
+def test_two_that_exclude_each_other_go_on_when_they_exclude_nobody() -> None:
+    """Neither leads, and those that are left are too few; then all call again."""
+    decrees = of(4)
+    carried(decrees, (0, Call(0, without=(1, 2))), (1, Call(1, without=(0, 3))), (2, Call(2)), (3, Call(3)))
+    assert all(each.made is None for each in decrees.values())
+    carried(decrees, *((rank, Call(rank)) for rank in range(4)))
+    assert {each.made for each in decrees.values()} == {Made((0, 1, 2, 3), (), (0, 1, 2, 3), ())}
+
+
 def test_a_newcomer_comes_behind() -> None:
     decrees = of(2)
     carried(decrees, (0, Newcomer("host:1")), (0, Call()), (1, Call()))
@@ -157,13 +166,17 @@ def run(code: Any, seed: int) -> None:
 LINES: dict[str, tuple[str, str, str | tuple[str, ...]]] = {
     "the component": ("return not silent or 2 * len(here) > n or", "return True or", "Agreement"),
     "more than half of those not proven dead": ("2 * len(here) > n or", "len(here) > len(silent) or", "Agreement"),
+    "those that go on are more than half": (
+        "if not self._may_go_on(members):", "if False:", "Agreement"),
+    "who promises late may accept": (
+        "yield self._send(by, Accept(lead.ballot, lead.value))", "yield from ()", "Ending"),
     "the grant": ("self.granted == tuple(sorted(here))", "True", "Agreement"),
     "what was accepted counts": ("lead.value = self._chosen(lead) or self._new", "lead.value = self._new", "Agreement"),
     "the highest ballot's": ("max(lead.promises.values()", "min(lead.promises.values()", "Agreement"),
     "a promise to accept nothing lower": (
         "elif accept.ballot < self._promised:", "elif False:", "Agreement"),
     "a promise to promise nothing lower": (
-        "elif prepare.ballot < self._promised:", "elif False:", "Agreement"),
+        "elif prepare.ballot < self._promised:", "elif False:", ("Agreement", "Ending")),
     "all that are connected are waited for": (
         "if r not in self.dead | self.away | self._excluded(lead) | self._late(lead)]", "if r in lead.promises]",
         "Validity"),
