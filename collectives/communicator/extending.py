@@ -75,7 +75,7 @@ class Extending:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The ranks of this communicator that are known to have died.  Ranks may know it at different times."""
+        """The ranks of this communicator that were lost, as this rank has heard: they died, or do not answer."""
         known = self.world.gone.lost
         also = self.world.elastic.lost(self.world.generation) if self.world.elastic is not None else ()
         return tuple(r for r, member in enumerate(self.membership.world_ranks) if member in known or member in also)

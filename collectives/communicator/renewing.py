@@ -130,6 +130,14 @@ class Renewing:
         return self.world.previous_ranks
 
     @property
+    def previous_lost(self) -> dict[int, str]:
+        """Who of the communicator that this rank renewed is no member, by its rank there, and why.
+
+        "dead" (its host's kernel says so), "left", "unreachable", "excluded" (by `without=`).  All members agree on it.
+        """
+        return dict(self.world.previous_lost)
+
+    @property
     def waiting(self) -> int:
         """How many newcomers wait to be let in, as this rank has heard.  Local and free."""
         return 0 if self.world.elastic is None else self.world.elastic.waiting()

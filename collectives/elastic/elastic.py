@@ -37,6 +37,8 @@ LAST_MOMENT = 0.3
 """Seconds more where all have called and time is over."""
 LEAST_MEETING = 1.0
 """Seconds that a generation has to meet, however late it was agreed on."""
+NEWCOMERS = 5.0
+"""Seconds in which newcomers come to their first meeting; who does not is left out: nobody has worked with it yet."""
 
 
 class Wanted(NamedTuple):
@@ -70,6 +72,8 @@ class Elastic:
         self._lanes: dict[str, int] | None = None
         """The lanes of the generation before; None: this process is new."""
         self._previous: tuple[int | None, ...] = ()
+        self._lost: dict[int, str] = {}
+        """Who was a member in the generation before, by its rank there, and is none now."""
 
     def open(self, host: str, ports: Iterable[int] | None, job: str, key: bytes | None, info: Any = None) -> None:
         """Begin to listen: on TCP where there is a secret, else on a Unix socket."""
@@ -115,6 +119,7 @@ class Elastic:
         """This communicator's generation has met: what was said, where newcomers find it, and its lanes."""
         world, now = comm.world, self._known(self.generation)
         world.infos, world.previous_ranks = now.infos, self._previous or (None,) * len(now.seats)
+        world.previous_lost = self._lost
         if self._store is not None and comm.rank == 0:
             self._store.set(DOORS, json.dumps([each for seat in now.seats for each in seat.addresses]))
         if self.generation:
@@ -142,9 +147,11 @@ class Elastic:
                 self._lanes, self.tuning = lanes_of(comm), comm.tuning.text() if comm.tuning.points else ""
                 retire(comm.world, f"generation {before.number} of the job is over: use what renew() returned")
             self._previous = tuple(before.ranks.get(seat.uid) for seat in now.seats)
+            self._lost = self._lost_since(before, now)
             made = self._meet(now, deadline, f"rank {comm.rank}", before, timeout)
-            if made is not None:
+            if not isinstance(made, frozenset):
                 return made
+            wanted = wanted._replace(without=wanted.without | made)
 
     def come(
         self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
@@ -164,14 +171,15 @@ class Elastic:
         mesh, deadline = self._open, time.monotonic() + timeout
         admitted = enter(mesh, addresses, timeout)
         self._previous = tuple(admitted.previous)
-        before = mesh.now
+        before, wanted = mesh.now, Wanted(info)
         while True:
-            now = self._agreed(Wanted(info), deadline, "a newcomer", before, timeout)
+            now = self._agreed(wanted, deadline, "a newcomer", before, timeout)
             if now.rank is None:
                 raise PeerLostError("a newcomer: the others have gone on without this process", [])
             made = self._meet(now, deadline, "a newcomer", before, timeout)
-            if made is not None:
+            if not isinstance(made, frozenset):
                 return made
+            wanted = wanted._replace(without=wanted.without | made)
             self._previous = tuple(before.ranks.get(seat.uid) for seat in now.seats)
 
     def close(self) -> None:
@@ -197,10 +205,13 @@ class Elastic:
 
     def _meet(
         self, now: Generation, deadline: float, who: str, before: Generation, timeout: float
-    ) -> Communicator | None:
-        """The communicator of this generation; None: a member was lost meanwhile, so another one is to be agreed on."""
+    ) -> Communicator | frozenset[str]:
+        """The communicator of this generation; or another one is to be agreed on, without these newcomers, as somebody
+        was lost or did not come."""
         mesh, wait = self._open, max(LEAST_MEETING, deadline - time.monotonic())
         assert now.rank is not None
+        new = frozenset(seat.uid for seat, rank in zip(now.seats, self._previous, strict=True) if rank is None)
+        wait = min(wait, NEWCOMERS) if new else wait
 
         def meet(reactor: Reactor) -> tuple[LinkSession, str]:
             met = MeetNext(mesh, now, wait)
@@ -215,8 +226,19 @@ class Elastic:
             log.info("%s: while generation %d met: %s", who, now.number, error)
         except TimeoutError as error:
             uids = [now.seats[rank].uid for rank in error.missing if rank < len(now.seats)]
-            raise _late(who, before, uids, timeout) from None
-        return None
+            if not new or time.monotonic() >= deadline:
+                raise _late(who, before, uids, timeout) from None
+            log.info("%s: ranks %s did not come to generation %d", who, error.missing, now.number)
+            return new.intersection(uids)
+        return frozenset()
+
+    def _lost_since(self, before: Generation, now: Generation) -> dict[int, str]:
+        """Who was a member then, by its rank then, and is none any more."""
+        lost: dict[int, str] = {}
+        for number in range(before.number, now.number):
+            seats, later = self._known(number).seats, self._known(number + 1)
+            lost |= {before.ranks[seats[r].uid]: how for r, how in later.lost.items() if seats[r].uid in before.ranks}
+        return lost
 
     def _known(self, number: int) -> Generation:
         generations = self._open.generations

@@ -103,6 +103,7 @@ class World:
         self.generation = elastic.generation if elastic else 0
         self.infos: tuple[Any, ...] = ()
         self.previous_ranks: tuple[int | None, ...] = ()
+        self.previous_lost: dict[int, str] = {}
         """What the members said when they made this generation, and which ranks they had before."""
         session.own(self)
         declared.load()  # before any choice

@@ -24,7 +24,8 @@ def told(made, **more):
     total = made.allreduce(np.full(1000, float(me + 1)))
     assert (total == total[0]).all()
     print(json.dumps({"rank": made.rank, "size": made.size, "generation": made.generation, "infos": made.infos,
-                      "previous": made.previous_ranks, "sum": total[0], "lost": comm.lost, **more}), flush=True)
+                      "previous": made.previous_ranks, "previous_lost": made.previous_lost, "sum": total[0],
+                      "lost": comm.lost, **more}), flush=True)
 def until_lost(comm):
     try:
         while True:

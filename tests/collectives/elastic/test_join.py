@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -219,4 +220,41 @@ made.close()
         wait_for(job, "there")
         newcomer.process.kill()
         newcomer.process.communicate()
+        assert [row["size"] for row in said(job.wait(30), 0, 1)] == [2, 2]
+
+
+def test_a_newcomer_that_is_stopped_before_it_has_met_the_others_is_left_out() -> None:
+    """Nobody has worked with it yet; so it does not hold them up, and learns it when it goes on."""
+    source = HOST + """
+import hocket.collectives.elastic.elastic as elastic
+elastic.NEWCOMERS = 1.0
+until_waiting(1)
+began = time.monotonic()
+made = comm.renew(timeout=20)
+assert time.monotonic() - began < 8
+told(made)
+note("met")
+await_note("over")
+made.close()
+"""
+    new = """
+import signal
+from hocket.control.elastic.meeting import MeetNext
+class Stops(MeetNext):
+    def meet(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return super().meet()
+import hocket.collectives.elastic.elastic as elastic
+elastic.MeetNext = Stops
+try:
+    hocket.init(join=door, timeout=20)
+except hocket.PeerLostError as error:
+    print("without this process" in str(error))
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        newcomer = Newcomer(job, new, HOCKET_SECRET=SECRET)
+        wait_for(job, "met")
+        newcomer.process.send_signal(signal.SIGCONT)
+        assert newcomer.end() == ["True"]
+        mark(job, "over")
         assert [row["size"] for row in said(job.wait(30), 0, 1)] == [2, 2]

@@ -33,6 +33,7 @@ made.close()
         assert (row["size"], row["generation"], row["previous"]) == (3, 1, left)
         assert row["infos"] == [{"step": rank} for rank in left]
         assert (row["lost"], row["ranks"], row["lanes"]) == ([victim], [victim], [2])
+        assert row["previous_lost"] == {str(victim): "dead"}
         assert row["sum"] == 10 - (victim + 1)
 
 
@@ -137,6 +138,7 @@ made.close()
     assert [stopped] in [row["missing"] for row in rows]
     for row in rows:  # one may hear in the last moment that the other has excluded it
         assert row["missing"] in ([stopped], None) and (row["infos"], row["lost"]) == (left, [])
+        assert row["previous_lost"] == {str(stopped): "excluded"}
     assert said(ends, stopped) == [[[stopped], True]]
 
 
@@ -165,6 +167,7 @@ made.close()
         left = [rank for rank in range(1, 5) if rank not in victims]
         for row in said(ends, *left):
             assert row["infos"] == left and row["previous"] == left and row["generation"] >= 2, row
+            assert row["previous_lost"] == {str(rank): "dead" for rank in (0, *victims)}
 
 
 def test_least_is_waited_for() -> None:
@@ -193,13 +196,13 @@ if me == 1:
     time.sleep(0.3)
     sys.exit()
 made = comm.renew(me)
-told(made, why=made.world.elastic.mesh.now.lost)
+told(made)
 made.close()
 """
     with Job(3, source) as job:
         ends = job.wait(30)
     for row in said(ends, 0, 2):
-        assert row["infos"] == [0, 2] and row["lost"] == [] and row["why"] == {"1": "left"}
+        assert row["infos"] == [0, 2] and row["lost"] == [] and row["previous_lost"] == {"1": "left"}
 
 
 def test_nothing_is_left_behind_by_a_generation() -> None:
