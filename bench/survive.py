@@ -1,140 +1,54 @@
-"""Does an elastic job go on, whoever dies, and whenever?  Members are killed, paused and replaced at random moments.
+"""Does an elastic job go on, whoever dies, and whenever?  Members are killed, stopped, cut off and replaced.
 
-`python -m hocket.bench.survive [--seconds 60] [--seed 3] [--ranks 4] [--mb 16] [--transport shm]`
-runs one job of so many ranks after the other, each for up to `--events` events.  An event is a kill, two kills close
-to each other (the second hits the renewal), or a pause; members that died are replaced by newcomers.  Prints what is
-wrong with the seed that repeats the events (their moments are not the same), and a table: how long after the kill
-survivors knew it, had agreed, and had done the step again; how long members stood still for a newcomer.
-Exit code: 0, or 1 if a law was broken: a hang, states that differ, two parts that both went on, an error.
+`python -m hocket.bench.survive [--seconds 60] [--events 1000] [--seed 3] [--ranks 4] [--mb 1] [--hosts 3] [--jobs 4]`
+runs `--jobs` elastic jobs side by side, one after the other, until time is over or so many events have happened.  An
+event is one of survive_events.py: a kill, two, a stop, a cable that is pulled, and several at once: in a step, in the
+renewal, in the lobby, while the state moves.  Hosts are network namespaces (root); without them there are no cables.
+Prints what is wrong with the seed that repeats the events (their moments are not the same), and tables: how often what
+was; how long after a kill survivors knew it, had agreed, and had done the step again; how long members stood still for
+a newcomer.  Times are worth something with one job at a time (`--jobs 1`).
+Exit code: 0, or 1 if a law was broken: a hang, wrong bits, two parts that both went on, somebody left out or called
+dead who lives, an error, something left behind.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
-import pathlib
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.bench.adversary.trial import LOOK, Trial, module
+from hocket.bench.adversary import survive_judge as judge
+from hocket.bench.adversary.elastic_trial import ElasticTrial
+from hocket.bench.adversary.survive_events import PATIENCE, Story, Wrong
+from hocket.bench.adversary.trial import EMPTY, module
+from hocket.bench.harness.hosts import refusal, remove_stale
+from hocket.bench.harness.switch import Switch, switch
+from hocket.system.parent import die_with
 
 RANK = module("hocket.bench.adversary.survive_rank")
-EVENTS = ("kill", "kill", "kill", "two kills", "pause")
-PATIENCE = 60.0
-"""Seconds in which everything has to happen: more is a hang."""
+OF_A_JOB = 12
+"""Events."""
 
 
-class Watched:
-    """One job, its events, and what its members said."""
-
-    def __init__(self, trial: Trial, seed: int) -> None:
-        self.trial, self.dice = trial, random.Random(f"{seed} survive")
-        self.dead: set[int] = set()
-        self.kills: list[tuple[float, list[int]]] = []
-        """When, and which processes."""
-        self.pauses = 0
-
-    def members(self) -> list[int]:
-        """Processes that have done a step, and live."""
-        return [r for r in range(self.trial.size) if r not in self.dead and self.steps(r)]
-
-    def steps(self, process: int) -> list[dict[str, Any]]:
-        return [line for line in self.trial.said(process) if "t" in line]
-
-    def until(self, what: str, true: Callable[[], bool]) -> str:
-        """Wait for it.  Returns what is wrong, if it does not come, or "" """
-        deadline = time.monotonic() + PATIENCE
-        while not true():
-            if time.monotonic() > deadline:
-                living = [r for r in self.trial.living() if r not in self.dead]
-                return f"{what} did not happen within {PATIENCE:g} s\n{self.trial.stacks(living)}"
-            gone = [r for r in range(self.trial.size) if r not in self.dead and self.trial.code(r) not in (None, 0)]
-            if gone:
-                return f"process {gone[0]} ended: {self.trial.said(gone[0])[-1:]} {self.trial.cried(gone[0])[-2000:]}"
-            time.sleep(LOOK)
-        return ""
-
-    def event(self, size: int) -> str:
-        """One thing happens, and the job goes on.  What is wrong."""
-        what = self.dice.choice(EVENTS)
-        time.sleep(self.dice.random() * 0.3)
-        members = self.members()
-        if what == "pause":
-            victim = self.dice.choice(members)
-            self.trial.signal(victim, signal.SIGSTOP)
-            time.sleep(self.dice.random() * 0.5)
-            self.trial.signal(victim, signal.SIGCONT)
-            self.pauses += 1
-            return self._goes_on(members)
-        victims = self.dice.sample(members, min(1 + (what == "two kills"), len(members) - 1))
-        at = time.monotonic()
-        for i, victim in enumerate(victims):
-            if i:
-                time.sleep(self.dice.random() ** 2 * 0.2)
-            self.dead.add(victim)
-            self.trial.signal(victim, signal.SIGKILL)
-        self.kills.append((at, victims))
-        wrong = self._goes_on([r for r in members if r not in self.dead])
-        for _ in range(size - len(self.members())):
-            if wrong:
-                break
-            new = self.trial.add(HOCKET_JOIN=f"folder:{self.trial.directory}/lobby")
-            wrong = self.until(f"newcomer {new}'s first step", lambda new=new: bool(self.steps(new)))  # type: ignore[misc]
-        return wrong
-
-    def _goes_on(self, members: Iterable[int]) -> str:
-        before = {r: len(self.steps(r)) for r in members}
-        return self.until("the next steps of all", lambda: all(len(self.steps(r)) >= n + 2 for r, n in before.items()))
-
-    def end(self) -> str:
-        (pathlib.Path(self.trial.directory) / "over").touch()
-        late = self.trial.wait(PATIENCE, [r for r in range(self.trial.size) if r not in self.dead])
-        if late:
-            return f"processes {late} did not end\n{self.trial.stacks(late)}"
-        codes = {r: self.trial.code(r) for r in range(self.trial.size) if r not in self.dead and self.trial.code(r)}
-        told = [self.trial.said(r)[-1] for r in codes if self.trial.said(r)]
-        return f"exit codes {codes}: {told}" if codes else ""
-
-
-def differs(lines: Iterable[dict[str, Any]]) -> list[str]:
-    """In one generation, all that did a step hold the same bits, and know the same size."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    wrong = []
-    for line in lines:
-        first = found.setdefault((line["generation"], line["t"]), line)
-        if (first["digest"], first["size"]) != (line["digest"], line["size"]):
-            wrong.append(f"generation {line['generation']}, step {line['t']}: {first} and {line}")
-    return wrong
-
-
-def named_wrongly(watched: Watched) -> list[str]:
-    """Only who was killed is lost: an error names ranks, which the generation before had."""
-    wrong = []
-    for process in range(watched.trial.size):
-        before: dict[str, Any] = {}
-        for line in watched.steps(process):
-            seen = line.get("seen", {})
-            if seen.get("named") and before and len(seen["named"]) > len(watched.dead):
-                wrong.append(f"process {process} named {seen['named']} and {sorted(watched.dead)} were killed")
-            before = line
-    return wrong
-
-
-def measured(watched: Watched) -> dict[str, list[float]]:
+def measured(story: Story) -> dict[str, list[float]]:
     """Seconds: from each kill that stood alone, on each survivor; and that a member stood still for a newcomer."""
     found: dict[str, list[float]] = {"known": [], "agreed": [], "again": [], "for a newcomer": []}
-    for process in range(watched.trial.size):
-        for line in watched.steps(process):
+    for process in range(story.trial.size):
+        for line in judge.steps(story.said(process)):
             seen = line.get("seen", {})
-            before = [(at, len(victims)) for at, victims in watched.kills if at < seen.get("error", 0)]
-            at, victims = max(before, default=(0.0, 0))
-            if victims == 1 and "joined" not in seen:
+            at = max((at for at, _ in story.alone if at < seen.get("error", 0)), default=None)
+            others = [at for at in story.deeds.killed.values() if at < seen.get("error", 0)]
+            if at is not None and at == max(others) and seen["error"] - at < 1.0 and "joined" not in seen:
                 found["known"].append(seen["error"] - at)
                 found["agreed"].append(seen["agreed"] - at)
                 found["again"].append(line["done"] - at)
@@ -143,31 +57,72 @@ def measured(watched: Watched) -> dict[str, list[float]]:
     return found
 
 
-def job(options: argparse.Namespace, seed: int, until: float) -> tuple[list[str], dict[str, list[float]], int, int]:
-    """What is wrong, seconds, kills, pauses."""
-    with contextlib.ExitStack() as stack:
-        trial = Trial([*RANK], options.ranks, options.transport, HOCKET_ELASTIC="1", HOCKET_TIMEOUT="30")
-        trial.env["HOCKET_LOBBY"] = f"{trial.directory}/lobby"
-        trial.words = [*RANK, str(options.mb), trial.directory]
-        stack.enter_context(trial)
-        watched = Watched(trial, seed)
-        wrong = watched.until("the first steps", lambda: len(watched.members()) == options.ranks)
-        for _ in range(options.events):
-            if wrong or time.monotonic() > until:
-                break
-            wrong = watched.event(options.ranks)
-        wrong = wrong or watched.end()
-        lines = [line for process in range(trial.size) for line in watched.steps(process)]
-        kills = sum(len(victims) for _, victims in watched.kills)
+def job(
+    options: argparse.Namespace, seed: int, until: float, at: Switch | None
+) -> tuple[list[str], dict[str, int], dict[str, list[float]]]:
+    """What is wrong with one job; how often what happened; seconds."""
+    dice = random.Random(f"{seed} job")
+    where = [dice.randrange(options.hosts) for _ in range(options.ranks)] if at is not None else []
+    where[:1] = [0] * len(where[:1])  # where the ranks meet
+    words = [*RANK, str(options.mb), dice.choice(["wait", "expel"])]
+    names = at.hosts if at is not None else []
+    transport = "hosts" if names else options.transport
+    trial = ElasticTrial(words, options.ranks, transport, names, where, HOCKET_TIMEOUT="30")
+    story, wrong = Story(trial, at, seed, options.ranks), []
+    with trial:
+        try:
+            story.until("the first steps", lambda: len(story.members()) == options.ranks)
+            for _ in range(options.each):
+                if time.monotonic() > until:
+                    break
+                story.happen()
+            wrong += story.end()
+        except Wrong as why:
+            wrong += [str(why), *story.laws()]
+        finally:
+            for host in range(len(names)):
+                at.plug(host)  # type: ignore[union-attr]
+        times = measured(story)
         for rank in trial.living():
             trial.signal(rank, signal.SIGKILL)
         trial.wait(PATIENCE)
-        left = [each for each in trial.left() if not each.startswith("tmp/hocket-events-")]
-        found = [*([wrong] if wrong else []), *differs(lines), *named_wrongly(watched)]
-        return found + [f"left behind: {each}" for each in left], measured(watched), kills, watched.pauses
+        excused = ("hocket-events-", f"hocket-{os.getuid()}", *([EMPTY] if story.deeds.killed else []))
+        left = [each for each in trial.left() if not any(word in each for word in excused)]
+    return wrong + [f"left behind: {each}" for each in left], story.counts, times
 
 
-def table(seconds: dict[str, list[float]]) -> str:
+def worker(options: argparse.Namespace) -> dict[str, Any]:
+    """One job after the other.  What was, and what is wrong."""
+    until, seed, counts = time.monotonic() + options.seconds, options.seed, Counter[str]()
+    times: dict[str, list[float]] = {}
+    bad = done = 0
+    with contextlib.ExitStack() as stack:
+        at = stack.enter_context(switch(options.hosts)) if options.hosts else None
+        while time.monotonic() < until and (not options.events or counts.total() < options.events):
+            wrong, happened, seconds = job(options, seed, until, at)
+            counts.update(happened)
+            for name, values in seconds.items():
+                times.setdefault(name, []).extend(values)
+            if wrong:
+                print(f"seed {seed}:", *wrong, sep="\n", file=sys.stderr, flush=True)
+            bad, done, seed = bad + bool(wrong), done + 1, seed + 1
+    return {"counts": counts, "times": times, "jobs": done, "bad": bad}
+
+
+def side_by_side(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Workers, each with seeds and hosts of its own."""
+    words = [f"--{name}={getattr(options, name)}" for name in ("seconds", "ranks", "mb", "hosts", "each", "transport")]
+    share = -(-options.events // options.jobs)
+    begun = [
+        subprocess.Popen(
+            [*module("hocket.bench.survive"), *words, f"--events={share}", f"--seed={options.seed + 10_000 * i}",
+             "--jobs=1", "--json"], stdout=subprocess.PIPE, preexec_fn=die_with(os.getpid()))
+        for i in range(options.jobs)
+    ]  # fmt: skip
+    return [json.loads(each.communicate()[0]) for each in begun]
+
+
+def table(seconds: Mapping[str, list[float]]) -> str:
     head = ["| | times | median ms | slowest ms |", "|---|---|---|---|"]
     for name, values in seconds.items():
         shown = [f"{1e3 * statistics.median(values):.0f}", f"{1e3 * max(values):.0f}"] if values else ["", ""]
@@ -175,32 +130,46 @@ def table(seconds: dict[str, list[float]]) -> str:
     return "\n".join(head)
 
 
+def report(found: Sequence[Mapping[str, Any]], seconds: float) -> int:
+    """The exit code."""
+    counts, times = Counter[str](), dict[str, list[float]]()
+    for each in found:
+        counts.update(each["counts"])
+        for name, values in each["times"].items():
+            times.setdefault(name, []).extend(values)
+    jobs, bad = (sum(each[name] for each in found) for name in ("jobs", "bad"))
+    print("| what happened | times |\n|---|---|")
+    print(*(f"| {name} | {count} |" for name, count in sorted(counts.items())), sep="\n")
+    print(f"\n{table(times)}\n")
+    print(f"{counts.total()} events in {jobs} jobs, {bad} with a broken law; {seconds:.0f} s, {os.cpu_count()} cores")
+    return 1 if bad else 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m hocket.bench.survive", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--seconds", type=float, default=60.0, help="no event begins later (default: 60)")
+    parser.add_argument("--events", type=int, default=0, help="no job begins after so many (default: no limit)")
+    parser.add_argument("--each", type=int, default=OF_A_JOB, help=f"events of each job (default: {OF_A_JOB})")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--mb", type=float, default=16.0, help="megabytes of state (default: 16)")
-    parser.add_argument("--events", type=int, default=10, help="of each job (default: 10)")
-    parser.add_argument("--transport", choices=("shm", "tcp"), default="shm")
+    parser.add_argument("--mb", type=float, default=1.0, help="megabytes of state (default: 1)")
+    parser.add_argument("--hosts", type=int, default=None, help="0: none; default: 3 where this system allows them")
+    parser.add_argument("--transport", choices=("shm", "tcp"), default="shm", help="without hosts")
+    parser.add_argument("--jobs", type=int, default=1, help="so many side by side (default: 1)")
+    parser.add_argument("--json", action="store_true", help="what was, as JSON")
     options = parser.parse_args(argv)
-    until, seed = time.monotonic() + options.seconds, options.seed
-    total: dict[str, list[float]] = {}
-    kills = pauses = bad = 0
-    while time.monotonic() < until:
-        wrong, seconds, killed, paused = job(options, seed, until)
-        kills, pauses, bad = kills + killed, pauses + paused, bad + bool(wrong)
-        for name, values in seconds.items():
-            total.setdefault(name, []).extend(values)
-        if wrong:
-            print(f"seed {seed}:", *wrong, sep="\n", flush=True)
-        seed += 1
-    print(table(total))
-    jobs = f"{seed - options.seed} jobs, {bad} with a broken law"
-    print(f"{kills} kills, {pauses} pauses, {jobs}; {os.cpu_count()} cores")
-    return 1 if bad else 0
+    began, why = time.monotonic(), refusal()
+    options.hosts = (0 if why else 3) if options.hosts is None else options.hosts
+    if options.hosts and why:
+        raise SystemExit(why)
+    if options.hosts and not options.json:
+        remove_stale()
+    if options.json:
+        print(json.dumps(worker(options)))
+        return 0
+    return report(side_by_side(options) if options.jobs > 1 else [worker(options)], time.monotonic() - began)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ PLACE = ("HOCKET_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI_", 
 class Trial:
     """`size` ranks that run `words` over `transport`; all are gone, and their directory too, after the block.
 
-    `names`: the two hosts, for the transport "hosts", whose ranks are dealt out by `where`: 0 or 1 for each.
+    `names`: the hosts, for the transport "hosts", whose ranks are dealt out by `where`: 0, 1, ... for each.
     """
 
     def __init__(
@@ -50,14 +50,17 @@ class Trial:
         self.where = list(where) or [r % 2 for r in range(size)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.directory = tempfile.mkdtemp(prefix="hocket-trial-")
+        self.places = ["tmp", "run", *(f"host{i}" for i in range(len(names)))]
+        """Folders of the ranks'."""
         self.shared = _shared_memory()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(PLACE)}
         self.env = {**kept, **self._meeting(), "HOCKET_TUNING": "off", "OMP_NUM_THREADS": "1", **env}
 
     def __enter__(self) -> Trial:
-        for place in ("tmp", "host0", "host1", "run"):
+        for place in self.places:
             os.mkdir(self._path(place), 0o700)
         try:
+            self._prepare()
             for rank in range(self.size):
                 self.processes.append(self._start(rank))
         except BaseException:
@@ -73,6 +76,9 @@ class Trial:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # --- starting
+
+    def _prepare(self) -> None:
+        """What has to be there before the ranks."""
 
     def _meeting(self) -> dict[str, str]:
         """Where the ranks meet."""
@@ -148,7 +154,7 @@ class Trial:
     def left(self) -> list[str]:
         """What is left of the ranks when all have ended: processes, files, names in shared memory."""
         found = [f"process {pid} of rank {rank}" for rank, p in enumerate(self.processes) for pid in _session(p.pid)]
-        for place in ("tmp", "host0", "host1", "run"):
+        for place in self.places:
             # hocket-UID is the user's own directory, which stays
             own = [name for name in os.listdir(self._path(place)) if name != f"hocket-{os.getuid()}"]
             found += [f"{place}/{name}{EMPTY if _is_empty(self._path(f'{place}/{name}')) else ''}" for name in own]

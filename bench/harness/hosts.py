@@ -47,7 +47,7 @@ def _remove(name: str) -> None:
 
 def remove_stale() -> None:
     """Remove the namespaces of processes that have ended."""
-    for name in re.findall(rf"^{PREFIX}\d+[ab]\b", ip("netns", "list"), re.M):
+    for name in re.findall(rf"^{PREFIX}\d+[a-z]\b", ip("netns", "list"), re.M):
         if not os.path.exists(f"/proc/{name[len(PREFIX) : -1]}"):
             _remove(name)
 

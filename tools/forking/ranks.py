@@ -76,7 +76,7 @@ class ForkServer:
         pipes = [os.pipe(), os.pipe()] if self._piped else []
         descriptors += [(target, pipe[1]) for target, pipe in enumerate(pipes, 1)]
         try:
-            pid = self._forked(env, descriptors)
+            pid = self.fork(env, descriptors)
         except OSError:
             _close(pipe[0] for pipe in pipes)
             raise
@@ -85,7 +85,8 @@ class ForkServer:
         out, err = (os.fdopen(pipe[0], "rb", 0) for pipe in pipes) if pipes else (None, None)
         return Forked(pid, out, err)
 
-    def _forked(self, env: Mapping[str, str], descriptors: list[tuple[int | str, int]]) -> int:
+    def fork(self, env: Mapping[str, str], descriptors: list[tuple[int | str, int]]) -> int:
+        """The pid of a rank that has these descriptors, each as the number, or in the variable, beside it.  OSError."""
         own = {name: value for name, value in env.items() if self._environ.get(name) != value}
         order = json.dumps(server.Order(own, [target for target, _ in descriptors])).encode()
         socket.send_fds(self._ours, [order], [fd for _, fd in descriptors])
