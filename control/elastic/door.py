@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hocket.control import encryption
-from hocket.control.elastic.lobby import Enter
+from hocket.control.elastic.lobby import Asks, Enter
 from hocket.control.elastic.reaching import PEER, Own
 from hocket.control.handshake import Connection, Hello
 from hocket.control.link import Link
@@ -34,11 +34,11 @@ class Iam(NamedTuple):
     uid: str
 
 
-FIRST = by_name(Iam, Enter)
+FIRST = by_name(Iam, Enter, Asks)
 
 
 class Door:
-    """Calls `arrived(word, link)` with what a proven connection says first: `Iam` or `Enter`."""
+    """Calls `arrived(word, link)` with what a proven connection says first."""
 
     def __init__(self, reactor: Reactor, own: Own, arrived: Callable[[Any, Link], object]) -> None:
         self.meeting: tuple[str, Links] | None = None

@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.control.elastic.lobby import Admitted, Enter, Full
+from hocket.control.elastic.lobby import Admitted, Asks, Enter, Full, Tells
 from hocket.control.elastic.mesh import Mesh
-from hocket.control.elastic.reaching import LOBBY, reach
+from hocket.control.elastic.reaching import LOBBY, Own, reach
 from hocket.control.handshake import Address, AuthError
 from hocket.control.link import Link
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TimeoutError, TransportError
 
-WORDS = by_name(Admitted, Full)
+WORDS = by_name(Admitted, Full, Tells)
 KNOCK = 1.0
 """Seconds for one attempt at one address."""
 ROUND = 0.1
@@ -40,10 +41,10 @@ def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float
                 last = str(why)
                 continue
             entered = True
-            answer = _wait(mesh, sock, deadline)
+            answer = _answer(mesh.reactor, sock, Enter(mesh.seat), deadline)
             if isinstance(answer, Full):
                 raise ArgumentError(f"the job has {answer.most} members, and has room for no more (most=)")
-            if answer is not None:
+            if isinstance(answer, Admitted):
                 mesh.join(answer)
                 return answer
             last = "the member that this process waited with has gone"
@@ -52,11 +53,32 @@ def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float
     raise TimeoutError(f"this process did not become a member of the job within {timeout:g} s: {reason}", [])
 
 
-def _wait(mesh: Mesh, sock: Any, deadline: float) -> Admitted | Full | None:
-    """What a member says; None: it is gone, or time is over."""
+def notice(own: Own, addresses: Sequence[Address], timeout: float) -> Any:
+    """What the members tell those who may come.  Raises AuthError, TransportError (nobody is there)."""
+    reactor, deadline = Reactor(), time.monotonic() + timeout
+    failed = TransportError("no address is known yet")
+    try:
+        for address in addresses:
+            try:
+                sock = reach(own, address, LOBBY, max(0.05, min(KNOCK, deadline - time.monotonic())))
+            except AuthError:
+                raise
+            except TransportError as why:
+                failed = why
+                continue
+            if isinstance(answer := _answer(reactor, sock, Asks(), deadline), Tells):
+                return answer.notice
+            failed = TransportError("the member that was asked has gone")
+        raise failed
+    finally:
+        reactor.close()
+
+
+def _answer(reactor: Reactor, sock: Any, word: Enter | Asks, deadline: float) -> Admitted | Full | Tells | None:
+    """What a member says to this word; None: it is gone, or time is over."""
     heard: list[Any] = []
     over = threading.Event()
-    link = Link(mesh.reactor, sock)
+    link = Link(reactor, sock)
 
     def take(packed: dict[str, Any]) -> None:
         try:
@@ -66,8 +88,8 @@ def _wait(mesh: Mesh, sock: Any, deadline: float) -> Admitted | Full | None:
         over.set()
 
     link.on_message, link.on_end = take, lambda how: over.set()
-    link.send(pack(Enter(mesh.seat)))
-    mesh.reactor.soon(link.start)
+    link.send(pack(word))
+    reactor.soon(link.start)
     over.wait(max(0.0, deadline - time.monotonic()))
     link.close()
     return heard[0] if heard else None

@@ -13,6 +13,16 @@ class Enter(NamedTuple):
     seat: Seat
 
 
+class Asks(NamedTuple):
+    """What do the members tell those who may come?"""
+
+
+class Tells(NamedTuple):
+    """This."""
+
+    notice: Any
+
+
 class Admitted(NamedTuple):
     """You are one, of this generation."""
 

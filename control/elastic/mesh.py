@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hocket.control.elastic.door import Door, Iam, Take
-from hocket.control.elastic.lobby import Admitted, Full
+from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
 from hocket.control.elastic.reaching import PEER, Own, address_of, reach
 from hocket.control.handshake import Hello
@@ -56,6 +56,8 @@ class Mesh:
         self.reactor, self.own, self.closed = reactor, own, False
         self.uid = secrets.token_hex(8)
         self.generations: Generations | None = None
+        self.notice: Any = None
+        """What those are told who may come."""
         self.met = 0
         """The generation whose meeting this process has been to, whether all came or not."""
         self.callbacks: list[Callable[[], object]] = []
@@ -111,22 +113,28 @@ class Mesh:
         Who has not come `grace` seconds after more than half have, is not waited for.  None: time is over, or there is
         a later generation.
         """
-        generation, number = self.now, self.now.next_round()
-        agreement, size = generation.of(number), len(generation.seats)
-        self.reactor.soon(lambda: self._do(self._in_round(number, call)))
-        due = deadline
+        generation, due, number = self.now, deadline, 0
+
+        def begin() -> None:
+            nonlocal number
+            if self.now is generation:
+                number = generation.next_round()
+                self._do(self._in_round(number, call))
+
+        self.reactor.soon(begin)
         with self._changed:
-            while agreement.made is None:
+            made: Made | None = None
+            while not number or (made := generation.outcome(number)) is None:
                 now = time.monotonic()
                 if now >= deadline or self.reactor.dead or self.now is not generation:
                     return None
-                if due == deadline and 2 * (len(agreement.here) + 1) > size:
+                if due == deadline and 2 * (generation.here(number) + 1) > len(generation.seats):
                     due = now + grace
                 if now >= due:
                     self.reactor.soon(lambda: self._call_late(number, call))
                     due = now + AGAIN[1]
                 self._changed.wait(min(due, deadline) - now)
-        return agreement.made
+        return made
 
     def missing(self, of_round: bool = False) -> list[str]:
         """For whom this rank, or the one that leads the agreement, waits: uids."""
@@ -134,8 +142,9 @@ class Mesh:
         asked = threading.Event()
 
         def look() -> None:
-            agreement = self.now.of(self.now.next_round() if of_round else 0)
-            answer.extend(self.now.seats[rank].uid for rank in agreement.missing())
+            agreement = self.now.rounds.get(self.now.next_round()) if of_round else self.now.decree
+            missing = agreement.missing() if agreement is not None else []
+            answer.extend(self.now.seats[rank].uid for rank in missing)
             asked.set()
 
         self.reactor.soon(look)
@@ -186,6 +195,9 @@ class Mesh:
             link.close()  # it comes again
         elif isinstance(word, Iam):
             self._linked(word.uid, link)
+        elif isinstance(word, Asks):
+            link.send(pack(Tells(self.notice)))
+            link.close()
         else:
             self._enters(word.seat, link)
 
@@ -333,7 +345,9 @@ class Mesh:
 
     def _call_late(self, number: int, call: Call) -> None:
         """Those that have not come to this round."""
-        agreement = self.now.of(number)
+        agreement = self.now.rounds.get(number)
+        if agreement is None:
+            return
         late = tuple(rank for rank in agreement.members if rank not in agreement.here and rank != self.now.rank)
         if agreement.made is None and agreement.call is not None and agreement.call.late != late:
             self._do(self._in_round(number, call._replace(late=late)))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hocket.control.protocol import decree as of
 from hocket.control.protocol.checking import Malformed, checked
-from hocket.control.protocol.decree import Decree
+from hocket.control.protocol.decree import Decree, Made
 from hocket.control.protocol.messages import by_name, pack, unpack
 
 HISTORY = 16
@@ -110,6 +110,8 @@ class Generation:
         self.decree = self._agreement()
         self.rounds: dict[int, Decree] = {}
         """Agreements on who has come, by the number of the round."""
+        self.last: tuple[int, Made] | None = None
+        """The latest round that this process knows to be over, and who came to it."""
 
     def _agreement(self) -> Decree:
         return Decree(-1 if self.rank is None else self.rank, range(len(self.seats)), self.number)
@@ -120,12 +122,30 @@ class Generation:
             return self.decree
         if number not in self.rounds:
             self.rounds[number] = self._agreement()
-            self.rounds.pop(number - HISTORY, None)
+            for old in [each for each in self.rounds if each <= number - HISTORY]:
+                del self.rounds[old]
         return self.rounds[number]
 
     def next_round(self) -> int:
         """The first after all that this process knows to be over."""
-        return 1 + max((number for number, each in self.rounds.items() if each.made is not None), default=0)
+        return self.last[0] + 1 if self.last is not None else 1
+
+    def over(self, number: int, made: Made) -> None:
+        """This round is."""
+        if self.last is None or number > self.last[0]:
+            self.last = number, made
+
+    def outcome(self, number: int) -> Made | None:
+        """Who came to this round; of one that is long over, to the latest.  None: it is not over."""
+        agreement = self.rounds.get(number)
+        if agreement is not None:
+            return agreement.made
+        return self.last[1] if self.last is not None and number < self.last[0] else None
+
+    def here(self, number: int) -> int:
+        """How many others have come to it."""
+        agreement = self.rounds.get(number)
+        return 0 if agreement is None else len(agreement.here)
 
     def next(self, me: str) -> Generation:
         """What was decided."""
@@ -167,7 +187,8 @@ class Generations:
 
     def come(self, number: int, call: of.Call) -> list[To | Claim]:
         """This process comes to a round, and tells all; or it does not wait for some of them any more (`call.late`)."""
-        first = self.now.of(number).call is None
+        round_ = self.now.rounds.get(number)
+        first = round_ is None or round_.call is None
         found = self._take(self.now, self.me, call, round_=number)
         here = Says(self.now.number, pack(of.Here()), number)
         return found + [To(seat.uid, here) for seat in self.now.seats if first and seat.uid != self.me]
@@ -267,6 +288,8 @@ class Generations:
                 mine += agreement.take(each.rank, each.message, each.generation)
             else:
                 found.append(To(generation.seats[each.rank].uid, Says(each.generation, pack(each.message), round_)))
+        if round_ and agreement.made is not None:
+            generation.over(round_, agreement.made)
         if generation is self.now and generation.decree.made is not None:
             found += self._go_on()
         return found

@@ -193,3 +193,32 @@ def test_generations_agree(seed: int) -> None:
             assert seen.setdefault(each.now.number, found) == found, f"generation {each.now.number}"
     numbers = {each.now.number for each in net.all.values() if each.member}
     assert len(numbers) == 1, numbers
+
+
+def test_who_is_gone_is_known_in_a_round_that_begins_here() -> None:
+    net = Net("abc")
+    net.kill("c")
+    for uid in "ab":
+        net.do(uid, net.all[uid].come(1, of.Call(uid)))
+    net.settle()
+    made = net.all["a"].now.outcome(1)
+    assert made is not None and (made.members, made.lost) == ((0, 1), ((2, "dead"),))
+
+
+def test_a_round_that_the_others_have_left_far_behind_is_over() -> None:
+    """Who was stopped meanwhile has called, and hears of what is later only."""
+    net = Net("abc")
+    net.do("c", net.all["c"].come(1, of.Call("c")))
+    stopped = net.all.pop("c")
+    net.flight.clear()
+    for number in range(1, 40):
+        for uid in "ab":
+            net.do(uid, net.all[uid].come(number, of.Call(f"{uid}{number}", late=(2,))))
+        net.settle()
+    net.all["c"] = stopped
+    assert stopped.now.outcome(1) is None
+    net.do("a", net.all["a"].linked("c"))
+    net.settle()
+    assert stopped.now.next_round() == 40
+    made = stopped.now.outcome(1)
+    assert made is not None and made.members == (0, 1) and made.infos == ("a39", "b39")
