@@ -22,7 +22,7 @@ def as_json(info: Any, what: str) -> Any:
     try:
         return json.loads(json.dumps(info))
     except (TypeError, ValueError, RecursionError) as why:
-        raise ArgumentError(f"{what}: info={reprlib.repr(info)} must be what JSON has: {why}") from None
+        raise ArgumentError(f"{what}: {reprlib.repr(info)} must be what JSON has: {why}") from None
 
 
 class Came(NamedTuple):
@@ -146,6 +146,10 @@ class Renewing:
     def door(self) -> str | None:
         """The address at which newcomers find this rank: `hocket.init(join=)` takes it.  None: no elastic job."""
         return None if self.world.elastic is None else self.world.elastic.door()
+
+    def set_notice(self, notice: Any) -> None:
+        """What this rank tells those who may come (JSON), in this generation and later ones: `hosting.notice` asks."""
+        self._of_elastic("set_notice").set_notice(as_json(notice, "set_notice"))
 
     def when_changed(self, call: Callable[[], object]) -> None:
         """Call this when a member is lost or a newcomer comes, also while the program computes.

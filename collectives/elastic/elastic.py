@@ -111,6 +111,10 @@ class Elastic:
         kind, *place = self._open.seat.addresses[0]
         return show((kind, *place))
 
+    def set_notice(self, notice: Any) -> None:
+        """What those are told who may come."""
+        self._open.notice = notice
+
     def when_changed(self, call: Callable[[], object]) -> None:
         """To be called when a member is gone or a newcomer comes, until the generation ends."""
         self._open.callbacks.append(call)

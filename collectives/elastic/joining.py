@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.elastic.elastic import DOORS, Elastic
 from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import OPEN_KEY, addresses_of, own_address
-from hocket.control.elastic.reaching import address_of
+from hocket.control.elastic.entering import notice
+from hocket.control.elastic.reaching import Own, address_of
 from hocket.control.folder import FolderStore
 from hocket.control.handshake import Address
 from hocket.control.store import NOTE
@@ -27,28 +28,42 @@ def newcomer(
     make: Callable[[Start, float, Elastic], Communicator], join: Any, info: Any, settings: Config, auth: str,
     timeout: float,
 ) -> Communicator:  # fmt: skip
-    """The communicator of a process that joins a job.
+    """The communicator of a process that joins a job."""
+    way = _way(join, settings, auth)
+    elastic = Elastic(make, settings.encrypt, store=way.store)
+    try:
+        elastic.open(_host(settings, way.addresses()), settings.ports, "", way.key, info)
+        with last_words.seen_to_meet(os.environ):
+            return elastic.join(way.addresses, info, timeout)
+    except BaseException:
+        elastic.close()
+        raise
 
-    `join`: addresses ("tcp:host:port", with commas between), a store in which the members have written theirs, or
+
+def told(join: Any, settings: Config, auth: str, timeout: float) -> Any:
+    """What the members of a job tell those who may come (`comm.set_notice`)."""
+    way = _way(join, settings, auth)
+    return notice(Own("", way.key, settings.encrypt, ()), way.addresses(), timeout)
+
+
+class Way(NamedTuple):
+    """How a process reaches a job."""
+
+    addresses: Callable[[], list[Address]]
+    key: bytes | None
+    store: Any
+
+
+def _way(join: Any, settings: Config, auth: str) -> Way:
+    """`join`: addresses ("tcp:host:port", with commas between), a store in which the members have written theirs, or
     "folder:/path", a FolderStore.
     """
     if isinstance(join, str) and join.startswith("folder:"):
         join = FolderStore(join.removeprefix("folder:"))
-    store = None if isinstance(join, str) else join
-    found = [address for text in join.split(",") for address in addresses_of(text)] if isinstance(join, str) else []
-    key = _key(found, settings, auth) if store is None else settings.secret or noted(store)
-    elastic = Elastic(make, settings.encrypt, store=store)
-
-    def addresses() -> list[Address]:
-        return found if store is None else written(store)
-
-    try:
-        elastic.open(_host(settings, addresses()), settings.ports, "", key, info)
-        with last_words.seen_to_meet(os.environ):
-            return elastic.join(addresses, info, timeout)
-    except BaseException:
-        elastic.close()
-        raise
+    if not isinstance(join, str):
+        return Way(lambda: written(join), settings.secret or noted(join), join)
+    found = [address for text in join.split(",") for address in addresses_of(text)]
+    return Way(lambda: found, _key(found, settings, auth), None)
 
 
 def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:

@@ -15,13 +15,16 @@ from typing import Any, TypeVar
 from hocket.arguments import seconds
 from hocket.collectives import default
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.elastic import joining
 from hocket.collectives.job.init import config, init
 from hocket.collectives.job.place import meeting_path, own_address
 from hocket.control.folder import FolderStore
 from hocket.control.store import Store
 from hocket.errors import Error, PeerLostError, TimeoutError
 
-__all__ = ["FAREWELL", "FolderStore", "Store", "call", "cause", "join", "limit", "local_meeting", "own_address"]
+__all__ = [
+    "FAREWELL", "FolderStore", "Store", "call", "cause", "join", "limit", "local_meeting", "notice", "own_address",
+]  # fmt: skip
 Result = TypeVar("Result")
 MEETING = 60.0
 """Seconds that the ranks have to meet, if the caller does not say."""
@@ -32,6 +35,14 @@ FAREWELL = 10.0
 def limit(timeout: float | None) -> float:
     """Seconds that the ranks of `run(..., timeout=)` have to meet."""
     return MEETING if timeout is None else seconds(timeout, "timeout", f"{MEETING:g}")
+
+
+def notice(join: str | Store, timeout: float = 10.0) -> Any:
+    """What a member of an elastic job tells those who may come (`comm.set_notice`); None: nothing.
+
+    `join`: as `hocket.init` has it.  Raises AuthError (another secret), TransportError (nobody is there).
+    """
+    return joining.told(join, config(), "secret", seconds(timeout, "timeout"))
 
 
 def join(rank: int, size: int, store: Store, host: str, timeout: float | None = None, **options: Any) -> Communicator:

@@ -22,13 +22,20 @@ from __future__ import annotations
 
 import contextlib
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+import hocket
 from hocket import Communicator
 from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError, MismatchError, PeerLostError
+from hocket.training.crew import blocks
+from hocket.training.crew.loading import Server, load
 from hocket.training.crew.quorum import Grace
+from hocket.training.flat import Array
 from hocket.training.outer.members import Again, Replica
 
 BOUNDARY, PRESENT = 0, 1
@@ -57,11 +64,13 @@ class Crew:
     - `on_change(change)`: called when members were lost or came, after the state is one again.
     - `timeout`: seconds for an agreement, and for the members to meet anew.
     - `replicated`: do all members of one position hold the same bits?  Then two digests are an error.
+    - `serve`: a state that this member sends to newcomers before they come (`Crew.join`).
     """
 
     def __init__(
         self, comm: Communicator, *, least: int = 1, grace: float | str = "adaptive",
         on_change: Callable[[Change], object] | None = None, timeout: float = 60.0, replicated: bool = True,
+        serve: Replica | None = None,
     ) -> None:  # fmt: skip
         if isinstance(grace, str) and grace != "adaptive":
             raise ArgumentError(f'grace={grace!r}: seconds, or "adaptive"')
@@ -77,6 +86,27 @@ class Crew:
         """Have the digests been compared in this generation?"""
         self._changes: list[Change] = []
         self._state: Replica | None = None
+        self._digests: Array | None = None
+        """Of the blocks of a state that has not changed since."""
+        self._server = None if serve is None else Server(comm, serve)
+
+    @classmethod
+    def join(cls, join: Any, state: Replica, *, timeout: float = 60.0, **more: Any) -> Crew:
+        """A newcomer's: take a member's state while they train, if one serves it, and only then come to the job.
+
+        When the members let it in, what has changed meanwhile is all that moves.  `join`: as `hocket.init` has it;
+        `timeout`: seconds until they have; `more`: arguments of `Crew`.
+        """
+        digests = blocks.digests(state.arrays()) if load(join, state) else None
+        crew = cls(hocket.init(join=join, timeout=timeout), timeout=timeout, **more)
+        crew._digests = digests
+        return crew
+
+    def close(self) -> None:
+        """Leave the job."""
+        if self._server is not None:
+            self._server.close()
+        self.comm.close()
 
     @property
     def generation(self) -> int:
@@ -152,8 +182,11 @@ class Crew:
         """How far this rank has come, and its digest, where that is to be compared."""
         if not self._whole:
             return [NOWHERE, None]
-        compared = self._replicated and not self._checked
-        return [state.position, state.digest() if compared else None]
+        self._digests = None  # the state has changed since
+        if not self._replicated or self._checked:
+            return [state.position, None]
+        self._digests = blocks.digests(state.arrays())
+        return [state.position, zlib.crc32(self._digests.data)]
 
     def _group(self, ranks: Sequence[int]) -> Communicator:
         """Their communicator, made once for each set of ranks."""
@@ -208,13 +241,27 @@ class Crew:
         group = self._group(sorted((donor, *behind)))
         root = sorted((donor, *behind)).index(donor)
         self._whole &= me == donor  # until it has come as a whole
-        numbers = group.share(state.numbers() if me == donor else None)[root]
-        for _, array in sorted(state.arrays().items()):
-            group.broadcast(array, root)
+        said = group.share([state.numbers() if me == donor else None, self._digests is not None], "a state")
+        mine, self._digests = self._digests, None
+        arrays = state.arrays()
+        if said[root][1] and any(known for _, known in said[:root] + said[root + 1 :]):
+            pieces = blocks.runs(arrays, self._differ(group, root, mine))
+        else:
+            pieces = [array for _, array in sorted(arrays.items())]
+        for piece in pieces:
+            group.broadcast(piece, root)
         if me != donor:
-            state.load(numbers)
+            state.load(said[root][0])
         self._whole = True
         return me != donor
+
+    def _differ(self, group: Communicator, root: int, mine: Array | None) -> Array:
+        """A flag for each block that any of those behind has otherwise than the donor."""
+        told = group.share(None if mine is None else mine.tolist(), "digests")
+        differs = np.zeros(len(told[root]), bool)
+        for each in told:
+            differs |= each is None or np.not_equal(told[root], each)
+        return differs
 
     def _told(self, healed: bool) -> Change | None:
         """All changes since the last boundary, as one."""

@@ -20,11 +20,9 @@ class Replica(Protocol):
     def position(self) -> int:
         """How far it has come: rounds that count here.  The state of the most advanced is taken by the others."""
 
-    def digest(self) -> int:
-        """The same on all ranks of one position."""
-
     def arrays(self) -> dict[str, Array]:
-        """The state's vectors, to be sent, or overwritten by another rank's."""
+        """The state's vectors, to be sent, or overwritten by another rank's; contiguous, the same on all ranks of one
+        position."""
 
     def numbers(self) -> dict[str, Any]:
         """The rest of it, as JSON has it."""

@@ -292,9 +292,6 @@ class Outer:
         """As `Replica` has it."""
         return self.rounds
 
-    def digest(self) -> int:
-        return digest(self.phi, *self.slots.values()) if self.replicated else 0
-
     def arrays(self) -> dict[str, Array]:
         return {"phi": self.phi, **self.slots}
 

@@ -28,8 +28,6 @@ directory = {directory}
 class State:
     def __init__(self):
         self.position, self.x = 0, np.zeros(1000)
-    def digest(self):
-        return zlib.crc32(self.x.data)
     def arrays(self):
         return {{"x": self.x}}
     def numbers(self):
@@ -104,8 +102,10 @@ def each(crew, state):
             time.sleep(0.005)
     if state.position == 12 and me != {stopped}:
         note("going on")
+    if me == {stopped} and changes and changes[-1][3]:
+        note("back")
     if state.position >= 12:
-        time.sleep(0.02)
+        time.sleep(0.02 if there("back") else 0.3)
 crew = Crew(comm, grace=0.2)
 train(crew, 60, each)
 told(crew)
@@ -163,6 +163,51 @@ crew.comm.close()
         rows = said(job.wait(40), 0, 1)
     assert row["changes"] == [[True, 5]] and (row["rank"], row["size"]) == (2, 3)
     assert {each["x"] for each in (row, *rows)} == {2 * (1 + 2 + 3 + 4 + 5) + 3 * (6 + 7 + 8)}
+
+
+def test_a_newcomer_that_has_loaded_takes_what_has_changed() -> None:
+    """It takes the state before it comes; then one block is moved of eight, and all hold the same bits."""
+    source = BEGIN + """
+state.x = np.arange(1 << 20, dtype=float)
+crew = Crew(comm, serve=state if me == 0 else None)
+if me == 0:
+    with open(os.path.join(directory, "door~"), "w") as file:
+        file.write(comm.door)
+    os.rename(file.name, file.name[:-1])
+while not comm.waiting:
+    time.sleep(0.005)
+state.x[5] = -1.0
+state.position = 1
+moved = []
+broadcast = hocket.Communicator.broadcast
+def counted(self, x, *args, **kwargs):
+    moved.append(x.nbytes)
+    return broadcast(self, x, *args, **kwargs)
+hocket.Communicator.broadcast = counted
+crew.boundary(state)
+print(json.dumps([crew.comm.size, zlib.crc32(state.x.data), moved]))
+crew.close()
+"""
+    new = """
+state.x = np.zeros(1 << 20)
+crew = Crew.join(open(os.path.join(directory, "door")).read(), state, timeout=20)
+assert state.x[7] == 7.0, "it has loaded"
+crew.boundary(state)
+print(json.dumps([crew.comm.size, zlib.crc32(state.x.data), state.position]))
+crew.close()
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        wait_for(job, "door")
+        text = CREW.format(directory=repr(job.directory)) + new
+        env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
+        made = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=40)
+        assert made.returncode == 0, made.stderr
+        ends = job.wait(40)
+    assert all(end.code == 0 for end in ends), ends
+    size, digest, position = json.loads(made.stdout.splitlines()[-1])
+    found = [json.loads(end.out.splitlines()[-1]) for end in ends]
+    assert (size, position) == (3, 1) and {each[1] for each in found} == {digest}
+    assert found[0][2] == [1 << 20] and found[1][2] == []
 
 
 def test_two_states_of_one_position_are_an_error() -> None:

@@ -1,0 +1,77 @@
+"""A newcomer's state, before it comes: a member sends its own while it trains.
+
+What the member changes meanwhile is sent as it is at that moment, half changed perhaps; when the newcomer has come,
+the blocks that differ are sent again (`Crew`).  It pays where a state stays as it is for longer than it takes to send
+it: an outer loop's between two rounds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import hocket
+from hocket import Communicator, hosting
+from hocket.errors import Error, MismatchError
+from hocket.training.outer.members import Replica
+
+log = logging.getLogger("hocket")
+WORD = "state"
+"""What a member's notice calls the place where it sends its state."""
+
+
+class Server:
+    """Sends `state` to each that asks, in a thread, until it is closed."""
+
+    def __init__(self, comm: Communicator, state: Replica) -> None:
+        self._state = state
+        own = comm.door or ""
+        host = own.removeprefix("tcp:").rpartition(":")[0] if own.startswith("tcp:") else None
+        self._pairs = hocket.listen(iface=host)
+        comm.set_notice({WORD: self._pairs.address})
+        threading.Thread(target=self._serve, name="hocket-state", daemon=True).start()
+
+    def close(self) -> None:
+        self._pairs.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                pair = self._pairs.accept()
+            except Error:  # it was closed
+                return
+            try:
+                send(pair, self._state)
+            except Error as why:
+                log.info("a newcomer did not take the state: %s", why)
+            finally:
+                pair.close()
+
+
+def send(pair: Communicator, state: Replica) -> None:
+    """To rank 1 of two."""
+    arrays = state.arrays()
+    pair.share({name: list(array.shape) for name, array in arrays.items()}, "a state")
+    for _, array in sorted(arrays.items()):
+        pair.send(array, 1)
+
+
+def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
+    """Take a member's arrays, as they are.  False: the members offer none.  Raises MismatchError (other shapes)."""
+    told = hosting.notice(join)
+    if not isinstance(told, dict) or WORD not in told:
+        return False
+    pair = hocket.connect(told[WORD])
+    try:
+        pair.set_timeout(timeout)
+        arrays = state.arrays()
+        own = {name: list(array.shape) for name, array in arrays.items()}
+        theirs = pair.share(own, "a state")[0]
+        if own != theirs:
+            raise MismatchError(f"the members' state has arrays {theirs}, this process's {own}: give it the same")
+        for _, array in sorted(arrays.items()):
+            pair.recv(array, 0)
+    finally:
+        pair.close()
+    return True
