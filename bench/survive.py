@@ -77,6 +77,7 @@ def job(
                     break
                 story.happen()
             wrong += story.end()
+            wrong += story.deed if wrong else []
         except Wrong as why:
             wrong += [str(why), *story.laws()]
         finally:

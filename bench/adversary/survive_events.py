@@ -214,16 +214,20 @@ class Story:
             time.sleep(self.dice.random() ** 2 * 8)
             self._continue(victims[0])
 
-    def _cut(self) -> int:
-        """A host whose cable is out now.  Either part may be left out that is not so large that the other cannot be."""
+    def _cut(self, kills: int = 0) -> int:
+        """A host whose cable is out now.
+
+        If one part can go on, whoever of so many is killed, only the other may be left out; else all may: some reach
+        each other again before the others do.
+        """
         assert self.switch is not None
         host = self.dice.randrange(len(self.switch.hosts))
         parts: list[list[int]] = [[], []]
         for p in self.members():
             parts[self.trial.host(p) == host].append(p)
-        for part, other in (parts, parts[::-1]):
-            if 2 * len(other) >= len(part) + len(other) - 1:  # one of them may be killed, too
-                self.deeds.silent.update(part)
+        small, large = sorted(parts, key=len)
+        goes_on = 2 * (len(large) - kills) > len(small) + len(large)
+        self.deeds.silent.update(small if goes_on else [*small, *large])
         self.note(f"pulls host {host}'s cable")
         self.switch.pull(host)
         return host
@@ -256,7 +260,7 @@ class Story:
         if first:
             self._kill(victims)
             time.sleep(self.dice.random() ** 2 * 0.15)
-        host = self._cut()
+        host = self._cut(kills=1)
         if not first:
             time.sleep(self.dice.random() * 6)
             self._kill(victims)
