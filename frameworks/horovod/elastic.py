@@ -17,6 +17,8 @@ from hocket.horovod import job, meeting, process_sets
 from hocket.horovod.exceptions import HostsUpdatedInterrupt, PeerLostError
 
 log = logging.getLogger("hocket")
+ATTEMPTS = 6
+"""To meet again, each for a part of the time that ranks have for it; who does not come to one is left out."""
 
 
 class State:
@@ -125,6 +127,34 @@ def rebuild(failed: Sequence[int] = ()) -> None:
     Process sets other than the global one are no more.  Raises hocket's errors if the survivors do not meet.
     """
     old = job.current()
+    comm = _met_again(old, failed) if old.comm.door is None else _renewed(old, failed)
+    process_sets.started(None)
+    log.warning("going on with %d of %d ranks; this one was rank %d and is rank %d now",
+                comm.size, old.comm.size, old.comm.rank, comm.rank)
+
+
+def _renewed(old: job.Job, failed: Sequence[int]) -> hocket.Communicator:
+    """In a job that outlives its ranks (`hocket run --elastic`): whoever dies, also rank 0."""
+    job.abandon(keep=True)
+    comm, without = old.comm, sorted({*failed} - {old.comm.rank})
+    for _ in range(ATTEMPTS):
+        try:
+            comm = comm.renew(without=without, timeout=meeting.SECONDS / ATTEMPTS, admit=False)
+        except hocket.TimeoutError as late:
+            log.warning("ranks %s did not come to the meeting after a loss: going on without them", late.missing)
+            without = list(late.missing)
+            continue
+        without = []
+        try:
+            job.resume(comm, old.perform)
+            return comm
+        except hocket.PeerLostError as error:
+            log.warning("%s", error)
+    raise hocket.PeerLostError(f"rank {comm.rank}: ranks were lost again and again while the others met", comm.lost)
+
+
+def _met_again(old: job.Job, failed: Sequence[int]) -> hocket.Communicator:
+    """They meet at the first of them; a rank that is gone may not have been heard of by all."""
     time.sleep(meeting.SETTLE)
     me = old.survivors.ranks[old.comm.rank]
     survivors = old.survivors.without({*old.comm.lost, *failed})
@@ -133,7 +163,7 @@ def rebuild(failed: Sequence[int] = ()) -> None:
         comm, survivors = meeting.meet(survivors, me)
         try:
             job.resume(comm, old.perform, survivors)
-            break
+            return comm
         except hocket.PeerLostError as error:
             log.warning("%s", error)
             time.sleep(meeting.SETTLE)
@@ -142,6 +172,3 @@ def rebuild(failed: Sequence[int] = ()) -> None:
             if not gone:
                 raise
             survivors = survivors.without(gone)
-    process_sets.started(None)
-    log.warning("going on with %d of %d ranks; this one was rank %d and is rank %d now",
-                comm.size, old.comm.size, old.comm.rank, comm.rank)

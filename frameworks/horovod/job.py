@@ -78,8 +78,8 @@ class Job:
                 self.inspector.forget(member.negotiator)
             member.stop(seconds, END)
 
-    def close(self, polite: bool) -> None:
-        """End all of it."""
+    def close(self, polite: bool, keep: bool = False) -> None:
+        """End all of it; `keep`: but the communicator of all ranks."""
         self.inspector.stop()
         for each in self.registered:
             each.process_set_id = None
@@ -88,7 +88,8 @@ class Job:
             self.dismiss(number, LEAVING if polite and member.error is None else 0.0)
         self.timeline.stop()
         with contextlib.suppress(hocket.Error):
-            self.comm.close()
+            if not keep:
+                self.comm.close()
 
 
 _job: Job | None = None
@@ -126,13 +127,13 @@ def resume(comm: Communicator, perform: Callable[[], Perform], survivors: Surviv
     atexit.register(end)
 
 
-def abandon() -> None:
-    """The end of a job that has failed: nobody is waited for."""
+def abandon(keep: bool = False) -> None:
+    """The end of a job that has failed: nobody is waited for.  `keep`: its communicator stays, to be renewed."""
     global _job
     job, _job = _job, None
     if job is not None:
         atexit.unregister(end)
-        job.close(polite=False)
+        job.close(polite=False, keep=keep)
 
 
 def end() -> None:

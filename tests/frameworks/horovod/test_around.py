@@ -174,9 +174,11 @@ print("went on")
 """
 
 
+@pytest.mark.parametrize("elastic", ["0", "1"])
 @pytest.mark.parametrize("dies", ["0", *(pytest.param(dies, marks=pytest.mark.more) for dies in ("3", "1,2"))])
-def test_the_survivors_of_a_loss_go_on(dies: str) -> None:
-    with harness.Job(4, ELASTIC, env={"PLACE": dies}) as job:
+def test_the_survivors_of_a_loss_go_on(dies: str, elastic: str) -> None:
+    """In a job that outlives its ranks (HOCKET_ELASTIC) by `renew`, else they meet anew."""
+    with harness.Job(4, ELASTIC, env={"PLACE": dies, "HOCKET_ELASTIC": elastic}) as job:
         ends = job.wait(90)
     for r, end in enumerate(ends):
         if str(r) not in dies.split(","):
