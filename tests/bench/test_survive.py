@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hocket.bench import survive
+from hocket.bench import newcomers, survive
 from hocket.bench.adversary import survive_judge as judge
 from hocket.bench.harness.hosts import refusal
 
@@ -65,3 +65,8 @@ def test_every_broken_law_is_found() -> None:
     said = {**STEP, "seen": {"lost": {"1": "unreachable"}}}
     found = judge.unnamed({**WELL, 2: [said]}, [1], [0, 2])
     assert found == ["process 2 does not say that [1] are dead, but ['unreachable']"]
+
+
+def test_a_newcomer_that_has_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert newcomers.main(["--mb", "3", "--members", "2", "--ways", "nobody,loaded"]) == 0
+    assert "| loaded |" in capsys.readouterr().out
