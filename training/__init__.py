@@ -5,6 +5,7 @@ each method is a rule for it, in a file of its own.  Users import the names from
 
     flat.py         named arrays as one vector, and back
     optimizers.py   SGD, Adagrad and Adam of such vectors
+    norm.py         the norm of a vector that is cut, whose bits do not depend on the cut
     agreeing/       in which order: programs that declare nothing
     overlap/        when: gradients travel while the computation goes on
     crew/           who: members are lost, late and come, and all go on with one state

@@ -14,7 +14,7 @@ from hocket.training.flat import Array, Flat, digest, flat
 from hocket.training.large import states
 from hocket.training.large.agreeing import agree
 from hocket.training.large.cutting import Unit, checked, cut
-from hocket.training.large.norm import norm
+from hocket.training.norm import norm
 from hocket.training.optimizers import Optimizer
 
 

@@ -13,7 +13,7 @@ from worlds import same, spread
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import SGD, Adagrad, Adam, Mesh, Sharded
-from hocket.training.large.norm import norm
+from hocket.training.norm import norm
 
 Array = np.ndarray[Any, Any]
 STEPS = 5
