@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import harness
 import pytest
 import torch
 from worlds import Program, spread
@@ -115,6 +116,7 @@ def same_bits(comm: Communicator) -> None:
         equal(by_us(comm, make, False), wanted, f"{name}, barrier")
         equal(by_us(comm, make, True), wanted, f"{name}, cross-barrier")
         equal(by_us(comm, make, True, lanes=2, slice=128, fuse=0), wanted, f"{name}, slices")
+    equal(by_us(comm, make, True, order="agreed"), wanted, f"{name}, agreed")
     equal(by_us(comm, make, True, passes=2), by_hand(comm, make, passes=2), "accumulated")
     equal(by_us(comm, make, True, clip=0.1), by_hand(comm, make, clip=0.1), "clipped")
 
@@ -244,3 +246,41 @@ def test_users_of_optimizers(program: Program) -> None:
 
 def test_it_is_public() -> None:
     assert hocket.torch.DistributedOptimizer is DistributedOptimizer
+
+
+COMPILED = """
+import torch, hocket
+from hocket.torch import DistributedOptimizer
+
+def trained(comm, whole, how):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+    of = model if whole else model.named_parameters()
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), of, group=comm)
+    forward = torch.compile(model, backend="eager") if how == "model" else model
+    for layer in model if how == "layers" else ():
+        layer.compile(backend="eager")
+    dice = torch.Generator().manual_seed(comm.rank)
+    for step in range(4):
+        optimizer.zero_grad()
+        forward(torch.randn(6, 8, generator=dice)).square().mean().backward()
+        optimizer.step()
+    optimizer.finish()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+with hocket.init() as comm:
+    breaks = torch._dynamo.utils.counters["graph_break"]
+    for whole in (False, True):
+        plain = trained(comm, whole, "")
+        for how in ("model", "layers"):
+            torch._dynamo.reset()  # its guards do not see hooks: it would run the graph of a model without them
+            breaks.clear()
+            assert torch.equal(trained(comm, whole, how), plain), (whole, how)
+            assert whole or not breaks, (how, dict(breaks))
+"""
+
+
+@pytest.mark.more
+def test_compiled_models_train_to_the_same_bits() -> None:
+    """Given names, no graph is broken; given the model, its modules wait for their own as they do uncompiled."""
+    harness.run(1, COMPILED, 100)
