@@ -2,7 +2,7 @@
 
     hocket run -n 4 -- python -m hocket.bench.compression.parity [--shards iid|sorted] [--rows int8,sign] [--models 25]
 
-Handwritten digits, a network of 64-256-256-10 (84,234 parameters), 16 images a rank and step, 20 epochs, momentum 0.9,
+The digits and network of hocket.bench.harness.digits, 16 images a rank and step, 20 epochs, momentum 0.9,
 a rate of 0.05 that falls to a tenth at three quarters.  Matrices are compressed, biases are not.  There are 25 models:
 five parts of the data to test with, five seeds each; they train side by side, so that one call carries the gradients of
 all.  `--shards sorted`: each rank has other digits than the rest.  There the feedback shows what it is for, and what
@@ -12,7 +12,6 @@ has none must be worse.  A row takes 40 s of two cores of an AMD EPYC.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,20 @@ import numpy as np
 
 import hocket
 from hocket.arguments import choices
+from hocket.bench.harness.digits import (
+    EACH,
+    FOLDS,
+    LAYERS,
+    MOMENTUM,
+    SEEDS,
+    Array,
+    Data,
+    data,
+    gradients,
+    judged,
+    rate_of,
+    weights,
+)
 from hocket.compression import (
     DGC,
     EF21,
@@ -37,10 +50,7 @@ from hocket.compression import (
 )  # fmt: skip
 from hocket.errors import ArgumentError
 
-Array = np.ndarray[Any, Any]
-LAYERS = (64, 256, 256, 10)
-EACH, EPOCHS, RATE, MOMENTUM, FALLS = 16, 20, 0.05, 0.9, 0.75
-FOLDS, SEEDS = 5, 5
+EPOCHS = 20
 
 
 class Row(NamedTuple):
@@ -85,17 +95,6 @@ SORTED = [
 """The rows of each table, unless others are asked for."""
 
 
-class Data(NamedTuple):
-    """Of the models: each has images of its own to train and to be tested with."""
-
-    images: Array
-    """(models, count, 64) ..."""
-    digits: Array
-    """... and (models, count)."""
-    tests: Array
-    answers: Array
-
-
 class Outcome(NamedTuple):
     accuracy: Array
     """Of each model, in percent."""
@@ -103,59 +102,6 @@ class Outcome(NamedTuple):
     bits: float
     """Of a parameter on the wire, in the mean of all steps."""
     seconds: float
-
-
-def data(models: int, shards: str) -> Data:
-    """Model m is tested with part m mod 5.  Images to train with are in random order, or sorted by digit."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-
-    images, digits = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(images))
-    images, digits = (images[order] / 16).astype(np.float32), digits[order]
-    part = len(images) // FOLDS
-    made = []
-    for model in range(models):
-        tested = np.zeros(len(images), bool)
-        first = model % FOLDS * part
-        tested[first : first + part] = True
-        rest = np.flatnonzero(~tested)
-        if shards == "sorted":
-            rest = rest[np.argsort(digits[rest], kind="stable")]
-        made.append((images[rest], digits[rest], images[tested], digits[tested]))
-    return Data(*(np.stack(each) for each in zip(*made, strict=True)))
-
-
-def weights(models: int) -> list[Array]:
-    """Matrices of (models, in, out), then biases of (models, 1, out)."""
-    dice = [np.random.default_rng([7, model]) for model in range(models)]
-    sides = list(zip(LAYERS[:-1], LAYERS[1:], strict=True))
-    matrices = [np.stack([d.normal(0, math.sqrt(2 / a), (a, b)) for d in dice]).astype(np.float32) for a, b in sides]
-    return matrices + [np.zeros((models, 1, b), np.float32) for _, b in sides]
-
-
-def forward(parameters: Sequence[Array], x: Array) -> list[Array]:
-    """What enters each layer, and the logarithms of the digits' probabilities."""
-    layers, depth = [x], len(LAYERS) - 1
-    for i in range(depth):
-        x = layers[-1] @ parameters[i] + parameters[depth + i]
-        layers.append(np.maximum(x, 0))
-    x -= x.max(-1, keepdims=True)
-    layers[-1] = x - np.log(np.exp(x).sum(-1, keepdims=True))
-    return layers
-
-
-def gradients(parameters: Sequence[Array], x: Array, digits: Array) -> list[Array]:
-    """Of the mean cross-entropy, like the parameters."""
-    layers, depth = forward(parameters, x), len(LAYERS) - 1
-    error = np.exp(layers[-1])
-    np.put_along_axis(error, digits[..., None], np.take_along_axis(error, digits[..., None], -1) - 1, -1)
-    error /= x.shape[1]
-    found: list[Array] = [error] * (2 * depth)
-    for i in reversed(range(depth)):
-        found[i], found[depth + i] = layers[i].swapaxes(1, 2) @ error, error.sum(1, keepdims=True)
-        if i:
-            error = (error @ parameters[i].swapaxes(1, 2)) * (layers[i] > 0)
-    return found
 
 
 def trained(comm: Any, row: Row, known: Data, epochs: int, shards: str) -> Outcome:
@@ -168,7 +114,7 @@ def trained(comm: Any, row: Row, known: Data, epochs: int, shards: str) -> Outco
     dice = [np.random.default_rng([11, model]) for model in range(models)]
     share, steps, which, sent = count // comm.size, count // (EACH * comm.size), np.arange(models)[:, None], 0
     for epoch in range(epochs):
-        rate = RATE * (1 if epoch < FALLS * epochs else 0.1)
+        rate = rate_of(epoch, epochs)
         if shards == "sorted":  # each rank draws of its own share
             first = comm.rank * share
             orders = np.stack([first + d.permuted(np.tile(np.arange(share), (comm.size, 1)), axis=1)[comm.rank]
@@ -183,10 +129,9 @@ def trained(comm: Any, row: Row, known: Data, epochs: int, shards: str) -> Outco
                 speed *= row.momentum
                 speed += gradient
                 parameter -= rate * speed
-    right = forward(parameters, known.tests)[-1].argmax(-1) == known.answers
-    losses = -np.take_along_axis(forward(parameters, known.images)[-1], known.digits[..., None], -1)
+    accuracy, loss = judged(parameters, known)
     bits = 8 * sent / (epochs * steps * sum(one.size for one in parameters))
-    return Outcome(100 * right.mean(1), float(losses.mean()), bits, time.perf_counter() - began)
+    return Outcome(accuracy, loss, bits, time.perf_counter() - began)
 
 
 def _average(

@@ -2,7 +2,7 @@
 
     hocket run -n 4 -- python -m hocket.bench.outer.accuracy [--shards iid|sorted] [--rows "every 16,..."] [--models 25]
 
-The digits, network and models of hocket.bench.compression.parity, 40 epochs: 880 steps.  Each rank keeps its own
+The digits, network and models of hocket.bench.harness.digits, 40 epochs: 880 steps.  Each rank keeps its own
 momentum.  `--shards sorted`: each rank has other digits than the rest; there outer momentum shows what it is for.
 Controls: DiLoCo's 0.7 and 0.9 are for longer trainings than this, and ranks that never average.
 """
@@ -19,19 +19,18 @@ import numpy as np
 
 import hocket
 from hocket.arguments import choices
-from hocket.bench.compression.parity import (
+from hocket.bench.harness.digits import (
     EACH,
-    FALLS,
     FOLDS,
     LAYERS,
     MOMENTUM,
-    RATE,
     SEEDS,
     Array,
     Data,
     data,
-    forward,
     gradients,
+    judged,
+    rate_of,
     weights,
 )
 from hocket.errors import ArgumentError
@@ -87,7 +86,7 @@ def trained(comm: Any, make: Make, known: Data, epochs: int, shards: str) -> Out
     share, steps, reports = count // comm.size, count // (EACH * comm.size), []
     outer = make(comm, theta)
     for epoch in range(epochs):
-        rate = RATE * (1 if epoch < FALLS * epochs else 0.1)
+        rate = rate_of(epoch, epochs)
         if shards == "sorted":  # each rank draws of its own share
             orders = comm.rank * share + np.stack([d.permutation(share) for d in _own(dice, comm, epoch)])
         else:
@@ -106,11 +105,10 @@ def trained(comm: Any, make: Make, known: Data, epochs: int, shards: str) -> Out
         for each in parameters:
             comm.allreduce(each, "avg", each)
     made = [report for report in reports if report]
-    right = forward(parameters, known.tests)[-1].argmax(-1) == known.answers
-    losses = -np.take_along_axis(forward(parameters, known.images)[-1], known.digits[..., None], -1)
+    accuracy, loss = judged(parameters, known)
     whole = epochs * steps * sum(one.nbytes for one in parameters)
     traffic = sum(report.bytes for report in made) / whole
-    return Outcome(100 * right.mean(1), float(losses.mean()), traffic, len(made), time.perf_counter() - began)
+    return Outcome(accuracy, loss, traffic, len(made), time.perf_counter() - began)
 
 
 def _own(dice: Sequence[Any], comm: Any, epoch: int) -> list[Any]:

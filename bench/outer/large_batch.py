@@ -2,7 +2,7 @@
 
     hocket run -n 4 -- python -m hocket.bench.outer.large_batch [--models 25] [--epochs 40]
 
-The digits and models of hocket.bench.compression.parity.  Gradients of eight batches are added up on each rank before
+The digits and models of hocket.bench.harness.digits.  Gradients of eight batches are added up on each rank before
 they are averaged (gradient accumulation), so there is an eighth of the rounds.  Linear scaling: a rate eight times as
 high (Goyal et al., "Accurate, Large Minibatch SGD", 2017), from a low one on during the first epochs.  LARS: each
 matrix's rate is in proportion to norm(w) / norm(gradient) (You et al., "Large Batch Training of Convolutional
@@ -19,19 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.bench.compression.parity import (
+from hocket.bench.harness.digits import (
     EACH,
-    FALLS,
     FOLDS,
     LAYERS,
     MOMENTUM,
-    RATE,
     SEEDS,
     Array,
     Data,
     data,
-    forward,
     gradients,
+    judged,
+    rate_of,
     weights,
 )
 
@@ -71,7 +70,7 @@ def trained(comm: Any, row: Row, known: Data, epochs: int) -> tuple[Array, float
         orders = np.stack([d.permutation(count)[comm.rank :: comm.size] for d in dice])
         for step in range(steps):
             risen = min(1.0, (epoch + step / steps + 0.1) / row.warmup) if row.warmup else 1.0
-            rate = RATE * (1 + (row.scale - 1) * risen) * (1 if epoch < FALLS * epochs else 0.1)
+            rate = rate_of(epoch, epochs) * (1 + (row.scale - 1) * risen)
             whole = [np.zeros_like(one) for one in parameters]
             for batch in range(row.times):
                 at = step * size + batch * EACH
@@ -87,9 +86,7 @@ def trained(comm: Any, row: Row, known: Data, epochs: int) -> tuple[Array, float
                 speed *= MOMENTUM
                 speed += _trust(parameter, gradient) * gradient if row.lars else gradient
                 parameter -= rate * speed
-    right = forward(parameters, known.tests)[-1].argmax(-1) == known.answers
-    losses = -np.take_along_axis(forward(parameters, known.images)[-1], known.digits[..., None], -1)
-    return 100 * right.mean(1), float(losses.mean()), rounds
+    return *judged(parameters, known), rounds
 
 
 def _trust(parameter: Array, gradient: Array) -> Array | float:

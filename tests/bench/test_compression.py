@@ -7,7 +7,7 @@ import pytest
 
 import hocket
 from hocket.bench.compression import parity, rounding, sparse, statistics
-from hocket.bench.harness import hosts
+from hocket.bench.harness import digits, hosts
 
 ONCE = {"int8": 0.0070, "int4": 0.1178}
 """The error of one encoding of normal numbers, in blocks of 256 and 128."""
@@ -34,7 +34,7 @@ def test_what_is_rounded_at_random(name: str) -> None:
 
 def test_training_with_fewer_bits() -> None:
     """Two models for three epochs: int8 learns what float32 does, a tenth of a percent without feedback hardly."""
-    known = parity.data(2, "sorted")
+    known = digits.data(2, "sorted")
     assert known.images.shape == (2, 1438, 64) and (np.diff(known.digits, axis=1) >= 0).all()
 
     def losses(comm: hocket.Communicator) -> dict[str, parity.Outcome]:

@@ -6,15 +6,14 @@ import pytest
 import torch
 
 import hocket
-from hocket.bench.compression import parity
-from hocket.bench.harness import hosts
+from hocket.bench.harness import digits, hosts
 from hocket.bench.outer import accuracy, characters, large_batch, slow_links
 
 
 @pytest.mark.filterwarnings("ignore:outer momentum")
 def test_training_that_averages_now_and_then() -> None:
     """One model for two epochs: every 16 learns what every 1 does, ranks that never average do not."""
-    known = parity.data(1, "sorted")
+    known = digits.data(1, "sorted")
     names = ("every 1", "every 16", "control: never")
 
     def all_rows(comm: hocket.Communicator) -> dict[str, accuracy.Outcome]:
@@ -29,7 +28,7 @@ def test_training_that_averages_now_and_then() -> None:
 
 def test_large_batches() -> None:
     """An eighth of the rounds; the old rate is not enough."""
-    known, names = parity.data(1, "iid"), ("batch 64", "control: batch 512, the same rate")
+    known, names = digits.data(1, "iid"), ("batch 64", "control: batch 512, the same rate")
 
     def all_rows(comm: hocket.Communicator) -> dict[str, tuple[float, int]]:
         found = {name: large_batch.trained(comm, large_batch.ROWS[name], known, 5) for name in names}
