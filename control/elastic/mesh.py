@@ -239,9 +239,7 @@ class Mesh:
                 except TransportError as why:
                     log.debug("hocket: %s", why)
                     continue
-                link.send(pack(Iam(self.uid)))
-                self.reactor.soon(link.start)
-                self.reactor.soon(lambda link=link: self._linked(seat.uid, link))  # type: ignore[misc]
+                self.reactor.soon(lambda link=link: self._reached(seat.uid, link))  # type: ignore[misc]
                 return
             self.reactor.soon(lambda: self._not_reached(seat.uid))
             time.sleep(pause)
@@ -257,6 +255,12 @@ class Mesh:
         if uid not in self._links and self.generations is not None and not self.closed:
             self._do(self.generations.unlinked(uid))
             self._missed(uid)
+
+    def _reached(self, uid: str, link: Link) -> None:
+        """That member speaks as soon as it knows who this is, so it is listened to before it is told."""
+        link.send(pack(Iam(self.uid)))
+        self._linked(uid, link)
+        link.start()
 
     def _linked(self, uid: str, link: Link) -> None:
         self._dialling.discard(uid)

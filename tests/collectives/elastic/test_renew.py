@@ -253,3 +253,23 @@ except hocket.ArgumentError as error:
 """
     with Job(2, source) as job:
         assert [end.out.strip() for end in job.wait(20)] == ["True"] * 2
+
+
+def test_what_a_member_says_as_soon_as_it_is_reached_is_heard() -> None:
+    """Also where the thread that has dialled is slow to say so: the leader's words come at once, and only once."""
+    source = """
+import threading, time
+from hocket.control.reactor import Reactor
+soon = Reactor.soon
+def slow(self, call):
+    soon(self, call)
+    if threading.current_thread().name == "hocket-dial":
+        time.sleep(0.3)
+Reactor.soon = slow
+""" + BEGIN + """
+made = comm.renew(me, timeout=8)
+told(made)
+made.close()
+"""
+    with Job(3, source) as job:
+        assert [row["infos"] for row in said(job.wait(30), 0, 1, 2)] == [[0, 1, 2]] * 3
