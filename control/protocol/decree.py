@@ -195,7 +195,7 @@ class Decree:
         """Of its next ballot: none is used twice."""
         self._lacks: tuple[int, ...] | None = None
         self._excludes: dict[int, tuple[int, ...]] = {}
-        """Whom each member excludes, as this rank has heard."""
+        """Whom each member that has called excludes, as this rank has heard."""
         self._leader = self.leader
 
     @property
@@ -217,7 +217,8 @@ class Decree:
         """Whom this rank waits for: who has not called, as the leader sees it; else the leader."""
         if self._lead is None:
             return [each for each in [self.leader] if each is not None] if self._lacks is None else list(self._lacks)
-        return [r for r in self._awaited(self._lead) if r not in self._lead.promises]
+        called = {*self._lead.promises, *self._excludes}
+        return [r for r in self._awaited(self._lead) if r not in called]
 
     # --- the leader
 

@@ -213,3 +213,11 @@ def test_a_law_breaks_without_its_line(what: str) -> None:
 
 FOUND: dict[str, int] = {"more than half of those not proven dead": 15_800}
 """From which seed on, where one that shows it is rare."""
+
+
+def test_who_has_called_and_is_not_asked_yet_is_not_missing() -> None:
+    """What it excludes was heard first."""
+    one = Decree(1, range(3), 1)
+    one.take(1, Call())
+    one.take(2, decree.Excludes((0,)), 1)
+    assert one.leader == 1 and 0 in one.missing() and 2 not in one.missing()
