@@ -39,7 +39,7 @@ DIAL = 1.0
 """Seconds for one attempt to reach a member."""
 AGAIN = (0.02, 0.5)
 """Seconds between two attempts, at first and at most."""
-PROOF = 0.1, 0.3
+PROOF = 0.5, 0.3
 """Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's."""
 OTHER_WAY = 1.0, 2.0
 """Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""

@@ -215,8 +215,10 @@ class Decree:
 
     def missing(self) -> list[int]:
         """Whom this rank waits for: who has not called, as the leader sees it; else the leader."""
-        if self._lead is None:
-            return [each for each in [self.leader] if each is not None] if self._lacks is None else list(self._lacks)
+        if self._lead is None and self._lacks is not None:
+            return list(self._lacks)
+        if self._lead is None:  # a leader that has called excludes who has not
+            return [*self._excludes.get(self.leader, (self.leader,))] if self.leader is not None else []
         called = {*self._lead.promises, *self._excludes}
         return [r for r in self._awaited(self._lead) if r not in called]
 
