@@ -11,6 +11,7 @@ each method is a rule for it, in a file of its own.  Users import the names from
     crew/           who: members are lost, late and come, and all go on with one state
     outer/          how often: ranks train alone for a while, then average
     large/          which part: models that are cut, and optimizers in shards
+    server/         where state lives: servers hold it, workers push and pull
 """
 
 from hocket.training.crew.crew import Change, Crew
@@ -34,10 +35,15 @@ from hocket.training.overlap.delayed import Delayed
 from hocket.training.overlap.gradient import Timing
 from hocket.training.overlap.scheduler import Scheduler
 from hocket.training.overlap.tuning import Setting, Tuned, tune
+from hocket.training.server.client import Client
+from hocket.training.server.handles import Handle
+from hocket.training.server.optimizers import Optimizer
+from hocket.training.server.serve import Server, serve
+from hocket.training.server.tables import Range, Rows
 
 __all__ = [
-    "Adagrad", "Adam", "Again", "Average", "Change", "ColumnParallel", "Crew", "Delayed", "DiLoCo", "Experts", "Flat",
-    "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Outer", "Pipeline", "PostLocalSGD", "Replica", "Report", "RowParallel",
-    "Rule", "SGD", "Scheduler", "Setting", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "Tuned", "digest",
-    "tune",
+    "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",
+    "Experts", "Flat", "Handle", "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Optimizer", "Outer", "Pipeline",
+    "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD", "Scheduler", "Server",
+    "Setting", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve", "tune",
 ]  # fmt: skip

@@ -45,6 +45,7 @@ communicator refuses calls.  All are `hocket.Error`.
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Sequence
 from typing import Any
@@ -366,8 +367,12 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
         return self.membership.timeout
 
     def set_timeout(self, seconds: float) -> None:
-        """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT."""
+        """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT.
+
+        math.inf: for ever, and no log tells of long waits.
+        """
         self.membership.timeout = valid_seconds(seconds, "seconds")
+        self.membership.idles = self.membership.idles or seconds == math.inf
         self.shortcut.set_timeout(self.membership.timeout)
         self.messenger.short.set_timeout(self.membership.timeout)
 

@@ -1,0 +1,286 @@
+"""All interleavings of small cases: two workers, two clocks, a head and its copy, and a kill at every step.
+
+The network delivers in order from each to each, at any moment.  After a kill everybody gets the next view, each at a
+moment of its own.  The tables are sets of changes, so what a pull sees can be compared with the laws.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from hocket.training.server.clocks import Clocks, staleness
+from hocket.training.server.messages import Cut, Gone, Role
+from hocket.training.server.outbox import Outbox
+from hocket.training.server.shard import COPY, HEAD, Shard
+
+ITEMS = ("a", "b")
+
+
+class Sets:
+    """A table whose items hold the changes that were made to them, in order."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[Any, ...]] = dict.fromkeys(ITEMS, ())
+
+    def check(self, change: Any) -> str:
+        return "bad" if change == "bad" else ""
+
+    def item(self, change: Any) -> Any:
+        return change[0]
+
+    def apply(self, change: Any) -> None:
+        self.held[change[0]] += (change,)
+
+    def read(self, what: Any) -> Any:
+        return frozenset(change for held in self.held.values() for change in held)
+
+    def items(self) -> list[Any]:
+        return list(ITEMS)
+
+    def dump(self, item: Any) -> Any:
+        return self.held[item]
+
+    def load(self, item: Any, value: Any) -> None:
+        self.held[item] = value
+
+
+@dataclasses.dataclass
+class Worker:
+    """It pushes one change, ticks and pulls, in each clock; only worker 1 pulls in the last."""
+
+    number: int
+    clocks: int
+    outbox: Outbox
+    view: int = 0
+    clock: int = 0
+    stage: int = 0
+    waits: int = 0
+    known: frozenset[Any] = frozenset()
+    """What had been acknowledged, to anybody, when its pull began."""
+
+    @property
+    def over(self) -> bool:
+        return self.clock == self.clocks and self.stage == 0 and not self.waits
+
+    def act(self) -> list[Any]:
+        """Its next step, if it may make one: what to send."""
+        if self.stage == 0:
+            _, out = self.outbox.push((ITEMS[self.number % 2], self.number, self.clock))
+            self.clock += 1
+            _, more = self.outbox.tick(self.clock)
+            out += more
+            self.stage = int(self.clock < self.clocks or self.number == 1)
+        else:
+            self.waits, out = self.outbox.pull("all")
+            self.stage = 0
+        return out
+
+
+class World:
+    """Servers 0, 1, ... of which the first living whole one is the head; and the workers."""
+
+    def __init__(
+        self, rule: str, workers: int = 2, clocks: int = 1, servers: int = 2, copies: int = 1, eager: bool = True,
+    ) -> None:  # fmt: skip
+        """`eager`: workers hear at once what is sent to them, and of views, which leaves far fewer states."""
+        self.bound, self.copies, self.eager = staleness(rule), copies, eager
+        self.servers = {s: Shard(Sets(), Clocks(self.bound), whole=s <= copies) for s in range(servers)}
+        self.workers = {w: Worker(w, clocks, Outbox(w)) for w in range(1, workers + 1)}
+        self.links: dict[tuple[Any, Any], tuple[Any, ...]] = {}
+        self.views: dict[int, tuple[int, ...]] = {0: tuple(range(copies + 1))}
+        self.dead: set[Any] = set()
+        self.of: dict[Any, int] = {}
+        self.newest = 0
+        self.acknowledged: set[Any] = set()
+        for s in self.servers:
+            self.install(("s", s), 0)
+        for w, worker in self.workers.items():
+            worker.outbox.clock = 0
+            self.install(("w", w), 0)
+
+    # --- steps
+
+    def install(self, who: Any, view: int) -> None:
+        self.of[who] = view
+        kind, number = who
+        chain = self.views[view]
+        if kind == "w":
+            self.post(who, ("s", chain[0]), self.workers[number].outbox.view(view))
+        elif number in chain:
+            living = frozenset(w for w in self.workers if ("w", w) not in self.dead)
+            role = Role(view, chain[0] == number, len(chain) > 1, living)
+            self.tell(number, role)
+
+    def tell(self, server: int, message: Any) -> None:
+        chain = self.views[self.of["s", server]]
+        for to, out in self.servers[server].take(message):
+            if to == COPY:
+                target: Any = ("s", chain[1])
+            elif to == HEAD:
+                target = ("s", chain[0])
+            else:
+                target = ("w", to)
+            self.post(("s", server), target, [out])
+
+    def post(self, source: Any, to: Any, out: list[Any]) -> None:
+        if to not in self.dead and out:
+            self.links[source, to] = self.links.get((source, to), ()) + tuple(out)
+
+    def kill(self, who: Any) -> None:
+        """Its messages are lost, and so are those to it; each that had a link to it hears that some time."""
+        self.dead.add(who)
+        for source, to in [*self.links]:
+            if who in (to, source):
+                del self.links[source, to]
+        for s in self.servers:
+            if ("s", s) not in self.dead:
+                heard = Gone(who[1]) if who[0] == "w" else Cut() if s == self.views[self.newest][0] else None
+                if heard is not None:
+                    self.links[who, ("s", s)] = (heard,)
+        if who[0] == "s":
+            self.newest += 1
+            left = [s for s in self.views[self.newest - 1] if s != who[1]]
+            whole = [s for s in left if self.servers[s].whole] or left
+            spare = [s for s in self.servers if ("s", s) not in self.dead and s not in whole]
+            self.views[self.newest] = tuple((whole + spare)[: self.copies + 1])
+
+    def settle(self) -> None:
+        """Let workers hear all."""
+        for w in self.workers if self.eager else ():
+            if ("w", w) not in self.dead and self.of["w", w] < self.newest:
+                self.install(("w", w), self.newest)
+        while self.eager and (link := next((link for link in self.links if link[1][0] == "w"), None)):
+            self.step("deliver", link)
+
+    def steps(self) -> Iterator[tuple[str, Any]]:
+        for link in self.links:
+            yield "deliver", link
+        for who in self.of:
+            if self.of[who] < self.newest and who not in self.dead:
+                yield "view", who
+        for w, worker in self.workers.items():
+            if ("w", w) not in self.dead and not worker.over and not worker.waits and worker.outbox.ready:
+                yield "act", w
+
+    def step(self, kind: str, what: Any) -> None:
+        if kind == "act":
+            worker = self.workers[what]
+            worker.known = frozenset(self.acknowledged) if worker.stage else worker.known
+            self.post(("w", what), self.head_of(what), worker.act())
+        elif kind == "view":
+            self.install(what, self.newest)
+        else:
+            first, *rest = self.links[what]
+            if rest:
+                self.links[what] = tuple(rest)
+            else:
+                del self.links[what]
+            (kind, number) = what[1]
+            if kind == "s":
+                self.tell(number, first)
+            else:
+                self.hear(number, first)
+
+    def head_of(self, worker: int) -> Any:
+        return ("s", self.views[self.of["w", worker]][0])
+
+    def hear(self, number: int, message: Any) -> None:
+        worker = self.workers[number]
+        before = dict(worker.outbox.pushes)
+        ended, out = worker.outbox.take(message)
+        self.post(("w", number), self.head_of(number), out)
+        for each in ended:
+            change = before.get(each.number)
+            if isinstance(change, tuple) and type(change) is tuple:
+                self.acknowledged.add(change)
+            if each.number == worker.waits:
+                worker.waits = 0
+                self.judge(worker, each.value)
+
+    # --- laws
+
+    def judge(self, worker: Worker, seen: set[Any]) -> None:
+        """What a pull at the worker's clock has seen."""
+        living = [w for w in self.workers if ("w", w) not in self.dead]
+        bound = worker.clock - self.bound
+        due = {(ITEMS[w % 2], w, c) for w in living for c in range(worker.clocks) if c < bound}
+        due |= {(ITEMS[worker.number % 2], worker.number, c) for c in range(worker.clock)}
+        assert due <= seen, f"worker {worker.number} at clock {worker.clock} sees {seen}, lacks {due - seen}"
+        assert worker.known <= seen, f"{worker.known - seen} were acknowledged, and are not seen"
+        for server in self.chain():
+            assert seen <= server.store.read(None), "a pull has seen what is not on both"
+
+    def chain(self) -> list[Shard]:
+        """The living replicas that hold the shard."""
+        return [self.servers[s] for s in self.views[self.newest] if ("s", s) not in self.dead and self.servers[s].whole]
+
+    def check(self) -> None:
+        """In every state."""
+        for replica in self.chain():
+            for held in replica.store.held.values():
+                assert len(set(held)) == len(held), f"counted twice: {held}"
+            assert self.acknowledged <= replica.store.read(None), "acknowledged, and not on both"
+
+    def end(self) -> None:
+        """Nothing moves any more."""
+        for w, worker in self.workers.items():
+            assert ("w", w) in self.dead or worker.over, f"worker {w} waits for ever at clock {worker.clock}"
+            assert ("w", w) in self.dead or not worker.outbox.pushes
+        chain = self.chain()
+        assert all(each.store.held == chain[0].store.held for each in chain), "the copy differs"
+        assert all(each.applied == chain[0].applied for each in chain)
+
+
+def clone(made: Any) -> Any:
+    """A copy of what changes."""
+    if isinstance(made, (dict, list, deque, set)):
+        if made and isinstance(made, dict) and isinstance(next(iter(made.values())), (Shard, Worker)):
+            return {key: clone(each) for key, each in made.items()}
+        return made.copy()
+    if isinstance(made, (World, Worker, Shard, Outbox, Clocks, Sets)):
+        other = object.__new__(type(made))
+        other.__dict__.update({name: clone(value) for name, value in vars(made).items()})
+        return other
+    return made
+
+
+def frozen(made: Any) -> Any:
+    """States that go on alike are equal."""
+    if isinstance(made, dict):
+        return frozenset((key, frozen(each)) for key, each in made.items())
+    if isinstance(made, (list, deque, tuple)):
+        return tuple(map(frozen, made))
+    if isinstance(made, set):
+        return frozenset(made)
+    if isinstance(made, (World, Worker, Shard, Outbox, Clocks, Sets)):
+        return tuple(frozen(value) for value in vars(made).values())
+    return made
+
+
+def walk(world: World, kills: tuple[Any, ...] = ()) -> int:
+    """Every order of steps; and at each step one of `kills` may die, if nobody has.  How many states there are."""
+    seen: set[int] = set()
+    left = [world]
+    while left:
+        now = left.pop()
+        steps: list[tuple[str, Any]] = list(now.steps())
+        if not steps:
+            now.end()
+        if not now.dead:
+            steps += [("kill", who) for who in kills]
+        for kind, what in steps:
+            then = clone(now)
+            if kind == "kill":
+                then.kill(what)
+            else:
+                then.step(kind, what)
+            then.settle()
+            then.check()
+            key = hash(frozen(then))
+            if key not in seen:
+                seen.add(key)
+                left.append(then)
+    return len(seen)

@@ -1,0 +1,187 @@
+"""Messages on the wire: a header of 64 bytes (tag 1), then keys (tag 2) and a payload (tag 3), where it tells of some.
+
+    int64   0  kind | shard << 8 | table << 32      4  order, clock, kept, or acknowledged
+            1  generation                           5  codec << 32 | part
+            2  worker                               6  bytes of the payload
+            3  sequence, or a pull's number         7  keys; of a Welcome, the slowest clock
+
+Values travel as they are, or encoded by the codec of that number (CODECS); dictionaries as JSON, items as `packed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.codecs import CODECS, Codec
+from hocket.training.server.messages import (
+    Ack,
+    Answer,
+    Applied,
+    At,
+    Begin,
+    Clock,
+    Filled,
+    Forward,
+    Got,
+    Hello,
+    Item,
+    Pull,
+    Push,
+    Refused,
+    Welcome,
+)  # fmt: skip
+from hocket.training.server.optimizers import Array
+from hocket.training.server.store import Change, What
+
+HEADER, KEYS, PAYLOAD = 1, 2, 3
+"""Tags."""
+WORDS = 8
+BYE = 0
+KINDS: tuple[type, ...] = (
+    Hello, Push, Pull, Welcome, Ack, Refused, Answer, Begin, At, Item, Got, Filled, Forward, Applied,
+)  # fmt: skip
+CODE = {each: number for number, each in enumerate(KINDS, 1)}
+PUSH, FORWARD, ACK, ANSWER, PULL = (CODE[each] for each in (Push, Forward, Ack, Answer, Pull))
+PLAIN = 0
+NO_TABLE = 0xFFFF
+"""As a table: the change is a clock."""
+
+
+class Frame(NamedTuple):
+    """What is sent: the header's words, and what follows it."""
+
+    words: list[int]
+    keys: Array | None = None
+    payload: Array | None = None
+
+
+def codec(number: int) -> Codec | None:
+    """By its number on the wire; None: values as they are."""
+    return CODECS[number - 1] if number else None
+
+
+def framed(shard: int, message: Any) -> Frame:
+    """A message of or to this shard."""
+    kind = type(message)
+    if kind is Ack:  # the hot ones first
+        return Frame([ACK | shard << 8, message.generation, 0, message.sequence, message.kept, 0, 0, 0])
+    if kind is Push:
+        return _changed(PUSH, shard, message, 0)
+    if kind is Forward:
+        return _changed(FORWARD, shard, message.push, message.order)
+    words = [CODE[kind] | shard << 8, message.generation, 0, 0, 0, 0, 0, 0]
+    payload = None
+    if kind is Pull:
+        what = message.what
+        words[0] |= what.table << 32
+        words[2:6] = message.worker, message.number, message.clock, what.codec << 32 | what.part
+        words[7] = 0 if what.keys is None else what.keys.size
+        return Frame(words, what.keys)
+    if kind is Answer:
+        words[3], payload = message.number, message.value
+    elif kind is Hello:
+        words[2] = message.worker
+    elif kind is Welcome:
+        words[4], words[7] = message.acknowledged, message.slowest
+    elif kind is Refused:
+        words[3], words[4], payload = message.number, message.push, text(message.why)
+    elif kind is At:
+        words[4] = -1 if message.order is None else message.order
+    elif kind is Applied:
+        words[4] = message.order
+    elif kind is Item:
+        words[0] |= message.item[0] << 32
+        words[5], payload = message.item[1], packed(message.value)
+    elif kind is Filled:
+        words[4] = message.order
+        payload = text([sorted(message.applied.items()), sorted(message.clocks.items())])
+    if payload is not None:
+        payload = as_bytes(payload)
+        words[6] = payload.size
+    return Frame(words, None, payload)
+
+
+def _changed(code: int, shard: int, push: Push, order: int) -> Frame:
+    change = push.change
+    if type(change) is Clock:
+        clock = -1 if change.clock is None else change.clock
+        return Frame([code | shard << 8 | NO_TABLE << 32, *push[:3], order, 0, 0, clock])
+    values, keys = as_bytes(change.values), change.keys
+    words = [code | shard << 8 | change.table << 32, *push[:3], order, change.codec << 32 | change.part, values.size]
+    return Frame([*words, 0 if keys is None else keys.size], keys, values)
+
+
+def message(words: list[int], keys: Array | None, payload: Array | None) -> Any:
+    """What a frame says.  `payload`: of a change, its values as floats; else bytes."""
+    first, generation, worker, number, fourth, fifth, _, last = words
+    kind = KINDS[(first & 0xFF) - 1]
+    if kind is Push or kind is Forward:
+        change: Any
+        if first >> 32 == NO_TABLE:
+            change = Clock(None if last < 0 else last)
+        else:
+            assert payload is not None
+            change = Change(first >> 32, fifth & 0xFFFFFFFF, keys, payload)
+        push = Push(generation, worker, number, change)
+        return push if kind is Push else Forward(generation, fourth, push)
+    if kind is Pull:
+        what = What(first >> 32, fifth & 0xFFFFFFFF, keys, fifth >> 32)
+        return Pull(generation, worker, number, fourth, what)
+    if kind is Ack:
+        return Ack(generation, number, fourth)
+    if kind is Answer:
+        return Answer(generation, number, payload)
+    if kind is Welcome:
+        return Welcome(generation, fourth, last)
+    if kind is Refused:
+        return Refused(generation, number, str(untext(payload)), bool(fourth))
+    if kind is At:
+        return At(generation, None if fourth < 0 else fourth)
+    if kind is Applied:
+        return Applied(generation, fourth)
+    if kind is Item:
+        return Item(generation, (first >> 32, fifth), unpacked(payload))
+    if kind is Filled:
+        applied, clocks = untext(payload)
+        return Filled(generation, fourth, dict(applied), dict(clocks))
+    return Hello(generation, worker) if kind is Hello else kind(generation)
+
+
+def as_bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def text(value: Any) -> Array:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def untext(payload: Array | None) -> Any:
+    return json.loads(payload.tobytes()) if payload is not None else None
+
+
+def packed(arrays: Mapping[str, Array]) -> Array:
+    """Arrays by name as bytes: the length of a JSON text, the text, and the arrays."""
+    head = json.dumps([[name, each.dtype.str, each.shape] for name, each in arrays.items()]).encode()
+    parts = [np.frombuffer(len(head).to_bytes(8, "little") + head, np.uint8)]
+    return np.concatenate(parts + [as_bytes(np.ascontiguousarray(each)) for each in arrays.values()])
+
+
+def unpacked(payload: Array | None) -> dict[str, Array]:
+    """What `packed` was given, as views of these bytes.  ValueError: they are something else."""
+    if payload is None or payload.size < 8:
+        raise ValueError("arrays are cut short")
+    at = 8 + int.from_bytes(payload[:8].tobytes(), "little")
+    arrays = {}
+    for name, dtype, shape in json.loads(payload[8:at].tobytes()):
+        end = at + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        arrays[name] = np.frombuffer(payload[at:end].tobytes(), dtype).reshape(shape)
+        at = end
+    return arrays
+
+
+KEYED = (PUSH, FORWARD, PULL)
+"""Kinds whose last word tells how many keys follow."""

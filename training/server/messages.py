@@ -1,0 +1,161 @@
+"""What workers, the head of a shard and its copy tell each other.  frames.py has them on the wire.
+
+`generation` is that of the view in which the sender is.  `change` is what a table does with a push (store.py), or a
+`Clock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Clock(NamedTuple):
+    """A change: the worker's clock, or None when it leaves."""
+
+    clock: int | None
+
+
+# --- a worker's, to the head
+
+
+class Hello(NamedTuple):
+    """I have this view."""
+
+    generation: int
+    worker: int
+
+
+class Push(NamedTuple):
+    """`sequence` grows with each change of a worker on a shard; a change counts once, however often it comes."""
+
+    generation: int
+    worker: int
+    sequence: int
+    change: Any
+
+
+class Pull(NamedTuple):
+    """`number`: the worker's own, which the answer has too."""
+
+    generation: int
+    worker: int
+    number: int
+    clock: int
+    what: Any
+
+
+# --- the head's, to a worker
+
+
+class Welcome(NamedTuple):
+    """`acknowledged`: the worker's last change that is safe; later ones have to be sent again."""
+
+    generation: int
+    acknowledged: int
+    slowest: int
+
+
+class Ack(NamedTuple):
+    """This change, and all before it, are safe.  `kept`: the worker's last change that the newest snapshot has."""
+
+    generation: int
+    sequence: int
+    kept: int
+
+
+class Refused(NamedTuple):
+    """Nothing came of this push or pull."""
+
+    generation: int
+    number: int
+    why: str
+    push: bool
+
+
+class Answer(NamedTuple):
+    """To a pull."""
+
+    generation: int
+    number: int
+    value: Any
+
+
+# --- between the head and its copy
+
+
+class Begin(NamedTuple):
+    """The head's first word in a generation: how far are you?"""
+
+    generation: int
+
+
+class At(NamedTuple):
+    """The copy has applied so many changes; None: it holds nothing yet."""
+
+    generation: int
+    order: int | None
+
+
+class Item(NamedTuple):
+    """A part of the shard, for a copy that is filled."""
+
+    generation: int
+    item: Any
+    value: Any
+
+
+class Got(NamedTuple):
+    generation: int
+
+
+class Filled(NamedTuple):
+    """That was all: the copy is whole now."""
+
+    generation: int
+    order: int
+    applied: Mapping[int, int]
+    clocks: Mapping[int, int]
+
+
+class Forward(NamedTuple):
+    """The change number `order` of this shard."""
+
+    generation: int
+    order: int
+    push: Push
+
+
+class Applied(NamedTuple):
+    """The copy has applied all up to this."""
+
+    generation: int
+    order: int
+
+
+# --- what the process of a replica tells it
+
+
+class Role(NamedTuple):
+    """A new view: this replica is the shard's head, or its copy.  `copy`: the shard has one beside the head."""
+
+    generation: int
+    head: bool
+    copy: bool
+    workers: frozenset[int]
+
+
+class Gone(NamedTuple):
+    """The link to a worker has ended."""
+
+    worker: int
+
+
+class Cut(NamedTuple):
+    """The link to the copy has ended."""
+
+
+class Kept(NamedTuple):
+    """A snapshot with these changes is on disk."""
+
+    applied: Mapping[int, int]

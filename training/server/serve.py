@@ -1,0 +1,348 @@
+"""`serve`: this process holds shards of the tables.
+
+A thread for each link receives what a worker or a head says, gives it to the shard's machine (shard.py), and sends what
+that returns; so a worker that is slow, or dies, stops its own thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import hocket
+from hocket.arguments import seconds, whole
+from hocket.errors import ArgumentError, Error
+from hocket.training.server import frames, snapshots
+from hocket.training.server.clocks import Clocks, staleness
+from hocket.training.server.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
+from hocket.training.server.link import Link
+from hocket.training.server.member import Member
+from hocket.training.server.messages import Begin, Cut, Gone, Hello, Kept, Role
+from hocket.training.server.optimizers import Array
+from hocket.training.server.shard import COPY, HEAD, Shard
+from hocket.training.server.store import Tables
+from hocket.training.server.tables import Layout, Rows, Table
+from hocket.training.server.views import HEAD as IS_HEAD
+from hocket.training.server.views import PART, WHOLE, Says, View
+
+log = logging.getLogger("hocket")
+REACH = 5.0
+"""Seconds in which another server has to accept."""
+
+
+class Replica:
+    """A shard here: its machine, and the links to its other replica."""
+
+    def __init__(self, layout: Layout, number: int, bound: float, whole: bool) -> None:
+        self.number, self.lock = number, threading.Lock()
+        self.tables = Tables(layout, number)
+        self.shard = Shard(self.tables, Clocks(bound), whole)
+        self.copy: Link | None = None
+        """To the copy, if this is the head."""
+        self.head: Link | None = None
+
+    @property
+    def has(self) -> str:
+        return IS_HEAD if self.shard.head else WHOLE if self.shard.whole else PART
+
+
+class Server:
+    """What `serve` returns.  `wait()` until the workers have left; or use a `Client` of this rank, too, and `close()`.
+
+    `view`: who holds what now.
+    """
+
+    def __init__(
+        self, comm: Any, tables: Mapping[str, Table], on: Sequence[int] | None, clock: str, copies: int,
+        snapshot: str | None, every: float | None, works: bool, **how: Any,
+    ) -> None:  # fmt: skip
+        self.uid, self.works = secrets.randbits(48), works
+        self.who = f"rank {comm.rank}: serve"
+        self._tables, self._clock, self._copies = tables, clock, copies
+        self._shards = 0 if on is None else len(on)
+        self.layout = Layout(tables, self._shards or 1)
+        self._folder = None if snapshot is None else snapshots.Folder(snapshot, self.layout.said())
+        self.replicas: dict[int, Replica] = {}
+        self._workers: dict[int, Link] = {}
+        self._left: set[int] = set()
+        """Workers whose link has ended."""
+        self._links: dict[int, Link] = {}
+        """To other servers, by uid."""
+        self.view: View | None = None
+        self._generation = -1
+        self.installed: list[Callable[[View | None], None]] = []
+        """Called with each view: a client of this rank."""
+        self._viewed = threading.Condition()
+        self._over = threading.Event()
+        self.pairs = hocket.listen(**how)
+        self._how = how
+        threading.Thread(target=self._accept, name="hocket-serve", daemon=True).start()
+        try:
+            self.member = Member(comm, self._says, self._install, self.who)
+        except BaseException:
+            self.pairs.close()
+            raise
+        if self._folder is not None and every is not None:
+            threading.Thread(target=self._keep, args=(every,), name="hocket-snapshot", daemon=True).start()
+
+    # --- what users call
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no worker is left, then close.  False: `timeout` seconds were over before."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        with self._viewed:
+            if not self._viewed.wait_for(self._is_over, limit):
+                return False
+        self.close()
+        return True
+
+    def _is_over(self) -> bool:
+        return self._over.is_set() or self.view is not None and not self.view.workers - self._left
+
+    def snapshot(self) -> None:
+        """Write what this server is the head of, now."""
+        if self._folder is None:
+            raise ArgumentError(f"{self.who}: no folder for snapshots: serve(..., snapshot=folder)")
+        for replica in list(self.replicas.values()):
+            if not replica.shard.head:
+                continue
+            with replica.lock:
+                shard = replica.shard
+                state = {item: replica.tables.dump(item) for item in replica.tables.items()}
+                kept = snapshots.Book(shard.order, dict(shard.applied), dict(shard.clocks.at))
+            self._folder.write(replica.number, kept, state)
+            with replica.lock:
+                replica.shard.take(Kept(kept.applied))
+
+    def close(self) -> None:
+        """Serve no more.  Where ranks may be lost, the others go on with the copies."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        if self._folder is not None:
+            self.snapshot()
+        self.pairs.close()
+        self.member.close()
+        for link in [*self._links.values(), *self._workers.values()]:
+            with contextlib.suppress(Error):
+                link.send(Frame([BYE] * frames.WORDS))
+        with self._viewed:
+            self._viewed.notify_all()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- views
+
+    def _says(self) -> Says:
+        has = {str(number): replica.has for number, replica in self.replicas.items()}
+        return Says(self.uid, self.works, self.pairs.address, has, self._shards, self.layout.said(),
+                    [self._clock, self._copies])  # fmt: skip
+
+    def _install(self, view: View | None) -> None:
+        if view is not None:
+            self._shards, (self._clock, self._copies) = view.shards, view.settings
+            if self.layout.shards != view.shards:
+                self.layout = Layout(self._tables, view.shards)
+            for number in range(view.shards):
+                self._take_role(view, number)
+        with self._viewed:
+            if view is None:
+                self._over.set()
+            else:
+                self.view, self._generation = view, view.generation
+            self._viewed.notify_all()
+        for each in self.installed:
+            each(view)
+
+    def _take_role(self, view: View, number: int) -> None:
+        head, copy = view.heads[number], view.copies[number]
+        if self.uid not in (head, copy):
+            self.replicas.pop(number, None)
+            return
+        replica = self.replicas.get(number)
+        if replica is None:
+            replica = Replica(self.layout, number, staleness(self._clock), whole=head == self.uid)
+            if head == self.uid and self._folder is not None:
+                self._restore(replica)
+            self.replicas[number] = replica
+        link = self._to(view, copy) if head == self.uid and copy is not None else None
+        with replica.lock:
+            replica.copy = link
+            out = replica.shard.take(Role(view.generation, head == self.uid, copy is not None, view.workers))
+            self._post_copy(replica, out)
+        self._send(replica, out, None)
+
+    def _restore(self, replica: Replica) -> None:
+        found = self._folder.newest(replica.number) if self._folder is not None else None
+        if found is not None:
+            book, state = found
+            for item, arrays in state.items():
+                replica.tables.load(item, arrays)
+            shard = replica.shard
+            shard.order = shard.safe = book.order
+            shard.applied, shard.kept, shard.clocks.at = dict(book.applied), dict(book.applied), dict(book.clocks)
+
+    def _to(self, view: View, uid: int) -> Link | None:
+        """The link to another server, made if there is none.  None: it cannot be reached, so it is about to be lost."""
+        link = self._links.get(uid)
+        if link is None or not link.open:
+            try:
+                link = Link(hocket.connect(view.addresses[uid], timeout=REACH, **self._how))
+            except Error as error:
+                log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
+                return None
+            self._links[uid] = link
+            threading.Thread(target=self._run, args=(link.comm, link), name="hocket-copy", daemon=True).start()
+        return link
+
+    # --- links
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                comm = self.pairs.accept()
+            except Error:
+                return
+            threading.Thread(target=self._run, args=(comm, None), name="hocket-link", daemon=True).start()
+
+    def _run(self, comm: Any, link: Link | None) -> None:
+        """A link's thread: carry out what comes, until it ends."""
+        worker: list[int] = []
+        link = link or Link(comm)
+        try:
+            while self._take(link, worker):
+                pass
+        except (Error, ValueError, LookupError) as error:
+            if not self._over.is_set():
+                log.info("%s: a link has ended: %s", self.who, error)
+        self._ended(link, worker)
+
+    def _ended(self, link: Link, worker: list[int]) -> None:
+        for who in worker:
+            self._workers.pop(who, None)
+            self._left.add(who)
+        for replica in list(self.replicas.values()):
+            if replica.copy is link:
+                self._tell(replica, Cut(), None)
+            for who in worker:
+                self._tell(replica, Gone(who), None)
+        link.close()
+        with self._viewed:
+            self._viewed.notify_all()
+
+    def _take(self, link: Link, worker: list[int]) -> bool:
+        """One frame.  False: it is the last."""
+        words = link.words()
+        assert words is not None  # there is no time limit
+        first = words[0]
+        kind = first & 0xFF
+        if kind == BYE:
+            return False
+        keys = link.keys(words[7]) if words[7] > 0 and kind in frames.KEYED and first >> 32 != frames.NO_TABLE else None
+        replica = self.replicas.get(first >> 8 & 0xFFFFFF)
+        payload = link.payload(words[6], reuse=kind == PUSH and replica is not None and replica.copy is None)
+        if payload is not None and kind in (PUSH, FORWARD):
+            payload = self._values(words, payload)
+        said = message(words, keys, payload)
+        if type(said) is Hello and said.worker not in self._workers:
+            self._workers[said.worker] = link
+            self._left.discard(said.worker)
+            worker.append(said.worker)
+        if replica is None:
+            replica = self._soon(first >> 8 & 0xFFFFFF, words[1])
+        if replica is not None:
+            if type(said) is Begin:
+                replica.head = link
+            self._tell(replica, said, link)
+        return True
+
+    def _soon(self, number: int, generation: int) -> Replica | None:
+        """A shard that this server will have in a generation that is not installed yet.  None: it has not."""
+        with self._viewed:
+            self._viewed.wait_for(lambda: self._over.is_set() or self._generation >= generation)
+        return self.replicas.get(number)
+
+    def _values(self, words: list[int], payload: Array) -> Array:
+        """A change's values as floats."""
+        number, with_codec = words[0] >> 32, codec(words[5] >> 32)
+        table = self.layout.tables[number]
+        if with_codec is None:
+            return payload.view(table.dtype)
+        if isinstance(table, Rows):
+            return with_codec.decode(payload, words[7] * table.width)
+        part = self.layout.parts[number][words[5] & 0xFFFFFFFF]
+        return with_codec.decode(payload, part.end - part.first)
+
+    def _tell(self, replica: Replica, said: Any, link: Link | None) -> None:
+        with replica.lock:
+            out = replica.shard.take(said)
+            if replica.copy is not None:
+                self._post_copy(replica, out)
+        if out:
+            self._send(replica, out, link)
+
+    def _post_copy(self, replica: Replica, out: list[tuple[int, Any]]) -> None:
+        """Under the shard's lock: the copy has to hear all in order."""
+        for to, said in out:
+            if to == COPY and replica.copy is not None:
+                with contextlib.suppress(Error):  # its thread hears it
+                    replica.copy.post(framed(replica.number, said))
+
+    def _send(self, replica: Replica, out: list[tuple[int, Any]], mine: Link | None) -> None:
+        """To workers and the head.  This thread waits for its own link alone."""
+        for to, said in out:
+            if to == COPY:
+                continue
+            link = replica.head if to == HEAD else self._workers.get(to)
+            if link is None:
+                continue
+            with contextlib.suppress(Error):  # its own thread hears that it has ended
+                frame = framed(replica.number, said)
+                if link is mine:
+                    link.send(frame)
+                else:
+                    link.post(frame)
+
+    # --- snapshots
+
+    def _keep(self, every: float) -> None:
+        while not self._over.wait(every):
+            began = time.monotonic()
+            self.snapshot()
+            log.info("%s: a snapshot took %.3f s", self.who, time.monotonic() - began)
+
+
+def serve(
+    comm: Any, tables: Mapping[str, Table], *, on: Sequence[int] | None = None, clock: str = "bsp", copies: int = 0,
+    snapshot: str | None = None, every: float | None = None, works: bool = False, **how: Any,
+) -> Server:  # fmt: skip
+    """Hold shards of these tables on this rank.  The ranks of `on` call it; all others make a `Client`.
+
+    - `comm`: only meets; traffic goes over pairs of `hocket.connect`, each a failure domain.  One of
+      `hocket.init(elastic=True)` belongs to the servers from now on: they renew it when ranks are lost or come.
+    - `tables`: `Range` and `Rows` by name, the same on all ranks.
+    - `on`: the servers.  None: this is a newcomer, which takes the others' settings.
+    - `clock`: "bsp", "ssp:s" or "async" (clocks.py).
+    - `copies`: 0, or 1: what is acknowledged or read is on two servers.
+    - `snapshot`: a folder that all servers see.  Every `every` seconds, and at the end, each server writes its shards;
+      a shard that no server holds begins with the newest.
+    - `works`: this rank makes a `Client(server)`, too.
+    - the rest: as in `hocket.listen` (secret, iface, encrypt, transport).
+
+    Returns at once; a thread for each link serves.  Raises ArgumentError, MismatchError (ranks differ), PeerLostError.
+    """
+    if on is not None and comm.rank not in on:
+        raise ArgumentError(f"rank {comm.rank}: serve(on={list(on)}) is called by these ranks; make a Client")
+    staleness(clock)
+    if whole(copies, "copies") not in (0, 1):
+        raise ArgumentError(f"copies={copies} must be 0 or 1")
+    return Server(comm, tables, on, clock, copies, snapshot, every, works, **how)

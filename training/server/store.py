@@ -1,0 +1,195 @@
+"""The tables of one shard in memory: what a push changes, and what a pull reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.training.server.optimizers import Array, Optimizer
+from hocket.training.server.tables import Layout, Part, Range, Rows, shares
+
+Item = tuple[int, int]
+"""A table and a slice of it; for rows the slice is 0."""
+
+
+class Change(NamedTuple):
+    """A push to one slice, or to rows by `keys`.  `codec`: how the values are encoded on their way (frames.py)."""
+
+    table: int
+    part: int
+    keys: Array | None
+    values: Array
+    codec: int = 0
+
+
+class What(NamedTuple):
+    """A pull of one slice, or of rows.  `codec`: how the answer travels (frames.py)."""
+
+    table: int
+    part: int
+    keys: Array | None
+    codec: int = 0
+
+
+class Slice:
+    """A part of a `Range`, and what its optimizer keeps.  What a reader was lent is not changed: a push copies it."""
+
+    def __init__(self, table: Range, part: Part) -> None:
+        self.optimizer: Optimizer = table.optimizer  # type: ignore[assignment]
+        self.values = table.began(part.first, part.end)
+        self.slots = {name: np.zeros(1 if one else self.values.size, self.values.dtype)
+                      for name, one in self.optimizer.slots.items()}  # fmt: skip
+        self.lent = False
+
+    def check(self, keys: Array | None, values: Array | None) -> str:
+        if keys is not None:
+            return "rows= is for tables of Rows, and this is a Range"
+        if values is None:
+            return ""
+        if values.size != self.values.size or values.dtype != self.values.dtype:
+            return f"{values.dtype}[{values.size}] was pushed to a slice of {self.values.dtype}[{self.values.size}]"
+        return "" if finite(values) else "a value that was pushed is not finite"
+
+    def apply(self, keys: Array | None, values: Array) -> None:
+        if self.lent:
+            self.values, self.lent = self.values.copy(), False
+        self.optimizer.apply(self.values, values, self.slots)
+
+    def read(self, keys: Array | None) -> Array:
+        self.lent = True
+        return self.values
+
+    def dump(self) -> dict[str, Array]:
+        return {"values": self.read(None), **{name: slot.copy() for name, slot in self.slots.items()}}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        self.values, self.lent = np.array(arrays["values"]), False
+        self.slots = {name: np.array(arrays[name]) for name in self.slots}
+
+
+class Lines:
+    """A shard's rows of one table: those that somebody has pushed to."""
+
+    def __init__(self, table: Rows, number: int, shard: int, shards: int) -> None:
+        self.table, self.shard, self.shards = table, shard, shards
+        self.optimizer: Optimizer = table.optimizer  # type: ignore[assignment]
+        self.places: dict[int, int] = {}
+        self._room(0)
+
+    def _room(self, rows: int) -> None:
+        dtype, width = self.table.dtype, self.table.width
+        self.values = np.zeros((rows, width), dtype)
+        self.slots = {name: np.zeros((rows, 1 if one else width), dtype) for name, one in self.optimizer.slots.items()}
+
+    def check(self, keys: Array | None, values: Array | None) -> str:
+        if keys is None:
+            return "this is a table of Rows: rows= is missing"
+        most = self.table.rows
+        if keys.size and (int(keys.min()) < 0 or (most is not None and int(keys.max()) >= most)):
+            bad = next(key for key in keys.tolist() if key < 0 or (most is not None and key >= most))
+            return f"key {bad} is unknown: keys are 0 to {'' if most is None else most - 1}"
+        if (shares(keys) % self.shards != self.shard).any():
+            return "a key of another shard: the worker's tables are not the server's"
+        if values is None:
+            return ""
+        if values.size != keys.size * self.table.width or values.dtype != self.values.dtype:
+            return f"{values.dtype}[{values.size}] was pushed to {keys.size} rows of {self.table.width}"
+        return "" if finite(values) else "a value that was pushed is not finite"
+
+    def apply(self, keys: Array, values: Array) -> None:
+        rows = values.reshape(keys.size, self.table.width)
+        once, where = np.unique(keys, return_inverse=True)
+        if once.size < keys.size:
+            summed = np.zeros((once.size, self.table.width), rows.dtype)
+            np.add.at(summed, where, rows)
+        else:
+            summed = np.empty_like(rows)
+            summed[where] = rows
+        places = self._placed(once)
+        part, slots = self.values[places], {name: slot[places] for name, slot in self.slots.items()}
+        self.optimizer.apply(part, summed, slots)
+        self.values[places] = part
+        for name, slot in slots.items():
+            self.slots[name][places] = slot
+
+    def _placed(self, keys: Array) -> Array:
+        """Where these rows are; those that are new get room, and their initial values."""
+        known = self.places
+        new = [key for key in keys.tolist() if key not in known]
+        if new:
+            first, end = len(known), len(known) + len(new)
+            if end > len(self.values):
+                before = self.values, self.slots
+                self._room(max(end, 2 * len(self.values), 16))
+                self.values[:first] = before[0][:first]
+                for name, slot in before[1].items():
+                    self.slots[name][:first] = slot[:first]
+            known.update(zip(new, range(first, end), strict=True))
+            self.values[first:end] = self.table.began(np.array(new, np.int64))
+        return np.array([known[key] for key in keys.tolist()], np.int64)
+
+    def read(self, keys: Array) -> Array:
+        places = np.array([self.places.get(key, -1) for key in keys.tolist()], np.int64)
+        new = places < 0
+        if not new.any():
+            return self.values[places]
+        found = np.empty((keys.size, self.table.width), self.values.dtype)
+        found[new] = self.table.began(keys[new])
+        found[~new] = self.values[places[~new]]
+        return found
+
+    def dump(self) -> dict[str, Array]:
+        n = len(self.places)
+        arrays = {name: slot[:n].copy() for name, slot in self.slots.items()}
+        return {"keys": np.array([*self.places], np.int64), "values": self.values[:n].copy(), **arrays}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        self.places = {key: place for place, key in enumerate(arrays["keys"].tolist())}
+        self.values = np.array(arrays["values"])
+        self.slots = {name: np.array(arrays[name]) for name in self.slots}
+
+
+class Tables:
+    """A `Store`, as shard.py has it."""
+
+    def __init__(self, layout: Layout, shard: int) -> None:
+        self.held: dict[Item, Any] = {}
+        for number, part in layout.of(shard):
+            table = layout.tables[number]
+            if isinstance(table, Rows):
+                self.held[number, 0] = Lines(table, number, shard, layout.shards)
+            else:
+                assert part is not None
+                self.held[number, part.number] = Slice(table, part)
+
+    def check(self, change: Change | What) -> str:
+        held = self.held.get((change[0], change[1]))
+        if held is None:
+            return f"table {change[0]} has no part {change[1]} here: the worker's tables are not the server's"
+        return held.check(change[2], change.values if isinstance(change, Change) else None)  # type: ignore[no-any-return]
+
+    def item(self, change: Change) -> Item:
+        return change[0], change[1]
+
+    def apply(self, change: Change) -> None:
+        self.held[change[0], change[1]].apply(change[2], change[3])
+
+    def read(self, what: What) -> Array:
+        return self.held[what[0], what[1]].read(what[2])  # type: ignore[no-any-return]
+
+    def items(self) -> list[Item]:
+        return [*self.held]
+
+    def dump(self, item: Item) -> dict[str, Array]:
+        return self.held[item].dump()  # type: ignore[no-any-return]
+
+    def load(self, item: Item, value: Mapping[str, Array]) -> None:
+        self.held[item].load(value)
+
+
+def finite(values: Array) -> bool:
+    """The sum of squares of finite numbers may overflow, so a sum that is not finite is looked at again."""
+    flat = values.reshape(-1)
+    return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())

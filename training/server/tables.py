@@ -1,0 +1,172 @@
+"""Tables, as users describe them, and how they are dealt to shards.
+
+A `Range` is an array, cut into slices; a `Rows` has rows by key, hashed into 1,024 shares (an embedding).  Slices and
+shares are dealt to the shards in turn, so that every process that knows the tables and the number of shards knows where
+everything is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.arguments import choices, kind, whole
+from hocket.errors import ArgumentError
+from hocket.training.server.optimizers import Array, Optimizer, optimizer
+
+SHARES = 1024
+SLICE = 1 << 20
+"""Bytes of a slice, at most."""
+DTYPES = ("float32", "float64")
+
+
+@dataclasses.dataclass
+class Range:
+    """An array of this shape, the same size always.
+
+    `optimizer`: "sum" (what is pushed is added), "put", "sgd", "momentum", "adagrad", "adam", an `Optimizer` with its
+    parameters, or `f(values, pushed)` that changes `values`, a part of the array as a vector, in place.  `initial`: a
+    number, or an array of the shape.  `slice`: bytes of a part that is pushed, answered and replaced as one.
+    """
+
+    shape: int | tuple[int, ...]
+    dtype: str = "float32"
+    optimizer: str | Optimizer | Callable[[Array, Array], object] = "sum"
+    initial: Any = 0.0
+    slice: int = SLICE
+
+    def __post_init__(self) -> None:
+        self.shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (whole(self.shape, "shape"),)
+        self.dtype, self.optimizer = checked(self.dtype), optimizer(self.optimizer)
+        if np.shape(self.initial) not in ((), self.shape):
+            raise ArgumentError(f"initial has shape {np.shape(self.initial)}: a number, or one of shape {self.shape}")
+        if whole(self.slice, "slice") < 1:
+            raise ArgumentError(f"slice={self.slice} must be bytes, at least 1")
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)  # type: ignore[arg-type]
+
+    def parts(self, shards: int) -> list[tuple[int, int]]:
+        """First element and end of each slice; at least one for each shard, if there are so many elements."""
+        most = max(1, min(self.slice // np.dtype(self.dtype).itemsize, -(-self.size // shards)))
+        return [(first, min(first + most, self.size)) for first in range(0, self.size, most)]
+
+    def began(self, first: int, end: int) -> Array:
+        """A slice's values at the beginning."""
+        flat = np.broadcast_to(np.asarray(self.initial, self.dtype), self.shape).reshape(-1)
+        return flat[first:end].copy()
+
+    def said(self) -> str:
+        """What all ranks have to say alike."""
+        return f"Range({self.shape}, {self.dtype}, {self.optimizer!r}, slice={self.slice})"
+
+
+@dataclasses.dataclass
+class Rows:
+    """Rows of `width` numbers by key, a whole number from 0 on, below `rows` if that is given.
+
+    A row that nobody has pushed to has its initial value: uniform in -scale to scale, by the seed and its key alone;
+    `scale` is 1 / sqrt(width) by default.  `optimizer`: as in `Range`; it sees the pushed rows as a matrix, each key
+    once: what one push has for a key several times is added up first.
+    """
+
+    width: int
+    dtype: str = "float32"
+    optimizer: str | Optimizer | Callable[[Array, Array], object] = "sum"
+    rows: int | None = None
+    seed: int = 0
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        self.dtype, self.optimizer = checked(self.dtype), optimizer(self.optimizer)
+        if whole(self.width, "width") < 1 or (self.rows is not None and whole(self.rows, "rows") < 1):
+            raise ArgumentError(f"width={self.width} and rows={self.rows} must be at least 1")
+        self.scale = 1 / math.sqrt(self.width) if self.scale is None else self.scale
+
+    def began(self, keys: Array) -> Array:
+        """These rows' values at the beginning."""
+        cells = keys.astype(np.uint64)[:, None] * np.uint64(self.width) + np.arange(self.width, dtype=np.uint64)
+        start = np.uint64(self.seed * 0x9E3779B97F4A7C15 % 2**64)
+        random = (mixed(cells + start) >> np.uint64(11)) * 2.0**-53
+        return np.asarray((2 * random - 1) * float(self.scale or 0), self.dtype)
+
+    def said(self) -> str:
+        return f"Rows({self.width}, {self.dtype}, {self.optimizer!r}, {self.rows}, {self.seed}, {self.scale})"
+
+
+Table = Range | Rows
+
+
+def mixed(x: Array) -> Array:
+    """The finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), of uint64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def shares(keys: Array) -> Array:
+    """Which of the SHARES each key is in.
+
+    >>> shares(np.arange(4)).tolist()
+    [0, 583, 969, 240]
+    """
+    return (mixed(keys.astype(np.uint64)) % np.uint64(SHARES)).astype(np.int64)
+
+
+class Part(NamedTuple):
+    """A slice of a `Range`."""
+
+    number: int
+    first: int
+    end: int
+    shard: int
+
+
+class Layout:
+    """The tables in the order of their names, and where their parts are."""
+
+    def __init__(self, tables: Mapping[str, Table], shards: int) -> None:
+        if not isinstance(tables, Mapping) or not tables:
+            raise ArgumentError(f"tables must be Range and Rows by name, at least one; got {kind(tables)}")
+        for name, table in tables.items():
+            if not isinstance(name, str) or not isinstance(table, (Range, Rows)):
+                raise ArgumentError(f"table {name!r} must be a Range or Rows; got {kind(table)}")
+        self.shards, self.names = shards, sorted(tables)
+        self.tables = [tables[name] for name in self.names]
+        self.parts: list[list[Part]] = []
+        turn = 0
+        for table in self.tables:
+            cut = table.parts(shards) if isinstance(table, Range) else []
+            self.parts.append([Part(i, *ends, (turn + i) % shards) for i, ends in enumerate(cut)])
+            turn += len(cut)
+
+    def number(self, name: str) -> int:
+        """Of the table with this name."""
+        if name not in self.names:
+            raise ArgumentError(f"no table is called {name!r}: {choices(name, self.names)}")
+        return self.names.index(name)
+
+    def of(self, shard: int) -> Iterator[tuple[int, Part | None]]:
+        """A shard's tables and slices; None: its rows of that table."""
+        for number, table in enumerate(self.tables):
+            if isinstance(table, Rows):
+                yield number, None
+            for part in self.parts[number]:
+                if part.shard == shard:
+                    yield number, part
+
+    def said(self) -> str:
+        """What all ranks have to say alike."""
+        return "; ".join(f"{name}: {table.said()}" for name, table in zip(self.names, self.tables, strict=True))
+
+
+def checked(dtype: Any) -> str:
+    name = str(np.dtype(dtype).name)
+    if name not in DTYPES:
+        raise ArgumentError(f"dtype={dtype!r}: {choices(name, DTYPES)}")
+    return name
