@@ -40,7 +40,8 @@ from hocket.training.server.store import Change, What
 HEADER, KEYS, PAYLOAD = 1, 2, 3
 """Tags."""
 WORDS = 8
-BYE = 0
+BYE, CALL = 0, 0xFF
+"""Words without a message: the link's last one; and "let us agree on the next view"."""
 KINDS: tuple[type, ...] = (
     Hello, Push, Pull, Welcome, Ack, Refused, Answer, Begin, At, Item, Got, Filled, Forward, Applied,
 )  # fmt: skip

@@ -23,10 +23,16 @@ LEAVE = 0.1
 
 
 class Member:
-    """`say`: what this process has, now.  `install`: called with each view, one after the other; None: it is out."""
+    """`say`: what this process has, now.  `install`: called with each view, one after the other; None: it is out.
 
-    def __init__(self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str) -> None:
-        self.comm, self._say, self._install, self.who = comm, say, install, who
+    `tell`: called before a renewal, to let those hear of it to whom this process has links.
+    """
+
+    def __init__(
+        self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str,
+        tell: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.comm, self._say, self._install, self.who, self._tell = comm, say, install, who, tell
         self.elastic = comm.door is not None
         self._changed, self._over = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -46,6 +52,11 @@ class Member:
         if self._thread is not None:
             self._thread.join()
             self.comm.close(timeout=LEAVE, log_as=self.who)
+
+    def call(self, generation: int) -> None:
+        """Another member of this generation renews it."""
+        if self.elastic and generation == self.comm.generation:
+            self._changed.set()
 
     def _viewed(self) -> View:
         """Of the communicator's generation, or of a later one if somebody is lost meanwhile."""
@@ -71,7 +82,10 @@ class Member:
                 without = error.missing
 
     def _watch(self) -> None:
+        """For what changes from now on; what came before has been seen in the new generation."""
         comm = self.comm
+        if not self._over:
+            self._changed.clear()
         comm.when_changed(self._changed.set)
         if comm.lost or comm.waiting:
             self._changed.set()
@@ -79,9 +93,9 @@ class Member:
     def _keep(self) -> None:
         while True:
             self._changed.wait()
-            self._changed.clear()
             if self._over:
                 return
+            self._tell()
             try:
                 self.comm = self._renewed()
                 view = self._viewed()

@@ -152,7 +152,9 @@ class Gone(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The link to the copy has ended."""
+    """The link to the copy of this generation has ended."""
+
+    generation: int
 
 
 class Kept(NamedTuple):

@@ -6,7 +6,8 @@ talk to the head alone, which holds an acknowledgement or an answer until the co
 
     alone     no copy: applied is acknowledged
     asking    a new generation, or the link to the copy has ended: nothing is acknowledged or answered
-    filling   the copy gets the shard item by item, and each change of an item that it has; the head acknowledges alone
+    filling   the copy gets the shard item by item, and each change; an item that comes later
+              has it already; the head acknowledges alone
     full      acknowledged and answered is what both have
 
 Frames of another generation are dropped if it is over, and kept if it is not installed here yet.
@@ -34,12 +35,7 @@ class Store(Protocol):
     def check(self, change: Any) -> str:
         """Why this push or pull is refused, or "" """
 
-    def apply(self, change: Any) -> Any:
-        """The item that it has changed."""
-
-    def item(self, change: Any) -> Any:
-        """The item that it is about."""
-
+    def apply(self, change: Any) -> None: ...
     def read(self, what: Any) -> Any:
         """What a pull asks for, which later changes do not touch."""
 
@@ -133,17 +129,14 @@ class Shard:
         if why:
             return [(worker, say.Refused(generation, sequence, why, True))]
         self._apply(push)
-        if self.state == "alone":
+        out: Out = []
+        if self.state in ("alone", "filling"):
             self.safe = self.order
-            out: Out = [(worker, self._ack(push))]
-        elif self.state == "filling":
-            self.safe = self.order
-            out = [(worker, self._ack(push))]
-            if not is_clock and self.store.item(change) not in self.unsent:
-                out.append((COPY, Forward(generation, self.order, push)))
+            out.append((worker, self._ack(push)))
         else:
             self.pending.append((self.order, push))
-            out = [(COPY, Forward(generation, self.order, push))] if self.state == "full" else []
+        if self.state == "full" or self.state == "filling" and not is_clock:
+            out.append((COPY, Forward(generation, self.order, push)))
         return out + self._wake() if is_clock else out
 
     def _apply(self, push: Push) -> None:

@@ -71,6 +71,8 @@ class Folder:
         for name in self._names(shard):
             try:
                 return self._read(os.path.join(self.path, name))
+            except ArgumentError:
+                raise
             except (ValueError, KeyError, OSError) as error:
                 log.warning("snapshot %s is not whole: %s", name, error)
         return None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.codecs import CODECS
 from hocket.training.server.optimizers import Array, Optimizer
 from hocket.training.server.tables import Layout, Part, Range, Rows, shares
 
@@ -156,6 +157,7 @@ class Tables:
 
     def __init__(self, layout: Layout, shard: int) -> None:
         self.held: dict[Item, Any] = {}
+        self._encoded = 0
         for number, part in layout.of(shard):
             table = layout.tables[number]
             if isinstance(table, Rows):
@@ -170,14 +172,17 @@ class Tables:
             return f"table {change[0]} has no part {change[1]} here: the worker's tables are not the server's"
         return held.check(change[2], change.values if isinstance(change, Change) else None)  # type: ignore[no-any-return]
 
-    def item(self, change: Change) -> Item:
-        return change[0], change[1]
-
     def apply(self, change: Change) -> None:
         self.held[change[0], change[1]].apply(change[2], change[3])
 
     def read(self, what: What) -> Array:
-        return self.held[what[0], what[1]].read(what[2])  # type: ignore[no-any-return]
+        values: Array = self.held[what[0], what[1]].read(what[2])
+        return CODECS[what.codec - 1].encode(values.reshape(-1), self._key()) if what.codec else values
+
+    def _key(self) -> int:
+        """Of a codec's random numbers: another one each time."""
+        self._encoded += 1
+        return self._encoded
 
     def items(self) -> list[Item]:
         return [*self.held]

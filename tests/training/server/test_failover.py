@@ -16,7 +16,7 @@ from worlds import PATH
 
 SECRET = "a secret of the tests of servers, 12"
 ROLES = """
-import json, os, sys, time, faulthandler; faulthandler.dump_traceback_later(40, exit=True)
+import json, os, sys, time
 import numpy as np
 import hocket
 from hocket.training import Client, Range, Rows, serve
@@ -66,10 +66,11 @@ class Cluster:
 
     def __init__(self, servers: int, workers: int, copies: int, **how: Any) -> None:
         self.servers, self.size = servers, servers + workers
-        serving = SERVER.replace("{servers}", str(servers)).replace("{copies}", str(copies)).replace("{how!r}", repr(how))
+        serving = SERVER.replace("{servers}", str(servers)).replace("{copies}", str(copies))
+        serving = serving.replace("{how!r}", repr(how))
         working = WORKER.replace("{{", "{").replace("}}", "}")
-        source = "import os\nif int(os.environ['HOCKET_RANK']) < %d:\n%s\nelse:\n%s" % (
-            servers, textwrap.indent(serving, "    "), textwrap.indent(working, "    "))  # fmt: skip
+        serving, working = (textwrap.indent(text, "    ") for text in (serving, working))
+        source = f"import os\nif int(os.environ['HOCKET_RANK']) < {servers}:\n{serving}\nelse:\n{working}"
         self.job = Job(self.size, source, env={"HOCKET_SECRET": SECRET})
         self.more: list[subprocess.Popen[str]] = []
 
@@ -159,18 +160,25 @@ def test_a_server_that_is_killed() -> None:
         exactly(cluster.end(range(2, 4)))
 
 
+NEW = """
+server = serve(comm, TABLES, clock="async")
+mark({serves!r})
+while not (server.replicas and all(each.shard.whole for each in server.replicas.values())):
+    time.sleep(0.01)
+mark({whole!r})
+server.wait()
+"""
+
+
 def test_a_new_copy_is_filled_while_pushes_go_on() -> None:
-    """Three servers die, one after the other, and each time a new one comes: in the end none of the first is left."""
-    new = 'server = serve(comm, TABLES, clock="async")\nmark(f"serves-{server.uid}")\nserver.wait()\n'
+    """Both servers die, one after the other, and a new one comes for each."""
     with Cluster(2, 2, copies=1) as cluster:
         cluster.until_pushed(range(2, 4), 5)
-        first = cluster.add(new, 0)
-        cluster.until_pushed(range(2, 4), 20)
-        cluster.job.signal(0, signal.SIGKILL)
-        cluster.until_pushed(range(2, 4), 40)
-        cluster.add(new, 1)
-        cluster.until_pushed(range(2, 4), 40)
-        cluster.job.signal(1, signal.SIGKILL)
-        cluster.until_pushed(range(2, 4), 40)
-        assert first.poll() is None
+        for victim in range(2):
+            cluster.add(NEW.format(serves=f"serves-{victim}", whole=f"whole-{victim}"), victim)
+            cluster.read(f"serves-{victim}")
+            cluster.until_pushed(range(2, 4), 5)
+            cluster.job.signal(victim, signal.SIGKILL)
+            cluster.read(f"whole-{victim}")
+            cluster.until_pushed(range(2, 4), 20)
         exactly(cluster.end(range(2, 4)))

@@ -7,9 +7,12 @@ moment of its own.  The tables are sets of changes, so what a pull sees can be c
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from hocket.training.server.clocks import Clocks, staleness
 from hocket.training.server.messages import Cut, Gone, Role
@@ -27,9 +30,6 @@ class Sets:
 
     def check(self, change: Any) -> str:
         return "bad" if change == "bad" else ""
-
-    def item(self, change: Any) -> Any:
-        return change[0]
 
     def apply(self, change: Any) -> None:
         self.held[change[0]] += (change,)
@@ -137,7 +137,8 @@ class World:
                 del self.links[source, to]
         for s in self.servers:
             if ("s", s) not in self.dead:
-                heard = Gone(who[1]) if who[0] == "w" else Cut() if s == self.views[self.newest][0] else None
+                cut = Cut(self.newest) if s == self.views[self.newest][0] else None
+                heard = Gone(who[1]) if who[0] == "w" else cut
                 if heard is not None:
                     self.links[who, ("s", s)] = (heard,)
         if who[0] == "s":
@@ -260,6 +261,24 @@ def frozen(made: Any) -> Any:
     return made
 
 
+def wander(world: World, kills: tuple[Any, ...], seed: str) -> None:
+    """One random order of steps; one of `kills` dies at one of the first, chosen by lot."""
+    dice = random.Random(seed)
+    until_kill = dice.randrange(40) if kills else -1
+    while steps := list(world.steps()):
+        kind, what = dice.choice(steps)
+        if until_kill == 0:
+            kind, what = "kill", dice.choice(kills)
+        until_kill -= 1
+        if kind == "kill":
+            world.kill(what)
+        else:
+            world.step(kind, what)
+        world.settle()
+        world.check()
+    world.end()
+
+
 def walk(world: World, kills: tuple[Any, ...] = ()) -> int:
     """Every order of steps; and at each step one of `kills` may die, if nobody has.  How many states there are."""
     seen: set[int] = set()
@@ -284,3 +303,38 @@ def walk(world: World, kills: tuple[Any, ...] = ()) -> int:
                 seen.add(key)
                 left.append(then)
     return len(seen)
+
+
+HEAD_DIES, COPY_DIES, WORKER_DIES = ("s", 0), ("s", 1), ("w", 2)
+
+
+@pytest.mark.parametrize(("rule", "least"), [("bsp", 1000), ("ssp:1", 1000), ("async", 1000)])
+def test_every_order_of_two_workers_and_two_clocks(rule: str, least: int) -> None:
+    assert walk(World(rule, clocks=2, servers=1, copies=0)) >= least
+
+
+def test_every_order_with_a_copy() -> None:
+    assert walk(World("bsp", servers=2)) > 3000
+
+
+@pytest.mark.parametrize("who", [HEAD_DIES, COPY_DIES, WORKER_DIES])
+def test_every_order_and_a_death_at_every_step(who: Any) -> None:
+    """One worker, or two where one of them dies."""
+    workers = 1 if who[0] == "s" else 2
+    assert walk(World("bsp", workers=workers, servers=2, copies=int(who[0] == "s")), (who,)) > 100
+
+
+@pytest.mark.more
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("servers", "who"), [(2, HEAD_DIES), (2, COPY_DIES), (2, WORKER_DIES), (3, COPY_DIES)])
+def test_every_order_of_two_workers_and_a_death_at_every_step(servers: int, who: Any) -> None:
+    assert walk(World("bsp", servers=servers), (who,)) > 30000
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+@pytest.mark.parametrize("rule", ["bsp", "ssp:1", "async"])
+def test_random_orders_with_deaths(rule: str, servers: int) -> None:
+    """Three workers; what is sent to them may be late, too; with a third server the copy is filled anew."""
+    for seed in range(150):
+        world = World(rule, workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
+        wander(world, (HEAD_DIES, COPY_DIES, WORKER_DIES), f"{rule} {servers} {seed}")
