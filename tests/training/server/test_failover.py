@@ -43,6 +43,7 @@ def push_until(client, name):
     return done
 """
 SERVER = ROLES + """
+os.chdir(HERE)
 comm = hocket.init(elastic=True)
 mark(f"door-{comm.rank}", comm.door)
 server = serve(comm, TABLES, on=range({servers}), clock="async", copies={copies}, **{how!r})
@@ -158,6 +159,17 @@ def test_a_server_that_is_killed() -> None:
         cluster.job.signal(0, signal.SIGKILL)
         cluster.until_pushed(range(2, 4), 20)
         exactly(cluster.end(range(2, 4)))
+
+
+def test_without_copies_a_loss_goes_back_to_the_snapshot() -> None:
+    """What was pushed after it is lost, counted, and no more than that."""
+    with Cluster(2, 1, copies=0, snapshot="snapshots", every=0.1) as cluster:
+        cluster.until_pushed(range(2, 3), 30)
+        cluster.job.signal(0, signal.SIGKILL)
+        cluster.until_pushed(range(2, 3), 10)
+        done, w, _, lost = cluster.end(range(2, 3))[0]
+        assert min(w) < done and max(w) == done, "shard 0 is behind by what was lost; shard 1 lost nothing"
+        assert lost >= done - min(w) > 0
 
 
 NEW = """

@@ -1,0 +1,1 @@
+"""What a parameter server costs: one program for each table of docs/server.md."""

@@ -1,0 +1,114 @@
+"""How many pushes a second does one server acknowledge?  Three workers, 4 KiB each, one at a time.
+
+    python -m hocket.bench.server.rate [--pushes 5000] [--workers 3] [--bytes 4096]
+
+Rows: `hocket.training.serve`, and a loop of `recv` from any rank and `send` on one communicator, which forgets nothing,
+counts nothing twice and survives nobody.  A row has pushes a second of all workers, and the median and the 99th
+percentile of what one push takes on a worker.  The ranks are this file again, with the argument `rank`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import hocket
+from hocket.bench.harness.ranks import findings, main_or_rank
+from hocket.training import Client, Range, serve
+
+HEADER, PAYLOAD, ACK = 1, 2, 3
+
+
+def rank(pushes: str, nbytes: str) -> None:
+    """Measure both; rank 0 prints a line of JSON for each."""
+    with hocket.init() as comm:
+        for name, one in (("hocket.training.serve", _served), ("recv from any rank", _bare)):
+            seconds = one(comm, int(pushes), int(nbytes) // 4)
+            said = comm.share(seconds)
+            if comm.rank == 0:
+                print(json.dumps({"what": name, **row([each for each in said if each])}), flush=True)
+
+
+def row(said: list[list[float]]) -> dict[str, float]:
+    """Of each worker's seconds a push."""
+    every = [each for worker in said for each in worker]
+    rate = sum(len(worker) / sum(worker) for worker in said)
+    median, p99 = (1e6 * float(np.quantile(every, part)) for part in (0.5, 0.99))
+    return {"per second": rate, "median us": median, "p99 us": p99}
+
+
+def _served(comm: Any, pushes: int, count: int) -> list[float]:
+    tables = {"w": Range(count)}
+    if comm.rank == 0:
+        serve(comm, tables, on=[0], clock="async").wait()
+        return []
+    with Client(comm, tables) as client:
+        values = np.ones(count, np.float32)
+        client.push("w", values)
+        return _timed(pushes, lambda: client.push("w", values))
+
+
+def _bare(comm: Any, pushes: int, count: int) -> list[float]:
+    header, values, ack = np.zeros(4, np.int64), np.ones(count, np.float32), np.zeros(2, np.int64)
+    if comm.rank == 0:
+        table = np.zeros(count, np.float32)
+        for _ in range((comm.size - 1) * pushes):
+            work = comm.recv(header, None, HEADER, async_op=True)
+            work.wait()
+            comm.recv(values, work.source, PAYLOAD)
+            np.add(table, values, out=table)
+            comm.send(ack, work.source, ACK)
+        return []
+
+    def push() -> None:
+        comm.send(header, 0, HEADER)
+        comm.send(values, 0, PAYLOAD)
+        comm.recv(ack, 0, ACK)
+
+    return _timed(pushes, push)
+
+
+def _timed(pushes: int, push: Callable[[], object]) -> list[float]:
+    seconds = []
+    for _ in range(pushes):
+        began = time.perf_counter()
+        push()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def asked(pushes: int, workers: int, nbytes: int) -> list[dict[str, Any]]:
+    """The rows."""
+    with tempfile.TemporaryDirectory(prefix="hocket-rate-") as folder:
+        common = {
+            **os.environ, "HOCKET_SIZE": str(workers + 1), "HOCKET_RENDEZVOUS": f"unix:{folder}/meet",
+            "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        words = [sys.executable, "-m", "hocket.bench.server.rate", "rank", str(pushes), str(nbytes)]
+        commands = [(words, {**common, "HOCKET_RANK": str(r)}) for r in range(workers + 1)]
+        return findings(commands, "pushes", 600.0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pushes", type=int, default=5000, help="by each worker")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--bytes", type=int, default=4096)
+    options = parser.parse_args()
+    print("| | pushes/s | median us | p99 us |\n|---|---|---|---|")
+    for each in asked(options.pushes, options.workers, options.bytes):
+        print(f"| {each['what']} | {each['per second']:.0f} | {each['median us']:.0f} | {each['p99 us']:.0f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    main_or_rank(main, rank)
