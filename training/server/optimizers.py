@@ -14,6 +14,8 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError
+from hocket.training.optimizers import SGD, Adagrad, Adam
+from hocket.training.optimizers import Optimizer as Inner
 
 Array = np.ndarray[Any, Any]
 Slots = Mapping[str, Array]
@@ -46,51 +48,28 @@ class Put(Optimizer):
         values[...] = pushed
 
 
-class SGD(Optimizer):
-    """values -= lr m with m = momentum m + pushed (Polyak, 1964, as torch has it); without momentum m = pushed."""
+class Stepped(Optimizer):
+    """An optimizer of vectors (training/optimizers.py).  A row counts its own steps: so Adam is torch's SparseAdam."""
 
-    def __init__(self, lr: float = 0.01, momentum: float = 0.0) -> None:
-        self.lr, self.momentum = lr, momentum
-        self.slots = {"momentum": 0} if momentum else {}
-
-    def apply(self, values: Array, pushed: Array, slots: Slots) -> None:
-        if self.momentum:
-            m = slots["momentum"]
-            m *= m.dtype.type(self.momentum)
-            m += pushed
-            pushed = m
-        values -= values.dtype.type(self.lr) * pushed
-
-
-class Adagrad(Optimizer):
-    """a += pushed^2; values -= lr pushed / (sqrt(a) + epsilon) (Duchi, Hazan and Singer, JMLR 2011).  Downpour's."""
-
-    slots = {"squares": 0}
-
-    def __init__(self, lr: float = 0.01, epsilon: float = 1e-10) -> None:
-        self.lr, self.epsilon = lr, epsilon
+    def __init__(self, inner: Inner) -> None:
+        self.inner, self.slots = inner, {**dict.fromkeys(inner.slots, 0), "steps": 1}
 
     def apply(self, values: Array, pushed: Array, slots: Slots) -> None:
-        kind, a = values.dtype.type, slots["squares"]
-        a += pushed * pushed
-        values -= kind(self.lr) * pushed / (np.sqrt(a) + kind(self.epsilon))
-
-
-class Adam(Optimizer):
-    """Kingma and Ba, ICLR 2015, algorithm 1; a row counts its own steps, so it is torch's SparseAdam."""
-
-    slots = {"first": 0, "second": 0, "steps": 1}
-
-    def __init__(self, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        self.lr, self.beta1, self.beta2, self.epsilon = lr, beta1, beta2, epsilon
-
-    def apply(self, values: Array, pushed: Array, slots: Slots) -> None:
-        kind, first, second, steps = values.dtype.type, slots["first"], slots["second"], slots["steps"]
+        steps = slots["steps"]
         steps += 1
-        first += kind(1 - self.beta1) * (pushed - first)
-        second += kind(1 - self.beta2) * (pushed * pushed - second)
-        one, two = 1 - kind(self.beta1) ** steps, 1 - kind(self.beta2) ** steps
-        values -= kind(self.lr) * (first / one) / (np.sqrt(second / two) + kind(self.epsilon))
+        if values.ndim == 1:
+            self.inner.apply(values, pushed.copy(), {name: slots[name] for name in self.inner.slots}, int(steps.item()))
+            return
+        for step in np.unique(steps):
+            rows = np.flatnonzero(steps.reshape(-1) == step)
+            some = [values[rows], *(slots[name][rows] for name in self.inner.slots)]
+            flat = [each.reshape(-1) for each in some]
+            self.inner.apply(flat[0], pushed[rows].reshape(-1), dict(zip(self.inner.slots, flat[1:], strict=True)), int(step))
+            for home, changed in zip([values, *(slots[name] for name in self.inner.slots)], some, strict=True):
+                home[rows] = changed
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
 
 
 class Function(Optimizer):
@@ -107,14 +86,17 @@ class Function(Optimizer):
 
 
 NAMES: dict[str, Callable[[], Optimizer]] = {
-    "sum": Sum, "put": Put, "sgd": SGD, "momentum": lambda: SGD(momentum=0.9), "adagrad": Adagrad, "adam": Adam,
+    "sum": Sum, "put": Put, "sgd": lambda: Stepped(SGD(0.01)), "momentum": lambda: Stepped(SGD(0.01, 0.9)),
+    "adagrad": lambda: Stepped(Adagrad(0.01)), "adam": lambda: Stepped(Adam()),
 }  # fmt: skip
 
 
-def optimizer(given: str | Optimizer | Callable[[Array, Array], object]) -> Optimizer:
-    """One by name, one as it is, or a function as one."""
+def optimizer(given: str | Optimizer | Inner | Callable[[Array, Array], object]) -> Optimizer:
+    """One by name, one as it is, one of vectors, or a function as one."""
     if isinstance(given, Optimizer):
         return given
+    if isinstance(given, (SGD, Adagrad, Adam)):
+        return Stepped(given)
     if isinstance(given, str) and given in NAMES:
         return NAMES[given]()
     if callable(given):

@@ -95,10 +95,6 @@ if me == 2:
 else:
     os.environ["HOCKET_SIZE"] = os.environ["HOCKET_LOCAL_SIZE"] = "2"
     comm = hocket.init(elastic=True)
-    if me == 0:
-        with open(here + "/door~", "w") as file:
-            file.write(comm.door)
-        os.rename(file.name, here + "/door")
 outer = DiLoCo(Crew(comm), theta, every=2, momentum=0.5, send=SEND)
 last, weights = outer.rounds + 3 if me == 2 else 1 << 30, []
 step = 0
@@ -107,6 +103,10 @@ while outer.rounds < last:
     step += 1
     time.sleep(0.01)
     report = outer.step()
+    if report and me == 0 and outer.rounds == 1:
+        with open(here + "/door~", "w") as file:
+            file.write(comm.door)
+        os.rename(file.name, here + "/door")
     if report and len(report.members) == 3:
         last = min(last, outer.rounds + 3)
         weights.append(report.weights)

@@ -8,8 +8,7 @@ from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.training import Client, Range, Rows, serve
-from hocket.training.server.optimizers import SGD
+from hocket.training import SGD, Client, Range, Rows, serve
 
 ONES = np.ones((5, 7), np.float32)
 
