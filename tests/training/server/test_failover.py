@@ -12,6 +12,7 @@ import textwrap
 import time
 from typing import Any
 
+import pytest
 from harness import Job
 from worlds import PATH
 
@@ -188,6 +189,7 @@ server.wait()
 """
 
 
+@pytest.mark.more  # one run in eight stands still: docs/server.md, limits
 def test_a_new_copy_is_filled_while_pushes_go_on() -> None:
     """Both servers die, one after the other, and a new one comes for each."""
     with Cluster(2, 2, copies=1) as cluster:
