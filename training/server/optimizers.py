@@ -63,8 +63,9 @@ class Stepped(Optimizer):
         for step in np.unique(steps):
             rows = np.flatnonzero(steps.reshape(-1) == step)
             some = [values[rows], *(slots[name][rows] for name in self.inner.slots)]
-            flat = [each.reshape(-1) for each in some]
-            self.inner.apply(flat[0], pushed[rows].reshape(-1), dict(zip(self.inner.slots, flat[1:], strict=True)), int(step))
+            flat, *kept = (each.reshape(-1) for each in some)
+            named = dict(zip(self.inner.slots, kept, strict=True))
+            self.inner.apply(flat, pushed[rows].reshape(-1), named, int(step))
             for home, changed in zip([values, *(slots[name] for name in self.inner.slots)], some, strict=True):
                 home[rows] = changed
 
