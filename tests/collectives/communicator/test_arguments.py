@@ -32,7 +32,7 @@ CLOSED.release()
 ARRAYS = (None, 3, 2.5, True, "text", [1.0, 2.0], (), {}, Odd(), Odd, print, CLOSED, np.array([None]), object())
 NOTHING = tuple(each for each in ARRAYS if not isinstance(each, (int, float)))
 """Where a number would do, too."""
-FULL = tuple(each for each in NOTHING if each not in ((), {}))
+FULL = tuple(each for each in NOTHING if not isinstance(each, (tuple, dict)))
 """Where a list of arrays would do, too, and so one of no array."""
 NUMBERS = ("1", 1.0, 2.5, [1], None, Odd(), np.array([0.5]), math.nan, 1j)
 WHOLES = (3, 1.0, "12", [1.9, 2.1], [1, "1"], [[2, 2]], None, Odd(), np.array([1.0, 3.0]), [-1, 5], [1 << 80, 0], [4])
