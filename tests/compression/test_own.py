@@ -62,7 +62,7 @@ def test_all_ranks_choose_the_same() -> None:
         return str(found)
 
     first, second = hocket.local_world(2).run(run)
-    assert first == second and "float32" in first and "also tried" in first
+    assert first == second and "also tried: " in first
 
 
 def test_codecs_and_methods_point_to_each_other() -> None:
