@@ -5,8 +5,7 @@
     entries.py       what it keeps for a key
     step.py          calls that count together
     rates.py         learning rates
-    names.py         the methods by name
-    choosing.py      which of them is fastest here
+    choice/          the methods by name, and which of them is fastest here
     codecs.py        codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
     residuals.py     where codecs find what is owed
@@ -25,7 +24,8 @@ The methods:
 
 from hocket.compression.adasum import AdaSum
 from hocket.compression.bucket import Bucket
-from hocket.compression.choosing import choose
+from hocket.compression.choice.fastest import choose
+from hocket.compression.choice.names import resolved
 from hocket.compression.codecs import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.compressor import Compressor
 from hocket.compression.dense import Coded, DoubleSqueeze
@@ -33,7 +33,6 @@ from hocket.compression.elias import Elias
 from hocket.compression.entries import Stats
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Averaged, Method
-from hocket.compression.names import resolved
 from hocket.compression.own import Own
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.allreduce import allreduce_sparse

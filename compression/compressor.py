@@ -15,9 +15,9 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
+from hocket.compression.choice.names import resolved
 from hocket.compression.entries import Entry, Stats, loaded
 from hocket.compression.method import CHUNK, Array, Averaged, Method, chunks, squared
-from hocket.compression.names import resolved
 from hocket.compression.rates import Rate
 from hocket.compression.residuals import Residuals
 from hocket.compression.step import Outcome, Step

@@ -9,9 +9,9 @@ import numpy as np
 
 from hocket.arguments import human, kind, whole
 from hocket.codecs import Codec
+from hocket.compression.choice.names import resolved
 from hocket.compression.dense import Coded
 from hocket.compression.method import Array, Method
-from hocket.compression.names import resolved
 from hocket.compression.sparse import pairs
 from hocket.compression.sparse.methods import Sparse
 from hocket.errors import ArgumentError

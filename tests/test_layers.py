@@ -63,6 +63,7 @@ EXCEPTIONS = {
     "bench/compression/ddp.py": "torch",
     "bench/outer/characters.py": "torch",
     "bench/large/beside_torch.py": "torch",
+    "bench/overlap/training.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
     "bench/frameworks/lightgbm_training.py": "lightgbm",

@@ -2,7 +2,7 @@
 
     hocket run -n 4 -- python -m hocket.bench.compression.parity [--shards iid|sorted] [--rows int8,sign] [--models 25]
 
-The digits and network of hocket.bench.harness.digits, 16 images a rank and step, 20 epochs, momentum 0.9,
+The digits and network of hocket.bench.outer.digits, 16 images a rank and step, 20 epochs, momentum 0.9,
 a rate of 0.05 that falls to a tenth at three quarters.  Matrices are compressed, biases are not.  There are 25 models:
 five parts of the data to test with, five seeds each; they train side by side, so that one call carries the gradients of
 all.  `--shards sorted`: each rank has other digits than the rest.  There the feedback shows what it is for, and what
@@ -21,7 +21,7 @@ import numpy as np
 
 import hocket
 from hocket.arguments import choices
-from hocket.bench.harness.digits import (
+from hocket.bench.outer.digits import (
     EACH,
     FOLDS,
     LAYERS,

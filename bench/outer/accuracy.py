@@ -2,7 +2,7 @@
 
     hocket run -n 4 -- python -m hocket.bench.outer.accuracy [--shards iid|sorted] [--rows "every 16,..."] [--models 25]
 
-The digits, network and models of hocket.bench.harness.digits, 40 epochs: 880 steps.  Each rank keeps its own
+The digits, network and models of hocket.bench.outer.digits, 40 epochs: 880 steps.  Each rank keeps its own
 momentum.  `--shards sorted`: each rank has other digits than the rest; there outer momentum shows what it is for.
 Controls: DiLoCo's 0.7 and 0.9 are for longer trainings than this, and ranks that never average.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 import hocket
 from hocket.arguments import choices
-from hocket.bench.harness.digits import (
+from hocket.bench.outer.digits import (
     EACH,
     FOLDS,
     LAYERS,

@@ -2,7 +2,7 @@
 
     hocket run -n 4 -- python -m hocket.bench.outer.large_batch [--models 25] [--epochs 40]
 
-The digits and models of hocket.bench.harness.digits.  Gradients of eight batches are added up on each rank before
+The digits and models of hocket.bench.outer.digits.  Gradients of eight batches are added up on each rank before
 they are averaged (gradient accumulation), so there is an eighth of the rounds.  Linear scaling: a rate eight times as
 high (Goyal et al., "Accurate, Large Minibatch SGD", 2017), from a low one on during the first epochs.  LARS: each
 matrix's rate is in proportion to norm(w) / norm(gradient) (You et al., "Large Batch Training of Convolutional
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.bench.harness.digits import (
+from hocket.bench.outer.digits import (
     EACH,
     FOLDS,
     LAYERS,

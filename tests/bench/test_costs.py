@@ -31,5 +31,5 @@ def test_steady() -> None:
 
 
 def test_comforts() -> None:
-    out = table("hocket.bench.comforts", "--seconds", "0.02", "--gigabytes", "0.001")
+    out = table("hocket.bench.calls.comforts", "--seconds", "0.02", "--gigabytes", "0.001")
     assert len(re.findall(r"^\| .* \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", out, re.M)) == 6, out

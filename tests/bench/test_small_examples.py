@@ -50,9 +50,9 @@ def test_gradients_that_travel_meanwhile_train_as_one_rank_does() -> None:
 
 
 def test_a_pipeline_says_its_shares() -> None:
-    assert len((EXAMPLES / "pipeline.py").read_text().splitlines()) < 80
+    assert len((EXAMPLES / "pipeline.py").read_text().splitlines()) < 90
     reading, computing, averaging = map(int, re.findall(r"(\d+)%", run("pipeline", 2)))
-    assert 0 < computing <= 100 and 90 <= reading + computing + averaging, "each share is its slowest rank's"
+    assert 0 < computing <= 100 and reading + computing + averaging >= 90, "each share is its slowest rank's"
 
 
 def test_signs_of_a_momentum_are_enough() -> None:

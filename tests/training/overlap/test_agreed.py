@@ -142,8 +142,10 @@ def wrong_calls(comm: Communicator) -> None:
     if comm.rank == 0:
         s.ready("late", one.copy())
         assert "late: its average has not come in time" in raised(lambda: s.wait("late", timeout=0.1), TimeoutError)
+        comm.barrier()
     else:
         assert "not ready on rank 1" in raised(lambda: s.wait("late", timeout=0.1), TimeoutError)
+        comm.barrier()
         s.ready("late", one.copy())
     same(s.wait("late"), one, "late")
 

@@ -1,6 +1,6 @@
 """What calls that do several things at once cost, beside the calls that they stand for.
 
-    hocket run -n 2 -- python -m hocket.bench.comforts [--seconds 2] [--gigabytes 1]
+    hocket run -n 2 -- python -m hocket.bench.calls.comforts [--seconds 2] [--gigabytes 1]
 
 A list of 100 small arrays in one allreduce, beside 100 calls; `Grid.exchange`, beside a halo that is written by hand
 with two `sendrecv` an axis; `check_equal`, beside a memcpy of the same bytes.  In turns, in one process; medians.
@@ -23,7 +23,8 @@ Array = numpy.ndarray[Any, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.bench.comforts", description=__doc__.split("\n")[0], allow_abbrev=False)
+    prog, what = "hocket.bench.calls.comforts", __doc__.split("\n")[0]
+    made = argparse.ArgumentParser(prog=prog, description=what, allow_abbrev=False)
     made.add_argument("--seconds", type=float, default=2.0, help="of each line (2)")
     made.add_argument("--gigabytes", type=float, default=1.0, help="of check_equal (1)")
     options = made.parse_args(argv)

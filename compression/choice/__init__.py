@@ -1,0 +1,1 @@
+"""The methods by name, and which of them is fastest here."""
