@@ -84,9 +84,8 @@ def _halos(comm: hocket.Communicator) -> list[tuple[str, Call, Call]]:
 
 
 def _equal(comm: hocket.Communicator, gigabytes: float) -> tuple[str, Call, Call]:
-    x = numpy.zeros(int(gigabytes * 1e9) // 8)
-    y = numpy.empty_like(x)
-    y[:] = 1
+    x = numpy.ones(int(gigabytes * 1e9) // 8)
+    y = x.copy()
     name = f"check_equal of {x.nbytes / 1e9:g} GB, beside memcpy"
     return name, lambda: comm.check_equal(x), lambda: numpy.copyto(y, x)
 
