@@ -65,7 +65,7 @@ class Grid:
         return tuple(reversed(found))
 
     def rank(self, *coordinates: int) -> int:
-        """The rank at these coordinates.  A periodic axis closes to a ring; outside of another one PROC_NULL is."""
+        """The rank at these coordinates.  A periodic axis closes to a ring; PROC_NULL where another one ends."""
         if len(coordinates) != len(self.shape):
             raise ArgumentError(f"coordinates {coordinates} must be {len(self.shape)}, one for each axis")
         found = 0

@@ -258,8 +258,8 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
     def dup(self, idle: bool = False) -> Communicator:
         """Make a communicator of the same ranks, with an order of calls of its own.
 
-        `idle`: its calls wait for what may not come for hours.  They sleep soon, no log tells of
-        long waits, and at the end of the job they may be open.
+        `idle`: its calls wait for what may not come for hours.  They sleep soon, no log tells of long
+        waits, and they may be open at the end of the job.
         """
         made = self.split(0)
         assert made is not None

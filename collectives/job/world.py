@@ -103,8 +103,9 @@ class World:
         self.generation = elastic.generation if elastic else 0
         self.infos: tuple[Any, ...] = ()
         self.previous_ranks: tuple[int | None, ...] = ()
-        self.previous_lost: dict[int, str] = {}
         """What the members said when they made this generation, and which ranks they had before."""
+        self.previous_lost: dict[int, str] = {}
+        """By rank of the generation before, who is no member: "dead", "left", "unreachable" or "excluded"."""
         session.own(self)
         declared.load()  # before any choice
         mine = {

@@ -59,8 +59,9 @@ class Work:
     def cancel(self) -> bool:
         """Take back a recv for which nothing has come.  True: it takes no message, and its result is None.
 
-        False: it has taken a message, or has ended; then nothing changes.  The message that it would have taken is the
-        next recv's.  Raises ArgumentError for other calls, as the other ranks count on them.  MPI's Cancel.
+        False: it has taken a message, or has failed; then nothing changes.  A second call says the same.  The message
+        that it would have taken is the next recv's.  Raises ArgumentError for other calls, as the other ranks count on
+        them.  MPI's Cancel.
 
         >>> import hocket, numpy as np
         >>> def waiting(comm):
@@ -102,7 +103,7 @@ class Work:
             log.exception("hocket: an error in a callback of %s", self._queued.words)
 
     def ending(self, act: Callable[[], None]) -> Work:
-        """The same call, after whose end `act` is called by who waits; perhaps by two who wait at once."""
+        """The same call, and then `act`, in the thread that waits.  Two threads that wait at once may both call it."""
         settle = self._settle
 
         def both(queued: Queued) -> None:

@@ -85,7 +85,7 @@ def resolved(method: str | Codec | Method) -> Method:
         if method in HALF_NAMES:
             raise ArgumentError(f"{method!r} wants no Compressor: give it to the call, as codec={method!r}")
         raise ArgumentError(
-            f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}.  "
+            f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}. "
             f"{' and '.join(HALF_NAMES)} are codecs of calls: codec='fp16'"
         )
     try:
