@@ -29,6 +29,7 @@ import numpy as np
 
 import hocket
 from hocket.bench.harness.ranks import main_or_rank
+from hocket.collectives.job.local_world import in_threads
 from hocket.system.parent import die_with
 from hocket.training import Scheduler
 
@@ -79,22 +80,12 @@ def _perish() -> None:
 def _step(comm: Any, s: Scheduler, step: int, mine: random.Random) -> None:
     grads = {name: np.full(n, comm.rank + 4 * (step % 7) + i, np.float32) for i, (name, n) in enumerate(SIZES.items())}
     names = mine.sample(list(grads), len(grads))
-    errors: list[BaseException] = []
 
     def make(some: Sequence[str]) -> None:
-        try:
-            for name in some:
-                s.ready(name, grads[name])
-        except hocket.Error as error:
-            errors.append(error)
+        for name in some:
+            s.ready(name, grads[name])
 
-    threads = [threading.Thread(target=make, args=(names[i::2],)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(make, [names[i::2] for i in range(2)])
     s.step()
     for name in mine.sample(names, len(names)):
         s.wait(name)
