@@ -34,7 +34,7 @@ run: $(VENV)/run.stamp
 	@echo "the plot is $(PLOT), and the page on where the training's time went $(PAGE)"
 
 test: lint $(VENV)/bytecode.stamp | $(IMPI)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --cache-clear || $(BIN)/python tests/support/again.py $$?
 
 # torch's modules become bytecode before the processes of a test run begin, who would all do it at once.
 $(VENV)/bytecode.stamp: $(VENV)/test.stamp
