@@ -1,7 +1,7 @@
 """Run the few tests that failed beside others once more, alone: `python tests/support/again.py EXIT_CODE_OF_PYTEST`.
 
-Four tests at a time share a machine's cores, and each starts several ranks.  A time limit that holds for years is missed
-there once in some ten thousand tests, which says nothing about the library.  More than three failures do, and so does what
+Four tests at a time share a machine's cores, and each starts several ranks.  Once in some ten thousand tests a time
+limit is missed there that says nothing about the library.  More than three failures do say something, and so does what
 fails twice.  A test that passes here only is named, as it may also hide a race: look at its first failure above.
 """
 
