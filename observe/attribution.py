@@ -197,10 +197,14 @@ class _Asking:
         """The call of the wait that is asked about."""
 
     def ask(self, wait: Wait) -> None:
-        if math.isnan(wait.ready) or wait.until - wait.since <= self.error(wait.rank, wait.peer):
+        self.call = wait.call
+        if math.isnan(wait.ready):  # what it waited for was there when it looked, or nobody told: it may have had no core
+            self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
+            self._held(("unsure",), wait.rank, wait.since, wait.until)
+            return
+        if wait.until - wait.since <= self.error(wait.rank, wait.peer):
             self.blame_unsure(wait)
             return
-        self.call = wait.call
         self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
         self._split(wait, wait.since, wait.until, (wait.rank,), 0)
         while self.todo:
@@ -244,7 +248,7 @@ class _Asking:
         for begin, end, number in self.waiting.between(rank, a, b):
             self._busy(rank, at, begin, back)
             if math.isnan(self.waits[number].ready):
-                self._add(("unsure",), end - begin)
+                self._held(("unsure",), rank, begin, end)
             else:
                 self._split(self.waits[number], begin, end, asked, back)
             at = end

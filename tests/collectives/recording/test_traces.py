@@ -90,3 +90,26 @@ def test_a_folder_that_cannot_be_made_ends_the_trace_and_not_the_job(tmp_path: P
     with Job(2, CALLS.format(killed=False), env={"HOCKET_TRACE": str(tmp_path / "file" / "parts")}) as job:
         ends = job.wait(30)
     assert [(end.code, end.out) for end in ends] == [(0, "ok\n")] * 2 and "no trace in" in ends[0].err
+
+
+def test_who_sleeps_in_a_wait_is_not_without_a_core(tmp_path: Path) -> None:
+    """What a trace calls so is no more than the kernel's own count, and what yields took."""
+    source = """
+import time, hocket, numpy as np
+comm = hocket.init()
+def delay():
+    return int(open("/proc/thread-self/schedstat").read().split()[1])
+comm.barrier()
+before = delay()
+for _ in range(10):
+    if comm.rank == 0:
+        time.sleep(0.05)
+    comm.allreduce(np.ones(3))
+print(delay() - before)
+comm.close()
+"""
+    said = run(2, source, HOCKET_TRACE=str(tmp_path / "parts"))
+    records = next(g for g in traced(tmp_path / "parts")[1].rings if g.kind == "collectives").records
+    waits, away = (records[records["kind"] == kind] for kind in (Kind.WAIT_RECV, Kind.NO_CORE))
+    assert len(waits) >= 10
+    assert away["bytes"].sum() <= int(said[1]) + 100_000_000, "it slept for 500 ms"
