@@ -198,7 +198,7 @@ class _Asking:
 
     def ask(self, wait: Wait) -> None:
         self.call = wait.call
-        if math.isnan(wait.ready):  # what it waited for was there when it looked, or nobody told: it may have had no core
+        if math.isnan(wait.ready):  # what it waited for was there when it looked, or nobody told
             self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
             self._held(("unsure",), wait.rank, wait.since, wait.until)
             return

@@ -46,10 +46,9 @@ typedef struct hk_wait {
     uint32_t armed;     /* counted among the bell's sleepers, and has polled since */
     uint32_t seen;      /* the bell's count when it was armed */
     uint64_t since;     /* ns, when the spinning ended */
-    uint64_t away;      /* ... in which another process had our core; after the first sleep see hk_wait_away */
-    uint64_t delay;     /* the kernel's count of it, ns, before the first sleep */
-    uint32_t slept;     /* it has slept, and `delay` is known */
-    uint32_t asks;      /* the caller's: it wants to know `away` */
+    uint64_t away;      /* ... for how long another process had our core in the latest step */
+    uint64_t delay;     /* the kernel's count of such time, ns, at the latest sleep; 0: it was not asked */
+    uint32_t asks;      /* the caller's: `away` is wanted of sleeps, too */
 } hk_wait;
 
 static inline uint64_t hk_now(void) {
@@ -68,12 +67,6 @@ static inline uint64_t hk_run_delay(void) {
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     return n > 0 && sscanf(text, "%*u %llu", &delay) == 1 ? delay : 0;
-}
-
-/* In this wait another process had our core for so long, ns, where the caller `asks`.  A yield that is slow tells so
- * itself; how much of a sleep it was, only the kernel knows. */
-static inline uint64_t hk_wait_away(const hk_wait *w) {
-    return w->away + (w->slept ? hk_run_delay() - w->delay : 0);
 }
 
 static inline void hk_sleep_on(uint32_t *bell, uint32_t seen, uint64_t ns) {
@@ -164,8 +157,8 @@ static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
     } else if (w->polls && l->spins_now < l->spins && !l->tired) {
         l->spins_now = l->spins_now * 2 < l->spins ? l->spins_now * 2 : l->spins;
     }
-    w->polls = w->slow = w->shared = w->tired = w->slept = 0;
-    w->since = w->away = 0;
+    w->polls = w->slow = w->shared = w->tired = 0;
+    w->since = w->away = w->delay = 0;
 }
 
 /* Is it still on the second rung, `waited` ns after it came there? */
@@ -198,9 +191,9 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         sched_yield();
         uint64_t t1 = hk_now();
         if (t1 - t0 > l->slow_ns) w->slow++;
-        if (t1 - t0 > HK_SWITCH_NS) {
+        w->away = t1 - t0 > HK_SWITCH_NS ? t1 - t0 : 0;
+        if (w->away) {
             w->shared = 1;
-            w->away += t1 - t0;
             if (++l->shared >= HK_VAIN) hk_go_home(l, t1);
         }
         return t1 - w->since + 1;
@@ -209,10 +202,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         hk_pause();
         return 0;
     }
-    if (w->asks && !w->slept) {
-        w->slept = 1;
-        w->delay = hk_run_delay();
-    }
+    if (w->asks && w->delay == 0) w->delay = hk_run_delay();
     w->shared = 1;
     uint64_t nap = waited < 1000000000u ? 1000000u : 10000000u; /* 1 ms, after a second 10 ms */
     if (nfds > 0) {
@@ -229,6 +219,11 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
     } else {
         struct timespec t = {0, 50000};
         nanosleep(&t, NULL);
+    }
+    if (w->asks) {
+        uint64_t delay = hk_run_delay();
+        w->away = delay - w->delay;
+        w->delay = delay;
     }
     return hk_now() - w->since + 1;
 }

@@ -20,7 +20,7 @@ from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, RAISED, TIMED_OUT, Core, Run,
-                                            State, hk_load32, hk_now, hk_wait, hk_wait_away, hk_wait_reset,
+                                            State, hk_load32, hk_now, hk_wait, hk_wait_reset,
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_FIRST, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_put)
@@ -229,7 +229,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             idle_since = 0
             if w.polls:
                 if e.trace != NULL:
-                    was_away(e, r, hk_wait_away(&w))
+                    was_away(e, r, w.away)
                 hk_wait_reset(&w, &e.ladder, e.bell)
                 checked = r.deadline = 0
                 call_moves(e, r)
@@ -276,7 +276,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
     if holds:
         elsewhere.let_go(r)
     if e.trace != NULL:
-        was_away(e, r, hk_wait_away(&w))
+        was_away(e, r, w.away)
     hk_wait_reset(&w, &e.ladder, e.bell)
     return has_failed(e, r, rc) if rc < 0 else rc
 

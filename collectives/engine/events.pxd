@@ -108,7 +108,10 @@ cdef inline void message(Core* e, Run* r, int place, uint32_t kind, uint64_t ns)
 
 
 cdef inline void was_away(Core* e, Run* r, uint64_t ns) noexcept nogil:
-    """In a trace: this rank had no core for so long while it waited."""
+    """In a trace: another process had this rank's core for so long before it saw that its wait was over.
+
+    Before that it did not matter: there was nothing to do.
+    """
     if ns:
         hk_put(e.trace, hk_now(), HK_SAW_NO_CORE, number(r), r.what, ns, HK_NOBODY, r.t - 1, HK_NOBODY)
 

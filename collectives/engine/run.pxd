@@ -26,10 +26,10 @@ cdef extern from "system/wait.h" nogil:
         int home
     struct hk_wait:
         uint32_t polls, told, asks
+        uint64_t away
     uint64_t hk_now()
     void hk_ring_bell(uint32_t* bell)
     void hk_ladder_learn(hk_ladder* to, const hk_ladder* learned)
-    uint64_t hk_wait_away(const hk_wait*)
     bint hk_wait_sleeps(const hk_wait*, const hk_ladder*)
     uint64_t hk_wait_step(hk_wait*, hk_ladder*, uint32_t* bell, pollfd*, int)
     void hk_wait_reset(hk_wait*, hk_ladder*, uint32_t* bell)

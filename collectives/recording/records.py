@@ -24,7 +24,7 @@ A record is 32 bytes.  Fields that a kind does not use are 0, or NOBODY (peer, s
 | SEND_FIRST, RECV_FIRST | its first bytes moved | the same | the same | peer | the same | the same |
 | SEND_END, RECV_END | all of it has moved | the same | the same | peer | the same | the same |
 | KERNEL | end of the step | seq: the call; what: ns in kernels | of what they wrote | | merged step | |
-| NO_CORE | end of the wait | the call | ns without a core | | merged step | |
+| NO_CORE | end of the wait | the call | ns without a core before it | | merged step | |
 | LINK | when | 0, the communicator and the kind of its calls | the value | peer | | a Link |
 
 Peers are ranks of the ring's communicator; in the rank's own ring (MARK, VERDICT, LEFT, LONG_WAIT,
