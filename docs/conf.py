@@ -13,10 +13,14 @@ from typing import Any
 import hocket
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["api", "launching", "configuration", "torch", "frameworks", "gpu", "mpi", "verbs", "security", "encryption",
-         "compression", "overlap", "migrating", "tuning", "performance", "architecture", "transports",
-         "reference"]  # fmt: skip
-"""In the order of the menu."""
+MENU = {
+    "Start": ["launching", "api"],
+    "How to": ["torch", "frameworks", "gpu", "mpi", "verbs", "migrating", "hangs", "observing", "survive"],
+    "Methods": ["methods", "compression", "overlap", "less", "server", "large"],
+    "Reference": ["configuration", "reference", "tuning", "performance", "security", "encryption"],
+    "How it works": ["architecture", "transports"],
+}
+"""By what a reader needs; all pages."""
 
 project = "hocket"
 copyright = "the hocket authors"
@@ -40,8 +44,10 @@ with hocket.local_world(1) as world:
 def menu(app: Any, page: str, source: list[str]) -> None:
     """README has its own table of the pages, and needs no list of them at its end but for the menu."""
     if page == root_doc:
-        listed = "\n".join([f"docs/{each}" for each in PAGES] + ["CONTRIBUTING"])
-        source[0] += f"\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+        for caption, pages in MENU.items():
+            listed = "\n".join(f"docs/{each}" for each in pages)
+            listed += "\nCONTRIBUTING" if caption == "How it works" else ""
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
 
 
 def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

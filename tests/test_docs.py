@@ -140,6 +140,16 @@ def test_examples_are_python(page: pathlib.Path) -> None:
         compile(source, page.name, "exec")
 
 
+def test_every_page_is_in_the_sites_menu() -> None:
+    tree = ast.parse((ROOT / "docs" / "conf.py").read_text())
+    (menu,) = (
+        ast.literal_eval(node.value) for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MENU"
+    )  # fmt: skip
+    listed = [page for pages in menu.values() for page in pages]
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
+
+
 def test_every_variable_is_on_its_page() -> None:
     """docs/configuration.md names what the code reads, and nothing else; its table says what `hocket doctor` says."""
     folders = [each for each in ROOT.iterdir() if each.is_dir() and each.name not in ("build", "tests", "docs")]
