@@ -23,7 +23,7 @@ from hocket.codecs import CODECS
 from hocket.compression import resolved
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 from hocket.training.server import frames
-from hocket.training.server.frames import ANSWER, BYE, CALL, Frame, as_bytes, codec, framed, message
+from hocket.training.server.frames import ANSWER, BYE, Frame, as_bytes, codec, framed, message
 from hocket.training.server.handles import Handle
 from hocket.training.server.link import Link
 from hocket.training.server.member import Member
@@ -107,7 +107,7 @@ class Client:
             self._install(server.view)
         else:
             says = Says(self.uid, True, "", {}, 0, self.layout.said(), [])
-            self._member = Member(comm, lambda: says, self._install, self.who, lambda: None)
+            self._member = Member(comm, lambda: says, self._install, self.who)
             self._elastic = self._member.elastic
         self._join()
 
@@ -293,10 +293,6 @@ class Client:
         words = link.words(timeout)
         if words is None:
             return False
-        if words[0] == CALL:
-            if self._member is not None:
-                self._member.call(words[1])
-            return True
         shard, nbytes = words[0] >> 8 & 0xFFFFFF, words[6]
         payload = None
         if words[0] & 0xFF == ANSWER:

@@ -40,8 +40,8 @@ from hocket.training.server.store import Change, What
 HEADER, KEYS, PAYLOAD = 1, 2, 3
 """Tags."""
 WORDS = 8
-BYE, CALL = 0, 0xFF
-"""Words without a message: the link's last one; and "let us agree on the next view"."""
+BYE = 0
+"""A word without a message: the link's last one."""
 KINDS: tuple[type, ...] = (
     Hello, Push, Pull, Welcome, Ack, Refused, Answer, Begin, At, Item, Got, Filled, Forward, Applied,
 )  # fmt: skip
@@ -71,9 +71,9 @@ def framed(shard: int, message: Any) -> Frame:
     if kind is Ack:  # the hot ones first
         return Frame([ACK | shard << 8, message.generation, 0, message.sequence, message.kept, 0, 0, 0])
     if kind is Push:
-        return _changed(PUSH, shard, message, 0)
+        return _changed(PUSH, shard, message.generation, message, 0)
     if kind is Forward:
-        return _changed(FORWARD, shard, message.push, message.order)
+        return _changed(FORWARD, shard, message.generation, message.push, message.order)
     words = [CODE[kind] | shard << 8, message.generation, 0, 0, 0, 0, 0, 0]
     payload = None
     if kind is Pull:
@@ -106,14 +106,18 @@ def framed(shard: int, message: Any) -> Frame:
     return Frame(words, None, payload)
 
 
-def _changed(code: int, shard: int, push: Push, order: int) -> Frame:
-    change = push.change
+def _changed(code: int, shard: int, generation: int, push: Push, order: int) -> Frame:
+    """A change that a worker pushed in an earlier generation may be forwarded in this one."""
+    _, worker, sequence, change = push
     if type(change) is Clock:
         clock = -1 if change.clock is None else change.clock
-        return Frame([code | shard << 8 | NO_TABLE << 32, *push[:3], order, 0, 0, clock])
+        return Frame([code | shard << 8 | NO_TABLE << 32, generation, worker, sequence, order, 0, 0, clock])
     values, keys = as_bytes(change.values), change.keys
-    words = [code | shard << 8 | change.table << 32, *push[:3], order, change.codec << 32 | change.part, values.size]
-    return Frame([*words, 0 if keys is None else keys.size], keys, values)
+    words = [
+        code | shard << 8 | change.table << 32, generation, worker, sequence, order, change.codec << 32 | change.part,
+        values.size, 0 if keys is None else keys.size,
+    ]  # fmt: skip
+    return Frame(words, keys, values)
 
 
 def message(words: list[int], keys: Array | None, payload: Array | None) -> Any:

@@ -25,14 +25,10 @@ LEAVE = 0.1
 class Member:
     """`say`: what this process has, now.  `install`: called with each view, one after the other; None: it is out.
 
-    `tell`: called before a renewal, to let those hear of it to whom this process has links.
     """
 
-    def __init__(
-        self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str,
-        tell: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self.comm, self._say, self._install, self.who, self._tell = comm, say, install, who, tell
+    def __init__(self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str) -> None:
+        self.comm, self._say, self._install, self.who = comm, say, install, who
         self.elastic = comm.door is not None
         self._changed, self._over = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -52,11 +48,6 @@ class Member:
         if self._thread is not None:
             self._thread.join()
             self.comm.close(timeout=LEAVE, log_as=self.who)
-
-    def call(self, generation: int) -> None:
-        """Another member of this generation renews it."""
-        if self.elastic and generation == self.comm.generation:
-            self._changed.set()
 
     def _viewed(self) -> View:
         """Of the communicator's generation, or of a later one if somebody is lost meanwhile."""
@@ -95,7 +86,6 @@ class Member:
             self._changed.wait()
             if self._over:
                 return
-            self._tell()
             try:
                 self.comm = self._renewed()
                 view = self._viewed()
@@ -107,4 +97,3 @@ class Member:
             if not self._over:
                 self._install(view)
             self._watch()
-

@@ -19,7 +19,7 @@ from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError, Error
 from hocket.training.server import frames, snapshots
 from hocket.training.server.clocks import Clocks, staleness
-from hocket.training.server.frames import BYE, CALL, FORWARD, PUSH, Frame, codec, framed, message
+from hocket.training.server.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
 from hocket.training.server.link import Link
 from hocket.training.server.member import Member
 from hocket.training.server.messages import Begin, Cut, Gone, Hello, Kept, Role
@@ -83,7 +83,7 @@ class Server:
         self._how = how
         threading.Thread(target=self._accept, name="hocket-serve", daemon=True).start()
         try:
-            self.member = Member(comm, self._says, self._install, self.who, self._call)
+            self.member = Member(comm, self._says, self._install, self.who)
         except BaseException:
             self.pairs.close()
             raise
@@ -204,12 +204,6 @@ class Server:
             threading.Thread(target=self._run, args=(link.comm, link), name="hocket-copy", daemon=True).start()
         return link
 
-    def _call(self) -> None:
-        """Those with a link to this server hear at once that it renews, whatever they know of the reason."""
-        for link in [*self._workers.values(), *self._links.values()]:
-            with contextlib.suppress(Error):
-                link.post(Frame([CALL, self._generation, *[0] * 6]))
-
     # --- links
 
     def _accept(self) -> None:
@@ -253,9 +247,6 @@ class Server:
         kind = first & 0xFF
         if kind == BYE:
             return False
-        if kind == CALL:
-            self.member.call(words[1])
-            return True
         keys = link.keys(words[7]) if words[7] > 0 and kind in frames.KEYED and first >> 32 != frames.NO_TABLE else None
         replica = self.replicas.get(first >> 8 & 0xFFFFFF)
         payload = link.payload(words[6], reuse=kind == PUSH and replica is not None and replica.copy is None)

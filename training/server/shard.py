@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from hocket.errors import TransportError
 from hocket.training.server import messages as say
 from hocket.training.server.clocks import Clocks
 from hocket.training.server.messages import Ack, Answer, Clock, Forward, Pull, Push
@@ -234,6 +235,8 @@ class Shard:
         if not self.whole:
             self.store.apply(forward.push.change)
             return []
+        if forward.order != self.order + 1:
+            raise TransportError(f"change {forward.order} of a shard came to its copy, which has {self.order} changes")
         self._apply(forward.push)
         self.safe = self.order
         return [(HEAD, say.Applied(self.generation, self.order))]

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+import hocket
 from hocket.training.server.clocks import Clocks, staleness
-from hocket.training.server.messages import Cut, Gone, Role
+from hocket.training.server.messages import Cut, Forward, Gone, Push, Role
 from hocket.training.server.outbox import Outbox
 from hocket.training.server.shard import COPY, HEAD, Shard
 
@@ -338,3 +339,11 @@ def test_random_orders_with_deaths(rule: str, servers: int) -> None:
     for seed in range(150):
         world = World(rule, workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
         wander(world, (HEAD_DIES, COPY_DIES, WORKER_DIES), f"{rule} {servers} {seed}")
+
+
+def test_a_copy_refuses_a_change_that_comes_before_another() -> None:
+    shard = Shard(Sets(), Clocks(0), whole=True)
+    shard.take(Role(1, False, True, frozenset({1})))
+    shard.take(Forward(1, 1, Push(1, 1, 1, ("a", 1, 0))))
+    with pytest.raises(hocket.TransportError, match="change 3 of a shard came to its copy, which has 1"):
+        shard.take(Forward(1, 3, Push(1, 1, 3, ("a", 1, 2))))
