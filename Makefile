@@ -1,6 +1,7 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
+# make kills: a parameter server through 1,000 deaths.
 # make chaos: jobs that outlive their ranks, through 1,000 deaths, stops and pulled cables.
 # make compare: beside Gloo and the MPIs, with targets.  make wheel, docs: a wheel, the site.
 # All in .venv, made when first needed.
@@ -23,7 +24,7 @@ SOURCES := setup.py pyproject.toml $(shell find system kernels transports collec
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test lint test-more test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
-	test-verbs test-gpu test-browser sanitize fuzz chaos chaos-long compare wheel docs clean
+	test-verbs test-gpu test-browser sanitize fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -117,6 +118,10 @@ fuzz: $(VENV)/test.stamp
 # 10^5 steps of schedulers of gradients, in random orders, with kills: half an hour.
 orders: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.bench.overlap.orders --seed $(SEED)
+
+# A parameter server whose servers and workers are killed 1,000 times in 10^5 pushes: nothing is lost or counted twice.
+kills: $(VENV)/test.stamp
+	$(BIN)/python -m hocket.bench.server.kills --seed $(SEED)
 
 # Elastic jobs whose members are killed, stopped, cut off and replaced, on hosts that are network namespaces (as root):
 # 1,000 events in a quarter of an hour, 20,000 in five hours.

@@ -158,6 +158,11 @@ class Client:
         return self.clock
 
     @property
+    def generation(self) -> int:
+        """Of the view that it has: how often servers or workers were lost or came."""
+        return -1 if self._view is None else self._view.generation
+
+    @property
     def lost(self) -> int:
         return sum(outbox.lost for outbox in self.outboxes)
 

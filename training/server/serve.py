@@ -104,6 +104,12 @@ class Server:
     def _is_over(self) -> bool:
         return self._over.is_set() or self.view is not None and not self.view.workers - self._left
 
+    @property
+    def whole(self) -> bool:
+        """Does this server hold all of its shards, and, with copies=1, does the other replica of each?"""
+        replicas = list(self.replicas.values())
+        return bool(replicas) and all(each.shard.both if self._copies else each.shard.whole for each in replicas)
+
     def snapshot(self) -> None:
         """Write what this server is the head of, now."""
         if self._folder is None:

@@ -67,6 +67,11 @@ class Shard:
         self.unsent: list[Any] = []
         self._early: list[Any] = []
 
+    @property
+    def both(self) -> bool:
+        """Is what this replica acknowledges, or has applied, on both?"""
+        return self.state == "full" if self.head else self.whole
+
     def take(self, message: Any) -> Out:
         """What is to be sent for it."""
         generation = getattr(message, "generation", self.generation)
