@@ -16,10 +16,10 @@ each method is a rule for it, in a file of its own.  Users import the names from
 
 from hocket.training.crew.crew import Change, Crew
 from hocket.training.flat import Flat, digest
-from hocket.training.large.experts import Experts
-from hocket.training.large.mesh import Mesh
-from hocket.training.large.pipeline import Pipeline
-from hocket.training.large.sharded import Sharded
+from hocket.training.large.experts.experts import Experts
+from hocket.training.large.mesh.mesh import Mesh
+from hocket.training.large.pipeline.pipeline import Pipeline
+from hocket.training.large.sharding.sharded import Sharded
 from hocket.training.large.tensor import ColumnParallel, RowParallel
 from hocket.training.optimizers import SGD, Adagrad, Adam
 from hocket.training.outer.diloco import DiLoCo

@@ -1,1 +1,1 @@
-"""Which part of a model a rank has: a mesh of ranks, optimizers in shards, layers that are cut."""
+"""Which part of a model a rank has: in rooms, and layers that are cut, and sufficient factors."""

@@ -19,7 +19,7 @@ import hocket
 from hocket.bench.harness import hosts as namespaces
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Mesh
-from hocket.training.large.placing import placed
+from hocket.training.large.mesh.placing import placed
 
 WHY_NOT = namespaces.refusal()
 

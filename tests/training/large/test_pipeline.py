@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from worlds import same, spread
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Pipeline
-from hocket.training.large.orders import BACKWARD, ORDERS
+from hocket.training.large.pipeline.orders import BACKWARD, ORDERS
+from hocket.training.large.stage import Chain
 
 Array = np.ndarray[Any, Any]
 WIDTH, ROWS = 6, 24
@@ -23,6 +25,7 @@ class Tanh:
     def __init__(self, number: int) -> None:
         self.w = np.random.default_rng(number).normal(size=(WIDTH, WIDTH)).astype(np.float32)
         self.gradient = np.zeros_like(self.w)
+        self.parameters = {"w": self.w}
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         y = np.tanh(x @ self.w)
@@ -52,15 +55,12 @@ def loss_of(wanted: Array, micro: int) -> Any:
 def alone(stages: int, micro: int) -> tuple[list[Array], float]:
     """One rank: each micro-batch through all stages and back."""
     made, (x, wanted), total = [Tanh(k) for k in range(stages)], data(), 0.0
+    whole = Chain(made)
     for m, part in enumerate(np.split(x, micro)):
-        kept = []
-        for stage in made:
-            part, needed = stage.forward(part)
-            kept.append(needed)
-        one, dy = loss_of(wanted, micro)(part, m)
+        y, kept = whole.forward(part)
+        one, dy = loss_of(wanted, micro)(y, m)
         total += one
-        for stage, needed in zip(reversed(made), reversed(kept), strict=True):
-            dy = stage.backward(dy, needed)
+        whole.backward(dy, kept)
     return [stage.gradient for stage in made], total
 
 
@@ -68,7 +68,7 @@ def gradients_are_those_of_one_rank(comm: Any) -> None:
     x, wanted = data()
     for micro in (1, 4, 12):
         gradients, total = alone(comm.size, micro)
-        for schedule in ORDERS:
+        for schedule in ("gpipe", "1f1b"):
             stage = Tanh(comm.rank)
             like = np.empty((ROWS // micro, WIDTH), np.float32)
             pipe = Pipeline(stage, comm, like, micro=micro, schedule=schedule)
@@ -80,60 +80,181 @@ def gradients_are_those_of_one_rank(comm: Any) -> None:
             assert pipe.most == min(micro, comm.size - comm.rank if schedule == "1f1b" else micro)
 
 
+def several_stages_on_a_rank(comm: Any) -> None:
+    """Number rank, rank + size, ...; as on one rank."""
+    x, wanted = data()
+    for chunks in (2, 3):
+        gradients, total = alone(chunks * comm.size, 12)
+        stages = [Tanh(chunk * comm.size + comm.rank) for chunk in range(chunks)]
+        pipe = Pipeline(stages, comm, np.empty((ROWS // 12, WIDTH), np.float32), micro=12, schedule="interleaved")
+        found = pipe.step(x if pipe.first else None, loss_of(wanted, 12) if pipe.last else None)
+        for chunk, stage in enumerate(stages):
+            same(stage.gradient, gradients[chunk * comm.size + comm.rank], f"stage {chunk} of {chunks} on this rank")
+        assert found == (pytest.approx(total) if pipe.last else None)
+        assert pipe.most <= 2 * (comm.size - comm.rank - 1) + (chunks - 1) * comm.size + 1
+
+
+class Reordered:
+    """A communicator that issues what is asynchronous as late as it may, and backwards: sends behind receives."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.held: list[Held] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def send(self, *args: Any, async_op: bool) -> Held:
+        return self._hold(self.comm.send, args)
+
+    def recv(self, *args: Any, async_op: bool) -> Held:
+        return self._hold(self.comm.recv, args)
+
+    def _hold(self, call: Any, args: Any) -> Held:
+        self.held.append(Held(self, call, args))
+        return self.held[-1]
+
+
+class Held:
+    """A call that is made when the rank waits for one."""
+
+    def __init__(self, comm: Reordered, call: Any, args: Any) -> None:
+        self.comm, self.call, self.args = comm, call, args
+        self.work: Any = None
+
+    def done(self) -> bool:
+        return self.work is not None and self.work.done()
+
+    def wait(self) -> None:
+        while self.comm.held:
+            last = self.comm.held.pop()
+            last.work = last.call(*last.args, async_op=True)
+        self.work.wait()
+
+
+def no_order_of_sends_is_wrong(comm: Any) -> None:
+    x, wanted = data()
+    gradients, _ = alone(2 * comm.size, 12)
+    both: Any = Reordered(comm) if comm.rank % 2 else comm
+    stages = [Tanh(comm.rank), Tanh(comm.size + comm.rank)]
+    for one in (both, Reordered(comm)):
+        for stage in stages:
+            stage.gradient[...] = 0
+        pipe = Pipeline(stages, one, np.empty((ROWS // 12, WIDTH), np.float32), micro=12, schedule="interleaved")
+        pipe.step(x if pipe.first else None, loss_of(wanted, 12) if pipe.last else None)
+        for chunk, stage in enumerate(stages):
+            same(stage.gradient, gradients[chunk * comm.size + comm.rank], "in another order")
+
+
+def weights_are_those_of_the_forward_pass(comm: Any) -> None:
+    """PipeDream: micro-batch m sees on rank k the weights after update m - (K-k-1), in both its passes."""
+    x, wanted = data()
+    size, micro, rate = comm.size, 12, np.float32(0.05)
+    made = [[Tanh(k)] for k in range(size)]  # of each rank its versions
+    loss = loss_of(wanted, micro)
+    for m, y in enumerate(np.split(x, micro)):
+        whole = Chain([versions[max(0, m - (size - k - 1))] for k, versions in enumerate(made)])
+        y, kept = whole.forward(y)
+        whole.backward(loss(y, m)[1], kept)
+        for versions, used in zip(made, whole.layers, strict=True):
+            newer = Tanh(0)
+            newer.w[...] = versions[-1].w - rate * used.gradient
+            used.gradient[...] = 0
+            versions.append(newer)
+    stage = Tanh(comm.rank)
+
+    def update() -> None:
+        stage.w -= rate * stage.gradient
+        stage.gradient[...] = 0
+
+    like = np.empty((ROWS // micro, WIDTH), np.float32)
+    pipe = Pipeline(stage, comm, like, micro=micro, schedule="pipedream", update=update)
+    pipe.step(x if pipe.first else None, loss if pipe.last else None)
+    same(stage.w, made[comm.rank][-1].w, "weights after all micro-batches")
+    assert pipe.versions is not None and pipe.versions.most == size - comm.rank
+
+
 def wrong(comm: Any) -> None:
     like, last = np.empty((2, 2), np.float32), comm.rank == comm.size - 1
     for kind, text, more in (
         (ArgumentError, "micro=0 must be at least 1", {"micro": 0}),
-        (ArgumentError, "schedule='1b1f' is unknown; known: gpipe, 1f1b", {"schedule": "1b1f"}),
+        (ArgumentError, "schedule='1b1f' is unknown; known: gpipe, 1f1b, interleaved, pipedream", {"schedule": "1b1f"}),
+        (ArgumentError, "micro=1 must divide by the", {"micro": 1, "schedule": "interleaved"}),
+        (ArgumentError, 'update= goes with schedule="pipedream"', {"schedule": "pipedream"}),
+        (ArgumentError, "must have parameters", {"schedule": "pipedream", "update": print}),
         (MismatchError, "different micro: 4 on rank 0", {"micro": 5 if last else 4}),
     ):
         with pytest.raises(kind, match=text):
-            Pipeline(Tanh(0), comm, like, **more)
-    with pytest.raises(ArgumentError, match=rf"stage=None must have forward.* \(on rank {comm.size - 1}\)"):
-        Pipeline(None if last else Tanh(0), comm, like)  # type: ignore[arg-type]
+            Pipeline(Linear(), comm, like, **more)
+    for stages, kind, text in (
+        (None if last else Tanh(0), ArgumentError, rf"stage=None must have forward.* \(on rank {comm.size - 1}\)"),
+        ([Tanh(0)] * 2, ArgumentError, "2 stages on this rank"),
+    ):
+        with pytest.raises(kind, match=text):
+            Pipeline(stages, comm, like)  # type: ignore[arg-type]
+    with pytest.raises(MismatchError, match="different number of stages: 2 on rank 0, 1 on rank"):
+        Pipeline([Tanh(0)] * (1 if last else 2), comm, like, micro=comm.size, schedule="interleaved")
     pipe = Pipeline(Tanh(0), comm, like, micro=3)
-    if pipe.first:
-        with pytest.raises(ArgumentError, match="rank 0: 4 rows cannot be cut into 3 micro-batches"):
-            pipe.step(np.ones((4, 2), np.float32))
+    with pytest.raises(ArgumentError, match=r"4 rows cannot be cut into 3 micro-batches \(on rank 0\)"):
+        pipe.step(np.ones((4, 2), np.float32), loss_of(np.ones((3, 2)), 3))
+    with pytest.raises(ArgumentError, match=rf"the last stage needs loss= \(on rank {comm.size - 1}\)"):
+        pipe.step(np.ones((3, 2), np.float32))
+
+
+class Linear:
+    """A stage without parameters that can be found."""
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        return x, None
+
+    def backward(self, dy: Array, kept: Any) -> Array:
+        return dy
 
 
 @pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp"), (4, "threads")])
 def test_stages(size: int, transport: str) -> None:
-    spread((gradients_are_those_of_one_rank, wrong), size, transport)
+    spread((
+        gradients_are_those_of_one_rank, several_stages_on_a_rank, no_order_of_sends_is_wrong,
+        weights_are_those_of_the_forward_pass, wrong,
+    ), size, transport)  # fmt: skip
 
 
-def ended(name: str, stages: int, micro: int) -> int:
+def ended(name: str, ranks: int, micro: int, chunks: int) -> int:
     """When the last pass ends, each taking one time, and waiting for what it needs alone."""
-    lists = [[*ORDERS[name](k, stages, micro)] for k in range(stages)]
-    done: dict[tuple[int, str, int], int] = {}
-    clocks, at = [0] * stages, [0] * stages
-    while any(at[k] < len(lists[k]) for k in range(stages)):
+    lists = [[*ORDERS[name](k, ranks, micro, chunks)] for k in range(ranks)]
+    done: dict[tuple[str, int, int], int] = {}
+    clocks, at, last = [0] * ranks, [0] * ranks, ranks * chunks - 1
+    while any(at[k] < len(lists[k]) for k in range(ranks)):
         moved = False
-        for k in range(stages):
+        for k in range(ranks):
             while at[k] < len(lists[k]):
-                way, m = lists[k][at[k]]
-                before = k + 1 if way == BACKWARD else k - 1
-                needed = done.get((before, way, m)) if 0 <= before < stages else 0
-                if way == BACKWARD and k == stages - 1:
-                    needed = done.get((k, "forward", m))
+                way, m, chunk = lists[k][at[k]]
+                number = chunk * ranks + k
+                before = number + 1 if way == BACKWARD else number - 1
+                needed = done.get((way, before, m)) if 0 <= before <= last else 0
+                if way == BACKWARD and number == last:
+                    needed = done.get(("forward", number, m))
                 if needed is None:
                     break
-                clocks[k] = done[k, way, m] = max(clocks[k], needed) + 1
+                clocks[k] = done[way, number, m] = max(clocks[k], needed) + 1
                 at[k], moved = at[k] + 1, True
-        assert moved, f"{name} of {stages} stages and {micro} micro-batches waits for ever"
+        assert moved, f"{name} of {ranks} ranks and {micro} micro-batches waits for ever"
     return max(clocks)
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_bubbles_are_those_of_the_law(name: str) -> None:
-    for stages in range(1, 9):
-        for micro in (1, 2, 3, 4, 8, 32):
-            assert ended(name, stages, micro) == 2 * (micro + stages - 1)
-            for k in range(stages):
-                passes = [*ORDERS[name](k, stages, micro)]
-                assert sorted(passes) == sorted((way, m) for way in ("forward", "backward") for m in range(micro))
-                kept = np.cumsum([-1 if way == BACKWARD else 1 for way, _ in passes])
-                assert kept.max() == min(micro, stages - k if name == "1f1b" else micro)
+    for ranks in range(1, 7):
+        for micro in (ranks, 2 * ranks, 5 * ranks) if name == "interleaved" else (1, 2, 3, 4, 8, 32):
+            for chunks in (1, 2, 3) if name == "interleaved" else (1,):
+                assert ended(name, ranks, micro, chunks) == 2 * (micro * chunks + ranks - 1)
+                for k in range(ranks):
+                    passes = [*ORDERS[name](k, ranks, micro, chunks)]
+                    ways = ("forward", "backward")
+                    assert sorted(passes) == sorted(product(ways, range(micro), range(chunks)))
+                    kept = np.cumsum([-1 if way == BACKWARD else 1 for way, _, _ in passes]).max()
+                    ahead = 2 * (ranks - k - 1) + (chunks - 1) * ranks if name == "interleaved" else ranks - k - 1
+                    assert kept == min(micro * chunks, micro if name == "gpipe" else ahead + 1)
 
 
 def test_a_lost_stage_is_named() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
-from hocket.training.large.cutting import pieces
+from hocket.training.large.sharding.cutting import pieces
 
 if TYPE_CHECKING:
-    from hocket.training.large.shards import Shards
+    from hocket.training.large.sharding.shards import Shards
 
 KIND = "sharded/1"
 FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers"}

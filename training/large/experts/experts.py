@@ -21,7 +21,7 @@ from hocket.arguments import whole
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
-from hocket.training.large.pipeline import Stage
+from hocket.training.large.stage import Stage
 
 
 class Kept(NamedTuple):

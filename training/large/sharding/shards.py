@@ -11,9 +11,9 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, Flat, digest, flat
-from hocket.training.large import states
 from hocket.training.large.agreeing import agree
-from hocket.training.large.cutting import Unit, checked, cut
+from hocket.training.large.sharding import states
+from hocket.training.large.sharding.cutting import Unit, checked, cut
 from hocket.training.norm import norm
 from hocket.training.optimizers import Optimizer
 

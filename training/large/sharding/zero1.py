@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hocket.training.large.shards import Shards
+from hocket.training.large.sharding.shards import Shards
 
 
 class Zero1(Shards):

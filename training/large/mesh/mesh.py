@@ -17,8 +17,8 @@ from hocket import Grid
 from hocket.arguments import human, kind, whole
 from hocket.errors import ArgumentError
 from hocket.training.large.agreeing import agree, ranks
-from hocket.training.large.axis import Axis
-from hocket.training.large.placing import placed
+from hocket.training.large.mesh.axis import Axis
+from hocket.training.large.mesh.placing import placed
 
 
 class Loss(NamedTuple):

@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 from hocket.arguments import choices
 from hocket.errors import ArgumentError
 from hocket.training.large.agreeing import agree
-from hocket.training.large.shards import Shards
-from hocket.training.large.zero1 import Zero1
-from hocket.training.large.zero2 import Zero2
-from hocket.training.large.zero3 import Zero3
+from hocket.training.large.sharding.shards import Shards
+from hocket.training.large.sharding.zero1 import Zero1
+from hocket.training.large.sharding.zero2 import Zero2
+from hocket.training.large.sharding.zero3 import Zero3
 from hocket.training.optimizers import Optimizer
 
 STAGES: dict[int, type[Shards]] = {each.stage: each for each in (Zero1, Zero2, Zero3)}

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import ArgumentError
-from hocket.training.large.cutting import bucketed, checked
-from hocket.training.large.shards import Shards
+from hocket.training.large.sharding.cutting import bucketed, checked
+from hocket.training.large.sharding.shards import Shards
 
 BUCKET = 4 << 20
 """Bytes of a unit, if the user names none."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
-from hocket.training.large.cutting import Unit
-from hocket.training.large.zero2 import Zero2
+from hocket.training.large.sharding.cutting import Unit
+from hocket.training.large.sharding.zero2 import Zero2
 
 
 class Zero3(Zero2):

@@ -1,0 +1,151 @@
+"""`Pipeline`: each rank has a stage of the model, or several, and passes micro-batches on.
+
+Law: gradients are those of all micro-batches on one rank, in their order, bit for bit, by each schedule but
+"pipedream" (orders.py: order of passes, bubbles, what is kept).  "pipedream" updates a stage after each backward pass,
+whose gradient is that of the weights of its forward pass (versions.py): with all of M micro-batches in one step, those
+of rank k after update max(0, m - (K-k-1)) at micro-batch m.
+
+Bytes of a rank in a step, for each of its stages: its activations to the next stage, and as many gradients to the one
+before.  passing.py says how they travel; cut.py which layers make a stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.arguments import choices, whole
+from hocket.errors import ArgumentError
+from hocket.training.flat import Array
+from hocket.training.large.agreeing import agree
+from hocket.training.large.pipeline.orders import FORWARD, ORDERS, Pass
+from hocket.training.large.pipeline.passing import Passing
+from hocket.training.large.pipeline.versions import Versions
+from hocket.training.large.stage import Stage
+
+Loss = Callable[[Array, int], tuple[float, Array]]
+"""(the last stage's result, number of the micro-batch): the loss, and its gradient."""
+
+
+class _Kept(NamedTuple):
+    """What a forward pass leaves for its backward pass."""
+
+    needed: Any
+    gradient: Array | None
+    """Of the loss, behind the last stage; elsewhere it comes as a message ..."""
+    shape: tuple[int, ...]
+    dtype: Any
+    """... of this shape and dtype."""
+
+
+class Pipeline:
+    """The stages of `comm`'s ranks, rank 0's first.
+
+    `stage`: this rank's; with `schedule="interleaved"` a list of stages, as many on each rank: number `rank`, number
+    `rank + size`, ...  `like`: an array of the shape and dtype of one micro-batch's input to this stage, and to each of
+    several; the model's first stage needs none.  `micro`: micro-batches in a step.  `schedule`: "1f1b", "gpipe",
+    "interleaved", or "pipedream": then `update()` changes the arrays of `stage.parameters` in place, by the gradient
+    of one micro-batch, and forgets it.
+
+    `most`: how many passes were kept at once; `versions`: "pipedream"'s.  All ranks make it together; ArgumentError and
+    MismatchError name what is wrong, on all of them.
+    """
+
+    def __init__(
+        self, stage: Stage | Sequence[Stage], comm: Any, like: Any = None, *, micro: int = 8, schedule: str = "1f1b",
+        update: Callable[[], object] | None = None,
+    ) -> None:  # fmt: skip
+        self.comm, self.like, self.micro, self.schedule, self._update = comm, like, micro, schedule, update
+        self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
+        agree(comm, "Pipeline", self._said)
+        self.first, self.last = comm.rank == 0, comm.rank == comm.size - 1
+        self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]
+        self.most = 0
+        self.versions = Versions(self.stages[0].parameters, update) if update else None
+
+    def _said(self) -> dict[str, Any]:
+        if whole(self.micro, "micro") < 1:
+            raise ArgumentError(f"micro={self.micro} must be at least 1: the micro-batches of a step")
+        if self.schedule not in ORDERS:
+            raise ArgumentError(f"schedule={self.schedule!r} is unknown; {choices(self.schedule, ORDERS)}")
+        for stage in self.stages:
+            if not (hasattr(stage, "forward") and hasattr(stage, "backward")):
+                raise ArgumentError(f"stage={stage!r} must have forward(x) and backward(dy, kept)")
+        if self.schedule == "interleaved" and self.micro % self.comm.size:
+            raise ArgumentError(f"micro={self.micro} must divide by the {self.comm.size} ranks of this axis")
+        if not self.stages or (self.schedule != "interleaved" and len(self.stages) > 1):
+            raise ArgumentError(f'{len(self.stages)} stages on this rank: schedule="interleaved" takes several')
+        if (self.schedule == "pipedream") != (self._update is not None):
+            raise ArgumentError('update= goes with schedule="pipedream", which needs it')
+        if self._update is not None and not hasattr(self.stages[0], "parameters"):
+            raise ArgumentError(f"stage={self.stages[0]!r} must have parameters: arrays by name")
+        if self.comm.rank or len(self.stages) > 1:
+            likes = self._likes()
+            needed = likes[not self.comm.rank :]
+            if len(likes) != len(self.stages) or not all(hasattr(each, "shape") for each in needed):
+                raise ArgumentError("like must be an array of the shape of a micro-batch's input to this stage")
+        return {"micro": self.micro, "schedule": self.schedule, "number of stages": len(self.stages)}
+
+    def _likes(self) -> list[Any]:
+        return [*self.like] if isinstance(self.like, (list, tuple)) else [self.like] * len(self.stages)
+
+    def step(self, batch: Array | None = None, loss: Loss | None = None) -> float | None:
+        """Both passes of all micro-batches.  The last stage returns the sum of their losses, the others None.
+
+        `batch`: on the first rank; its rows are cut into micro-batches.  `loss`: on the last one.  ArgumentError, on
+        all ranks, if either is wrong.  Cost: an allreduce of one number, besides the messages.
+        """
+        why = self._refusal(batch, loss)
+        if self.comm.allreduce(int(bool(why)), "max"):
+            agree(self.comm, "Pipeline", lambda: _raise(why))
+        with getattr(self.comm, "noting", contextlib.nullcontext)():
+            return self._run(np.split(batch, self.micro) if self.first and batch is not None else [], loss)
+
+    def _refusal(self, batch: Array | None, loss: Loss | None) -> str:
+        if self.first and (batch is None or len(batch) % self.micro):
+            rows = "no batch" if batch is None else f"{len(batch)} rows"
+            return f"{rows} cannot be cut into {self.micro} micro-batches"
+        return "the last stage needs loss=" if self.last and loss is None else ""
+
+    def _run(self, inputs: Sequence[Array], loss: Loss | None) -> float | None:
+        kept: dict[tuple[int, int], _Kept] = {}
+        likes = self._likes()
+
+        def room(each: Pass) -> Array | None:
+            if each.way == FORWARD:
+                return np.empty(likes[each.chunk].shape, likes[each.chunk].dtype)
+            found = kept.get((each.micro, each.chunk))
+            return None if found is None else np.empty(found.shape, found.dtype)
+
+        messages, total = Passing(self.comm, self.order, len(self.stages), room), 0.0
+        for each in self.order:
+            given = messages.source(each) is not None
+            stage, key = self.stages[each.chunk], (each.micro, each.chunk)
+            if each.way == FORWARD:
+                y, needed = stage.forward(messages.take(each) if given else inputs[each.micro])
+                if self.versions:
+                    self.versions.begin(each.micro)
+                messages.send(each, y)
+                gradient = None
+                if messages.number(each) == messages.last and loss is not None:
+                    one, gradient = loss(y, each.micro)
+                    total += float(one)
+                kept[key] = _Kept(needed, gradient, y.shape, y.dtype)
+                self.most = max(self.most, len(kept))
+            else:
+                dy: Any = messages.take(each) if given else kept[key].gradient
+                needed = kept.pop(key).needed
+                with self.versions.backward(each.micro) if self.versions else contextlib.nullcontext():
+                    dx = stage.backward(dy, needed)
+                messages.send(each, dx)
+        messages.end()
+        return total if self.last else None
+
+
+def _raise(why: str) -> dict[str, Any]:
+    if why:
+        raise ArgumentError(why)
+    return {}

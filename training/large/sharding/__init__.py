@@ -1,0 +1,1 @@
+"""Optimizers whose state, gradients and parameters are cut among ranks: ZeRO, FSDP."""
