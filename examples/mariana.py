@@ -30,13 +30,15 @@ def network(comm):
 
 def learn(layers, x, labels):
     """Forward and backward pass: the batch's loss."""
-    hidden = layers[0].forward(x)
-    logits = layers[1].forward(np.maximum(hidden, 0))
+    hidden, kept = layers[0].forward(x)
+    logits, kept_too = layers[1].forward(np.maximum(hidden, 0))
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     loss = -np.log(p[np.arange(len(x)), labels]).mean()
     p[np.arange(len(x)), labels] -= 1
-    layers[0].backward(layers[1].backward(p / np.float32(len(x))) * (hidden > 0))
+    for layer in layers:
+        layer.clear()
+    layers[0].backward(layers[1].backward(p / np.float32(len(x)), kept_too) * (hidden > 0), kept)
     return loss
 
 
@@ -68,8 +70,8 @@ def train(mesh, served):
         for name, x in parameters.items():
             averaged = data.allreduce(gradients[name], "avg")
             optimizer.apply(x.reshape(-1), averaged.reshape(-1), speeds[name], step + 1)
-    found = layers[1].forward(np.maximum(layers[0].forward(pixels[1500:]), 0)).argmax(1)
-    return losses[0], losses[-1], (found == labels[1500:]).mean()
+    logits, _ = layers[1].forward(np.maximum(layers[0].forward(pixels[1500:])[0], 0))
+    return losses[0], losses[-1], (logits.argmax(1) == labels[1500:]).mean()
 
 
 def main():

@@ -1,6 +1,7 @@
 """Layers whose weights are cut among ranks: by columns, then by rows, and one sum at the end.
 
-    y = RowParallel(...).forward(relu(ColumnParallel(...).forward(x)))
+    hidden, kept = ColumnParallel(...).forward(x)
+    y, kept_too = RowParallel(...).forward(relu(hidden))
 
 A rank has some columns of the first layer's weight and the same rows of the second one's: what lies between needs no
 other rank.  Law: results and gradients are those of layers that are not cut, to 1e-6 of float32.
@@ -35,16 +36,20 @@ def part(count: int, comm: Any, what: str) -> slice:
 class Layer:
     """x of (rows, inputs) times a weight of (inputs, outputs), plus a bias.
 
-    `weight`, `bias`: of the whole layer, alike on all ranks; the rank keeps its part, in arrays of its own.  After
-    `backward` their gradients are in `gradients`, by name: of this rank's part, of all rows.  `comm`: a communicator or
-    an axis of a mesh.  One `backward` for each `forward`.
+    `weight`, `bias`: of the whole layer, alike on all ranks; the rank keeps its part in `parameters`, by name.
+    `backward` adds up `gradients`: of this rank's part, of all rows; `clear` makes them zeros.  `comm`: a communicator
+    or an axis of a mesh.  It can be a `Stage`, or a part of one: several forward passes may come before their backward.
     """
 
     def __init__(self, weight: Array, bias: Array | None, comm: Any, *, sequence: bool = False) -> None:
         self.comm, self.sequence = comm, sequence
         agree(comm, type(self).__name__, lambda: self._said(weight, bias))
-        self.gradients: dict[str, Array] = {}
-        self._x = np.empty(0)
+        self.gradients = {name: np.zeros_like(array) for name, array in self.parameters.items()}
+
+    def clear(self) -> None:
+        """Make the gradients zeros: a new step begins."""
+        for array in self.gradients.values():
+            array[...] = 0
 
     def _said(self, weight: Any, bias: Any) -> dict[str, Any]:
         """Cut the weight; what has to be the same on all ranks."""
@@ -59,14 +64,13 @@ class Layer:
 
     def _times(self, x: Array) -> Array:
         """x, of all rows, times this rank's weight."""
-        self._x = x
         return np.ascontiguousarray(x @ self.parameters["weight"])
 
-    def _back(self, dy: Array) -> Array:
-        """From the gradient of `_times`'s result to that of x; the weight's is kept."""
-        self.gradients["weight"] = self._x.T @ dy
+    def _back(self, dy: Array, x: Array) -> Array:
+        """From the gradient of `_times(x)` to that of x; the weight's is added up."""
+        self.gradients["weight"] += x.T @ dy
         if "bias" in self.parameters:
-            self.gradients["bias"] = dy.sum(0)
+            self.gradients["bias"] += dy.sum(0)
         return np.ascontiguousarray(dy @ self.parameters["weight"].T)
 
     def _joined(self, x: Array) -> Array:
@@ -88,13 +92,14 @@ class ColumnParallel(Layer):
         mine = part(weight.shape[1], self.comm, "outputs")
         return _kept(weight[:, mine], None if bias is None else bias[mine])
 
-    def forward(self, x: Array) -> Array:
-        """(rows, inputs) to (rows, outputs / p); of `sequence` x is this rank's rows, and y has all."""
-        return self._times(self._joined(x)) + self.parameters.get("bias", 0)
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        """(rows, inputs) to (rows, outputs / p); of `sequence` x is this rank's rows, and y has all.  And all of x."""
+        x = self._joined(x)
+        return self._times(x) + self.parameters.get("bias", 0), x
 
-    def backward(self, dy: Array) -> Array:
+    def backward(self, dy: Array, kept: Array) -> Array:
         """The gradient of x, of that of `forward`'s result."""
-        return self._summed(self._back(dy))
+        return self._summed(self._back(dy, kept))
 
 
 class RowParallel(Layer):
@@ -103,13 +108,13 @@ class RowParallel(Layer):
     def _cut(self, weight: Array, bias: Array | None) -> dict[str, Array]:
         return _kept(weight[part(weight.shape[0], self.comm, "inputs")], bias)
 
-    def forward(self, x: Array) -> Array:
-        """(rows, inputs / p) to (rows, outputs); of `sequence` x has all rows, and y this rank's."""
-        return self._summed(self._times(x)) + self.parameters.get("bias", 0)
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        """(rows, inputs / p) to (rows, outputs); of `sequence` x has all rows, and y this rank's.  And x."""
+        return self._summed(self._times(x)) + self.parameters.get("bias", 0), x
 
-    def backward(self, dy: Array) -> Array:
+    def backward(self, dy: Array, kept: Array) -> Array:
         """The gradient of x, of that of `forward`'s result."""
-        return self._back(self._joined(dy))
+        return self._back(self._joined(dy), kept)
 
 
 def _kept(weight: Array, bias: Array | None) -> dict[str, Array]:

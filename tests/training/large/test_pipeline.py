@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+import time
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from worlds import same, spread
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Pipeline
+from hocket.training.large.pipeline.cut import cut, timed
 from hocket.training.large.pipeline.orders import BACKWARD, ORDERS
 from hocket.training.large.stage import Chain
 
@@ -270,3 +272,45 @@ def test_a_lost_stage_is_named() -> None:
         return found.value.ranks
 
     assert hocket.local_world(3).run(program) == [(1,), None, (1,)]
+
+
+def test_a_cut_is_the_best_one() -> None:
+    """Beside all cuts there are."""
+    dice = np.random.default_rng(7)
+    for _ in range(60):
+        count = int(dice.integers(1, 9))
+        stages, seconds, messages = int(dice.integers(1, count + 1)), dice.random(count), dice.random(count)
+
+        def slowest(ends: Any, seconds: Any = seconds, messages: Any = messages) -> float:
+            sums = [float(seconds[a:b].sum()) for a, b in zip((0, *ends), (*ends, len(seconds)), strict=True)]
+            return max(*sums, *(2 * messages[end - 1] for end in ends), 0.0)
+
+        found = cut(seconds.tolist(), stages, messages.tolist())
+        assert [part.start for part in found[1:]] == [part.stop for part in found[:-1]]
+        assert (found[0].start, found[-1].stop) == (0, count) and all(part.start < part.stop for part in found)
+        best = min(slowest(ends) for ends in combinations(range(1, count), stages - 1))
+        assert slowest([part.start for part in found[1:]]) == pytest.approx(best)
+    with pytest.raises(ArgumentError, match="2 layers cannot make 3 stages"):
+        cut([1, 1], 3)
+
+
+class Sleeping(Linear):
+    """Takes so long, in either pass."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        time.sleep(self.seconds)
+        return x, None
+
+
+def test_layers_are_timed_on_the_slowest_rank() -> None:
+    def program(comm: hocket.Communicator) -> Any:
+        layers = [Sleeping(0.002 if comm.rank else 0.001), Sleeping(0.001), Sleeping(0.02 * comm.rank)]
+        seconds = timed(layers, np.ones(2), comm, rounds=3)
+        return seconds, cut(seconds, 2)
+
+    (seconds, parts), other = hocket.local_world(2).run(program)
+    assert (seconds, parts) == other
+    assert seconds[0] >= 0.002 and seconds[2] >= 0.02 and parts == [slice(0, 2), slice(2, 3)]
