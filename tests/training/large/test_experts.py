@@ -11,7 +11,7 @@ import torch
 from worlds import spread
 
 from hocket.errors import ArgumentError, MismatchError
-from hocket.training import Experts
+from hocket.training import Experts, Mesh
 
 Array = np.ndarray[Any, Any]
 TOKENS, WIDTH, EACH = 10, 5, 2
@@ -70,11 +70,14 @@ def _gradient(x: torch.Tensor) -> Array:
     return (torch.zeros_like(x) if x.grad is None else x.grad).numpy()  # type: ignore[no-any-return]
 
 
-def as_one_process(comm: Any) -> None:
-    for top, capacity, skew in ((1, None, 0.0), (2, None, 0.0), (1, 1.0, 1.0), (2, 0.75, 1.0), (2, 4.0, 2.0)):
+CASES = ((1, None, 0.0), (2, None, 0.0), (1, 1.0, 1.0), (2, 0.75, 1.0), (2, 4.0, 2.0))
+
+
+def as_one_process(comm: Any, hierarchical: bool = False) -> None:
+    for top, capacity, skew in CASES:
         results, gradients, dropped = alone(comm.size, top, capacity, skew)
         mine = [Linear(comm.rank * EACH + i) for i in range(EACH)]
-        layer = Experts(comm, mine, top=top, capacity=capacity)
+        layer = Experts(comm, mine, top=top, capacity=capacity, hierarchical=hierarchical)
         x, gates, dy = inputs(comm.rank, layer.count, skew)
         y, kept = layer.forward(x, gates)
         for got, wanted in zip((y, *layer.backward(dy, kept)), results[comm.rank], strict=True):
@@ -108,10 +111,63 @@ def wrong(comm: Any) -> None:
     ):
         with pytest.raises(kind, match=text):
             Experts(comm, args, **more)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"gates have shape \(3, 1\)"):
-        Experts(comm, own).forward(np.ones((3, WIDTH)), np.ones((3, 1)))
+    layer = Experts(comm, own)
+    gates = np.ones((3, 1 if last else layer.count))
+    with pytest.raises(ArgumentError, match=rf"gates have shape \(3, 1\), .* \(on rank {comm.size - 1}\)"):
+        layer.forward(np.ones((3, WIDTH)), gates)
+    assert layer.forward(np.ones((3, WIDTH)), np.ones((3, layer.count)))[0].shape == (3, WIDTH)
 
 
 @pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (4, "shm")])
 def test_experts(size: int, transport: str) -> None:
     spread((as_one_process, rows_that_travel, wrong), size, transport)
+
+
+class Hosts:
+    """A communicator on one host that believes its ranks to be on several, in turns."""
+
+    def __init__(self, comm: Any, hosts: int) -> None:
+        self.comm, self.host, self.local_rank = comm, comm.rank % hosts, comm.rank // hosts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+
+def in_two_steps(comm: Any) -> None:
+    """As straight; a rank sends to those of its number alone, on other hosts."""
+    for hosts in (1, 2, comm.size):
+        as_one_process(Hosts(comm, hosts), hierarchical=True)
+    layer = Experts(Hosts(comm, 2), [Linear(0)] * EACH, hierarchical=True)
+    assert layer.exchange.between.size == 2 and layer.exchange.inside.size == comm.size // 2
+    mesh = Mesh(comm, {"expert": comm.size}, codec={"expert": "fp16"})
+    layer = Experts(mesh["expert"], [Linear(0)] * EACH, hierarchical=True)
+    assert layer.exchange.between.codec == "fp16" and not hasattr(layer.exchange.inside, "codec")
+
+
+def hosts_of_different_sizes(comm: Any) -> None:
+    with pytest.raises(ArgumentError, match="needs as many ranks on each host, and there are 2, 1"):
+        Experts(Hosts(comm, 2), [Linear(0)], hierarchical=True)
+
+
+def tokens_in_fewer_bits(comm: Any) -> None:
+    """An axis's codec counts for tokens of float32, to its error, and the bytes that travel are its own."""
+    sent, results = [], []
+    for codec in (None, "bf16"):
+        mesh = Mesh(comm, {"expert": comm.size}, codec={"expert": codec} if codec else {})
+        mine = [Linear(comm.rank * EACH + i) for i in range(EACH)]
+        layer = Experts(mesh["expert"], mine, capacity=None)
+        x, gates, _ = inputs(comm.rank, layer.count, 0.0)
+        results.append(layer.forward(x.astype(np.float32), gates.astype(np.float32))[0])
+        moved = sum(row.bytes for row in mesh["expert"].stats() if row.collective == "alltoall")
+        sent.append(comm.allreduce(moved - 8 * layer.count))  # without the counts
+    np.testing.assert_allclose(results[1], results[0], rtol=0.05, atol=0.05)
+    assert (results[1] != results[0]).any() and sent[1] * 2 == sent[0] == comm.size * 2 * TOKENS * WIDTH * 4
+
+
+@pytest.mark.parametrize(("size", "transport"), [(4, "threads"), (4, "shm")])
+def test_two_steps(size: int, transport: str) -> None:
+    spread((in_two_steps, tokens_in_fewer_bits), size, transport)
+
+
+def test_two_steps_need_even_hosts() -> None:
+    spread(hosts_of_different_sizes, 3, "threads")

@@ -1,12 +1,10 @@
 """`Experts`: a layer of experts that are dealt to the ranks; each token travels to those that its gate has chosen.
 
-    rows to the experts' ranks (alltoallv), the experts, and back the same way; the gradients take it once more
+    rows to the experts' ranks (exchange.py), the experts, and back the same way; the gradients take it once more
 
 Law: the result and all gradients are those of one process that has all experts, to 1e-6; with a capacity, of one that
-leaves out the same tokens.  Bytes that a rank sends, each way: its rows that other ranks' experts take, times d.
-
-Sources: Lepikhin et al., "GShard", ICLR 2021 (top 2, capacity in groups: a group is a rank's tokens); Fedus et al.,
-"Switch transformers", JMLR 2022 (top 1).
+leaves out the same tokens (routing.py).  Bytes that a rank sends, each way: its rows that other ranks' experts take,
+times d.  The capacity is that of a rank's tokens: GShard's groups.
 """
 
 from __future__ import annotations
@@ -21,24 +19,17 @@ from hocket.arguments import whole
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
+from hocket.training.large.experts.exchange import Straight, TwoSteps
+from hocket.training.large.experts.routing import Route, gradient, room, route
 from hocket.training.large.stage import Stage
 
 
 class Kept(NamedTuple):
     """What `backward` needs of `forward`."""
 
-    tokens: Array
-    """Of each row that was sent, in the order of experts: its token, ..."""
-    experts: Array
-    """... its expert, ..."""
-    weights: Array
-    """... what it counts, ..."""
+    route: Route
     rows: Array
-    """... and what its expert has made of it."""
-    chosen: Array
-    """The experts of each token, (tokens, top), and ..."""
-    total: Array
-    """... the sum of their gates, by which weights were divided; of top 1 ones."""
+    """What the experts have made of each row."""
     counts: tuple[list[int], list[int]]
     """Rows that this rank has sent to each rank, and got from each."""
     here: list[tuple[Array, Any]]
@@ -51,13 +42,18 @@ class Experts:
     """The experts of this rank, as many as on each other: objects with `forward` and `backward`, as a `Stage` has them.
 
     `top`: experts of a token, 1 or 2.  `capacity`: an expert takes at most capacity * top * tokens / experts of a
-    rank's tokens, the first ones; None: all.  `dropped`: how many of the last call's rows were left out.  All ranks
-    make it together; ArgumentError and MismatchError name what is wrong, on all of them.
+    rank's tokens, the first ones; None: all.  `dropped`: how many of the last call's rows were left out.
+    `hierarchical`: rows travel in two steps, inside hosts and between them.  All ranks make it together; ArgumentError
+    and MismatchError name what is wrong, on all of them.
     """
 
-    def __init__(self, comm: Any, experts: Sequence[Stage], *, top: int = 1, capacity: float | None = 1.25) -> None:
+    def __init__(
+        self, comm: Any, experts: Sequence[Stage], *, top: int = 1, capacity: float | None = 1.25,
+        hierarchical: bool = False,
+    ) -> None:  # fmt: skip
         self.comm, self.experts, self.top, self.capacity = comm, [*experts], top, capacity
-        agree(comm, "Experts", self._said)
+        agree(comm, "Experts", lambda: {**self._said(), "hierarchical": bool(hierarchical)})
+        self.exchange = TwoSteps(comm) if hierarchical else Straight(comm)
         self.count = len(self.experts) * comm.size
         self.dropped = 0
 
@@ -72,54 +68,50 @@ class Experts:
 
     def forward(self, x: Array, gates: Array) -> tuple[Array, Kept]:
         """x of (tokens, d), gates of (tokens, experts), not negative: the sum of the chosen experts' results, each
-        times its gate (of top 2: its part of both).  A token that is left out gets zeros."""
-        if gates.shape != (len(x), self.count):
-            raise ArgumentError(f"gates have shape {gates.shape}, not {(len(x), self.count)}: tokens, experts")
-        chosen = np.argsort(-gates, 1, kind="stable")[:, : self.top]
-        weights = np.take_along_axis(gates, chosen, 1)
-        total = weights.sum(1, keepdims=True) if self.top > 1 else np.ones_like(weights)
-        tokens, experts, weights = self._placed(chosen, weights / total)
-        there = np.bincount(experts, minlength=self.count).reshape(self.comm.size, -1)
-        came = self.comm.alltoall(there)
+        times its gate (of top 2: its part of both).  A token that is left out gets zeros.
+
+        Ranks may have different numbers of tokens.  ArgumentError, on all ranks, if gates have another shape on one.
+        """
+        found, there = self._routed(x, gates)
+        one = [1] * self.comm.size
+        came = self.exchange(there, one, one)
+        if (came < 0).any():
+            agree(self.comm, "Experts", lambda: self._shape(x, gates))
         counts = there.sum(1).tolist(), came.sum(1).tolist()
-        arrived = self.comm.alltoallv(np.ascontiguousarray(x[tokens]), *counts)
+        arrived = self.exchange(np.ascontiguousarray(x[found.tokens]), *counts)
         of = np.repeat(np.tile(np.arange(len(self.experts)), self.comm.size), came.ravel())
         here, made = [], np.empty_like(arrived)
         for number, expert in enumerate(self.experts):
             mine = np.flatnonzero(of == number)
             made[mine], kept = expert.forward(arrived[mine])
             here.append((mine, kept))
-        rows = self.comm.alltoallv(made, *reversed(counts))
+        rows = self.exchange(made, *reversed(counts))
         y = np.zeros_like(x)
-        np.add.at(y, tokens, weights[:, None] * rows)
-        return y, Kept(tokens, experts, weights, rows, chosen, total, counts, here, gates.shape)
+        np.add.at(y, found.tokens, found.weights[:, None] * rows)
+        self.dropped = found.dropped
+        return y, Kept(found, rows, counts, here, gates.shape)
 
     def backward(self, dy: Array, kept: Kept) -> tuple[Array, Array]:
         """The gradients of x and of the gates; those of the experts' weights are added up inside them."""
-        back = np.ascontiguousarray(kept.weights[:, None] * dy[kept.tokens])
-        arrived = self.comm.alltoallv(back, *kept.counts)
+        found = kept.route
+        arrived = self.exchange(np.ascontiguousarray(found.weights[:, None] * dy[found.tokens]), *kept.counts)
         made = np.empty_like(arrived)
         for expert, (mine, needed) in zip(self.experts, kept.here, strict=True):
             made[mine] = expert.backward(arrived[mine], needed)
-        dx, dgates = np.zeros_like(dy), np.zeros(kept.shape, dy.dtype)
-        np.add.at(dx, kept.tokens, self.comm.alltoallv(made, *reversed(kept.counts)))
-        dgates[kept.tokens, kept.experts] = (dy[kept.tokens] * kept.rows).sum(1)
-        if self.top > 1:
-            shares = np.zeros_like(dgates)
-            shares[kept.tokens, kept.experts] = kept.weights
-            both = np.zeros_like(dgates)
-            np.put_along_axis(both, kept.chosen, 1, 1)
-            dgates = both * (dgates - (shares * dgates).sum(1, keepdims=True)) / kept.total
-        return dx, dgates
+        dx = np.zeros_like(dy)
+        np.add.at(dx, found.tokens, self.exchange(made, *reversed(kept.counts)))
+        return dx, gradient(found, (dy[found.tokens] * kept.rows).sum(1), kept.shape)
 
-    def _placed(self, chosen: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """Token, expert and weight of each row to be sent, in the order of experts, without those left out."""
-        tokens = np.repeat(np.arange(len(chosen)), self.top)
-        experts, order = chosen.ravel(), np.argsort(chosen.ravel(), kind="stable")
-        if self.capacity is not None:
-            most = math.ceil(self.capacity * self.top * len(chosen) / self.count)
-            counts = np.bincount(experts, minlength=self.count)
-            place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-            order = order[place < most]
-        self.dropped = len(tokens) - len(order)
-        return tokens[order], experts[order], weights.ravel()[order]
+    def _routed(self, x: Array, gates: Array) -> tuple[Any, Array]:
+        """Where rows go, and how many to each expert of each rank; -1, which all ranks see, if gates are wrong."""
+        try:
+            self._shape(x, gates)
+        except ArgumentError:
+            return None, np.full((self.comm.size, len(self.experts)), -1)
+        found = route(gates, self.top, room(self.capacity, self.top, len(x), self.count))
+        return found, np.bincount(found.experts, minlength=self.count).reshape(self.comm.size, -1)
+
+    def _shape(self, x: Array, gates: Array) -> dict[str, Any]:
+        if np.shape(gates) != (len(x), self.count):
+            raise ArgumentError(f"gates have shape {np.shape(gates)}, not {(len(x), self.count)}: tokens, experts")
+        return {}

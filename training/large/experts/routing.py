@@ -1,0 +1,71 @@
+"""Which experts a token goes to, and what each counts: pure functions of the gates, and their gradient.
+
+Sources: Fedus et al., "Switch transformers", JMLR 2022 (top 1); Lepikhin et al., "GShard", ICLR 2021 (top 2, and a
+capacity in groups of tokens).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.training.flat import Array
+
+
+class Route(NamedTuple):
+    """The rows that travel, in the order of experts, and what they came from."""
+
+    tokens: Array
+    """Of each row: its token, ..."""
+    experts: Array
+    """... its expert, ..."""
+    weights: Array
+    """... and what its result counts."""
+    dropped: int
+    """Rows that were left out: their expert had no room."""
+    chosen: Array
+    """The experts of each token, (tokens, top), and ..."""
+    total: Array
+    """... the sum of their gates, by which weights were divided; of top 1 ones."""
+
+
+def route(gates: Array, top: int, room: int | None) -> Route:
+    """Gates of (tokens, experts): the `top` highest ones.  An expert takes the first `room` tokens; None: all.
+
+    >>> found = route(np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), top=1, room=1)
+    >>> found.tokens.tolist(), found.experts.tolist(), found.dropped
+    ([0, 2], [0, 1], 1)
+    """
+    count = gates.shape[1]
+    chosen = np.argsort(-gates, 1, kind="stable")[:, :top]
+    weights = np.take_along_axis(gates, chosen, 1)
+    total = weights.sum(1, keepdims=True) if top > 1 else np.ones_like(weights)
+    tokens, experts = np.repeat(np.arange(len(gates)), top), chosen.ravel()
+    order = np.argsort(experts, kind="stable")
+    if room is not None:
+        counts = np.bincount(experts, minlength=count)
+        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        order = order[place < room]
+    weights = (weights / total).ravel()[order]
+    return Route(tokens[order], experts[order], weights, len(tokens) - len(order), chosen, total)
+
+
+def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | None:
+    """How many of a rank's tokens an expert takes."""
+    return None if capacity is None else math.ceil(capacity * top * tokens / experts)
+
+
+def gradient(found: Route, each: Array, shape: tuple[int, int]) -> Array:
+    """Of the gates; `each`: of the rows' weights."""
+    made = np.zeros(shape, each.dtype)
+    made[found.tokens, found.experts] = each
+    if found.chosen.shape[1] == 1:
+        return made
+    shares, both = np.zeros_like(made), np.zeros_like(made)
+    shares[found.tokens, found.experts] = found.weights
+    np.put_along_axis(both, found.chosen, 1, 1)
+    made -= (shares * made).sum(1, keepdims=True)
+    made *= both / found.total
+    return made
