@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hocket.bench.harness.hosts import refusal
-from hocket.bench.large import hierarchy, sharding
+from hocket.bench.large import experts, hierarchy, pipelines, sharding
 
 WHY_NOT = refusal("100mbit")
 
@@ -41,3 +41,24 @@ def test_bytes_between_hosts(capsys: pytest.CaptureFixture[str]) -> None:
     for row in rows:
         assert float(row[1]) == pytest.approx(float(row[2]), rel=0.06), row
     assert float(rows[2][5]) > 1 and float(rows[3][5]) > 1
+
+
+def test_bubbles_and_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table(pipelines.main, "--ranks 2 --micro 2,4 --pass 15", capsys)
+    assert [row[0] for row in rows] == [way for way in pipelines.WAYS for _ in "24"]
+    for way, ranks, micro, idle, law, _, kept, gradients in rows:
+        assert float(idle) == pytest.approx(float(law), abs=0.15), (way, micro)  # 0.5 if stages took turns
+        most = {"gpipe": int(micro), "interleaved": 2 * (int(ranks) - 1) + 2 + 1}.get(way, int(ranks))
+        assert int(kept) == min(most, int(micro) * pipelines.WAYS[way]) and gradients == "equal"
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_rows_of_experts_and_messages_between_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table(experts.main, "--ranks 2 --tokens 16 --width 32 --rounds 5", capsys)
+    assert len(rows) == 8
+    for _, capacity, _, difference, dropped, sent, _, messages in (row[:8] for row in rows):
+        assert float(difference) < 1e-6 and int(messages) > 0
+        assert (int(dropped) > 0) == (capacity == "1.25")
+        assert float(sent) == pytest.approx(1, abs=0.02) if capacity == "" else float(sent) < 1
+    for one, two in zip(rows[::2], rows[1::2], strict=True):
+        assert float(two[6]) < 0.8 * float(one[6]), "a message to each other host, instead of to each rank there"
