@@ -134,10 +134,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [sys.executable, "-m", MODULE, "rank", *map(str, (options.tokens, options.width, options.rounds))]
         rows = found_on(names, options.ranks, words, "experts", PATIENCE)
     for row in rows:
+        way = "two steps" if row["two"] else "one"
         print(
-            f"| {row['top']} | {row['capacity'] or ''} | {'two steps' if row['two'] else 'one'} "
-            f"| {row['difference']:.1e} | {row['dropped']} | {row['rows']:.3f} | {row['packets']:.1f} | {row['messages']} "
-            f"| {row['seconds'] * 1e3:.2f} |", flush=True)  # fmt: skip
+            f"| {row['top']} | {row['capacity'] or ''} | {way} | {row['difference']:.1e} | {row['dropped']} "
+            f"| {row['rows']:.3f} | {row['packets']:.1f} | {row['messages']} | {row['seconds'] * 1e3:.2f} |",
+            flush=True,
+        )
     return 0
 
 

@@ -204,3 +204,44 @@ def test_a_lost_part_is_in_checkpoints_alone() -> None:
         assert row["refused"] == row["words"]
     for row in lost({"data": 2, "tensor": 2}, [1, 2], "data"):
         assert "each part is on some rank, but no place of 'data' is whole" in row["refused"], json.dumps(row)
+
+
+STAGES = """
+from hocket.training import Pipeline
+class Stage:
+    def forward(self, x):
+        return x * 2, None
+    def backward(self, dy, kept):
+        return dy * 2
+mesh = Mesh(comm, {"data": 2, "pipe": 2})
+def made(mesh):
+    return Pipeline(Stage(), mesh["pipe"], np.ones((1, 4)), micro=4)
+def step(pipe):
+    return pipe.step(np.ones((4, 4)) if pipe.first else None, lambda y, m: (y.sum(), y))
+pipe = made(mesh)
+step(pipe)
+comm.barrier()
+if me == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+row = {"notes": []}
+try:
+    while True:
+        step(pipe)
+        comm.barrier()
+except hocket.PeerLostError as error:
+    row.update(error=str(error), notes=getattr(error, "__notes__", []))
+again = mesh.renewed(comm.renew())
+row.update(at=again.at, loss=step(made(again)) if again.at else None)
+print(json.dumps(row), flush=True)
+"""
+
+
+def test_a_rank_lost_in_a_pipeline_is_named_and_its_replica_is_out() -> None:
+    source = LOST.partition("axes, victims")[0] + STAGES
+    with Job(4, BEGIN + source) as job:
+        rows = said(job.wait(60), 0, 1, 2)
+    assert all("rank" in row["error"] for row in rows)
+    notes = [note for row in rows for note in row["notes"]]
+    assert not hasattr(Exception, "add_note") or any("lost are data 1, pipe 1" in note for note in notes)
+    assert [row["at"] for row in rows] == [{"data": 0, "pipe": 0}, {"data": 0, "pipe": 1}, {}]
+    assert [row["loss"] for row in rows] == [None, 64.0, None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from hocket.errors import PeerLostError
@@ -33,17 +35,23 @@ class Axis:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.comm, name)
-        if name in MOVING or name in OTHERS:
+        if name in MOVING or name in OTHERS or name == "share":
             return functools.partial(self._call, name, found)
         return found
 
     def _call(self, name: str, call: Any, *args: Any, **how: Any) -> Any:
-        if self.transport is not None:
+        if self.transport is not None and name != "share":
             how.setdefault("transport", self.transport)
         if self.codec is not None and name in MOVING and _coded(args, how):
             how.setdefault("codec", self.codec)
-        try:
+        with self.noting():
             return call(*args, **how)
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """A PeerLostError in this block gets the note; for those who wait for asynchronous calls."""
+        try:
+            yield
         except PeerLostError as error:
             if hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(self.mesh.meaning([self.comm.members[rank] for rank in error.ranks]))
