@@ -46,6 +46,7 @@ EXTENSIONS = [
     "collectives.waiting.sleep",
     "jax.handler",
     "kernels.cpu.elias",
+    "kernels.digest",
     "lightgbm.callbacks",
     "system.cuda.driver",
     "system.cuda.shared",

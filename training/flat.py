@@ -7,7 +7,6 @@ subclass with its own `room`, or its own `read` and `write`.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +14,12 @@ import numpy as np
 
 from hocket.arguments import kind
 from hocket.errors import ArgumentError
+from hocket.extending import digest as of_bytes
 
 Array = np.ndarray[Any, Any]
 FLOATS = (np.float16, np.float32, np.float64)
+EXACT = 2**53 - 1
+"""The bits of a whole number that a float64 holds."""
 
 
 class Flat:
@@ -98,12 +100,9 @@ def flat(arrays: Any) -> Flat:
 
 
 def digest(*arrays: Array) -> int:
-    """32 bits that tell copies apart which should be the same: CRC-32, 3.3 GB/s on an AMD EPYC (SHA-256: 1.5).
+    """53 bits that tell copies apart which should be the same: of XXH64 (`hocket.extending.digest`).
 
     >>> digest(np.zeros(2)) == digest(np.zeros(1), np.zeros(1)) != digest(np.ones(2))
     True
     """
-    found = 0
-    for array in arrays:
-        found = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, found)
-    return found
+    return of_bytes(*(np.ascontiguousarray(array).view(np.uint8) for array in arrays)) & EXACT

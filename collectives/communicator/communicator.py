@@ -226,8 +226,8 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
         """Do all ranks hold the same bits?  What differs, with the ranks that hold the same; {}: nothing does.
 
         `x`: an array, or lists, tuples and dicts of arrays and numbers, of any structure.  Compared are dtypes, shapes
-        and a CRC-32 of the bytes, which takes two of 4,000,000,000 different arrays for equal; 0.0 and -0.0 differ, and
-        a NaN is equal to itself.  All ranks call it.  Cost: one pass over x, and two allgathers of its names.
+        and digests of the bytes (XXH64, 64 bits: against accidents, not against intent); 0.0 and -0.0 differ, and a NaN
+        is equal to itself.  All ranks call it.  Cost: one pass over x, and two allgathers of its names.
 
         >>> import hocket, numpy as np
         >>> def compared(comm):

@@ -9,6 +9,7 @@
     fail_at_exit    this process ends with 1, if it would end with 0
     ADJOINTS        by collective, that which carries derivatives back: the law of `allgather` is `reduce_scatter`
     REDUCING        the collectives that have an op
+    digest          64 bits that tell bytes apart, of contiguous buffers
     Op, PremulSum   what `op=` may be, and what `hocket.premul_sum` makes
     DTYPES          the table of dtypes: name, itemsize, kind, and what NumPy and torch call them
     TORCH_NAMES     str(tensor.dtype) of those that torch has, too
@@ -24,12 +25,13 @@ from hocket.collectives.calls.ops import Op, PremulSum, resolve
 from hocket.collectives.failures.callsite import pass_over
 from hocket.collectives.waiting.grouping import at_once, outside_group
 from hocket.collectives.waiting.several import drive
+from hocket.kernels.digest import digest
 from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
-    "ADJOINTS", "DTYPES", "REDUCING", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "drive", "fail_at_exit",
-    "hierarchical", "outside_group", "pass_over",
+    "ADJOINTS", "DTYPES", "REDUCING", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "digest", "drive",
+    "fail_at_exit", "hierarchical", "outside_group", "pass_over",
 ]  # fmt: skip
 
 ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -35,7 +34,7 @@ from hocket.errors import ArgumentError, MismatchError, PeerLostError
 from hocket.training.crew import blocks
 from hocket.training.crew.loading import Server, load
 from hocket.training.crew.quorum import Grace
-from hocket.training.flat import Array
+from hocket.training.flat import Array, digest
 from hocket.training.outer.members import Again, Replica
 
 BOUNDARY, PRESENT = 0, 1
@@ -186,7 +185,7 @@ class Crew:
         if not self._replicated or self._checked:
             return [state.position, None]
         self._digests = blocks.digests(state.arrays())
-        return [state.position, zlib.crc32(self._digests.data)]
+        return [state.position, digest(self._digests)]
 
     def _group(self, ranks: Sequence[int]) -> Communicator:
         """Their communicator, made once for each set of ranks."""
