@@ -28,6 +28,7 @@ from hocket.system.machine import loopback
 from hocket.tools import elastic, tracing
 from hocket.tools.forking import allowed
 from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
+from hocket.tools.hosts import Hosts, hosts
 from hocket.tools.output import Screen, Source
 from hocket.tools.place import place
 from hocket.tools.rank import Rank, common, environment, start
@@ -49,10 +50,10 @@ def main(argv: list[str]) -> int:
         try:
             directory = stack.enter_context(place())
             parts = tracing.prepare(options.trace) if options.trace else None
+            code = Job(options, directory).run()
         except Error as why:
             print(f"hocket run: {why}", file=sys.stderr)
             return 1
-        code = Job(options, directory).run()
         if parts is not None:
             tracing.finish(parts, options.trace)
         return code
@@ -73,6 +74,7 @@ class Job:
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
         self.due: list[tuple[float, int]] = []  # (when, signal) to be sent to the living ranks
         self.selector = selectors.DefaultSelector()
+        self.hosts: Hosts | None = None  # where the ranks are; None: on this machine as it is
         self.again: Callable[[int], None] = lambda number: None  # starts a rank that comes to the job as a newcomer
         self.restarts = elastic.restarts(options)
         self.broken = False  # nobody reads our output any more
@@ -80,7 +82,7 @@ class Job:
         self.screens = (out, out if _same(1, 2) else err)
 
     def run(self) -> int:
-        with self._signals():
+        with self._signals(), hosts(self.options, self.directory) as self.hosts:
             try:
                 self._start()
                 if self.signalled and not self.ranks:
@@ -94,7 +96,8 @@ class Job:
     # --- starting ---
 
     def _start(self) -> None:
-        secret, master = elastic.secret(self.options) or secrets.token_hex(32), _free_port()
+        secret = elastic.secret(self.options) or secrets.token_hex(32)
+        master = self.hosts.master if self.hosts else _free_port()
         env = common(self.options.n)
         self.again = lambda number: self._start_rank(number, env, secret, master, None, newcomer=True)
         with self._fork_server(env) as server:
@@ -113,7 +116,8 @@ class Job:
     def _fork_server(self, env: dict[str, str]) -> Iterator[ForkServer | None]:
         """Where that is faster and the program allows it.  With a core for each rank, they start side by side."""
         options = self.options
-        folder = allowed.folder(options.command) if options.fork and options.n > len(os.sched_getaffinity(0)) else None
+        here = options.fork and not options.hosts and options.n > len(os.sched_getaffinity(0))
+        folder = allowed.folder(options.command) if here else None
         if folder is None:
             yield None
             return
@@ -130,12 +134,16 @@ class Job:
         newcomer: bool = False,
     ) -> None:  # fmt: skip
         words = os.path.join(self.directory, f"words-{number}")
-        env = env | environment(number, self.options.n, f"unix:{self.meeting}", secret, master, words)
+        meeting, command = f"unix:{self.meeting}", self.options.command
+        if self.hosts:
+            meeting, command = self.hosts.meeting, self.hosts.command(number, command)
+        env = env | environment(number, self.options.n, meeting, secret, master, words)
         env |= elastic.environment(self.options, self.directory, newcomer)
+        env |= self.hosts.environment(number) if self.hosts else {}
         recorder, reads, piped = _recorder(), number == 0, not self.options.no_prefix
         process: Popen[bytes] | Forked
         if server is None:
-            process = start(self.options.command, env, reads, piped, recorder)
+            process = start(command, env, reads, piped, recorder)
         else:
             process = server.start(env, reads, None if recorder is None else (memory.HANDED, recorder))
         rank = Rank(number, process, words, recorder)

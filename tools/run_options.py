@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 
 from hocket.errors import ArgumentError
 from hocket.observe.files.names import SUFFIXES, check
+from hocket.tools.hosts import MOST as MOST_HOSTS
+from hocket.tools.hosts import check as check_hosts
 
 GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
 REPORT = 3.0  # seconds in which the others report a failure themselves
@@ -15,13 +18,17 @@ MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def asked(argv: list[str]) -> argparse.Namespace:
-    """n, no_prefix, grace, timeout_grace (seconds), elastic, least, most, restarts, join, fork, trace, command.
+    """n, hosts, link, no_prefix, grace, timeout_grace, elastic, least, most, restarts, join, fork, trace, command.
 
     SystemExit: the command line is wrong.
     """
     what = "Start n ranks of a program on this machine."
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
+    hosts = f"as root: put them on so many hosts of their own, which are network namespaces (2 to {MOST_HOSTS})"
+    parser.add_argument("--hosts", type=_hosts, default=0, metavar="N", help=hosts)
+    link = "with --hosts: how fast each host can send, as 20Mbit (default: as this machine can)"
+    parser.add_argument("--link", type=_rate, metavar="RATE", help=link)
     parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
     grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
     parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
@@ -51,6 +58,10 @@ def asked(argv: list[str]) -> argparse.Namespace:
         parser.error("--least, --most and --restarts are for --elastic")
     if options.elastic and options.join:
         parser.error("--elastic begins a job, and --join comes to one: give one of them")
+    try:
+        check_hosts(options)
+    except ArgumentError as why:
+        parser.error(str(why))
     if options.command[0].endswith(".py"):
         options.command.insert(0, sys.executable)
     return options
@@ -60,6 +71,18 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
     return int(text)
+
+
+def _hosts(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_HOSTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts, 2 to {MOST_HOSTS}")
+    return int(text)
+
+
+def _rate(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*(\.\d+)?[kmg]bit", text, re.IGNORECASE):
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate: give it as 20Mbit, with kbit, Mbit or Gbit")
+    return text.lower()
 
 
 def _trace(text: str) -> str:

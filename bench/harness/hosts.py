@@ -35,7 +35,8 @@ def ip(*words: str) -> str:
 
 def _run(*words: str) -> str:
     try:
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        # In a session of its own: what Ctrl-C ends must not end half-made.
+        return subprocess.run(words, check=True, capture_output=True, text=True, start_new_session=True).stdout
     except FileNotFoundError:
         raise ArgumentError(f"there is no `{words[0]}` here: install iproute2") from None
 
@@ -69,14 +70,19 @@ def hosts(rate: str | None = None, queue: str | None = None) -> Iterator[list[st
             for device in ("lo", CABLE):
                 ip("-n", name, "link", "set", device, "up")
             if rate is not None:
-                shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", "50ms"]
-                _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, *shape[:1], "handle", "1:", *shape[1:])
+                shape(name, rate)
                 if queue is not None:
                     _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, "parent", "1:1", queue)
         yield names
     finally:
         for name in names:
             _remove(name)
+
+
+def shape(name: str, rate: str) -> None:
+    """Let this host send no faster."""
+    bucket = ("tbf", "rate", rate, "burst", BURST, "latency", "50ms")
+    _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, "root", "handle", "1:", *bucket)
 
 
 def refusal(rate: str | None = None) -> str | None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from hocket.bench.harness.hosts import CABLE, PREFIX, _remove, ip
+from hocket.bench.harness.hosts import CABLE, PREFIX, _remove, ip, shape
 
 NET = "10.79.0."
 """The hosts are .1, .2, ..., as `hosts.V4` has it."""
@@ -33,8 +33,8 @@ class Switch:
 
 
 @contextlib.contextmanager
-def switch(count: int) -> Iterator[Switch]:
-    """So many hosts, until the block ends."""
+def switch(count: int, rate: str | None = None) -> Iterator[Switch]:
+    """So many hosts, until the block ends.  `rate`: of each one's cable, in tc's words."""
     own, *names = [f"{PREFIX}{os.getpid()}{letter}" for letter in "sabcdefgh"[: count + 1]]
     try:
         for name in (own, *names):
@@ -47,6 +47,8 @@ def switch(count: int) -> Iterator[Switch]:
             ip("-n", name, "addr", "add", f"{NET}{i + 1}/24", "dev", CABLE)
             for device in ("lo", CABLE):
                 ip("-n", name, "link", "set", device, "up")
+            if rate is not None:
+                shape(name, rate)
         yield Switch(names, own)
     finally:
         for name in (own, *names):
