@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.engine.packing import leaves_of
 from hocket.kernels.digest import digest
 
 if TYPE_CHECKING:
@@ -17,23 +18,11 @@ Groups = list[tuple[int, ...]]
 
 def differing(comm: Communicator, tree: Any) -> dict[str, Groups]:
     """`check_equal` of the communicator."""
-    rows = comm.share({name: _digest(array, name) for name, array in _named(tree, "x")}, "check_equal()")
+    named = zip(*leaves_of(tree), strict=True)
+    rows = comm.share({name: _digest(array, name) for name, array in named}, "check_equal()")
     names = dict.fromkeys(name for row in rows for name in row)
     found = {name: _groups([row.get(name) for row in rows]) for name in names}
     return {name: groups for name, groups in found.items() if len(groups) > 1}
-
-
-def _named(tree: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """The arrays of a tree with their places."""
-    if isinstance(tree, dict):
-        parts = [(f"{where}[{key!r}]", tree[key]) for key in tree]
-    elif isinstance(tree, (list, tuple)):
-        parts = [(f"{where}[{i}]", each) for i, each in enumerate(tree)]
-    else:
-        yield where, tree
-        return
-    for name, each in parts:
-        yield from _named(each, name)
 
 
 def _digest(array: Any, name: str) -> str:

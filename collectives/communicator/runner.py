@@ -24,6 +24,7 @@ from hocket.collectives.communicator import trees
 from hocket.collectives.communicator.members import Members
 from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.engine.engine import CODES
+from hocket.collectives.engine.packing import Known
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.engine.shortcut import Shortcut
 from hocket.collectives.failures.reporting import Reporter
@@ -43,11 +44,11 @@ class Runner:
     def __init__(self, members: Members, reporter: Reporter, planner: Planner) -> None:
         self.members, self.reporter, self.planner = members, reporter, planner
         self.rank, self.size, self.world = members.rank, members.size, members.world
-        self._spare: trees.Spare = {}
+        self._lists = Known()
         self._making: dict[tuple[str, str | None], threading.Lock] = {}
         """Threads may need a queue at once."""
         self.worth = Worth(self)
-        self.shortcut = Shortcut(members.main.engine, members.timeout, self)
+        self.shortcut = Shortcut(members.main.engine, members.timeout, self, self._lists)
 
     def general(self, x: Any, out: Any, ask: Ask) -> Any:
         """The way of every call that the short one does not take: new ones, and those of unusual arrays."""
@@ -62,7 +63,7 @@ class Runner:
 
     def tree(self, call: Callable[[Any, Any, Ask], Any], x: Any, out: Any, ask: Ask) -> Any:
         """A call on a list, a tuple or a dict of arrays, by `call(x, out, ask)` on single ones."""
-        return trees.carry_out(call, x, out, ask, self.members, self._spare)
+        return trees.carry_out(call, x, out, ask, self.members, self._lists)
 
     def _run(self, call: Call, ask: Ask) -> Any:
         self.reporter.usable()

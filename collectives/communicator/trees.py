@@ -10,7 +10,7 @@ from hocket.arguments import kind
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.calls.ask import Ask, Lasting
 from hocket.collectives.communicator.members import Members
-from hocket.collectives.engine.packing import Packed, leaves_of
+from hocket.collectives.engine.packing import Known, Packed
 from hocket.collectives.engine.shortcut import NOTHING
 from hocket.collectives.waiting.grouping import open_group
 from hocket.errors import ArgumentError
@@ -22,13 +22,11 @@ SHOWN = 3
 """Arrays that an error shows of a list."""
 LABELS = 1000
 """Lists of different arrays that are remembered."""
-Spare = dict[Any, Any]
-"""A communicator's vectors for lists of the kinds that it has seen."""
 _labels: dict[int, Lasting] = {}
 
 
 def carry_out(
-    call: Callable[[Any, Any, Ask], Any], tree: Any, out: Any, ask: Ask, members: Members, spare: Spare
+    call: Callable[[Any, Any, Ask], Any], tree: Any, out: Any, ask: Ask, members: Members, lists: Known
 ) -> Any:
     """`call(x, out, ask)` for all arrays of `tree`, in place."""
     collective = ask.collective
@@ -37,17 +35,17 @@ def carry_out(
         raise ArgumentError(f"x is {kind(tree)}, and {collective} takes one array; {lists} take lists")
     if out is not None or ask.residual is not None or ask.owner_residual is not None:
         raise ArgumentError(f"x is {kind(tree)}, which {collective} changes in place: out and residuals must be None")
-    leaves: list[Any] = []
-    leaves_of(tree, leaves)
     written = collective != "broadcast" or members.rank != ask.root
-    packed = Packed(leaves, NEAR if len(members.groups) == 1 else FAR, written, spare)
-    ask = Ask(*ask[:-1], _label(leaves, packed.digest))
+    packed = Packed(tree, NEAR if len(members.groups) == 1 else FAR, written, lists.spare)
+    label = _label(packed.leaves, packed.digest)
+    ask = ask._replace(within=label)
     arrays = [*packed.vectors, *packed.alone] or [NOTHING.copy()]
     together = open_group()
     if not ask.async_op and together is None:
         for each in arrays:
             call(each, None, ask)
         packed.unpack()
+        lists.learn(tree, packed, label)
         return tree
     works = [call(each, None, ask._replace(async_op=True)) for each in arrays]
     last = works.pop().giving(tree).ending(partial(_end, works, packed))

@@ -5,12 +5,14 @@ copied: that would cost a kernel for each.
 """
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 cimport numpy as np
 
-from hocket.collectives.engine.shortcut cimport Seen, learn, see
+from hocket.collectives.calls.ask cimport Ask
+from hocket.collectives.engine.shortcut cimport MISS, Lists, Seen, Shortcut, groups_open, learn, see
 
 from hocket.arguments import kind
 from hocket.collectives.arrays.buffers import describe, empty_like
@@ -39,8 +41,15 @@ cdef struct Spot:               # where an array lies
     int code                    # of its dtype; -1: it goes alone
 
 
+cdef inline void copied(char* to, const char* source, size_t nbytes) noexcept:
+    if nbytes == 8:
+        memcpy(to, source, 8)       # one move, where a call would cost as much as all the rest
+    else:
+        memcpy(to, source, nbytes)
+
+
 cdef class Packed:
-    """`leaves` as vectors of those with at most `largest` bytes, one for each dtype, and the others (`alone`).
+    """A tree's arrays as vectors of those with at most `largest` bytes, one for each dtype, and the others (`alone`).
 
     `digest`: of dtypes and sizes, in order.  `written`: must the arrays be writable?  `spare`: vectors of earlier lists,
     which are used again, as new memory costs more than the copies.  Raises ArgumentError for what is no such array.
@@ -48,26 +57,27 @@ cdef class Packed:
 
     cdef readonly list vectors, alone
     cdef readonly uint64_t digest
-    cdef list leaves
+    cdef object tree
+    cdef readonly list leaves
     cdef dict described             # the Buffers of arrays that have no plain memory, by their places
     cdef dict spare
     cdef object key                 # in `spare`
     cdef Spot* spots
     cdef char* begin[KINDS]
 
-    def __cinit__(self, list leaves, *_):
-        self.spots = <Spot*>PyMem_Calloc(max(1, len(leaves)), sizeof(Spot))
-        if self.spots == NULL:
-            raise MemoryError
-
-    def __init__(self, list leaves, size_t largest, bint written, dict spare):
+    def __init__(self, tree, size_t largest, bint written, dict spare):
+        cdef list leaves = []
         cdef Spot* spot
         cdef Py_ssize_t i
         cdef int code
         cdef size_t[KINDS] length
         cdef list first = [None] * KINDS, order = []
         cdef uint64_t digest = FNV_START
-        self.leaves, self.spare, self.alone, self.described = leaves, spare, [], {}
+        walk(tree, leaves, None, None)
+        self.spots = <Spot*>PyMem_Calloc(max(1, len(leaves)), sizeof(Spot))
+        if self.spots == NULL:
+            raise MemoryError
+        self.tree, self.leaves, self.spare, self.alone, self.described = tree, leaves, spare, [], {}
         for code in range(KINDS):
             length[code] = 0
         for i in range(len(leaves)):
@@ -92,7 +102,7 @@ cdef class Packed:
         for i in range(len(leaves)):
             spot = &self.spots[i]
             if spot.code >= 0:
-                memcpy(self.begin[spot.code] + spot.at, spot.home, spot.nbytes)
+                copied(self.begin[spot.code] + spot.at, spot.home, spot.nbytes)
 
     cdef int look(self, object leaf, Py_ssize_t i, Spot* spot, bint written) except -1:
         """Find an array's memory.  The code of its dtype."""
@@ -113,9 +123,10 @@ cdef class Packed:
                 code = tensors[seen.dtype] = describe(leaf).dtype.code
             spot.home, spot.nbytes = seen.data, seen.nbytes
             return code
-        b = describe(leaf, f"x[{i}]")
+        name = leaves_of(self.tree)[0][i]
+        b = describe(leaf, name)
         if written:
-            writable(b, f"x[{i}]")
+            writable(b, name)
         spot.home, spot.nbytes = <char*><uintptr_t>b.address, b.nbytes
         self.described[i] = b
         return b.dtype.code
@@ -133,7 +144,7 @@ cdef class Packed:
         for i in range(len(self.leaves)):
             spot = &self.spots[i]
             if spot.code >= 0:
-                memcpy(spot.home, self.begin[spot.code] + spot.at, spot.nbytes)
+                copied(spot.home, self.begin[spot.code] + spot.at, spot.nbytes)
         for i, buffer in self.described.items():
             if self.spots[i].code >= 0:
                 buffer.restore()
@@ -141,22 +152,159 @@ cdef class Packed:
             self.spare.clear()
         self.spare[self.key], self.vectors = self.vectors, None
 
+    cdef bint plain(self):
+        """Are these NumPy arrays of one dtype, of which none goes alone?"""
+        return len(self.leaves) > 0 and not self.alone and not self.described and len(self.key) == 2 and (
+            np.PyArray_CheckExact(self.leaves[0]))
+
     def __dealloc__(self):
         PyMem_Free(self.spots)
 
 
-def leaves_of(tree, list leaves):
-    """Append the arrays of a tree, in an order that is the same on all ranks: that of a dict's sorted keys."""
+def leaves_of(tree):
+    """The places of a tree's arrays, as `x['w'][1]`, and the arrays."""
+    cdef list leaves = [], names = []
+    walk(tree, leaves, names, "x")
+    return names, leaves
+
+
+cdef int walk(tree, list leaves, list names, str where) except -1:
+    """Append the arrays of a tree, in an order that is the same on all ranks: that of a dict's sorted keys.
+
+    `names` gets their places; None: nobody asks.  Where they are told by names, keys may have no order.
+    """
     if isinstance(tree, dict):
         try:
-            tree = [tree[key] for key in sorted(tree)]
+            keys = sorted(tree)
         except TypeError:
-            raise ArgumentError(
-                f"x has a dict with keys that have no order ({kind(tree)} of {len(tree)}), so ranks may take its arrays "
-                "in another order: use texts or numbers as keys"
-            ) from None
-    for each in tree:
-        if not np.PyArray_CheckExact(each) and isinstance(each, (list, tuple, dict)):
-            leaves_of(each, leaves)
-        else:
-            leaves.append(each)
+            if names is None:
+                raise ArgumentError(
+                    f"x has a dict with keys that have no order ({kind(tree)} of {len(tree)}), so ranks may take its "
+                    "arrays in another order: use texts or numbers as keys"
+                ) from None
+            keys = tree
+        for key in keys:
+            walk(tree[key], leaves, names, None if names is None else f"{where}[{key!r}]")
+    elif np.PyArray_CheckExact(tree) or not isinstance(tree, (list, tuple)):
+        leaves.append(tree)
+        if names is not None:
+            names.append(where)
+    elif names is None:
+        for each in tree:
+            if np.PyArray_CheckExact(each):
+                leaves.append(each)
+            else:
+                walk(each, leaves, None, None)
+    else:
+        for i, each in enumerate(tree):
+            walk(each, leaves, names, f"{where}[{i}]")
+    return 0
+
+
+cdef class Layout:
+    """A list of NumPy arrays of one dtype, all of which are copied: what the next such list is compared with."""
+
+    cdef object vector, label
+    cdef char* begin
+    cdef size_t* nbytes
+    cdef Py_ssize_t count
+    cdef int number                 # of the dtype, NumPy's
+    cdef bint busy                  # a call has the vector
+
+    def __dealloc__(self):
+        PyMem_Free(self.nbytes)
+
+    cdef bint gather(self, list leaves) except -1:
+        """Copy the arrays of a list of this kind; False: it is of another."""
+        cdef char* to = self.begin
+        cdef np.ndarray a
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            each = leaves[i]
+            if not np.PyArray_CheckExact(each):
+                return False
+            a = <np.ndarray>each
+            if np.PyArray_TYPE(a) != self.number or size_of(a) != self.nbytes[i] or not np.PyArray_ISBEHAVED(a) or (
+                    not np.PyArray_IS_C_CONTIGUOUS(a)):
+                return False
+            copied(to, np.PyArray_BYTES(a), self.nbytes[i])
+            to += self.nbytes[i]
+        return True
+
+    cdef int scatter(self, list leaves) except -1:
+        cdef char* source = self.begin
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            copied(np.PyArray_BYTES(<np.ndarray>leaves[i]), source, self.nbytes[i])
+            source += self.nbytes[i]
+        return 0
+
+
+cdef inline size_t size_of(np.ndarray a) noexcept:
+    """Bytes."""
+    cdef size_t nbytes = np.PyArray_ITEMSIZE(a)
+    cdef int i
+    for i in range(np.PyArray_NDIM(a)):
+        nbytes *= np.PyArray_DIMS(a)[i]
+    return nbytes
+
+
+cdef class Known(Lists):
+    """What a communicator remembers of lists: vectors of any, and the layouts of those that take the short way."""
+
+    cdef readonly dict spare
+    cdef dict layouts               # by the number of arrays
+
+    def __init__(self):
+        self.spare, self.layouts = {}, {}
+
+    def learn(self, tree, Packed packed, label):
+        """A call on this list went well: the next one on such a list may take the short way."""
+        cdef Layout made
+        cdef Py_ssize_t i
+        cdef np.npy_intp count = 0
+        leaves = packed.leaves
+        if (type(tree) is not list and type(tree) is not tuple) or len(leaves) != len(tree) or not packed.plain():
+            return
+        made = self.layouts.get(len(leaves))
+        if made is not None and made.label is label:
+            return
+        made = Layout.__new__(Layout)
+        made.count, made.label, made.number = len(leaves), label, np.PyArray_TYPE(<np.ndarray>leaves[0])
+        made.nbytes = <size_t*>PyMem_Calloc(made.count, sizeof(size_t))
+        if made.nbytes == NULL:
+            raise MemoryError
+        for i in range(made.count):
+            made.nbytes[i] = packed.spots[i].nbytes
+            count += np.PyArray_SIZE(<np.ndarray>leaves[i])
+        made.vector = np.PyArray_EMPTY(1, &count, made.number, 0)
+        made.begin = np.PyArray_BYTES(<np.ndarray>made.vector)
+        if len(self.layouts) >= SPARE:
+            self.layouts.clear()
+        self.layouts[made.count] = made
+
+    cdef object take(self, Shortcut shortcut, object tree, Ask* ask):
+        cdef Layout layout
+        cdef Ask one = ask[0]
+        cdef list leaves
+        if ask.async_op or groups_open() or <object>ask.within:
+            return MISS
+        if ask.residual != <PyObject*>None or ask.owner_residual != <PyObject*>None:
+            return MISS
+        if type(tree) is not list and type(tree) is not tuple:
+            return MISS
+        layout = self.layouts.get(len(tree))
+        if layout is None or layout.busy:
+            return MISS
+        leaves = list(tree)             # holds them, whatever another thread does with the list
+        layout.busy = True
+        try:
+            if not layout.gather(leaves):
+                return MISS
+            one.within = <PyObject*>layout.label
+            if shortcut.take(layout.vector, None, &one) is MISS:
+                return MISS
+            layout.scatter(leaves)
+        finally:
+            layout.busy = False
+        return tree

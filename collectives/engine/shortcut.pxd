@@ -66,7 +66,12 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef size_t out_nbytes
 
 
+cdef class Lists:               # lists of arrays that were seen before: packing.pyx has them
+    cdef object take(self, Shortcut shortcut, object tree, Ask* ask)
+
+
 cdef class Shortcut:
+    cdef public Lists lists
     cdef Engine main            # fails with its communicator
     cdef list entries
     cdef uint64_t limit

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from typing import Any
 
 import ml_dtypes
@@ -102,6 +104,80 @@ def test_lists_that_differ_are_told_on_all_ranks() -> None:
         assert "rank 1 called allreduce(float64[7], op='sum') within a list of 2 arrays (float64[4], float64[3]" in text
 
 
+def again(comm: hocket.Communicator) -> None:
+    """Lists that are like an earlier one, and that are nearly so."""
+    size, total = comm.size, float(sum(range(1, comm.size + 1)))
+
+    def made(*counts: int, dtype: Any = float) -> list[Array]:
+        return [np.full(n, comm.rank + 1, dtype) for n in counts]
+
+    def summed(arrays: Any, want: float = total) -> None:
+        assert comm.allreduce(arrays) is arrays
+        assert all((each == want).all() for each in arrays), arrays
+
+    for _ in range(3):
+        summed(made(3, 4))
+        summed(tuple(made(3, 4)))
+        assert (comm.allreduce(made(3, 4), "max")[1] == size).all()
+        assert (comm.broadcast(made(3, 4), size - 1)[1] == size).all()
+        assert (comm.broadcast(made(3, 4), root=0)[0] == 1).all()
+        summed(made(4, 3))  # another list of as many bytes
+        summed(made(3, 4, dtype=np.float32))
+        summed(made(3, 4, dtype=np.int64))
+        summed([*made(3), made(4, 4)[0].reshape(2, 2)])  # other shapes are the same bytes
+        summed([made(3)[0], np.full(8, comm.rank + 1.0)[::2]])
+        summed([made(3)[0], np.full(4, comm.rank + 1.0, ">f8")][:1])
+        summed([made(3)[0], torch.full((4,), comm.rank + 1.0, dtype=torch.float64)])
+        summed(made(0, 0))
+        nested = [made(3)[0], made(4)]
+        comm.allreduce(nested)
+        assert (nested[1][0] == total).all()
+        with hocket.group():
+            comm.allreduce(later := made(3, 4))
+        assert (later[0] == total).all()
+        work = comm.allreduce(later := made(3, 4), async_op=True)
+        assert work.result() is later and (later[1] == total).all()
+    frozen = made(3, 4)
+    frozen[1].flags.writeable = False
+    with pytest.raises(ArgumentError, match=re.escape("x[1] is read-only")):
+        comm.allreduce(frozen)
+    summed(made(3, 4))
+    frozen[0][:] = 7  # the root of a broadcast may hold what nobody may write to
+    assert (comm.broadcast(frozen if comm.rank == 0 else made(3, 4))[0] == 7).all()
+
+
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "threads"), (2, "shm"), (2, "tcp")])
+def test_lists_like_an_earlier_one(size: int, transport: str) -> None:
+    spread(again, size, transport)
+
+
+def test_a_list_that_was_seen_takes_the_short_way() -> None:
+    """No part of the general way is called."""
+
+    def run(comm: hocket.Communicator) -> int:
+        arrays = [np.ones(2) for _ in range(9)]
+        comm.allreduce(arrays)
+        comm.runner.tree = comm.runner.general = None
+        comm.allreduce([np.ones(2) for _ in range(9)])
+        return sum(s.calls for s in comm.stats() if s.collective == "allreduce")
+
+    assert hocket.local_world(2).run(run) == [2, 2]
+
+
+def test_a_list_that_another_thread_changes_meanwhile() -> None:
+    def run(comm: hocket.Communicator) -> bool:
+        arrays = [np.ones(2), np.ones(2)]
+        comm.allreduce([np.ones(2), np.ones(2)])
+        if comm.rank:
+            time.sleep(0.2)
+        else:
+            threading.Timer(0.1, arrays.clear).start()
+        comm.allreduce(arrays)
+        return not arrays or bool((arrays[0] == 2).all())
+
+    assert hocket.local_world(2).run(run) == [True, True]
+
+
 def test_what_is_no_list_of_arrays_is_refused() -> None:
     frozen = np.ones(2)
     frozen.flags.writeable = False
@@ -109,10 +185,12 @@ def test_what_is_no_list_of_arrays_is_refused() -> None:
     def run(comm: hocket.Communicator) -> None:
         for call, why in (
             (lambda: comm.allreduce([np.ones(2), 1.0]), "x[1] is a float"),
-            (lambda: comm.allreduce([np.ones(1), [frozen]]), "x[1] is read-only"),
+            (lambda: comm.allreduce([np.ones(1), [frozen]]), "x[1][0] is read-only"),
             (lambda: comm.allgather([np.ones(2)]), "allgather takes one array; allreduce and broadcast take lists"),
             (lambda: comm.allreduce([np.ones(2)], out=[np.ones(2)]), "out and residuals must be None"),
             (lambda: comm.allreduce({1: np.ones(2), "a": np.ones(2)}), "keys that have no order"),
+            (lambda: comm.allreduce({"w": [np.ones(1), (frozen,)], "b": np.ones(1)}), "x['w'][1][0] is read-only"),
+            (lambda: comm.allreduce({"b": np.ones(1), "a": ["text"]}), "x['a'][0] is a str"),
             (lambda: comm.allreduce([np.array([object()])]), "x[0] holds Python objects"),
         ):  # fmt: skip
             with pytest.raises(ArgumentError, match=re.escape(why)):
@@ -128,6 +206,6 @@ def test_vectors_are_used_again_and_not_for_ever() -> None:
             works = [comm.allreduce([x := np.ones(n)], async_op=True) for _ in range(3)]
             hocket.wait_all(works)
             assert (x == 2).all()
-        return len(comm.runner._spare)
+        return len(comm.runner._lists.spare)
 
     assert all(0 < n <= 16 for n in hocket.local_world(2).run(run))
