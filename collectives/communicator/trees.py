@@ -31,8 +31,8 @@ def carry_out(
     """`call(x, out, ask)` for all arrays of `tree`, in place."""
     collective = ask.collective
     if collective not in COLLECTIVES:
-        lists = " and ".join(COLLECTIVES)
-        raise ArgumentError(f"x is {kind(tree)}, and {collective} takes one array; {lists} take lists")
+        these = " and ".join(COLLECTIVES)
+        raise ArgumentError(f"x is {kind(tree)}, and {collective} takes one array; {these} take lists")
     if out is not None or ask.residual is not None or ask.owner_residual is not None:
         raise ArgumentError(f"x is {kind(tree)}, which {collective} changes in place: out and residuals must be None")
     written = collective != "broadcast" or members.rank != ask.root
