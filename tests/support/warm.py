@@ -3,8 +3,8 @@
 `python warm.py FD [MODULE ...]` listens on the socket FD, imports the modules, and then forks a process for each order
 that comes: a program, its environment, its host if it has one of its own, and where its output goes.  `Warm` is the
 other end, in the test; all processes of a test run share one such parent for each list of modules, which ends after
-them.  A third of a second for each rank, two with torch, six with DDP is what this saves; the ranks are processes like
-others.
+them, and its ranks with it: a test run that is killed leaves nothing behind.  A third of a second for each rank, two
+with torch, six with DDP is what this saves; the ranks are processes like others.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ import types
 import weakref
 from collections.abc import Sequence
 from typing import Any
+
+from hocket.system.parent import die_with
 
 MODULES = [
     "numpy", "importlib.metadata", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator",
@@ -141,6 +143,7 @@ def _parent(*modules: str) -> socket.socket:
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
     """Fork for each order; in a child, returns what it is to run.  None: the test run is over."""
     tests: list[socket.socket] = [listener.accept()[0]]
+    with_parent = die_with(os.getpid())
     ends: dict[int, socket.socket] = {}
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -162,6 +165,7 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
             out, err, end = fds
             pid = os.fork()
             if pid == 0:
+                with_parent()
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 os.setsid()
