@@ -24,6 +24,9 @@ What comes of it:
     streams.py       CUDA tensors: what comes after a call, in its stream
     profiled.py      what torch's profiler saw, in hocket's traces
 
+Ranks that are lost and come:
+    elastic.py       the default group of a communicator, and of the next generation's
+
 What torch keeps to other backends, or in its own C++:
     functional.py    functional collectives, in groups made in Python
     hooks.py         communication hooks of DDP
@@ -48,6 +51,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hocket.torch.check import check
+from hocket.torch.elastic import is_loss, renew, use
 from hocket.torch.hooks import bf16_compress_hook, compress
 from hocket.torch.monitor import monitored_barrier
 from hocket.torch.profiled import into_trace
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
 
 __all__ = [
-    "DistributedOptimizer", "bf16_compress_hook", "check", "compress", "into_trace", "monitored_barrier", "register",
+    "DistributedOptimizer", "bf16_compress_hook", "check", "compress", "into_trace", "is_loss", "monitored_barrier",
+    "register", "renew", "use",
 ]  # fmt: skip
 
 

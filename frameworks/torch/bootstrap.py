@@ -3,10 +3,13 @@
 The default group's ranks meet through torch's store (control/store.py): only rank 0's address is read there, and the
 address of a job that is over is noticed and read again, so a restart under torchrun works.  If the default group is
 hocket's, other groups are made from its communicator, by their members alone, without new connections to rank 0.
+A communicator that is there already is handed over (elastic.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +17,8 @@ import torch.distributed as dist
 
 import hocket
 from hocket import Communicator
+
+_handed_over: list[Communicator] = []
 
 
 class TorchStore:
@@ -36,14 +41,26 @@ class TorchStore:
 
 def communicator(options: Any) -> Communicator:
     """The members' communicator; its calls wait as long as the group's timeout says."""
-    parent = _parent()
-    if parent is None:
+    if _handed_over:
+        return _handed_over[0]
+    default = parent()
+    if default is None:
         return met(options.store, options.group_rank, options.group_size, options.timeout)
     seconds = options.timeout.total_seconds()
-    ranks = list(options.global_ranks_in_group) or list(range(parent.size))
-    comm = parent.create_group(ranks, f"{options.group_id}", timeout=seconds)
+    ranks = list(options.global_ranks_in_group) or list(range(default.size))
+    comm = default.create_group(ranks, f"{options.group_id}", timeout=seconds)
     comm.set_timeout(seconds)
     return comm
+
+
+@contextlib.contextmanager
+def handing_over(comm: Communicator) -> Iterator[None]:
+    """The group that is made in the block has this communicator."""
+    _handed_over.append(comm)
+    try:
+        yield
+    finally:
+        _handed_over.clear()
 
 
 def met(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
@@ -54,7 +71,7 @@ def met(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
     return comm
 
 
-def _parent() -> Communicator | None:
+def parent() -> Communicator | None:
     """The default group's communicator, if there is one yet and it is hocket's: the same answer on all ranks."""
     from hocket.torch.group import ProcessGroupHocket
 
