@@ -20,9 +20,10 @@ LONGEST = 1 << 16
 class TwoBits(Together):
     """Of every `chunk` elements the largest; of each its index, its sign, and which of two magnitudes it is nearer to.
 
-    The magnitudes are the chunk's own, float32: the means of the chosen ones above and below their mean.
-    (p-1)(8 + 2.25 k) bytes per rank for each chunk, where k = density x chunk: at 1 % of 4,096 a vector is 162 times
-    smaller.  All ranks' codes go to all, so for many ranks an allreduce sends less.
+    The magnitudes are the chunk's own, float32: the means of the chosen ones above and below their mean.  Above a
+    density of 1/16 a bit for each element is shorter than indices.
+    (p-1)(8 + k/4 + min(2 k, chunk/8)) bytes per rank for each chunk, where k = density x chunk: at 1 % of 4,096 a vector
+    is 162 times smaller, at 50 % 16 times.  All ranks' codes go to all, so for many ranks an allreduce sends less.
 
     Source: Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo" (arXiv 2508.15706).
     """
@@ -58,8 +59,13 @@ class TwoBits(Together):
         chunk = max(min(self.chunk, n), 1)
         return chunk, count(self.density, chunk)
 
+    def _places(self, chunk: int, k: int) -> tuple[int, bool]:
+        """Bytes that say which elements of a chunk were chosen; is it a bit for each?"""
+        bits = -(-chunk // 8)
+        return min(bits, 2 * k), bits < 2 * k
+
     def encoded(self, x: Array) -> Array:
-        """Bytes: a row for each chunk; its magnitudes, its indices, its codes."""
+        """Bytes: a row for each chunk; its magnitudes, which elements were chosen, their codes."""
         chunk, k = self._chunk(x.size)
         rows = -(-x.size // chunk)
         padded = np.zeros((rows, chunk), np.float32)
@@ -73,11 +79,17 @@ class TwoBits(Together):
         with np.errstate(invalid="ignore"):
             above = np.where(high, sizes, 0).sum(axis=1) / np.maximum(many, 1)
             below = np.where(high, 0, sizes).sum(axis=1) / np.maximum(k - many, 1)
+        if self._places(chunk, k)[1]:
+            chosen = np.zeros((rows, chunk), bool)
+            np.put_along_axis(chosen, indices, True, axis=1)
+            places = np.packbits(chosen, axis=1)
+        else:
+            places = indices.astype("<u2").view(np.uint8).reshape(rows, 2 * k)
         bits = np.stack([values < 0, high], axis=2).reshape(rows, 2 * k)
         return np.concatenate(
             [
                 np.stack([below, above], axis=1).astype(np.float32).view(np.uint8).reshape(rows, 8),
-                indices.astype("<u2").view(np.uint8).reshape(rows, 2 * k),
+                places,
                 np.packbits(bits, axis=1),
             ], axis=1,
         )  # fmt: skip
@@ -86,8 +98,13 @@ class TwoBits(Together):
         """n floats: those that were not chosen are 0."""
         (chunk, k), rows = self._chunk(n), len(wire)
         levels = np.ascontiguousarray(wire[:, :8]).view(np.float32)
-        indices = np.ascontiguousarray(wire[:, 8 : 8 + 2 * k]).view("<u2").astype(np.intp)
-        bits = np.unpackbits(wire[:, 8 + 2 * k :], axis=1, count=2 * k).reshape(rows, k, 2).astype(bool)
+        end, bitmap = self._places(chunk, k)
+        places = np.ascontiguousarray(wire[:, 8 : 8 + end])
+        if bitmap:
+            indices = np.nonzero(np.unpackbits(places, axis=1, count=chunk))[1].reshape(rows, k)
+        else:
+            indices = places.view("<u2").astype(np.intp)
+        bits = np.unpackbits(wire[:, 8 + end :], axis=1, count=2 * k).reshape(rows, k, 2).astype(bool)
         sizes = np.where(bits[..., 1], levels[:, 1:], levels[:, :1])
         made = np.zeros((rows, chunk), np.float32)
         np.put_along_axis(made, indices, np.where(bits[..., 0], -sizes, sizes), axis=1)

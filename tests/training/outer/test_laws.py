@@ -337,7 +337,7 @@ def test_two_bits_lose_nothing_but_what_is_owed() -> None:
             came += c.allreduce(every[comm.rank], "x")
         owed = comm.allreduce(c.state_dict()["entries"]["x"]["residual"].astype(float), "avg")
         np.testing.assert_allclose(came + owed, given, atol=1e-4)
-        assert c.stats("x").sent == 16 * (8 + 2 * 7 + 2)
+        assert c.stats("x").sent == 16 * (8 + 64 // 8 + 2)
 
     hocket.local_world(3).run(program)
 
@@ -346,7 +346,19 @@ def test_two_bits_are_signs_and_two_magnitudes() -> None:
     x = np.array([0, 5, -1, 0.5, 1, -7, 0, 0, 2], np.float32)
     method = TwoBits(0.5, 8)
     assert method.decoded(method.encoded(x), 9).tolist() == [0, 6, -1, 0, 1, -6, 0, 0, 2]
-    assert method.encoded(np.zeros(4096, np.float32)).shape == (512, 8 + 8 + 1)
+    assert method.encoded(np.zeros(4096, np.float32)).shape == (512, 8 + 1 + 1)
+
+
+@pytest.mark.parametrize(("density", "wire"), [(0.01, 8 + 2 * 11 + 3), (0.0625, 8 + 2 * 64 + 16), (0.3, 8 + 128 + 77)])
+def test_two_bits_say_which_elements_in_the_shorter_way(density: float, wire: int) -> None:
+    """Indices, or above 1/16 a bit for each element; either way the largest are sent, within what a mean loses."""
+    x = np.random.default_rng(3).normal(size=2000).astype(np.float32)
+    method = TwoBits(density, 1024)
+    made = method.decoded(method.encoded(x), 2000)
+    assert method.encoded(x).shape == (2, wire)
+    for part, sent in ((x[:1024], made[:1024]), (x[1024:], made[1024:])):
+        chosen = np.argsort(-np.abs(part))[: np.count_nonzero(sent)]
+        assert sorted(chosen) == np.flatnonzero(sent).tolist() and (np.sign(sent) == np.sign(part))[chosen].all()
 
 
 def test_two_bits_tell_of_nan() -> None:
