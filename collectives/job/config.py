@@ -151,8 +151,9 @@ VARIABLES = (
              "", "file that holds the job's secret"),
     Variable("HOCKET_ELASTIC", _switch, "0 or 1", "0",
              "the job outlives its ranks, by comm.renew(); the same on every rank (docs/survive.md)"),
-    Variable("HOCKET_JOIN", str, "addresses, with commas between, or folder:/path", "",
-             "come to an elastic job that runs: where some of its ranks are (comm.door), or where they note it"),
+    Variable("HOCKET_JOIN", str, "addresses, with commas between, folder:/path, or auto", "",
+             "come to an elastic job that runs: where some of its ranks are (comm.door), or where they note it; "
+             "auto: if they have noted it in HOCKET_LOBBY"),
     Variable("HOCKET_MOST", _count, "a number; 0: no limit", "0", "members that an elastic job has room for"),
     Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
              "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),

@@ -89,7 +89,8 @@ def init(
       members it has room for; 0: no limit.
     - `join`: come to an elastic job that runs: the address of any of its ranks (`comm.door`; HOCKET_JOIN), several with
       commas between, or the store through which its ranks have met.  Returns when the members have let this process in,
-      by `renew`; its rank is behind theirs.  `info` (JSON) is what they hear of it.
+      by `renew`; its rank is behind theirs.  `info` (JSON) is what they hear of it.  "auto": the job in whose folder
+      (HOCKET_LOBBY) members have noted where they are; before any has, this process is one of those that begin it.
     - `iface`: the interface, or its address, that TCP listens on (HOCKET_IFACE).
 
     A process may be a rank of several jobs at once, also in several threads: pass make_default=False.
@@ -104,6 +105,8 @@ def init(
     settings = given(config(), secret, optional(iface, "iface"), encrypt)
     setting.check(settings.algorithm)
     join = join or settings.join or None
+    if join == "auto":
+        join = _noted_in_the_lobby()
     if join is not None:
         return _newcomer(join, info, settings, auth, optional(transport, "transport"), timeout, make_default)
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
@@ -134,6 +137,17 @@ def init(
     except BaseException:
         its.close()
         raise
+
+
+def _noted_in_the_lobby() -> str | None:
+    """Where the members are, if the first generation has met already: they note it then."""
+    from hocket.collectives.elastic.joining import written
+    from hocket.control.folder import FolderStore
+
+    lobby = os.environ.get("HOCKET_LOBBY")
+    if not lobby:
+        raise ArgumentError('join="auto" needs HOCKET_LOBBY: a folder of this job alone that all its ranks see')
+    return f"folder:{lobby}" if written(FolderStore(lobby)) else None
 
 
 def _newcomer(
