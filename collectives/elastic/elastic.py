@@ -174,17 +174,17 @@ class Elastic:
         """A newcomer's `init`."""
         mesh, deadline = self._open, time.monotonic() + timeout
         admitted = enter(mesh, addresses, timeout)
-        self._previous = tuple(admitted.previous)
+        ranks = {seat.uid: rank for seat, rank in zip(admitted.seats, admitted.previous, strict=True)}
         before, wanted = mesh.now, Wanted(info)
         while True:
             now = self._agreed(wanted, deadline, "a newcomer", before, timeout)
             if now.rank is None:
                 raise PeerLostError("a newcomer: the others have gone on without this process", [])
+            self._previous = tuple(ranks.get(seat.uid) for seat in now.seats)  # in the members' last generation
             made = self._meet(now, deadline, "a newcomer", before, timeout)
             if not isinstance(made, frozenset):
                 return made
             wanted = wanted._replace(without=wanted.without | made)
-            self._previous = tuple(before.ranks.get(seat.uid) for seat in now.seats)
 
     def close(self) -> None:
         """Leave the job."""

@@ -203,6 +203,28 @@ def test_what_goes_wrong_is_told_to_the_newcomer_alone(source: str, wanted: list
     assert [row["size"] for row in rows] == [2, 2]
 
 
+def test_a_member_dies_while_a_newcomers_first_generation_meets() -> None:
+    """The next generation is smaller than the one that the newcomer was let into; it is as new in that one."""
+    source = HOST + """
+until_waiting(1)
+if me == 2:
+    import hocket.collectives.elastic.elastic as elastic
+    class Dies(elastic.MeetNext):
+        def meet(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+    elastic.MeetNext = Dies
+made = comm.renew(timeout=20)
+told(made)
+made.close()
+"""
+    with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
+        newcomer = Newcomer(job, "comm = hocket.init(join=door, timeout=20)" + TELL, HOCKET_SECRET=SECRET)
+        line = json.loads(newcomer.end()[-1])
+        rows = said(job.wait(30), 0, 1)
+    assert line[:3] == [2, 3, 2] and line[4] == [0, 1, None]
+    assert [(row["size"], row["generation"], row["previous"]) for row in rows] == [(3, 2, [0, 1, None])] * 2
+
+
 def test_a_newcomer_that_is_killed_in_the_lobby_is_forgotten() -> None:
     source = HOST + """
 until_waiting(1)
