@@ -74,7 +74,11 @@ def look() -> Jobs:
     for process in found:
         for part in process.parts:
             by_job.setdefault(part.facts.job, []).append((part, process))
-    rows = {job: sorted(_row(*each) for each in there) for job, there in by_job.items()}
+    # A dead rank may be there beside the newcomer that took its place.
+    rows = {
+        job: sorted((_row(*each) for each in there), key=lambda row: (row.rank, row.pid or 0))
+        for job, there in by_job.items()
+    }
     held = {job: holding_up([part for part, _ in there]) for job, there in by_job.items()}
     return Jobs(rows, held, without_one(found))
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from harness import Job
 
+from hocket.collectives.recording.processes import Found
+from hocket.collectives.recording.records import Facts, Recorded
 from hocket.collectives.recording.standing import Standing, printable
 from hocket.tools import top
 
@@ -156,6 +158,17 @@ def test_names_of_others_do_nothing_to_a_terminal() -> None:
     assert all(line.isprintable() for line in text.splitlines()), text
     assert "waits for ranks 1, 2 to take what it sends since 4.0 s" in text and "(dead): no call yet" in text
     assert "cannot be seen" in text and printable("a\u202eb") == "a?b"
+
+
+def test_a_newcomer_is_shown_behind_the_dead_rank_whose_place_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(pid: int | None, state: str) -> Found:
+        return Found(pid, state, [Recorded(Facts(1, 2, "job", pid or 8, "host", "boot", 0, 0, 0), {})])
+
+    monkeypatch.setattr(top, "recorders", lambda: [found(9, "running"), found(None, "dead")])
+    monkeypatch.setattr(top, "without_one", lambda found: [])
+    looked = top.look()
+    assert [each.pid for each in looked.jobs["job"]] == [None, 9]
+    assert "rank 1 (dead)" in top.as_text(looked) and "rank 1 (pid 9, running)" in top.as_text(looked)
 
 
 def test_the_command_prints_and_ends() -> None:
