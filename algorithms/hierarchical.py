@@ -198,7 +198,7 @@ def _check(collective: str, groups: Groups, leaders: int) -> None:
         raise ArgumentError(f"groups must hold each rank 0..p-1 exactly once, got {groups}")
     smallest = min(map(len, groups))
     if not 1 <= leaders <= smallest:
-        raise ArgumentError(f"leaders={leaders}: wanted is 1..{smallest}, the size of the smallest group")
+        raise ArgumentError(f"leaders={leaders}: must be 1..{smallest}, the size of the smallest group")
 
 
 def _check_parts(groups: Groups, between: Algorithm, *inside: Algorithm) -> None:

@@ -110,13 +110,13 @@ def _link(options: argparse.Namespace) -> int:
 
 def _cases(options: argparse.Namespace, size: int) -> list[Case]:
     if not 0 <= options.root < size:
-        raise ArgumentError(f"--root {options.root} is none of the {size} ranks")
+        raise ArgumentError(f"--root {options.root} is not one of the {size} ranks")
     if options.blocks < 1 or (options.iters is not None and options.iters < 1) or options.time <= 0:
         raise ArgumentError("--blocks, --iters and --time must be positive")
     where = "allreduce" if options.collective == "barrier" else options.collective
     if options.algorithm and options.algorithm not in algorithms(where):
         known = ", ".join(algorithms(where))
-        raise ArgumentError(f"--algorithm {options.algorithm}: {where} has none of this name; known: {known}")
+        raise ArgumentError(f"--algorithm {options.algorithm}: {where} has no algorithm of this name; known: {known}")
     if options.op != "avg" and reduces(options.collective):
         lookup(options.op, by_name(options.dtype))
     for file in filter(None, (options.json, options.plot)):

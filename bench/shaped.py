@@ -51,7 +51,7 @@ def rank(sizes: Sequence[int]) -> None:
     """Measure, with the others; rank 0 prints a line of JSON for each finding."""
     with hocket.init() as comm:
         if comm.groups != ((0, 1), (2, 3)):
-            raise SystemExit(f"shaped: wanted are two hosts of two ranks, not {comm.groups}")
+            raise SystemExit(f"shaped: expected two hosts of two ranks, not {comm.groups}")
         found = {
             "overhead_and_latency": _ping_pong(comm, 0, RANKS),
             "inside_latency": _ping_pong(comm, 0, 1),

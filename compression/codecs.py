@@ -81,7 +81,7 @@ def QSGD(levels: int, bucket: int = 512, norm: str = "max", seed: int = 0) -> Co
     _check(bucket, seed)
     checked_levels(levels)
     if norm not in NORMS:
-        raise ArgumentError(f"norm={norm!r} is none; {choices(norm, NORMS)}")
+        raise ArgumentError(f"norm={norm!r} is unknown; {choices(norm, NORMS)}")
     bits = (2 * levels).bit_length()
     name = _name("qsgd", levels=(levels, None), bucket=(bucket, 512), norm=(norm, "max"), seed=(seed, 0))
     return Codec(name, WHOLE_KIND, bucket, 4 + bucket * bits // 8, bits, levels, NORMS[norm], 0.0, True, seed)
@@ -131,7 +131,7 @@ def _check(block: int, seed: int = 0) -> None:
 
 def _rounding(rounding: str) -> str:
     if rounding not in ROUNDINGS:
-        raise ArgumentError(f"rounding={rounding!r} is none; {choices(rounding, ROUNDINGS)}")
+        raise ArgumentError(f"rounding={rounding!r} is unknown; {choices(rounding, ROUNDINGS)}")
     return rounding
 
 

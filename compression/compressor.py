@@ -291,7 +291,7 @@ class Compressor:
         """
         states: list[dict[str, Any]] = list(state) if isinstance(state, (list, tuple)) else [state]  # type: ignore[list-item]
         if not states or any(not isinstance(one, dict) or not one.keys() >= STATE for one in states):
-            raise ArgumentError(f"{reprlib.repr(state)} is no state: give what state_dict() returned, or all ranks'")
+            raise ArgumentError(f"{reprlib.repr(state)} is not a state: give what state_dict() returned, or all ranks'")
         saved = {(one["method"], one["size"]) for one in states}
         if len(saved) != 1:
             raise ArgumentError(f"the states are not of one job: {sorted(saved)}")

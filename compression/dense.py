@@ -25,7 +25,7 @@ def named(name: str | Codec) -> Codec:
     if isinstance(name, Codec):
         return name
     if name not in BY_NAME:
-        raise ArgumentError(f"{name!r} is no codec of blocks; {choices(name, BY_NAME)}")
+        raise ArgumentError(f"{name!r} is not a codec of blocks; {choices(name, BY_NAME)}")
     return BY_NAME[name]
 
 

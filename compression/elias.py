@@ -25,7 +25,7 @@ class Elias(Together):
 
     def __init__(self, codec: Codec) -> None:
         if not isinstance(codec, Codec) or codec.code != WHOLE:
-            raise ArgumentError(f"Elias wants a codec of whole numbers: QSGD, TernGrad or Int; got {codec}")
+            raise ArgumentError(f"Elias needs a codec of whole numbers: QSGD, TernGrad or Int; got {codec}")
         self.codec = codec
 
     @property

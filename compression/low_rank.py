@@ -28,7 +28,7 @@ class PowerSGD(Together):
 
     def __init__(self, rank: int, codec: str | None = None) -> None:
         if rank < 1:
-            raise ArgumentError(f"PowerSGD wants a rank of at least 1, got {rank!r}")
+            raise ArgumentError(f"PowerSGD needs a rank of at least 1, got {rank!r}")
         self.rank, self.codec = rank, checked_half(codec, "PowerSGD's matrices")
 
     @property

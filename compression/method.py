@@ -74,7 +74,7 @@ class Method(Protocol):
 
         `after` becomes what did not.  `before` is not changed, unless it is `after`.
         """
-        raise ArgumentError(f"{self.name!r} is given what is owed in its vectors: call average_all")
+        raise ArgumentError(f"{self.name!r} takes its residuals with its vectors: call average_all")
 
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """`average` of vector[r] for rank r, where `vector` has a row for each rank."""

@@ -70,7 +70,7 @@ def _scattered(wire: Array, method: Sparse, count: int) -> Array:
         raise ArgumentError(f"pairs of {method.name} are {size} bytes each, got {human(wire.size)}")
     indices, values = pairs.unpacked(wire.reshape(-1, size), FLOAT, 0, method.codec)
     if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
-        raise ArgumentError(f"a pair tells of element {indices[-1]} of {count}")
+        raise ArgumentError(f"a pair names element {indices[-1]} of {count}")
     made = np.zeros(count, np.float32)
     made[indices] = values
     return made

@@ -169,7 +169,7 @@ class Clock:
             pieces.append(found)
             left = left[count:]
         if not pieces:
-            raise ArgumentError("these times say nothing about the clocks: wanted are messages in both directions")
+            raise ArgumentError("these times say nothing about the clocks: expected messages in both directions")
         return cls(pieces, left[0].t if left else 1 << 62)
 
     def offset(self, t: int) -> int:

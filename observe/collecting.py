@@ -63,7 +63,7 @@ def collect(path: str) -> Folder:
 def _opened(path: str) -> Iterator[IO[bytes]]:
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ArgumentError("it is no plain file")
+            raise ArgumentError("it is not a plain file")
         yield file
 
 

@@ -260,7 +260,7 @@ def _with_codec(found: Findings, run: Run, name: str) -> Run:
     """All simulated calls send float32 in this codec; what encoding takes is not counted."""
     known = {codec.name: codec for codec in CODECS}
     if name not in known:
-        raise ArgumentError(f"--what-if: {printable(name)!r} is no codec; known: {', '.join(known)}")
+        raise ArgumentError(f"--what-if: {printable(name)!r} is not a codec; known: {', '.join(known)}")
     part = known[name].nbytes(1 << 20) / (4 << 20)
     return replace(run, rounds=[replace(each, nbytes=each.nbytes * part) for each in run.rounds])
 

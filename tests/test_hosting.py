@@ -90,7 +90,7 @@ def test_a_secret_and_an_address_need_no_environment() -> None:
 def test_bad_secrets_and_interfaces_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"init\(secret=\): it is 5 bytes long; make one by"):
         hocket.init(0, 1, secret="short")
-    with pytest.raises(ArgumentError, match=r"init\(secret=\): an int is no secret"):
+    with pytest.raises(ArgumentError, match=r"init\(secret=\): an int is not a secret"):
         hocket.init(0, 1, secret=12345678901234567890)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"init\(iface=\): 'nope' is no interface here; there are lo"):
         hocket.init(0, 1, iface="nope")

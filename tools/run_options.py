@@ -81,7 +81,7 @@ def _hosts(text: str) -> int:
 
 def _rate(text: str) -> str:
     if not re.fullmatch(r"[1-9]\d*(\.\d+)?[kmg]bit", text, re.IGNORECASE):
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate: give it as 20Mbit, with kbit, Mbit or Gbit")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate: give it as 20Mbit, with kbit, Mbit or Gbit")
     return text.lower()
 
 

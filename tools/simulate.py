@@ -140,7 +140,7 @@ def _cases(options: argparse.Namespace, there: Topology) -> list[tuple[Algorithm
     for size in sizes:
         there.check(size)
         if not 0 <= options.root < size:
-            raise ArgumentError(f"--root {options.root} is none of {size} ranks")
+            raise ArgumentError(f"--root {options.root} is not one of {size} ranks")
     return [
         (_algorithm(options.collective, name, there, size), size, nbytes)
         for size in sizes
@@ -151,7 +151,7 @@ def _cases(options: argparse.Namespace, there: Topology) -> list[tuple[Algorithm
 
 def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise ArgumentError(f"--size {text!r}: wanted are numbers of ranks, like 4,8,16")
+        raise ArgumentError(f"--size {text!r}: expected numbers of ranks, like 4,8,16")
     return int(text)
 
 

@@ -78,14 +78,14 @@ def _number(text: str) -> int:
     """85M, 1.3G."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)", text)
     if not found or not float(found[1]):
-        raise ArgumentError(f"--parameters {text!r}: wanted is a number such as 85M or 1.3G")
+        raise ArgumentError(f"--parameters {text!r}: expected a number such as 85M or 1.3G")
     return round(float(found[1]) * PREFIX[found[2]])
 
 
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|ms|us)", text)
     if not found or not float(found[1]):
-        raise ArgumentError(f"--step {text!r}: wanted is a time such as 250ms or 1.5s")
+        raise ArgumentError(f"--step {text!r}: expected a time such as 250ms or 1.5s")
     return float(found[1]) / IN_A_SECOND[found[2]]
 
 

@@ -89,7 +89,7 @@ def _asked(options: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
 def _rank_counts(text: str) -> list[int]:
     found = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
     if min(found) < 1 or max(found) > MOST_RANKS:
-        raise ArgumentError(f"-n {text}: wanted are numbers of ranks, 1 to {MOST_RANKS}, with commas between")
+        raise ArgumentError(f"-n {text}: expected numbers of ranks, 1 to {MOST_RANKS}, with commas between")
     return found
 
 

@@ -93,7 +93,7 @@ def show(name: str | Algorithm, collective: str = "allreduce", size: int = 4, ro
     algorithm = name if isinstance(name, Algorithm) else get(collective, name)
     size, root = whole(size, "size"), whole(root, "root")
     if size < 1 or not 0 <= root < size:
-        raise ArgumentError(f"cannot draw size={size}, root={root}; wanted is 0 <= root < size")
+        raise ArgumentError(f"cannot draw size={size}, root={root}; expected 0 <= root < size")
     if reason := algorithm.requires(size):
         raise ArgumentError(f"{algorithm.collective} {algorithm.name} does not run with {size} ranks: {reason}")
     return Drawing(algorithm, size, root, tuple(tuple(algorithm.steps(r, size, root)) for r in range(size)))

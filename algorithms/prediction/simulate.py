@@ -85,9 +85,9 @@ def simulate(
         raise ArgumentError(f"{algorithm.collective} {algorithm.name} does not run with {size} ranks: {reason}")
     topology.check(size)
     if not 0 <= root < size or nbytes < 0 or segment < 0:
-        raise ArgumentError(f"root={root}, nbytes={nbytes}, segment={segment}: wanted are a rank, and nothing negative")
+        raise ArgumentError(f"root={root}, nbytes={nbytes}, segment={segment}: expected a rank, and nothing negative")
     if starts is not None and len(starts) != size:
-        raise ArgumentError(f"starts has {len(starts)} times; wanted is one for each of {size} ranks")
+        raise ArgumentError(f"starts has {len(starts)} times; expected one for each of {size} ranks")
     return _Run(algorithm, size, nbytes, topology, root, segment, starts).predict()
 
 

@@ -62,7 +62,7 @@ class Topology:
         room = self.ranks * self.hosts * max(1, self.racks)
         if size < 1 or room and size > room:
             raise ArgumentError(
-                f"{size} ranks: wanted is 1 or more{f', and at most {room} have room here' if room else ''}"
+                f"{size} ranks: expected 1 or more{f', and at most {room} have room here' if room else ''}"
             )
 
     def groups(self, size: int) -> tuple[tuple[int, ...], ...]:
@@ -210,7 +210,7 @@ def topology(text: str) -> Topology:
 def _shape(text: str, form: Form, whole: str) -> list[int]:
     numbers = [int(n) for n in text.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text) else []
     if len(numbers) != form.numbers:
-        raise _wrong(whole, f"{text!r} is no shape", form)
+        raise _wrong(whole, f"{text!r} is not a shape", form)
     return numbers
 
 

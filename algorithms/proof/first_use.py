@@ -58,7 +58,7 @@ def _plain(op: Op) -> Op:
     if isinstance(op, Copy):
         return Copy(index(op.source), index(op.target))
     if not isinstance(op, (Send, Recv)):
-        raise _OddError(f"{op!r} is no Send, Recv or Copy")
+        raise _OddError(f"{op!r} is not a Send, Recv or Copy")
     chunks = op.chunks
     if hasattr(chunks, "__index__"):
         chunks = index(chunks)

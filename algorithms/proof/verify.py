@@ -215,11 +215,11 @@ def _check_results(
             value = held[rank].get(base + c)
             where = f"at the end rank {rank} chunk {base + c}"
             if value is None:
-                raise ScheduleError(f"{where} holds nothing; wanted are the contributions of ranks {wanted}")
+                raise ScheduleError(f"{where} holds nothing; expected the contributions of ranks {wanted}")
             if value.chunk != base + c:
                 raise ScheduleError(f"{where} holds contributions to chunk {value.chunk}")
             if tuple(sorted(value.ranks)) != wanted:
-                raise ScheduleError(f"{where} holds {value.ranks}; wanted is each of {wanted} once")
+                raise ScheduleError(f"{where} holds {value.ranks}; expected each of {wanted} once")
             if order == "rank" and value.ranks != wanted:
                 raise ScheduleError(f"{where} is combined in the order {value.ranks}, but rank order is promised")
             other, same = first.setdefault((base + c, wanted), (rank, value))

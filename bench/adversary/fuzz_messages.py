@@ -107,7 +107,7 @@ class Exchange:
             self.comm.recv(got.array, None, each.tag)
             got.check()
             if not orders.take(got.array.tobytes()):
-                raise WrongError("what came from any source is no rank's next message")
+                raise WrongError("what came from any source is not the next message of a rank")
 
     # --- checks
 

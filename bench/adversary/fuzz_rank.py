@@ -133,7 +133,7 @@ class Rank:
             if mine and (found is None or tuple(found.members) != members or found.rank != members.index(self.me)):
                 raise WrongError(f"the new communicator is {found!r}, not one of {members}")
         if found is not None and all(self.me not in members for _, members in each.made):
-            raise WrongError(f"the new communicator is {found!r} on a rank that is no member")
+            raise WrongError(f"the new communicator is {found!r} on a rank that is not a member")
 
     def _made(self, each: Make, comm: Any) -> Any:
         if each.how == "split":

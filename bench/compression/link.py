@@ -57,7 +57,7 @@ def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[
     rates = [link for link in links.split(",") if link]
     for rate in rates:
         if rate != "none" and not re.fullmatch(r"\d+(\.\d+)?[kKmMgG]?bit", rate):
-            raise ArgumentError(f"--link {rate}: wanted is a rate in tc's words, such as 100Mbit, or none")
+            raise ArgumentError(f"--link {rate}: expected a rate in tc's words, such as 100Mbit, or none")
         if rate != "none" and (why := refusal(rate.lower())):
             raise ArgumentError(f"--link {rate}: {why}; --link none needs nothing")
         if rate != "none" and ranks % HOSTS:

@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     usual = IID if options.shards == "iid" else SORTED
     names = options.rows.split(",") if options.rows else usual
     if wrong := [name for name in names if name not in ROWS]:
-        raise ArgumentError(f"{wrong[0]!r} is no row; {choices(wrong[0], ROWS)}")
+        raise ArgumentError(f"{wrong[0]!r} is unknown; {choices(wrong[0], ROWS)}")
     comm = hocket.init()
     known = data(options.models, options.shards)
     if comm.rank == 0:

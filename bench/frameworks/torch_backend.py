@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", metavar="FILE", help=f"put the table into this file, behind {BEGIN}")
     options = parser.parse_args(argv)
     if not all(n.isdecimal() and int(n) for n in options.ranks.split(",")):
-        raise ArgumentError(f"--ranks {options.ranks}: wanted are numbers of ranks with commas between")
+        raise ArgumentError(f"--ranks {options.ranks}: expected numbers of ranks with commas between")
     before = machine.describe()
     place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f} at the start"
     print(f"{place}\n\n{HEADER}")

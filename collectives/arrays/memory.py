@@ -71,8 +71,8 @@ def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any
         offset = window.alloc(nbytes)
     except (MemoryError, OverflowError, ValueError) as why:  # NumPy's ValueError: too long, or too many lengths
         raise NoMemory(
-            f"an array of shape {shape} takes {nbytes} bytes, and cannot be had ({why}); a smaller one may, after "
-            "arrays that are no longer needed are dropped"
+            f"an array of shape {shape} takes {nbytes} bytes, which cannot be allocated ({why}): make it smaller, "
+            "or drop arrays that are not needed"
         ) from None
     memory = numpy.frombuffer(window.view(offset, nbytes), numpy.uint8)
     weakref.finalize(memory, window.release, offset, nbytes)  # views keep `memory` alive as their base
@@ -96,7 +96,7 @@ def _numpy_dtype(dtype: Any) -> numpy.dtype[Any]:
         found: numpy.dtype[Any] = numpy.dtype(name)
     except (TypeError, ValueError, SyntaxError):  # SyntaxError: of a text that could be a structure
         known = (row.numpy for row in dtypes.DTYPES if row.numpy)
-        raise ArgumentError(f"dtype={reprlib.repr(dtype)} is no dtype; {choices(dtype, known)}") from None
+        raise ArgumentError(f"dtype={reprlib.repr(dtype)} is unknown; {choices(dtype, known)}") from None
     if found.hasobject:
         raise ArgumentError(f"dtype={dtype!r} holds Python objects, which other ranks cannot read")
     return found

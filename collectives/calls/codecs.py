@@ -35,7 +35,7 @@ def found(codec: str | Codec) -> DType | Codec:
         raise ArgumentError(f"codec={reprlib.repr(codec)} is neither a name nor made by hocket.compression")
     if codec not in BY_NAME:
         raise ArgumentError(
-            f"codec={reprlib.repr(codec)} is no codec; {choices(codec, [*BY_NAME, AUTO])}. Methods with a state, such "
+            f"codec={reprlib.repr(codec)} is unknown; {choices(codec, [*BY_NAME, AUTO])}. Methods with a state, such "
             "as 'topk:0.01' and 'powersgd:4', are for hocket.compression.Compressor(comm, method)"
         )
     return BY_NAME[codec]

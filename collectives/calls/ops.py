@@ -96,7 +96,7 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
             )
         return Resolved(told_apart(op), -1, folded(op, x), function=op)
     raise ArgumentError(
-        f"op={op!r} is no reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor), a function, "
+        f"op={op!r} is not a reduction: give a name (sum, prod, min, max, avg, ...), premul_sum(factor), a function, "
         "or expression(text)"
     )
 

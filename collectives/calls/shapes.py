@@ -65,7 +65,7 @@ def _row(x: Buffer) -> int:
 def _counts(counts: Sequence[int], size: int, what: str) -> tuple[int, ...]:
     given = tuple(wholes(counts, what))
     if len(given) != size or any(n < 0 for n in given):
-        raise ArgumentError(f"{what}={shortened(given)} must be {size} row counts, one per rank, none negative")
+        raise ArgumentError(f"{what}={shortened(given)} must be {size} row counts, one per rank, each at least 0")
     return given
 
 

@@ -117,7 +117,7 @@ def parse_size(text: str) -> int:
     """8, 64K, 1.5M, 1G: bytes; the letters are powers of 1024, as in nccl-tests."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
-        raise ArgumentError(f"{text!r} is no size; accepted: a number of bytes, with K, M or G if you like (64M)")
+        raise ArgumentError(f"{text!r} is not a size; accepted: a number of bytes, with K, M or G if you like (64M)")
     return int(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
 
 
@@ -125,7 +125,7 @@ def numpy_dtype(name: str) -> numpy.dtype[Any]:
     """The NumPy dtype of a row of the dtype table, those of ml_dtypes included."""
     row = by_name(name)
     if not row.numpy:
-        raise ArgumentError(f"dtype {name!r} cannot be measured: it is no single number; take float32, int64, ...")
+        raise ArgumentError(f"dtype {name!r} cannot be measured: it is not a single number; take float32, int64, ...")
     if hasattr(numpy, row.numpy):
         return numpy.dtype(row.numpy)
     try:

@@ -50,7 +50,7 @@ def check(collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> N
     """Raise ArgumentError for what cannot be tuned."""
     for name in collectives:
         if name not in TUNED:
-            raise ArgumentError(f"tune: {name!r} is none of {', '.join(TUNED)}")
+            raise ArgumentError(f"tune: {name!r} is not one of {', '.join(TUNED)}")
     if not sizes or not seconds > 0 or min(sizes) < 1:
         raise ArgumentError(f"tune: sizes={list(sizes)} and seconds={seconds!r} must be positive")
 

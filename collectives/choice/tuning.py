@@ -140,7 +140,7 @@ class Tuning:
             return cls(points, _positive(found["cores"]), prices, reads and Reads(*map(_from, reads)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             what = f"{type(why).__name__}: {why}"
-            raise ArgumentError(f"this is no tuning ({what}); measure again with `hocket tune`") from None
+            raise ArgumentError(f"this is not a tuning ({what}); measure again with `hocket tune`") from None
 
 
 def _point(collective: str, layout: Sequence[Any], nbytes: int, seconds: Mapping[str, float]) -> Point:
@@ -152,7 +152,7 @@ def _point(collective: str, layout: Sequence[Any], nbytes: int, seconds: Mapping
 
 def _positive(value: Any) -> int:
     if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
@@ -168,5 +168,5 @@ def _prices(values: Sequence[Any]) -> tuple[float, ...]:
 
 def _seconds(value: Any) -> float:
     if not isinstance(value, float | int) or not 0 < value < math.inf:
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     return float(value)

@@ -147,7 +147,7 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
                 raise ArgumentError(f"prepare: {collective!r} takes no op, root, algorithm or order")
             return PreparedMessage(self, self.messenger, collective, x, dest, out, source, tag)
         if collective not in CONTRACTS:
-            raise ArgumentError(f"prepare: {collective!r} is no collective; {choices(collective, CONTRACTS)}")
+            raise ArgumentError(f"prepare: {collective!r} is not a collective; {choices(collective, CONTRACTS)}")
         if (dest, source, tag) != (None, None, 0):
             raise ArgumentError(f"prepare: {collective!r} takes no dest, source or tag")
         if isinstance(x, KINDS):

@@ -107,7 +107,7 @@ def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None
 def _allowed(comm: Communicator) -> None:
     if not comm.world.config.objects:
         raise ArgumentError(
-            "this job refuses objects (HOCKET_OBJECTS=0), as who unpickles runs what the sender wrote: send arrays"
+            "this job refuses objects (HOCKET_OBJECTS=0), as unpickling runs code of the sender: send arrays"
         )
 
 

@@ -148,7 +148,7 @@ class Pairs:
             while not self._waiting:
                 left = deadline - time.monotonic()
                 if self._closed:
-                    raise ArgumentError("accept: it listens no more: it was closed")
+                    raise ArgumentError("accept: this listener is closed")
                 if left <= 0:
                     raise TimeoutError(f"accept: nobody connected to {self.address} within {limit:g} s", [])
                 self._came.wait(None if left == float("inf") else left)

@@ -100,7 +100,7 @@ class Gpus:
     def register(self, members: Members, buffer: Buffer) -> None:
         """Register this array with the queue of GPU arrays, now or when there is one."""
         if buffer.device < 0:
-            raise ArgumentError("register takes an array on a GPU; for others nothing is to be gained")
+            raise ArgumentError("register takes an array on a GPU; other arrays need no registration")
         queue = cast("GpuQueue | None", members.queues.get(("gpu", None)))
         if queue is None:
             self._to_register.append(buffer)

@@ -176,8 +176,8 @@ class Planner:
             raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
         if self._lacks_lengths(call, chosen):
             raise ArgumentError(
-                f"alltoallv cannot be carried out by {name!r}, where ranks pass on blocks of others: each knows the "
-                "lengths of its own only; ask for 'direct' or 'pairwise', or for none"
+                f"alltoallv does not run with {name!r}: its ranks pass on blocks of others, and do not know their "
+                "lengths; ask for 'direct' or 'pairwise', or leave algorithm= out"
             )
         if not commutative and chosen.order != "rank" and how.name:
             raise ArgumentError(

@@ -63,7 +63,7 @@ def _with_words(make: Callable[..., Method], text: str) -> Method:
     chunk = [int(word) for word in words if word.isdigit()]
     codec = [word for word in words if not word.isdigit()]
     if len(chunk) > 1 or len(codec) > 1 or (chunk and make is not TopK):
-        raise ArgumentError(f"{text!r} is too much: NUMBER[:CHUNK][:fp16], the chunk of top-k only")
+        raise ArgumentError(f"{text!r} is not NUMBER[:CHUNK][:fp16]; only topk takes a chunk")
     more: dict[str, Any] = {"chunk": chunk[0]} if chunk else {}
     return make(float(number), codec=codec[0] if codec else None, **more)
 
@@ -74,7 +74,7 @@ def resolved(method: str | Codec | Method) -> Method:
         return Coded(method)
     if not isinstance(method, str):
         if isinstance(method, type) or not hasattr(method, "average_all"):
-            raise ArgumentError(f"{reprlib.repr(method)} is no method: a name such as 'int8', a codec, or a Method")
+            raise ArgumentError(f"{reprlib.repr(method)} is not a method: a name such as 'int8', a codec, or a Method")
         return method
     if method in BY_NAME:
         return Coded(method)
@@ -83,9 +83,9 @@ def resolved(method: str | Codec | Method) -> Method:
     kind, colon, rest = method.partition(":")
     if not colon or kind not in WITH_ARGUMENT:
         if method in HALF_NAMES:
-            raise ArgumentError(f"{method!r} wants no Compressor: give it to the call, as codec={method!r}")
+            raise ArgumentError(f"{method!r} needs no Compressor: pass it to the call, as codec={method!r}")
         raise ArgumentError(
-            f"{method!r} is no method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}. "
+            f"{method!r} is not a method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}. "
             f"{' and '.join(HALF_NAMES)} are codecs of calls: codec='fp16'"
         )
     try:
@@ -93,4 +93,4 @@ def resolved(method: str | Codec | Method) -> Method:
     except ArgumentError:
         raise
     except ValueError:
-        raise ArgumentError(f"{method!r}: {rest!r} is no number; it is written as {EXAMPLES[kind]!r}") from None
+        raise ArgumentError(f"{method!r}: {rest!r} is not a number; it is written as {EXAMPLES[kind]!r}") from None

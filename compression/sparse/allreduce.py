@@ -70,7 +70,7 @@ def allreduce_sparse(
     mine = _merged([_checked(indices, values, shape, isinstance(n, tuple))])
     value = element(mine[1])
     if algorithm is not None and algorithm not in WAYS:
-        raise ArgumentError(f"algorithm={algorithm!r} is none of allreduce_sparse; {choices(algorithm, WAYS)}")
+        raise ArgumentError(f"algorithm={algorithm!r} is not one of allreduce_sparse; {choices(algorithm, WAYS)}")
     if codec is not None and (codec not in HALF_NAMES or value.base != np.float32):
         raise ArgumentError(f"codec={codec!r}: allreduce_sparse has {' and '.join(HALF_NAMES)}, of float32 values")
     way = WAYS.index(algorithm) if algorithm else -1

@@ -41,7 +41,7 @@ def encoded(method: updates.Method, feedback: bool = True) -> Callable[[Message,
             return reply
         key, made = next(iter(reply.content.array_records.items()), ("", None))
         if made is None or len(reply.content.array_records) > 1 or list(made) != list(base):
-            raise ArgumentError("a reply has to have one ArrayRecord with the keys of the one that came")
+            raise ArgumentError("a reply must have one ArrayRecord with the keys of the one that came")
         owed = context.state.array_records.get(OWED, ArrayRecord()) if feedback else ArrayRecord()
         sent, kept = ArrayRecord(), ArrayRecord()
         for each, after in made.items():
@@ -62,7 +62,7 @@ def encoded(method: updates.Method, feedback: bool = True) -> Callable[[Message,
 def _record(message: Message) -> ArrayRecord:
     records = list(message.content.array_records.values())
     if len(records) != 1:
-        raise ArgumentError(f"a train message has {len(records)} ArrayRecords: hocket.flower.encoded wants one")
+        raise ArgumentError(f"a train message has {len(records)} ArrayRecords: hocket.flower.encoded takes one")
     return records[0]
 
 

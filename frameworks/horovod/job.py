@@ -163,7 +163,7 @@ def _world(comm: Any) -> Communicator:
         whole = hocket.init(make_default=False)
         part = whole.subgroup(ranks)
         if part is None:
-            raise ArgumentError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is none of these")
+            raise ArgumentError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is not one of these")
         return part
     if hasattr(comm, "Get_rank"):
         return hocket.from_mpi(comm)

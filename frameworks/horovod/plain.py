@@ -14,7 +14,7 @@ Turn = Callable[[Any], Any]
 
 
 def text(value: Any, other: Turn) -> str:
-    """`value` as JSON.  `other`: makes JSON of what is none of the above."""
+    """`value` as JSON.  `other`: makes JSON of what is not one of the above."""
     return json.dumps(_told(value, other))
 
 

@@ -38,7 +38,7 @@ NAMES = {
 
 
 def read() -> Settings:
-    """What the environment says now.  ArgumentError for what is no number."""
+    """What the environment says now.  ArgumentError for what is not a number."""
     found: dict[str, object] = {}
     for field, names in NAMES.items():
         name = next((each for each in names if os.environ.get(each)), None)

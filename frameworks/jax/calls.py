@@ -132,7 +132,7 @@ def _array(x: Any, what: str) -> jax.Array:
     try:
         found = jnp.asarray(x)
     except TypeError:
-        raise ArgumentError(f"{what} is {kind(x)}, of which JAX makes no array") from None
+        raise ArgumentError(f"{what} is {kind(x)}, which JAX cannot make an array of") from None
     _check_dtype(found.dtype, what)
     return found
 

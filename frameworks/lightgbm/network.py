@@ -136,7 +136,7 @@ def _begin(network: Network) -> None:
     try:
         throw = ctypes.cast(getattr(_LIB, THROW), ctypes.c_void_p).value
     except AttributeError:
-        raise ArgumentError("this build of LightGBM hides its C++ library, in which hocket raises errors") from None
+        raise ArgumentError("this build of LightGBM hides its C++ library, which hocket needs for errors") from None
     scatter, gather = addresses(throw or 0)
     where = ctypes.c_void_p(scatter), ctypes.c_void_p(gather)
     if _LIB.LGBM_NetworkInitWithFunctions(network.size, network.rank, *where):

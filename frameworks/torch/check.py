@@ -20,7 +20,7 @@ def check(module: Any, group: Any = None) -> dict[str, list[tuple[int, ...]]]:
     of = group if group is not None else dist.group.WORLD if dist.is_initialized() else None
     comm = comm_of(of)
     if comm is None:
-        raise ArgumentError(f"check wants a group of the backend 'hocket', and this is {carrier(of)}")
+        raise ArgumentError(f"check needs a group of the backend 'hocket', and this is {carrier(of)}")
     whole = getattr(module, "module", module)
     named = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
     found: dict[str, list[tuple[int, ...]]] = comm.check_equal({name: each.detach() for name, each in named.items()})

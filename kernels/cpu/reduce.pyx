@@ -133,7 +133,7 @@ def fold_arrays(out, inputs, codec, count=None, key=0, residual=None):
     cdef int k = len(inputs)
     floats = out.size // codec.itemsize * codec.block if count is None else count
     if k == 0 or codec.nbytes(floats) != out.size:
-        raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is none of {codec.name}, of {codec.itemsize} bytes each")
+        raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is not one of {codec.name}, of {codec.itemsize} bytes each")
     cdef void *target = <void *><size_t>_writable(out)
     cdef hk_residual left = _residual(residual, floats)
     cdef const void **sources = _sources(out, inputs)

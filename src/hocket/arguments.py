@@ -81,7 +81,7 @@ def kind(value: Any) -> str:
 
 
 def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """How the error about a name that is none of `known` ends: with all of them, and the one that was probably meant.
+    """How the error about a name that is not in `known` ends: with all of them, and the one that was probably meant.
 
     `synonyms`: other words, which are not told, and what they mean among those known.
 

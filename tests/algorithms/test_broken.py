@@ -54,7 +54,7 @@ def test_dropped_receive(ring: Programs) -> None:
 def test_dropped_message(ring: Programs) -> None:
     drop(ring, 1, 0, Send)
     drop(ring, 2, 0, Recv)
-    refuse(ring, r"at the end rank 0 chunk 0 holds .*; wanted is each of \(0, 1, 2, 3\) once")
+    refuse(ring, r"at the end rank 0 chunk 0 holds .*; expected each of \(0, 1, 2, 3\) once")
 
 
 def test_reduced_twice(ring: Programs) -> None:
@@ -180,7 +180,7 @@ def test_different_chunks_added() -> None:
 
 
 def test_nothing_done_at_all() -> None:
-    refuse([[], []], r"rank 0 chunk 1 holds nothing; wanted are the contributions of ranks \(1,\)", "allgather")
+    refuse([[], []], r"rank 0 chunk 1 holds nothing; expected the contributions of ranks \(1,\)", "allgather")
 
 
 def test_broken_promise_of_rank_order(ring: Programs) -> None:

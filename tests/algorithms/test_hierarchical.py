@@ -122,7 +122,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(ArgumentError, match="each rank 0..p-1 exactly once"):
             hierarchical("allreduce", groups)
     for leaders in (0, 3):
-        with pytest.raises(ArgumentError, match=f"leaders={leaders}: wanted is 1..2"):
+        with pytest.raises(ArgumentError, match=f"leaders={leaders}: must be 1..2"):
             hierarchical("allreduce", ((0, 1, 2), (3, 4)), leaders=leaders)
     with pytest.raises(ArgumentError, match="choose one that works on one chunk"):
         hierarchical("broadcast", ((0, 1), (2, 3)), inner="scatter_allgather")

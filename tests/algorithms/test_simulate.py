@@ -286,7 +286,7 @@ def test_a_schedule_that_waits_for_ever() -> None:
 
 def test_arguments() -> None:
     ring = get("allreduce", "ring")
-    with pytest.raises(ArgumentError, match="9 ranks: wanted is 1 or more, and at most 8 have room here"):
+    with pytest.raises(ArgumentError, match="9 ranks: expected 1 or more, and at most 8 have room here"):
         simulate(ring, 9, N, topology(HOSTS))
     for size, nbytes, root, segment in ((0, N, 0, 0), (2, -1, 0, 0), (2, N, 2, 0), (2, N, 0, -1)):
         with pytest.raises(ArgumentError, match="wanted"):
@@ -304,5 +304,5 @@ def test_ranks_that_come_at_different_times() -> None:
     assert min(found.ends) > late and max(found.ends) == found.seconds
     same = simulate(ring, 4, 4 * N, FLAT, starts=[late] * 4)
     assert same.ends == pytest.approx([late + alone] * 4)
-    with pytest.raises(ArgumentError, match="starts has 3 times; wanted is one for each of 4 ranks"):
+    with pytest.raises(ArgumentError, match="starts has 3 times; expected one for each of 4 ranks"):
         simulate(ring, 4, N, FLAT, starts=[0.0] * 3)

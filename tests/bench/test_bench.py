@@ -90,13 +90,13 @@ def test_what_a_peer_lacks_is_told_once() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["allreduce", "-b", "8Q"], "'8Q' is no size"),
+        (["allreduce", "-b", "8Q"], "'8Q' is not a size"),
         (["allsum"], "invalid choice"),
         (["allreduce", "--peers", "nccl"], "no peer is called 'nccl'"),
         (["allreduce", "--peers", "gloo,gloo"], "each once"),
         (["broadcast", "--root", "2"], "none of the 2 ranks"),
         (["allreduce", "--dtype", "float33"], "float33"),
-        (["allreduce", "--algorithm", "telepathy"], "--algorithm telepathy: allreduce has none of this name; known: "),
+        (["allreduce", "--algorithm", "telepathy"], "allreduce has no algorithm of this name; known: "),
         (["allreduce", "--op", "sums"], "no op is called 'sums'"),
         (["allreduce", "--op", "band"], "needs integers"),
         (["allreduce", "--json", "/no/such/folder/x.json"], "/no/such/folder/x.json cannot be written"),

@@ -43,8 +43,8 @@ def test_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["allgather", "--codec", "int8"], "--codec compares allreduces, not allgather"),
-        (["allreduce", "--codec", "int9"], "'int9' is no codec"),
-        (["allreduce", "--link", "fast"], "--link fast: wanted is a rate in tc's words, such as 100Mbit, or none"),
+        (["allreduce", "--codec", "int9"], "'int9' is unknown"),
+        (["allreduce", "--link", "fast"], "--link fast: expected a rate in tc's words, such as 100Mbit, or none"),
     ],
 )
 def test_what_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_bad_parameters_are_told() -> None:
     for make, text in (
         (lambda: DGC(0.0), "a density is above 0"),
         (lambda: DGC(momentum=1.0), r"momentum=1.0 must be in \[0, 1\)"),
-        (lambda: Compressor(None, "ef21:nothing"), "'nothing' is no method"),
+        (lambda: Compressor(None, "ef21:nothing"), "'nothing' is not a method"),
     ):
         made: Callable[[], Method | Compressor] = make
         with pytest.raises(hocket.ArgumentError, match=text):

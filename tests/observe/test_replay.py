@@ -66,7 +66,7 @@ def test_fewer_bits() -> None:
     ("change", "why"),
     [
         ("link 0-9 x2", "no messages between 0 and 9"), ("rank 9 like the median", "no rank 9"),
-        ("link 0-1 x0", "more than 0"), ("codec zip", "is no codec; known: "),
+        ("link 0-1 x0", "more than 0"), ("codec zip", "is not a codec; known: "),
         ("all faster", "is not understood: wanted is"),
     ],
 )  # fmt: skip

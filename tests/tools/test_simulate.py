@@ -129,12 +129,12 @@ def test_what_would_take_too_long_is_mentioned(
     ("words", "why"),
     [
         (["--topology", "ring"], "accepted are flat:latency=TIME"),
-        (["--size", "0"], "--size '0': wanted are numbers of ranks"),
+        (["--size", "0"], "--size '0': expected numbers of ranks"),
         (["--size", "4,x"], "--size 'x'"),
-        (["--size", "9"], "9 ranks: wanted is 1 or more, and at most 8 have room here"),
-        (["--bytes", "1X"], "'1X' is no size"),
+        (["--size", "9"], "9 ranks: expected 1 or more, and at most 8 have room here"),
+        (["--bytes", "1X"], "'1X' is not a size"),
         (["--algorithm", "rung"], "no allreduce algorithm 'rung'; known: one_shot"),
-        (["--root", "8"], "--root 8 is none of 8 ranks"),
+        (["--root", "8"], "--root 8 is not one of 8 ranks"),
         (["--json", "/nowhere/rows.json"], "/nowhere/rows.json cannot be written"),
     ],
 )

@@ -75,7 +75,7 @@ def _flight(outer: Outer, under_way: dict[str, Any] | None, arrays: dict[str, Ar
 
 def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
     if not states or any(not isinstance(one, dict) or not one.keys() >= FIELDS for one in states):
-        raise ArgumentError(f"{reprlib.repr(states)} is no state: give what state_dict() returned, or all ranks'")
+        raise ArgumentError(f"{reprlib.repr(states)} is not a state: give what state_dict() returned, or all ranks'")
     for one in states:
         kind, version = str(one["kind"]).split("/")[0], str(one["kind"])
         if kind != outer.kind.split("/")[0]:
@@ -89,7 +89,7 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
     if outer.replicated is False and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
         raise ArgumentError(f"{outer.kind}: each rank has parameters of its own; give the states of all ranks")
     if states[0]["owed"] is not None and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
-        raise ArgumentError(f"the state is of one of {states[0]['size']} ranks, and owes something: give those of all")
+        raise ArgumentError(f"the state is of {states[0]['size']} ranks, with residuals: give the states of all")
     cut, own = states[0]["numbers"]["fragments"], [list(each.names) for each in outer.fragments]
     if cut != own:
         raise ArgumentError(f"the state has fragments {reprlib.repr(cut)}, this loop {reprlib.repr(own)}")

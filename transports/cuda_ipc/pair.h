@@ -5,7 +5,7 @@
 #include "transports/cuda_ipc/reader.h"
 #include "transports/cuda_ipc/writer.h"
 
-/* Nothing more will come of this peer: let our streams go on that wait for it, in `stream`, which is none of them.  0 or
+/* Nothing more will come of this peer: let our streams go on that wait for it, in `stream`, which is not one of them.  0 or
  * -1.  A peer that is alive sets its marks still, so this may have to be said again. */
 static inline int hk_c_release(hk_c_pair *p, void *stream) {
     int rc = 0;

@@ -219,7 +219,7 @@ def checked(comm: Any) -> Any:
     """The module mpi4py.MPI, if `comm` is an intracommunicator of it that can be used now."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not isinstance(comm, MPI.Comm):
-        raise ArgumentError(f"a {type(comm).__name__} is no mpi4py communicator: pass MPI.COMM_WORLD or one made of it")
+        raise ArgumentError(f"a {type(comm).__name__} is not an mpi4py communicator: pass MPI.COMM_WORLD or one of its")
     version = sys.modules["mpi4py"].__version__
     if int(version.split(".")[0]) < 4:
         raise ArgumentError(f"mpi4py {version} is too old: pip install 'mpi4py>=4'")
@@ -228,7 +228,7 @@ def checked(comm: Any) -> Any:
     if MPI.Is_finalized():
         raise ArgumentError("MPI is finalized: nothing can be made of its communicators any more")
     if comm == MPI.COMM_NULL:
-        raise ArgumentError("the communicator is COMM_NULL: this process is none of its ranks, and must not call this")
+        raise ArgumentError("the communicator is COMM_NULL: this process is not a rank of it, and must not call this")
     if comm.Is_inter():
         raise ArgumentError("an intercommunicator has two groups of ranks; pass comm.Merge() instead")
     who = _who_may_call(MPI, level_name(MPI))

@@ -165,7 +165,7 @@ def sent(
     member(process_set)
     ranks = process_set.ranks or []
     if root_rank not in ranks:
-        raise ArgumentError(f"hvd.broadcast: root_rank={root_rank} is none of the ranks of {process_set}")
+        raise ArgumentError(f"hvd.broadcast: root_rank={root_rank} is not one of the ranks of {process_set}")
     return submit("broadcast", name, [tensor], [output], process_set, waits=waits, root=ranks.index(root_rank))
 
 
@@ -181,7 +181,7 @@ def alltoall_async(
     rows = checked(tensor, "alltoall").shape[0] if tensor.dim() else 0
     if splits is None:
         if rows % ranks:
-            raise ArgumentError(f"hvd.alltoall: {rows} rows are no equal parts for {ranks} ranks; say splits=")
+            raise ArgumentError(f"hvd.alltoall: {rows} rows do not divide by {ranks} ranks; pass splits=")
         found = [rows // ranks] * ranks
     else:
         if isinstance(splits, Tensor) and (splits.dtype.is_floating_point or splits.dtype.is_complex):

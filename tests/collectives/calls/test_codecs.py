@@ -269,7 +269,7 @@ def wrong(comm: Communicator) -> None:
     x = np.ones(8, np.float32)
     first, come = [8, *[0] * (comm.size - 1)], [8 * (comm.rank == 0)] * comm.size
     for call, text in (
-        (lambda: comm.allreduce(x, codec="bf61"), "'bf61' is no codec; known: fp16, bf16, .* did you mean 'bf16'"),
+        (lambda: comm.allreduce(x, codec="bf61"), "'bf61' is unknown; known: fp16, bf16, .* did you mean 'bf16'"),
         (lambda: comm.allreduce(x, codec=16), "codec=16 is neither a name nor made by hocket.compression"),
         (lambda: comm.allreduce(np.ones(8), codec="fp16"), "takes float32, got float64"),
         (lambda: comm.allreduce(np.ones(8, int), codec="fp16"), "takes float32, got int64"),

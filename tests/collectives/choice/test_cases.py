@@ -15,7 +15,7 @@ def test_sizes_have_letters(text: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "K", "-8", "8Q", "1e3"])
 def test_nonsense_sizes_are_named(text: str) -> None:
-    with pytest.raises(ArgumentError, match="is no size"):
+    with pytest.raises(ArgumentError, match="is not a size"):
         parse_size(text)
 
 

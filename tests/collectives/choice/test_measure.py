@@ -105,8 +105,8 @@ def test_tune_says_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["--collectives", "foo"], "'foo' is none of allreduce"),
-        (["--sizes", "8Q"], "'8Q' is no size"),
+        (["--collectives", "foo"], "'foo' is not one of allreduce"),
+        (["--sizes", "8Q"], "'8Q' is not a size"),
         (["--seconds", "0"], "must be positive"),
     ],
 )

@@ -195,8 +195,8 @@ def test_a_communicator_chooses_by_what_it_measured(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [({"collectives": ["allsum"]}, "'allsum' is none of allreduce, "), ({"sizes": [0]}, "must be positive"),
-     ({"seconds": -1.0}, "more than 0"), ({"collectives": ["barrier"]}, "'barrier' is none of")],
+    [({"collectives": ["allsum"]}, "'allsum' is not one of allreduce, "), ({"sizes": [0]}, "must be positive"),
+     ({"seconds": -1.0}, "more than 0"), ({"collectives": ["barrier"]}, "'barrier' is not one of")],
 )  # fmt: skip
 def test_wrong_arguments(words: dict[str, object], why: str) -> None:
     with hocket.local_world(1) as world, pytest.raises(ArgumentError, match=why):

@@ -53,11 +53,11 @@ def not_whole(rank: int, size: int, root: int) -> Iterator[Step]:
 
 
 WRONG = {
-    silent: r"allreduce silent, 3 ranks: at the end rank 0 chunk 0 holds \(0,\); wanted is each of \(0, 1, 2\) once",
+    silent: r"allreduce silent, 3 ranks: at the end rank 0 chunk 0 holds \(0,\); expected each of \(0, 1, 2\) once",
     waiting: "allreduce waiting, 3 ranks: deadlock without buffering: rank 0 waits in step 0",
     raising: "allreduce raising, 3 ranks: its steps raise IndexError: tuple index out of range",
     endless: "allreduce endless, 3 ranks: rank 0 yields more than 100,000 steps; does it end",
-    not_ops: r"allreduce not_ops, 3 ranks: \(1, 0\) is no Send, Recv or Copy",
+    not_ops: r"allreduce not_ops, 3 ranks: \(1, 0\) is not a Send, Recv or Copy",
     not_whole: "allreduce not_whole, 3 ranks: its steps raise TypeError",
     exchanging: "allreduce exchanging, 3 ranks: rank 2 step 0: .* names no other rank of 0..2",
 }

@@ -128,7 +128,7 @@ def refused(comm: Communicator) -> None:
 
 
 def apart(comm: Communicator) -> None:
-    """A group of threads, or of another job, is none of theirs."""
+    """A group of threads, or of another job, is not one of theirs."""
     with hocket.group() as works:
         assert comm.probe(timeout=0) is None and len(works) == 0
         work = comm.allreduce(rows(comm.rank, 2), async_op=True)

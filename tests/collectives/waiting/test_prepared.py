@@ -118,7 +118,7 @@ def other_kinds_of_arrays(comm: Communicator) -> None:
 
 def wrong(comm: Communicator) -> None:
     for make, text in (
-        (lambda: comm.prepare("allsum", np.ones(1)), "'allsum' is no collective"),
+        (lambda: comm.prepare("allsum", np.ones(1)), "'allsum' is not a collective"),
         (lambda: comm.prepare("allreduce", 3.0), "x is a number"),
         (lambda: comm.prepare("allreduce", np.ones(1), op="no")(), "no"),
         (lambda: comm.prepare("allgather", [1])(), "x is a list"),

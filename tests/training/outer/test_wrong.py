@@ -44,7 +44,7 @@ ALONE: tuple[tuple[str, Callable[[Any], object]], ...] = (
     ("start=-1", lambda c: PostLocalSGD(c, theta(), start=-1, every=2)),
     ("at once", lambda c: PostLocalSGD(c, theta(), start=1, every=2, fragments=2)),
     ("sends floats", lambda c: NoLoCo(c, theta(), send="int8")),
-    ("'topq:0.1' is no method", lambda c: DiLoCo(c, theta(), send="topq:0.1")),
+    ("'topq:0.1' is not a method", lambda c: DiLoCo(c, theta(), send="topq:0.1")),
     ("parameter 'i' must be a writable array of float16, 32 or 64; got int64(3,)",
      lambda c: DiLoCo(c, theta(i=np.arange(3)))),
     ("parameter 'd' is float64 and 'w' is not", lambda c: DiLoCo(c, theta(d=np.ones(3)))),

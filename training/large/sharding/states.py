@@ -70,7 +70,7 @@ def _part(given: Sequence[dict[str, Any]], what: str, name: str, first: int, cou
 
 def _check(shards: Shards, given: Sequence[dict[str, Any]]) -> None:
     if not given or any(not isinstance(one, dict) or not one.keys() >= FIELDS for one in given):
-        raise ArgumentError(f"{reprlib.repr(given)} is no state: give what state_dict() returned, or all ranks'")
+        raise ArgumentError(f"{reprlib.repr(given)} is not a state: give what state_dict() returned, or all ranks'")
     for one in given:
         if one["kind"] != KIND:
             raise ArgumentError(f"the state is of {one['kind']!r}, which is unknown here; known: {KIND}")

@@ -1,0 +1,45 @@
+"""What users read when something fails: no words that have to be read twice."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = (
+    "algorithms", "bench", "collectives", "compression", "conformance", "control", "frameworks", "kernels", "observe",
+    "src/hocket", "system", "tools", "training", "transports",
+)  # fmt: skip
+TWICE = {
+    r"\bis none\b|\bnone of\b": "None is a value of Python: say \"is unknown\", \"is not one of\"",
+    r"\b(of|to|in) (which|whom)\b|\bso many\b": "say it in two sentences, or with the noun",
+    r"(?<!there )\bis no [a-z]": 'say "is not a"',
+    r"\bwanted (is|are)\b|\bwants\b": 'say "expected", "must be", "needs"',
+    r"\b(owed|beliefs?|news)\b": "a metaphor of the code's",
+}
+IN_CYTHON = re.compile(r"Error\(\s*((?:f?\"(?:[^\"\\]|\\.)*\"\s*)+)")
+
+
+def texts(path: Path) -> Iterator[str]:
+    """What is given to the exceptions that a file raises, with holes where values come."""
+    source = path.read_text()
+    if path.suffix == ".pyx":
+        yield from (found.group(1) for found in IN_CYTHON.finditer(source))
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            parts = (each.value for each in ast.walk(node.exc) if isinstance(each, ast.Constant))
+            yield " … ".join(part for part in parts if isinstance(part, str))
+
+
+def test_messages_are_read_once() -> None:
+    files = [path for top in FOLDERS for end in ("*.py", "*.pyx") for path in sorted((ROOT / top).rglob(end))]
+    said = [(path, text) for path in files for text in texts(path)]
+    assert len(said) > 800
+    odd = [
+        f"{path.relative_to(ROOT)}: {text[:100]!r}: {mend}"
+        for path, text in said for pattern, mend in TWICE.items() if re.search(pattern, text)
+    ]  # fmt: skip
+    assert not odd, "\n".join(odd)
