@@ -40,8 +40,8 @@ What a model is made of:
     functions.py     collectives through which gradients flow
 
 What trains:
-    training/        DistributedOptimizer; a module's parameters for `hocket.training`; callbacks of Lightning and
-                     Hugging Face's Trainer
+    training/        DistributedOptimizer; ServedEmbedding; a module's parameters for `hocket.training`; callbacks of
+                     Lightning and Hugging Face's Trainer
 
 What another library asks for:
     torchft.py       a group that is made again while training goes on
@@ -59,17 +59,20 @@ from hocket.torch.register import register
 
 if TYPE_CHECKING:
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
+    from hocket.torch.training.served import ServedEmbedding as ServedEmbedding
 
 __all__ = [
-    "DistributedOptimizer", "bf16_compress_hook", "check", "compress", "into_trace", "is_loss", "monitored_barrier",
-    "register", "renew", "use",
+    "DistributedOptimizer", "ServedEmbedding", "bf16_compress_hook", "check", "compress", "into_trace", "is_loss",
+    "monitored_barrier", "register", "renew", "use",
 ]  # fmt: skip
+LATER = {"DistributedOptimizer": "optimizer", "ServedEmbedding": "served"}
+"""Names that few programs use, and their modules."""
 
 
 def __getattr__(name: str) -> Any:
     """What few programs use is loaded when they do."""
-    if name == "DistributedOptimizer":
-        return import_module("hocket.torch.training.optimizer").DistributedOptimizer
+    if name in LATER:
+        return getattr(import_module(f"hocket.torch.training.{LATER[name]}"), name)
     raise AttributeError(f"module 'hocket.torch' has no attribute {name!r}")
 
 

@@ -157,6 +157,10 @@ class Client:
             self._submit(shard, lambda outbox: outbox.tick(self.clock), None)
         return self.clock
 
+    def table(self, name: str) -> Table:
+        """What was said of it: `Range` or `Rows`."""
+        return self._table(name)[1]
+
     @property
     def generation(self) -> int:
         """Of the view that it has: how often servers or workers were lost or came."""

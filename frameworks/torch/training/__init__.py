@@ -4,6 +4,7 @@
     gradients.py    from parameters to the scheduler, and back
     forward.py      modules wait each for its own parameters, and step them
     parameters.py   a module's parameters as outer loops take them; the communicator of a process group
+    served.py       an embedding whose rows servers hold
     tensor.py       linear layers that are cut among ranks
     lightning.py    a callback for Lightning's Trainer
     trainer.py      a callback for Hugging Face's Trainer
