@@ -7,7 +7,6 @@ import signal
 import time
 from typing import Any
 
-import pytest
 from serving import NEW, Cluster
 
 
@@ -53,7 +52,6 @@ def test_without_copies_a_loss_goes_back_to_the_snapshot() -> None:
         assert lost >= done - min(w), "what shard 0 has lost is counted"
 
 
-@pytest.mark.more  # one run in eight stands still: docs/server.md, limits
 def test_a_new_copy_is_filled_while_pushes_go_on() -> None:
     """Both servers die, one after the other, and a new one comes for each."""
     with Cluster(2, 2, copies=1) as cluster:
