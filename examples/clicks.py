@@ -10,16 +10,16 @@ import torch
 
 import hocket
 from hocket.torch import ServedEmbedding
-from hocket.training import Client, Rows, serve
+from hocket.training import Adagrad, Client, Rows, serve
 
-USERS, ITEMS, WIDTH, BATCH, STEPS = 400, 200, 8, 512, 150
-TABLES = {"users": Rows(WIDTH, optimizer="adagrad", seed=1), "items": Rows(WIDTH, optimizer="adagrad", seed=2)}
+USERS, ITEMS, WIDTH, BATCH, STEPS = 60, 40, 8, 512, 60
+TABLES = {name: Rows(WIDTH, optimizer=Adagrad(0.3), seed=seed) for seed, name in enumerate(("users", "items"))}
 
 
 def clicks(comm, dice):
     """This rank's part of a batch: users, items, and who has clicked.  They like items of their own kind."""
     users, items = (torch.from_numpy(dice.integers(0, most, BATCH)[comm.rank :: comm.size]) for most in (USERS, ITEMS))
-    return users, items, (users % 4 == items % 4).float()
+    return users, items, (users % 2 == items % 2).float()
 
 
 def train(comm, client):

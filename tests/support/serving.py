@@ -46,7 +46,11 @@ os.chdir(HERE)
 comm = hocket.init(elastic=True)
 mark(f"door-{comm.rank}", comm.door)
 server = serve(comm, TABLES, on=range({servers}), clock="async", copies={copies}, **{how!r})
-server.wait()
+while not server.wait(0.05):
+    if there("cut") and not there(f"is-cut-{server.uid}"):
+        for link in [*server._links.values(), *server._workers.values()]:
+            link.close()
+        mark(f"is-cut-{server.uid}", server.uid)
 """
 WORKER = ROLES + """
 comm = hocket.init(elastic=True)

@@ -92,7 +92,7 @@ class Client:
         self.clock = 0
         self.outboxes: list[Outbox] = []
         self._state = threading.Lock()
-        self._viewed = threading.Condition()
+        self._viewed, self._installing = threading.Condition(), threading.Lock()
         self._of: list[Shared | None] = []
         self._links: dict[int, Shared] = {}
         self._open: dict[tuple[int, int], Open] = {}
@@ -415,10 +415,10 @@ class Client:
             raise error
 
     def _await_view(self, shard: int, deadline: float) -> None:
-        """The shard has no head now: wait for the next view."""
+        """The shard has no head now: wait for the next view, and try to reach the head of this one."""
         until = time.monotonic() + self._timeout
-        with self._viewed:
-            while True:
+        while True:
+            with self._viewed:
                 link = self._of[shard]
                 if link is not None and link.open:
                     return
@@ -427,18 +427,24 @@ class Client:
                 if time.monotonic() > deadline:
                     return
                 self._viewed.wait(LOOK)
+                view = self._view
+            if view is not None:  # the server may live, and the link alone have ended
+                with self._installing:
+                    if view is self._view and ((link := self._of[shard]) is None or not link.open):
+                        self._greet(view, shard, self._to(view, view.heads[shard]))
 
     def _install(self, view: View | None) -> None:
-        if view is not None and not self._out:
-            if not self.outboxes:
-                self.layout = Layout(self._tables, view.shards)  # type: ignore[arg-type]
-                self.outboxes = [Outbox(self.uid) for _ in range(view.shards)]
-                self._of, self._load = [None] * view.shards, [[0, 0] for _ in range(view.shards)]
-            for shard, head in enumerate(view.heads):
-                self._greet(view, shard, self._to(view, head))
-        with self._viewed:
-            self._view = view
-            self._viewed.notify_all()
+        with self._installing:
+            if view is not None and not self._out:
+                if not self.outboxes:
+                    self.layout = Layout(self._tables, view.shards)  # type: ignore[arg-type]
+                    self.outboxes = [Outbox(self.uid) for _ in range(view.shards)]
+                    self._of, self._load = [None] * view.shards, [[0, 0] for _ in range(view.shards)]
+                for shard, head in enumerate(view.heads):
+                    self._greet(view, shard, self._to(view, head))
+            with self._viewed:
+                self._view = view
+                self._viewed.notify_all()
 
     def _greet(self, view: View, shard: int, link: Shared | None) -> None:
         before = self._of[shard]

@@ -157,6 +157,12 @@ class Cut(NamedTuple):
     generation: int
 
 
+class Linked(NamedTuple):
+    """There is a link to the copy of this generation again."""
+
+    generation: int
+
+
 class Kept(NamedTuple):
     """A snapshot with these changes is on disk."""
 

@@ -22,7 +22,7 @@ from hocket.training.server.clocks import Clocks, staleness
 from hocket.training.server.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
 from hocket.training.server.link import Link
 from hocket.training.server.member import Member
-from hocket.training.server.messages import Begin, Cut, Gone, Hello, Kept, Role
+from hocket.training.server.messages import Begin, Cut, Filled, Forward, Gone, Hello, Item, Kept, Linked, Role
 from hocket.training.server.optimizers import Array
 from hocket.training.server.shard import COPY, HEAD, Shard
 from hocket.training.server.store import Tables
@@ -33,6 +33,10 @@ from hocket.training.server.views import PART, WHOLE, Says, View
 log = logging.getLogger("hocket")
 REACH = 5.0
 """Seconds in which another server has to accept."""
+AGAIN = 0.1
+"""Seconds between two attempts to reach it."""
+OF_THE_HEAD = (Item, Filled, Forward)
+"""What a copy hears from its head alone."""
 
 
 class Replica:
@@ -186,6 +190,24 @@ class Server:
             out = replica.shard.take(Role(view.generation, head == self.uid, copy is not None, view.workers))
             self._post_copy(replica, out)
         self._send(replica, out, None)
+        if link is None and head == self.uid and copy is not None:
+            self._link_again(replica, view)
+
+    def _link_again(self, replica: Replica, view: View) -> None:
+        """The copy lives as far as this view knows, and has no link: try until there is one, or another view."""
+
+        def until_linked() -> None:
+            uid = view.copies[replica.number]
+            while not self._over.wait(AGAIN) and replica.shard.generation == view.generation:
+                link = self._to(view, uid) if uid is not None else None
+                if link is not None:
+                    with replica.lock:
+                        if replica.shard.generation == view.generation:
+                            replica.copy = link
+                            self._post_copy(replica, replica.shard.take(Linked(view.generation)))
+                    return
+
+        threading.Thread(target=until_linked, name="hocket-relink", daemon=True).start()
 
     def _restore(self, replica: Replica) -> None:
         found = self._folder.newest(replica.number) if self._folder is not None else None
@@ -198,7 +220,7 @@ class Server:
             shard.applied, shard.kept, shard.clocks.at = dict(book.applied), dict(book.applied), dict(book.clocks)
 
     def _to(self, view: View, uid: int) -> Link | None:
-        """The link to another server, made if there is none.  None: it cannot be reached, so it is about to be lost."""
+        """The link to another server, made if there is none.  None: it cannot be reached now."""
         link = self._links.get(uid)
         if link is None or not link.open:
             try:
@@ -233,15 +255,18 @@ class Server:
         self._ended(link, worker)
 
     def _ended(self, link: Link, worker: list[int]) -> None:
-        for who in worker:
-            self._workers.pop(who, None)
+        link.close()
+        left = [who for who in worker if self._workers.get(who) is link]  # the others have a new link
+        for who in left:
+            del self._workers[who]
             self._left.add(who)
         for replica in list(self.replicas.values()):
             if replica.copy is link:
                 self._tell(replica, Cut(replica.shard.generation), None)
-            for who in worker:
+                if self.view is not None and self.view.generation == replica.shard.generation:
+                    self._link_again(replica, self.view)
+            for who in left:
                 self._tell(replica, Gone(who), None)
-        link.close()
         with self._viewed:
             self._viewed.notify_all()
 
@@ -259,15 +284,13 @@ class Server:
         if payload is not None and kind in (PUSH, FORWARD):
             payload = self._values(words, payload)
         said = message(words, keys, payload)
-        if type(said) is Hello and said.worker not in self._workers:
+        if type(said) is Hello and self._workers.get(said.worker) is not link:
             self._workers[said.worker] = link
             self._left.discard(said.worker)
             worker.append(said.worker)
         if replica is None:
             replica = self._soon(first >> 8 & 0xFFFFFF, words[1])
         if replica is not None:
-            if type(said) is Begin:
-                replica.head = link
             self._tell(replica, said, link)
         return True
 
@@ -290,6 +313,10 @@ class Server:
 
     def _tell(self, replica: Replica, said: Any, link: Link | None) -> None:
         with replica.lock:
+            if type(said) is Begin:
+                replica.head = link
+            elif type(said) in OF_THE_HEAD and link is not replica.head:
+                return  # what was on its way on a link that has ended comes again
             out = replica.shard.take(said)
             if replica.copy is not None:
                 self._post_copy(replica, out)

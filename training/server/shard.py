@@ -5,7 +5,8 @@ it answers, is on both.  It is chain replication (van Renesse and Schneider, OSD
 talk to the head alone, which holds an acknowledgement or an answer until the copy has applied what it tells of.
 
     alone     no copy: applied is acknowledged
-    asking    a new generation, or the link to the copy has ended: nothing is acknowledged or answered
+    asking    a new generation, or the link to the copy has ended (it is made again if the copy lives): nothing is
+              acknowledged or answered
     filling   the copy gets the shard item by item, and each change; an item that comes later
               has it already; the head acknowledges alone
     full      acknowledged and answered is what both have
@@ -117,6 +118,9 @@ class Shard:
         if self.state != "alone":
             self.state = "asking"
         return []
+
+    def _linked(self, _: say.Linked) -> Out:
+        return [(COPY, say.Begin(self.generation))] if self.state == "asking" else []
 
     # --- the head, and workers
 
@@ -248,7 +252,8 @@ class Shard:
 
 
 HANDLERS: dict[type, Callable[[Shard, Any], Out]] = {
-    say.Role: Shard._role, say.Gone: Shard._gone, say.Cut: Shard._cut, say.Kept: Shard._kept,
+    say.Role: Shard._role, say.Gone: Shard._gone, say.Cut: Shard._cut, say.Linked: Shard._linked,
+    say.Kept: Shard._kept,
     say.Hello: Shard._hello, Push: Shard._push, Pull: Shard._pull,
     say.At: Shard._at, say.Got: Shard._got, say.Applied: Shard._applied,
     say.Begin: Shard._begin, say.Item: Shard._item, say.Filled: Shard._filled, Forward: Shard._forward,

@@ -64,3 +64,16 @@ def test_a_new_copy_is_filled_while_pushes_go_on() -> None:
             cluster.read(f"whole-{victim}")
             cluster.until_pushed(range(2, 4), 20)
         exactly(cluster.end(range(2, 4)))
+
+
+def test_links_that_end_while_all_live() -> None:
+    """They are made again, in the same generation, and nothing is lost or counted twice."""
+    with Cluster(2, 2, copies=1) as cluster:
+        cluster.until_pushed(range(2, 4), 10)
+        cluster.mark("cut")
+        deadline = time.monotonic() + 60
+        while len([*pathlib.Path(cluster.path(".")).glob("is-cut-*[0-9]")]) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        cluster.until_pushed(range(2, 4), 20)
+        exactly(cluster.end(range(2, 4)))
