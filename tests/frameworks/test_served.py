@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import runpy
+
 import numpy as np
 import pytest
 import torch
@@ -101,3 +104,18 @@ def refuses(comm: Communicator) -> None:
 
 def test_what_it_refuses() -> None:
     spread(refuses, 2, "threads")
+
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples/clicks.py"
+
+
+def clicks(comm: Communicator) -> None:
+    example = runpy.run_path(str(EXAMPLE))
+    server = serve(comm, example["TABLES"], on=range(comm.size), works=True)
+    with server, Client(server) as client:
+        first, last = example["train"](comm, client)
+        assert first < 0.85 and last > 0.95, (first, last)
+
+
+def test_the_example_learns_clicks() -> None:
+    spread(clicks, 1, "threads")

@@ -16,7 +16,7 @@ import pytest
 
 import hocket
 from hocket.training.server.clocks import Clocks, staleness
-from hocket.training.server.messages import Cut, Forward, Gone, Push, Role
+from hocket.training.server.messages import Cut, Forward, Gone, Linked, Push, Role
 from hocket.training.server.outbox import Outbox
 from hocket.training.server.shard import COPY, HEAD, Shard
 
@@ -149,6 +149,16 @@ class World:
             spare = [s for s in self.servers if ("s", s) not in self.dead and s not in whole]
             self.views[self.newest] = tuple((whole + spare)[: self.copies + 1])
 
+    def cut(self) -> None:
+        """The link of the head and its copy ends, both live, and there is a new one: what was on its way is lost."""
+        chain = self.views[self.newest]
+        pair = [("s", s) for s in chain[:2]]
+        if len(pair) == 2 and all(self.of[who] == self.newest and who not in self.dead for who in pair):
+            for link in (tuple(pair), tuple(reversed(pair))):
+                self.links.pop(link, None)
+            self.tell(chain[0], Cut(self.newest))
+            self.tell(chain[0], Linked(self.newest))
+
     def settle(self) -> None:
         """Let workers hear all."""
         for w in self.workers if self.eager else ():
@@ -262,8 +272,8 @@ def frozen(made: Any) -> Any:
     return made
 
 
-def wander(world: World, kills: tuple[Any, ...], seed: str) -> None:
-    """One random order of steps; one of `kills` dies at one of the first, chosen by lot."""
+def wander(world: World, kills: tuple[Any, ...], seed: str, cuts: float = 0.0) -> None:
+    """One random order of steps; one of `kills` dies at one of the first, chosen by lot, and links end now and then."""
     dice = random.Random(seed)
     until_kill = dice.randrange(40) if kills else -1
     while steps := list(world.steps()):
@@ -271,6 +281,9 @@ def wander(world: World, kills: tuple[Any, ...], seed: str) -> None:
         if until_kill == 0:
             kind, what = "kill", dice.choice(kills)
         until_kill -= 1
+        if dice.random() < cuts:
+            world.cut()
+            continue
         if kind == "kill":
             world.kill(what)
         else:
@@ -347,3 +360,10 @@ def test_a_copy_refuses_a_change_that_comes_before_another() -> None:
     shard.take(Forward(1, 1, Push(1, 1, 1, ("a", 1, 0))))
     with pytest.raises(hocket.TransportError, match="change 3 of a shard came to its copy, which has 1"):
         shard.take(Forward(1, 3, Push(1, 1, 3, ("a", 1, 2))))
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_random_orders_with_links_that_end(servers: int) -> None:
+    for seed in range(100):
+        world = World("ssp:1", workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
+        wander(world, (HEAD_DIES, COPY_DIES), f"cuts {servers} {seed}", cuts=0.15)
