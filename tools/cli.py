@@ -10,6 +10,7 @@ COMMANDS = {
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
     "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),
+    "advise": ("hocket.tools.advise.command", "which mesh for a model that is larger than a rank"),
     "show": ("hocket.tools.shell.show", "the steps of an algorithm, as a table or a picture"),
     "explain": ("hocket.tools.shell.explain", "which transports and algorithms a job uses, and why"),
     "top": ("hocket.tools.top", "this user's jobs on this host, also those that hang: where each rank is"),

@@ -46,7 +46,7 @@ class Linear:
 
     def backward(self, dy: Array, kept: Any) -> Array:
         self.gradient += kept.T @ dy
-        return dy @ self.w.T  # type: ignore[no-any-return]
+        return dy @ self.w.T
 
 
 def rank(tokens: str, width: str, rounds: str) -> None:
@@ -68,8 +68,9 @@ def _measured(
 ) -> dict[str, Any]:
     count = EACH * comm.size
     apart = comm.dup()
-    layer = Experts(apart, [Linear(comm.rank * EACH + i, width) for i in range(EACH)], hierarchical=hierarchical, **how)
-    whole = Experts(own, [Linear(number, width) for number in range(count)], **how)
+    every, mine = ([Linear(number, width) for number in range(count)] for _ in "ab")
+    mine = mine[comm.rank * EACH : (comm.rank + 1) * EACH]
+    layer, whole = Experts(apart, mine, hierarchical=hierarchical, **how), Experts(own, every, **how)
     difference, sent, dropped = 0.0, 0, 0
     dice = np.random.default_rng([comm.rank, 5])
     x, dy = dice.normal(size=(2, tokens, width))
@@ -79,8 +80,8 @@ def _measured(
     (y, kept), (wanted, kept_too) = layer.forward(x, gates), whole.forward(x, gates)
     pairs = [(y, wanted), *zip(layer.backward(dy, kept), whole.backward(dy, kept_too), strict=True)]
     sent, dropped = _rows(layer) - before, layer.dropped
-    sums = comm.allreduce(np.stack([expert.gradient for expert in whole.experts]))
-    pairs += [(expert.gradient, sums[comm.rank * EACH + i]) for i, expert in enumerate(layer.experts)]
+    sums = comm.allreduce(np.stack([expert.gradient for expert in every]))
+    pairs += [(expert.gradient, sums[comm.rank * EACH + i]) for i, expert in enumerate(mine)]
     difference = max(float(abs(a - b).max()) for a, b in pairs)
     packets, seconds = _exchanged(comm, layer, rounds)
     ranks, there = comm.local_size, comm.size // comm.local_size - 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hocket.bench.harness.hosts import refusal
-from hocket.bench.large import experts, hierarchy, pipelines, sharding
+from hocket.bench.large import advice, experts, hierarchy, pipelines, sharding
 
 WHY_NOT = refusal("100mbit")
 
@@ -62,3 +62,11 @@ def test_rows_of_experts_and_messages_between_hosts(capsys: pytest.CaptureFixtur
         assert float(sent) == pytest.approx(1, abs=0.02) if capacity == "" else float(sent) < 1
     for one, two in zip(rows[::2], rows[1::2], strict=True):
         assert float(two[6]) < 0.8 * float(one[6]), "a message to each other host, instead of to each rank there"
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_a_step_as_advised(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not how long it takes, where 8 ranks share cores with other tests: at least as long as it must."""
+    ((data, pipe, tensor, micro, predicted, measured, _),) = table(advice.main, "--best 1 --steps 1", capsys)
+    assert int(data) * int(pipe) * int(tensor) == 8 and int(micro) >= 1
+    assert float(measured) > 0.8 * float(predicted)
