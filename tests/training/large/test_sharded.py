@@ -105,6 +105,43 @@ def bytes_are_those_of_the_law(comm: Any) -> None:
         assert moved(apart) - before == times * n, (stage, apart.stats())
 
 
+class Watched:
+    """A communicator that keeps which allgathers were issued."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.calls = comm, list[tuple[int, bool]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def allgatherv(self, *args: Any, **how: Any) -> Any:
+        self.calls.append((sum(args[1]), how.get("async_op", False)))
+        return self.comm.allgatherv(*args, **how)
+
+
+def a_unit_comes_while_another_is_in_use(comm: Any) -> None:
+    """As it was used in the last step; in another order, or in fewer units, it is right, too."""
+    theta, watched = start(), Watched(comm)
+    wanted = {name: each.copy() for name, each in theta.items()}
+    other = Sharded(Adam(lr=0.1), comm, wanted)
+    sharded = Sharded(Adam(lr=0.1), watched, theta, stage=3, units=[[name] for name in theta])
+    names = [*theta]
+    whole = names + names[::-1]
+    for step, order in enumerate((whole, whole, names[::-1], names[:2], names[:1], names[1:2]), 1):
+        watched.calls.clear()
+        for name in order:
+            with sharded.gathered(name) as arrays:
+                same(arrays[name], wanted[name], f"{name} in step {step}")
+        sizes = [wanted[name].size for name in order]
+        if step == 1:
+            assert watched.calls == [(size, False) for size in sizes]
+        if step == 2:
+            assert watched.calls == [(size, i > 0) for i, size in enumerate(sizes)]
+        grads = gradient(comm.rank, step, wanted)
+        other.step(grads)
+        sharded.step(grads)
+
+
 def moved(comm: Any) -> int:
     return sum(row.bytes for row in comm.stats() if row.collective in ("reduce_scatter", "allgather"))
 
@@ -190,8 +227,8 @@ def wrong(comm: Any) -> None:
 
 
 PROGRAMS = (
-    bits_of_the_whole, doubles_too, memory_is_cut, bytes_are_those_of_the_law, goes_on_from_a_checkpoint, on_a_mesh,
-    wrong,
+    bits_of_the_whole, doubles_too, memory_is_cut, bytes_are_those_of_the_law, a_unit_comes_while_another_is_in_use,
+    goes_on_from_a_checkpoint, on_a_mesh, wrong,
 )  # fmt: skip
 
 

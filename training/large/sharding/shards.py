@@ -73,8 +73,11 @@ class Shards:
     def _gathered(self, unit: Unit) -> Array:
         """A unit's parameters."""
         whole = np.empty(unit.size, self.flat.dtype)
-        self.comm.allgatherv(self.w[unit.shard], unit.counts, out=whole, **self._coded())
+        self._gather(unit, whole)
         return whole
+
+    def _gather(self, unit: Unit, whole: Array, **how: Any) -> Any:
+        return self.comm.allgatherv(self.w[unit.shard], unit.counts, out=whole, **self._coded(), **how)
 
     def _coded(self) -> dict[str, Any]:
         return {} if self.codec is None else {"codec": self.codec}
