@@ -143,6 +143,7 @@ def test_on_two_hosts_the_chatty_axis_uses_shared_memory(tmp_path: pathlib.Path)
         assert end["used"] == {"data": ["tcp"], "tensor": ["shm"]}
         assert f"tensor: ranks {rank % 2}, {rank % 2 + 2}; inside host {rank % 2}; shm" in end["explain"]
         assert "between hosts 0, 1; tcp" in end["explain"]
+        assert end["explain"].endswith("\n  links: 7.8125 KiB over shm, 7.8125 KiB over tcp"), end["explain"]
 
 
 LOST = """

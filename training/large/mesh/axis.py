@@ -59,8 +59,15 @@ class Axis:
 
     def sent(self) -> float:
         """Bytes that this rank has sent at least: those of its collectives by the algorithms that send least."""
-        p = self.comm.size
-        return float(sum(row.bytes * SENT.get(row.collective, 1) * (p - 1) / p for row in self.comm.stats()))
+        return sum(self.sent_over().values())
+
+    def sent_over(self) -> dict[str, float]:
+        """The same, by what carried them: "shm", "tcp", or "shm+tcp" of a call that used both."""
+        p, found = self.comm.size, dict[str, float]()
+        for row in self.comm.stats():
+            nbytes = row.bytes * SENT.get(row.collective, 1) * (p - 1) / p
+            found[row.transport] = found.get(row.transport, 0.0) + nbytes
+        return {link: nbytes for link, nbytes in found.items() if nbytes}
 
     def __repr__(self) -> str:
         return f"<axis {self.name!r}: rank {self.comm.rank} of {self.comm.size}>"

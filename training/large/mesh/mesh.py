@@ -109,7 +109,8 @@ class Mesh:
         return {name: found[name] for name in self.axes}
 
     def explain(self) -> str:
-        """Who is where; of each axis its ranks, links, transport and codec, and what this rank has sent on it.
+        """Who is where; of each axis its ranks, links, transport and codec, and what this rank has sent on it; and what
+        it has sent over each kind of link.
 
         Bytes are those that the collectives send at least, encoded; a call is counted when its turn comes.
 
@@ -125,7 +126,16 @@ class Mesh:
         shape = " x ".join(f"{name} {length}" for name, length in self.axes.items())
         lines = [f"mesh of {len(self.places)} ranks: {shape}, on {hosts} host{'s' if hosts > 1 else ''}"]
         lines.append(f"  this rank: {_named(self.at) or 'spare'}")
-        return "\n".join(lines + [f"  {self._line(axis)}" for axis in self._made.values()])
+        return "\n".join(lines + [f"  {self._line(axis)}" for axis in self._made.values()] + self._links())
+
+    def _links(self) -> list[str]:
+        """A line: what this rank has sent over each kind of link, on all axes."""
+        found: dict[str, float] = {}
+        for axis in self._made.values():
+            for link, nbytes in axis.sent_over().items():
+                found[link] = found.get(link, 0.0) + nbytes
+        said = ", ".join(f"{human(round(nbytes))} over {link}" for link, nbytes in sorted(found.items()))
+        return [f"  links: {said}"] if said else []
 
     def _line(self, axis: Axis) -> str:
         mine = self._numbers(axis)
