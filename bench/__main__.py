@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     add("--time", type=float, default=0.5, metavar="S", help="seconds for one size and library (0.5)")
     add("--blocks", type=int, default=5, metavar="B", help="timed blocks, of which the median counts (5)")
     add("--iters", type=int, metavar="I", help="calls in a block, instead of as many as fit the time")
-    add("--codec", metavar="C,...", help="allreduce by these codecs beside float32 and fp16: int8, int4, auto, ...")
+    add("--codec", metavar="C,...", help="allreduce by these, beside float32 and fp16: int8, auto, powersgd:4, ...")
     add("--link", metavar="R,...", help="with --codec: two hosts with a cable of 100Mbit, ... (root); or none")
     add("--json", metavar="FILE", help="write machine, versions and all numbers")
     add("--plot", metavar="PNG", help="draw time and bandwidth over size (needs matplotlib)")

@@ -8,6 +8,12 @@ encode, decode: the kernels alone, one thread, on the whole vector; in a call th
 that host 0 has put on it for one call, by its own counter, as a part of the vector's.  of ideal: how many times faster
 than float32, as a part of how many times fewer bytes it sends.  error: the length of (result - exact) / that of exact.
 
+Methods with state (powersgd:4, topk:0.01, ...) are beside them by their names.  A codec is how one call sends; a method
+is a `Compressor`'s: it keeps what it did not send for the next call, gives some a matrix (rows of 1,024 here, where the
+vector has so many), and computes in NumPy before and after its calls, which total has, with a copy of x, and encode and
+decode have not.  Its error is that of one call without what later calls make good, and of normal numbers, of which no
+few are large and which have no low rank: gradients are kinder.
+
 The ranks are this file again, with the argument `rank`.
 """
 
@@ -32,6 +38,8 @@ from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, s
 from hocket.bench.harness.ranks import findings
 from hocket.collectives.calls.codecs import AUTO, BY_NAME, found
 from hocket.collectives.choice.cases import numpy_dtype
+from hocket.compression import Compressor
+from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce
@@ -44,15 +52,19 @@ BESIDE = ("float32", "fp16")
 """What every codec is compared with."""
 USUAL = 16 << 20
 """Bytes, unless -b or -e says otherwise.  A float32 call of as many takes 1.4 s at 100 Mbit/s."""
+WIDTH = 1024
+"""Elements in a row of the matrix that a method gets."""
 
 
 def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[str], list[str]]:
-    """The codecs and the links that were asked for.  Raises ArgumentError, also where this system has no such links."""
+    """The codecs or methods, and the links.  Raises ArgumentError, also where this system has no such links."""
     if collective != "allreduce":
         raise ArgumentError(f"--codec compares allreduces, not {collective}")
     names = [name for name in codecs.split(",") if name]
     for name in names:
-        if name != AUTO:
+        if _is_method(name):
+            resolved(name)
+        elif name != AUTO:
             found(name)
     rates = [link for link in links.split(",") if link]
     for rate in rates:
@@ -63,6 +75,10 @@ def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[
         if rate != "none" and ranks % HOSTS:
             raise ArgumentError(f"--link {rate}: -n {ranks} ranks cannot be dealt evenly to {HOSTS} hosts")
     return names, rates
+
+
+def _is_method(name: str) -> bool:
+    return name.partition(":")[0] in {*PLAIN, *WITH_ARGUMENT}
 
 
 def run(names: Sequence[str], rates: Sequence[str], sizes: Sequence[int], ranks: int, transport: str | None) -> None:
@@ -100,20 +116,30 @@ def rank(names: Sequence[str], sizes: Sequence[int], transport: str | None) -> N
             x = np.random.default_rng(comm.rank).standard_normal(nbytes // 4, np.float32)
             exact = comm.allreduce(x.astype(float))
             y = np.empty_like(x)
-            rows = {name: _once(comm, name, x, y, exact) for name in names}
+            calls = {name: _call(comm, name, x, y) for name in names}
+            rows = {name: _once(comm, name, calls[name], x, y, exact) for name in names}
             seconds: dict[str, list[float]] = {name: [] for name in names}
             for _ in range(_turns(comm, x, y)):
                 for name in names:
-                    call = partial(comm.allreduce, x, "sum", y, codec=_codec(name))
-                    seconds[name].append(_timed(comm, call))
+                    seconds[name].append(_timed(comm, calls[name]))
             slowest = comm.allreduce(np.array([median(seconds[name]) for name in names]), "max")
             for name, total in zip(names, slowest, strict=True):
                 if comm.rank == 0:
                     print(json.dumps({**rows[name], "nbytes": nbytes, "seconds": total}), flush=True)
 
 
-def _codec(name: str) -> str | None:
-    return None if name == "float32" else name
+def _call(comm: Any, name: str, x: Any, y: Any) -> Callable[[], object]:
+    """The sum of all ranks' x, into y."""
+    if not _is_method(name):
+        return partial(comm.allreduce, x, "sum", y, codec=None if name == "float32" else name)
+    compressor = Compressor(comm, name)
+    matrix = y.reshape(-1, WIDTH) if y.size % WIDTH == 0 else y
+
+    def call() -> None:
+        y[:] = x
+        compressor.allreduce(matrix, "x", "sum")
+
+    return call
 
 
 def _turns(comm: Any, x: Any, y: Any) -> int:
@@ -123,16 +149,15 @@ def _turns(comm: Any, x: Any, y: Any) -> int:
     return max(least, min(most, int(SECONDS / slowest)))
 
 
-def _once(comm: Any, name: str, x: Any, y: Any, exact: Any) -> dict[str, Any]:
+def _once(comm: Any, name: str, call: Callable[[], object], x: Any, y: Any, exact: Any) -> dict[str, Any]:
     """What needs no stopwatch, or only this rank's."""
-    codec = _codec(name)
-    comm.allreduce(x, "sum", y, codec=codec)  # makes the plan
+    call()  # makes the plan
+    error = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
     comm.barrier()
     before = _sent()
-    comm.allreduce(x, "sum", y, codec=codec)
+    call()
     comm.barrier()
     wire = _sent() - before
-    error = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
     encode, decode = _kernels(x, BY_NAME.get(name))
     row = {"codec": name, "cable": wire / x.nbytes, "error": error, "encode": encode, "decode": decode}
     if name == AUTO:

@@ -39,12 +39,22 @@ def test_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(table(capsys)) == {"float32", "fp16", "sign"}
 
 
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_methods_beside_codecs(capsys: pytest.CaptureFixture[str]) -> None:
+    """By a Compressor: rank 4 of 256 rows of 1,024, and a hundredth of the elements with their places."""
+    assert main(["allreduce", "--codec", "int8,powersgd:4,topk:0.01", "--link", "50mbit", "-e", "1M"]) == 0
+    rows = table(capsys)
+    assert 0.02 < rows["powersgd:4"][0] < 0.12 and 0.02 < rows["topk:0.01"][0] < 0.1 < rows["int8"][0], rows
+    assert rows["int8"][7] < 0.05 < 0.5 < rows["topk:0.01"][7] < rows["powersgd:4"][7] < 1.1, "normal numbers"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["allgather", "--codec", "int8"], "--codec compares allreduces, not allgather"),
         (["allreduce", "--codec", "int9"], "'int9' is unknown"),
         (["allreduce", "--link", "fast"], "--link fast: expected a rate in tc's words, such as 100Mbit, or none"),
+        (["allreduce", "--codec", "topk:many"], "'topk:many'"),
     ],
 )
 def test_what_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
