@@ -56,6 +56,8 @@ class Compressor:
         self._residuals = Residuals()
         self._memory = [np.empty(0, np.float32)] * 2
         self._last_step: Step | None = None
+        self.report: str | None = None
+        """What was measured where the method was chosen by "auto" ("powersgd:4: 267 ms -> 35 ms (also tried: ...)")."""
 
     @at_once
     def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:

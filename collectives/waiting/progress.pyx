@@ -98,6 +98,9 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
         if e.record != NULL:
             e.record.open = NULL        # other calls may end before it
     if hk_load32(&n.unwanted) and n.run.source < 0:
+        n.run.count.calls -= 1  # it is no call, and what it waited was not for one
+        n.run.count.bytes -= n.nbytes
+        n.run.weight = 0
         rc = DONE
     else:
         rc = ABORTED if run_stopped(e, &n.run) else failed_before(e, &n.run) if e.failed else advance(e, &n.run)

@@ -123,6 +123,11 @@ class Work:
         self._turn = turn
         return self
 
+    def __dir__(self) -> list[str]:
+        """What a user may call, for completion; not what the parts of the library call."""
+        hidden = {"ending", "giving", "turned", *vars(self)} - {"stream"}
+        return [name for name in super().__dir__() if name not in hidden]
+
     def __repr__(self) -> str:
         """The call, and how it stands, as far as is known without driving it."""
         status = self._queued.status

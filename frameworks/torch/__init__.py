@@ -35,6 +35,7 @@ What torch keeps to other backends, or in its own C++:
     monitor.py       monitored_barrier
     check.py         do all ranks hold the same model?
     dynamo.py        torch.compile does not look into these files
+    callers.py       errors name no lines of torch's
 
 What a model is made of:
     functions.py     collectives through which gradients flow

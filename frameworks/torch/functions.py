@@ -35,6 +35,7 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.extending import ADJOINTS
+from hocket.torch.callers import pass_over_torch
 from hocket.torch.training.parameters import communicator
 
 Tensor = torch.Tensor
@@ -45,6 +46,7 @@ BACKWARDS = 1 << 30
 """Added to the tags of messages that carry gradients: users' tags are below."""
 _communicators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By the numbers that graphs have for them."""
+pass_over_torch()
 
 
 # --- what users call

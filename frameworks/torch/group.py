@@ -7,18 +7,16 @@ in the backends that it holds; this one holds none, so it answers itself whereve
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import typing_extensions
 
 from hocket import Communicator
-from hocket.extending import pass_over
 from hocket.torch import functional
 from hocket.torch.bootstrap import communicator, met
+from hocket.torch.callers import pass_over_torch
 from hocket.torch.calls import Calls
 from hocket.torch.failing import in_torchs_words
 from hocket.torch.identity import Identity
@@ -45,8 +43,7 @@ class Shim:
         return getattr(self.group, name)
 
 
-for place in (os.path.dirname(torch.__file__), typing_extensions.__file__):  # the latter wraps torch's old names
-    pass_over(place)
+pass_over_torch()
 
 
 _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of which these methods are the union

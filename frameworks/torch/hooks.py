@@ -12,9 +12,11 @@ from hocket.errors import ArgumentError
 from hocket.torch.buckets import Buckets, checked
 from hocket.torch.register import NAME
 
-log = logging.getLogger("hocket")
+told = logging.getLogger("hocket.torch.compress")
+told.setLevel(logging.INFO)  # what was chosen is shown whatever HOCKET_LOG is: who asks for "auto" wants to know it
 
 if TYPE_CHECKING:
+    from hocket.compression.choice.fastest import Found
     from hocket.torch.rates import Rates
 
 
@@ -40,8 +42,8 @@ def compress(
     its checkpoint; `hocket.torch.sharded.Checkpointed` puts it into one of torch.distributed.checkpoint.
 
     method="auto" measures int8, int4, powersgd:4 and topk:0.01 on gradients of the module's shapes, over its group's
-    links, and logs what it found ("powersgd:4: 267 ms -> 35 ms").  It returns None, and changes nothing, where float32
-    is as fast.  DDP only.
+    links, and says what it found ("powersgd:4: 267 ms -> 35 ms"), in rank 0's log and in the `report` of what it
+    returns.  It returns None, and changes nothing, where float32 is as fast.  DDP only.
 
     FSDP2 wants a codec of blocks ("int8", "int4", ...): rows of gradients are encoded once.  `gather=True`: parameters
     come by what changed since they were gathered last; each rank then keeps a copy of all of them.
@@ -49,7 +51,7 @@ def compress(
     from hocket.compression import Compressor
     from hocket.torch.rates import Rates
 
-    rates = Rates(lr)
+    rates, found = Rates(lr), None
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp and isinstance(module, fsdp.FSDPModule):
         from hocket.torch.sharded import shard_comm, use
@@ -63,11 +65,13 @@ def compress(
         if comm and gather:
             raise ArgumentError("gather=True is for modules that fully_shard was called on: DDP gathers nothing")
         if comm and checked(module) and method == "auto":
-            method = _fastest(module, comm)
-            if method is None:
+            found = _fastest(module, comm)
+            if found.method is None:
                 return None
+            method = found.method
         compressor = Compressor(comm.dup(), method, feedback, decay) if comm and checked(module) else None
         if compressor:
+            compressor.report = str(found) if found else None
             _hook(module, compressor, rates)
     if compressor is None:
         got = type(module).__name__
@@ -77,13 +81,13 @@ def compress(
     return compressor
 
 
-def _fastest(module: Any, comm: Any) -> str | None:
+def _fastest(module: Any, comm: Any) -> Found:
     from hocket.compression import choose
 
     found = choose(comm, [tuple(p.shape) for p in module.parameters() if p.requires_grad])
     if comm.rank == 0:
-        log.warning("compress: %s", found)
-    return found.method
+        told.info("compress: %s", found)
+    return found
 
 
 def _hook(module: Any, compressor: Any, rates: Rates) -> None:

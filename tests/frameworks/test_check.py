@@ -43,7 +43,7 @@ model = torch.nn.Linear(200, 300)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 found = hocket.torch.compress(ddp, "auto")
 ddp(torch.randn(4, 200)).sum().backward()
-say(method=found and found.method.name, differs=hocket.torch.check(model))
+say(method=found and found.method.name, differs=hocket.torch.check(model), report=found and found.report)
 """
 
 
@@ -52,3 +52,4 @@ def test_the_fastest_method_is_taken_by_all(tmp_path: Path) -> None:
     said = [torch_ranks.facts(end) for end in ends]
     assert said[0] == said[1] and said[0]["differs"] == {}, ends
     assert "compress: " in ends[0].err and "also tried: " in ends[0].err and ends[1].err == ""
+    assert said[0]["report"] is None if said[0]["method"] is None else f"compress: {said[0]['report']}" in ends[0].err

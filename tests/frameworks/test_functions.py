@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +55,26 @@ CALLS: dict[str, Run] = {
     "sendrecv": _ring,
 }
 """Each of x, of 6 rows of 2."""
+
+
+def test_an_error_names_the_users_line(tmp_path: pathlib.Path) -> None:
+    """Not torch's, which calls us: with a communicator alone, no process group has told which lines are torch's."""
+    source = """
+import hocket, torch
+from hocket.torch import functions
+
+def run(comm):
+    try:
+        functions.allreduce(torch.ones(2 + comm.rank), comm)  # line 7
+    except hocket.MismatchError as error:
+        return str(error)
+
+print(*hocket.local_world(2).run(run))
+"""
+    (tmp_path / "program.py").write_text(source)
+    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True)
+    assert done.stdout.count(" at program.py:7 in run") == 4, done
+    assert ".py:" not in done.stdout.replace("program.py:7", ""), done
 
 
 def everything(call: Run, comm: Any) -> Callable[[Tensor], Tensor]:

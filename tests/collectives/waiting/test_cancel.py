@@ -64,6 +64,32 @@ def test_either_it_is_cancelled_or_it_has_the_message() -> None:
     assert 0 < cancelled < 199
 
 
+def test_a_recv_that_is_taken_back_is_no_call() -> None:
+    """It is in no count, and neither is what it waited."""
+
+    def run(comm: hocket.Communicator) -> list[tuple[int, int, bool]]:
+        for _ in range(3):
+            work = comm.recv(np.zeros(5), comm.rank, async_op=True)
+            time.sleep(0.02)
+            assert not work.done() and work.cancel()
+        work = comm.recv(np.zeros(5), comm.rank, async_op=True)
+        comm.send(np.zeros(5), comm.rank)
+        work.wait()
+        return [(s.calls, s.bytes, s.waited < 0.02) for s in comm.stats() if s.collective == "recv"]
+
+    assert hocket.local_world(1).run(run)[0] == [(1, 40, True)]
+
+
+def test_a_work_shows_what_users_need() -> None:
+    def run(comm: hocket.Communicator) -> list[str]:
+        work = comm.allreduce(np.ones(3), async_op=True)
+        work.wait()
+        return [name for name in dir(work) if not name.startswith("__")]
+
+    wanted = ["cancel", "done", "result", "source", "stream", "tag", "then", "wait"]
+    assert hocket.local_world(1).run(run)[0] == wanted
+
+
 def test_other_calls_cannot_be_cancelled() -> None:
     def run(comm: hocket.Communicator) -> None:
         work = comm.allreduce(np.ones(3), async_op=True)
