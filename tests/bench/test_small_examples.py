@@ -31,6 +31,12 @@ def test_it_is_short_and_finds_the_same_on_three_ranks(name: str) -> None:
     assert same == re.sub(difference, "", alone)
 
 
+def test_calls_that_do_several_things() -> None:
+    assert len((EXAMPLES / "comforts.py").read_text().splitlines()) < 65
+    spoilt = "{\"x['scale']\": [(0, 1), (2,)]}"
+    assert run("comforts", 3) == f"3 ranks: 0 arrays differ; after a mistake {spoilt}; 10 results came\n"
+
+
 def test_what_they_find() -> None:
     centres = re.findall(r"\((-?[\d.]+), (-?[\d.]+)\)", run("kmeans", 2))
     wanted = [(0, 6), (0, 0), (3, 12), (6, 0), (6, 6)]
