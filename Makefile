@@ -86,7 +86,7 @@ test-ray-suite: $(VENV)/test.stamp
 
 # RDMA verbs, and TCP through a bad network, in a virtual machine that has Soft-RoCE devices: ten minutes where it is
 # emulated.  Debian on x86-64; what the machine lacks (QEMU, the kernel, perftest) is fetched into a cache, never installed.
-# Beside hocket's numbers perftest's: tests/guest/run.sh .venv/bin/python -m hocket.bench.verbs
+# Beside hocket's numbers perftest's and pyverbs': tests/guest/run.sh .venv/bin/python -m hocket.bench.verbs
 test-verbs: $(VENV)/test.stamp
 	GUEST_TESTS=1 $(BIN)/python -m pytest tests/test_guest.py
 	GUEST_TIMEOUT=1800 tests/guest/run.sh $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider --durations 10 tests/guest

@@ -49,7 +49,8 @@ def main() -> None:
         spoilt = comm.check_equal(model)
         count = collect(comm)
         if comm.rank == 0:
-            print(f"{comm.size} ranks: {len(differ)} arrays differ; after a mistake {spoilt or 'none'}; {count} results came")
+            print(f"{comm.size} ranks: {len(differ)} arrays differ; after a mistake {spoilt or 'none'}; ", end="")
+            print(f"{count} results came")
 
 
 if __name__ == "__main__":
