@@ -1,4 +1,4 @@
-"""Verbs beside perftest and our TCP: `python -m hocket.bench.verbs [--rounds 5] [--json FILE]`.
+"""Verbs beside perftest, pyverbs and our TCP: `python -m hocket.bench.verbs [--rounds 5] [--json FILE]`.
 
 Small: an allreduce of 8 bytes between 2 ranks beside ib_send_lat's typical time of 8 bytes one way; each rank sends and
 receives once, so one way is what it must take.  Large: 1 MiB broadcast, and sent, beside ib_write_bw and ib_read_bw.
@@ -41,6 +41,7 @@ from hocket.bench.rivals.perftest import (
     machine_seconds,
     perftest,
 )
+from hocket.bench.rivals.pyverbs_pair import PYVERBS, installed, pyverbs
 from hocket.errors import Error
 from hocket.system.parent import die_with
 from hocket.transports import registry
@@ -202,8 +203,12 @@ def measure(rounds: int, gid_index: int, where: Sequence[Place]) -> Rows:
             for place in (*where, TCP):
                 for do in ("small", "broadcast", "send"):
                     rows.setdefault((do, place.name), []).append(pairs[place.name].order(do))
-                for tool in PERFTEST if place is not TCP else ():
+                if place is TCP:
+                    continue
+                for tool in PERFTEST:
                     rows.setdefault((tool, place.name), []).append(perftest(tool, place, gid_index))
+                for tool in PYVERBS if installed() else ():
+                    rows.setdefault((tool, place.name), []).append(pyverbs(tool, place, gid_index))
     return rows
 
 
@@ -214,10 +219,13 @@ def middle(rows: Rows, what: str, place: str, which: str) -> float | None:
 
 LINES = (
     ("8 B allreduce, us", "small", "ib_send_lat", "us", 1.0),
+    ("8 B allreduce, us", "small", "pyverbs_send_lat", "us", 1.0),
     ("1 MiB broadcast, MB/s", "broadcast", "ib_write_bw", "bandwidth", 1e-6),
     ("1 MiB send, MB/s", "send", "ib_write_bw", "bandwidth", 1e-6),
     ("1 MiB send, MB/s", "send", "ib_read_bw", "bandwidth", 1e-6),
+    ("1 MiB send, MB/s", "send", "pyverbs_write_bw", "bandwidth", 1e-6),
     ("1 MiB send, CPU s/GB of the processes", "send", "ib_write_bw", "cpu", 1.0),
+    ("1 MiB send, CPU s/GB of the processes", "send", "pyverbs_write_bw", "cpu", 1.0),
     ("1 MiB send, CPU s/GB of the machine", "send", "ib_write_bw", "machine", 1.0),
 )
 """(title, ours, theirs, which number, its factor)"""
@@ -225,7 +233,7 @@ LINES = (
 
 def report(rows: Rows, where: Sequence[Place]) -> list[str]:
     lines = [
-        "| | place | hocket verbs | perftest | ratio | target | hocket tcp |",
+        "| | place | hocket verbs | perftest, pyverbs | ratio | target | hocket tcp |",
         "|---|---|---|---|---|---|---|",
     ]
     for title, ours, theirs, which, factor in LINES:
@@ -235,7 +243,7 @@ def report(rows: Rows, where: Sequence[Place]) -> list[str]:
             other = middle(rows, theirs, place.name, which)
             ratio = mine / other if mine is not None and other else None
             target = ""
-            if ratio is not None and which == "us":
+            if ratio is not None and theirs == "ib_send_lat":
                 target = f"<= {LATENCY:g}: {'yes' if ratio <= LATENCY else 'no'}"
             elif ratio is not None and which == "bandwidth" and theirs == "ib_write_bw":
                 target = f">= {BANDWIDTH:g}: {'yes' if ratio >= BANDWIDTH else 'no'}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 
 from hocket.errors import Error
+from hocket.tools.doctor import rdma
 
 BAD = "PROBLEM: "
 PACKAGES = {
@@ -173,6 +174,7 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("processor", _processor),
     ("limits", _limits),
     ("transports", _transports),
+    ("RDMA devices", rdma.section),
     ("optional packages", _packages),
     ("launcher", _launcher),
     ("environment", _variables),
