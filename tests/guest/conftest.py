@@ -12,6 +12,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported: ranks are 
 SIBLINGS = ("collectives", "waiting"), ("collectives", "arrays"), ("collectives", "communicator")
 """Folders whose tests are run here too."""
 here = os.path.dirname(os.path.abspath(__file__))
+sys.path.append("/usr/lib/python3/dist-packages")  # pyverbs, which is Debian's and for its Python (fill.sh)
 sys.path[:0] = [here, *(os.path.join(os.path.dirname(here), *each) for each in SIBLINGS)]
 
 

@@ -9,7 +9,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${GUEST_CACHE:?}; root=$cache/root
 packages=(qemu-system-x86 seabios busybox-static kmod iproute2 util-linux rdma-core ibverbs-providers ibverbs-utils
-          rdmacm-utils perftest libibverbs-dev)
+          rdmacm-utils perftest libibverbs-dev python3-pyverbs)
 tools=(qemu-system-x86_64 busybox kmod ip tc rdma setpriv ibv_devinfo ib_send_lat ib_write_bw)
 find_tool() { PATH=$root/usr/bin:$root/usr/sbin:$PATH:/usr/sbin:/sbin type -P "$1"; }
 
