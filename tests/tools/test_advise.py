@@ -71,7 +71,7 @@ def test_no_mesh_has_room(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--parameters many", "--parameters 'many': wanted is a number"),
+        ("--parameters many", "--parameters 'many': expected a number"),
         ("--layers 0", "--layers must be at least 1"),
         ("--batch 0", "--batch must be at least 1"),
         ("--size 100", "at most 8 have room here"),

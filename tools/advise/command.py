@@ -105,5 +105,5 @@ def _number(text: str, name: str) -> float:
     """7e9, 7G, 85M."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([kMGT]?)", text)
     if not found or not float(found[1]):
-        raise ArgumentError(f"{name} {text!r}: wanted is a number such as 7e9, 7G or 85M")
+        raise ArgumentError(f"{name} {text!r}: expected a number such as 7e9, 7G or 85M")
     return float(found[1]) * PREFIX[found[2]]
