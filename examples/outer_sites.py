@@ -1,11 +1,16 @@
-"""Four sites train one network over slow links: each trains alone, and every 10 steps they make one step together.
+r"""Four sites train one network over slow links: each trains alone, and every 10 steps they make one step together.
 
     hocket run -n 4 --elastic --least 2 -- examples/outer_sites.py
 
 A round of DiLoCo sends 5 kB (int8), which takes 10 Mbit/s 4 ms.  Kill a site's process (its pid is printed): the
-others go on without it.  `hocket run` starts it again, and it comes back with the bits that they hold.
+others go on without it.  `hocket run` starts it again, and it comes back with the bits that they hold.  On four
+machines, with a folder that all see, and the same words when one starts again:
+
+    HOCKET_SECRET=... HOCKET_ELASTIC=1 HOCKET_JOIN=auto HOCKET_LOBBY=/shared/run-1 \
+    RANK=2 WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 python examples/outer_sites.py
 """
 
+import argparse
 import os
 import time
 
@@ -51,12 +56,15 @@ def train(theta, images, digits):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sites", type=int, default=1, help="train on while there are fewer of them")
+    options = parser.parse_args()
     (images, digits), (tests, answers) = data()
     sites, theta = Crew(hocket.init(), least=2), network()
     outer = DiLoCo(sites, theta, every=EVERY, lr=0.7, momentum=0.5, send="int8")
     print(f"site {sites.comm.rank} of {sites.comm.size}, pid {os.getpid()}, from round {outer.rounds}", flush=True)
     dice = np.random.default_rng([2, os.getpid()])
-    while outer.rounds < ROUNDS:
+    while outer.rounds < ROUNDS or sites.comm.size < options.sites:
         batch = dice.integers(0, len(digits), BATCH)
         train(theta, images[batch], digits[batch])
         time.sleep(PAUSE)

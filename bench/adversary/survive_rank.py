@@ -1,4 +1,4 @@
-"""One member of an elastic job under survive.py: steps on a state that all members hold, bit for bit.
+"""One member of an elastic job under survive.py and churn.py: steps on a state that all members hold, bit for bit.
 
 A step is one allreduce of the state's size.  After a loss the members renew, and who is behind takes the state of the
 lowest of the most advanced.  It prints a line for each step, and for what it went through before one.  At some moments
@@ -45,8 +45,8 @@ class Fenced(Exception):
 class Life:
     """A member's state, and how it goes on."""
 
-    def __init__(self, megabytes: float, place: str, expel: bool) -> None:
-        self.place, self.expel = pathlib.Path(place), expel
+    def __init__(self, megabytes: float, place: str, expel: bool, computes: float = 0.0) -> None:
+        self.place, self.expel, self.computes = pathlib.Path(place), expel, computes
         self.state = np.zeros(max(8, int(megabytes * 1e6 / 4)), np.float32)
         self.t = -1
         """Steps done; -1: the state is not the job's."""
@@ -142,6 +142,7 @@ class Life:
             self.seen["joined"] = time.monotonic()
             self.renew()
             self.heal()
+        time.sleep(self.computes)
         gradient = np.full(self.state.size, part(self.t, self.comm.rank), np.float32)
         self.at("step")
         self.comm.allreduce(gradient, "avg")
@@ -194,7 +195,7 @@ def main(words: list[str]) -> int:
     listen()
     vars(mesh)["kernel"] = own_kernel
     before = held()
-    life: Any = Life(float(words[0]), os.environ[STEERED], words[1] == "expel")
+    life: Any = Life(float(words[0]), os.environ[STEERED], words[1] == "expel", *map(float, words[2:]))
     try:
         life.live()
         say(over=True, held=kept(before))

@@ -22,8 +22,8 @@ class TwoBits(Together):
 
     The magnitudes are the chunk's own, float32: the means of the chosen ones above and below their mean.  Above a
     density of 1/16 a bit for each element is shorter than indices.
-    (p-1)(8 + k/4 + min(2 k, chunk/8)) bytes per rank for each chunk, where k = density x chunk: at 1 % of 4,096 a
-    vector is 162 times smaller, at 50 % 16 times.  All ranks' codes go to all, so for many ranks an allreduce sends less.
+    (p-1)(8 + k/4 + min(2 k, chunk/8)) bytes per rank for each chunk, k = density x chunk: at 1 % of 4,096 a vector is
+    162 times smaller, at 50 % 16 times.  All ranks' codes go to all, so for many ranks an allreduce sends less.
 
     Source: Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo" (arXiv 2508.15706).
     """

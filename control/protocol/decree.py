@@ -243,7 +243,8 @@ class Decree:
 
     def _awaited(self, lead: Lead) -> list[int]:
         """Who must call before a value is proposed: all that are connected, and that nobody excludes or calls late."""
-        return [r for r in self.members if r not in self.dead | self.away | self._excluded(lead) | self._late(lead)]
+        others = self.dead | self.away | self._excluded(lead) | self._late(lead)
+        return [r for r in self.members if r not in others]
 
     def _late(self, lead: Lead) -> set[int]:
         """Who is not waited for any more, and has not called."""
