@@ -3,7 +3,7 @@
 `python -m hocket.bench.churn [--seconds 600] [--each 20] [--least 4] [--most 8] [--mb 1] [--step 0.1]`
 One elastic job on this host.  In every `--each` seconds one member is killed and one or two newcomers come, at random
 moments, so that there are `--least` to `--most` of them.  A step computes (sleeps) `--step` seconds and averages `--mb`
-megabytes.  Goodput: steps that the job has done, times the median of those that nothing disturbed, in the time that
+megabytes.  Goodput: steps that the job has done, times the mean of those that nothing disturbed, in the time that
 went by.  survive_judge.py looks for hangs, wrong bits and sums, and members that were left out.
 Exit code: 0, or 1 if a law was broken or goodput is below 90 %.
 """
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     """Of a job."""
 
     steps: int
-    median: float
+    mean: float
     """Seconds of a step that nothing disturbed."""
     seconds: float
     losses: int
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
     @property
     def goodput(self) -> float:
-        return self.steps * self.median / self.seconds
+        return self.steps * self.mean / self.seconds
 
 
 def period(story: Story, until: float, least: int, most: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def job(options: argparse.Namespace) -> Outcome:
         except Wrong as why:
             return Outcome(0, 0.0, 1.0, losses, newcomers, [str(why), *story.laws()])
         lines = [line for p in range(trial.size) for line in judge.steps(story.said(p)) if "seen" not in line]
-        return Outcome(steps, statistics.median(line["lasted"] for line in lines), seconds, losses, newcomers, wrong)
+        return Outcome(steps, statistics.mean(line["lasted"] for line in lines), seconds, losses, newcomers, wrong)
 
 
 def done(story: Story) -> int:
@@ -105,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = job(options)
     print(f"# {options.least} to {options.most} ranks, {options.mb:g} MB, a loss every {options.each:g} s, "
           f"{os.cpu_count()} cores")  # fmt: skip
-    print("| s | losses | newcomers | steps | median step, ms | goodput |\n|---|---|---|---|---|---|")
-    print(f"| {made.seconds:.0f} | {made.losses} | {made.newcomers} | {made.steps} | {1e3 * made.median:.1f} "
+    print("| s | losses | newcomers | steps | a step, ms | goodput |\n|---|---|---|---|---|---|")
+    print(f"| {made.seconds:.0f} | {made.losses} | {made.newcomers} | {made.steps} | {1e3 * made.mean:.1f} "
           f"| {made.goodput:.1%} |")  # fmt: skip
     print(*made.wrong, sep="\n")
     return 1 if made.wrong or made.goodput < WANTED else 0

@@ -52,6 +52,17 @@ def test_a_transformer_learns_letters() -> None:
     assert plain < 4.92 and sparse < 4.92, (plain, sparse)
 
 
+def test_each_way_is_held_against_every_gradient_at_its_best_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        "every gradient, rate 1": (2.0, 600, 1.0), "every gradient, rate 2": (1.5, 600, 1.0),
+        "SparseLoCo, rate 1": (1.53, 6, 1.0),
+    }  # fmt: skip
+    hocket.local_world(2).run(lambda comm: characters.report(comm, 10, found))
+    out = capsys.readouterr().out
+    assert "| every gradient, rate 1 | 2.0000 | +33.3% |" in out
+    assert "| SparseLoCo, rate 1 | 1.5300 | +2.0% | 1 | 100 |" in out
+
+
 @pytest.mark.skipif(bool(hosts.refusal()), reason=hosts.refusal() or "")
 def test_bytes_and_time_over_a_slow_cable() -> None:
     """Bytes / every, exactly; and streaming hides what DiLoCo waits for."""

