@@ -178,8 +178,7 @@ LINES: dict[str, tuple[str, str, str | tuple[str, ...]]] = {
     "a promise to promise nothing lower": (
         "elif prepare.ballot < self._promised:", "elif False:", ("Agreement", "Ending")),
     "all that are connected are waited for": (
-        "if r not in self.dead | self.away | self._excluded(lead) | self._late(lead)]", "if r in lead.promises]",
-        "Validity"),
+        "if r not in others]", "if r in lead.promises]", "Validity"),
     "who came back is asked": ("yield self._send(back.rank, Prepare(self._lead.ballot))", "yield from ()", "Ending"),
     "who leads tells what was decided": (
         "if leader != before and self.made is not None:", "if False:", "Ending"),
