@@ -87,7 +87,7 @@ def job(options: argparse.Namespace) -> Outcome:
 def done(story: Story) -> int:
     """Steps that the job has done."""
     time.sleep(LOOK)
-    return max(line["t"] for p in range(story.trial.size) for line in judge.steps(story.said(p)))
+    return max(int(line["t"]) for p in range(story.trial.size) for line in judge.steps(story.said(p)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hocket.control.protocol.decree import Call
 from hocket.control.protocol.generations import Generation, Generations, Seat, To
 from hocket.control.protocol.messages import pack
+from hocket.control.protocol.words import Call
 
 RANKS = "4,16,64,256,1000"
 
@@ -63,11 +63,10 @@ class Members:
             self.take(to, lambda its, by=by, text=text: its.hear(by, json.loads(text)), depth)
 
     def kill(self, uid: str) -> None:
-        """The kernel tells each of the others."""
+        """The kernel tells each of the others; so what they tell each other of it is news to nobody, and left out."""
         del self.all[uid]
-        for other in [*self.all]:
-            self.take(other, lambda its: its.proven(uid))
-        self.settle()
+        for its in self.all.values():
+            its.proven(uid)
 
     def agree(self, comes: bool) -> Cost:
         """All call, and one agreement ends.  Raises RuntimeError if they do not hold the same."""

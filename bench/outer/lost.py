@@ -179,7 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes = ", ".join(f"{row.sizes.count(n)} of {n}" for n in sorted({*row.sizes}))
         print(f"| {name} | {row.loss:.4f} | {row.accuracy:.2f} | {sizes} | {row.waited:.2f} | {row.late:.2f} "
               f"| {row.lost:.2f} |")  # fmt: skip
-    broken = wrong(*made.values(), options.sites, options.grace)
+    plain, disturbed = made.values()
+    broken = wrong(plain, disturbed, options.sites, options.grace)
     print(*broken, sep="\n")
     return 1 if broken else 0
 

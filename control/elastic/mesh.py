@@ -27,10 +27,10 @@ from hocket.control.handshake import Hello
 from hocket.control.link import Link
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.decree import Call, Made
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import pack
+from hocket.control.protocol.words import Call, Made
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from hocket.control.protocol import decree as of
+from hocket.control.protocol import words as of
 from hocket.control.protocol.checking import Malformed, checked
-from hocket.control.protocol.decree import Decree, Made
+from hocket.control.protocol.decree import Decree
 from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.protocol.words import Made
 
 HISTORY = 16
 """Generations that are over, whose agreement is still told to who asks."""

@@ -45,9 +45,9 @@ def use(comm: Communicator) -> None:
     """
     if dist.is_initialized():
         dist.destroy_process_group()
-    limit = timedelta(seconds=min(comm.timeout, LONGEST))
+    store, limit = dist.HashStore(), timedelta(seconds=min(comm.timeout, LONGEST))  # type: ignore[attr-defined]
     with bootstrap.handing_over(comm):
-        dist.init_process_group(NAME, store=dist.HashStore(), rank=comm.rank, world_size=comm.size, timeout=limit)
+        dist.init_process_group(NAME, store=store, rank=comm.rank, world_size=comm.size, timeout=limit)
 
 
 def renew(info: Any = None, **more: Any) -> Communicator:

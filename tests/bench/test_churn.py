@@ -9,6 +9,7 @@ import pytest
 from hocket.bench import churn, renewals
 from hocket.bench.harness.hosts import refusal
 from hocket.bench.outer import lost
+from hocket.control.protocol.decree import Decree, Lead
 
 
 def test_a_job_trains_on_while_ranks_come_and_go(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,13 +52,24 @@ def test_what_sites_said_is_told_apart() -> None:
 
 
 def test_a_renewal_costs_five_messages_a_rank() -> None:
-    """Whoever was lost before; and the leader's time grows with the square of the ranks, not faster."""
-    for count in (2, 5, 40):
+    """Whoever was lost before."""
+    for count in (2, 5, 20):
         for what, cost in renewals.costs(count, comes=False)[: 2 if count > 2 else 1]:
             others = count - 1 - ("lost" in what)
             assert (cost.messages, cost.chain) == (5 * others, 5), (count, what)
-    small, large = (min(renewals.costs(n, comes=False)[0][1].leader for _ in range(3)) for n in (24, 96))
-    assert large < 40 * small
+
+
+def test_who_leads_looks_at_all_ranks_once_for_each_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not once for each rank and word: the cube of the ranks."""
+    looked, excluded = [], Decree._excluded
+
+    def counted(self: Decree, lead: Lead) -> set[int]:
+        looked.append(lead.ballot)
+        return excluded(self, lead)
+
+    monkeypatch.setattr(Decree, "_excluded", counted)
+    renewals.Members(16).agree(False)
+    assert 16 < len(looked) <= 4 * 16
 
 
 def test_who_comes_tells_all_others() -> None:

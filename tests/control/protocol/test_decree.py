@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import renewing
 
-from hocket.control.protocol import decree
-from hocket.control.protocol.decree import (
+from hocket.control.protocol import decree, words
+from hocket.control.protocol.decree import Decree
+from hocket.control.protocol.words import (
     Away,
     Back,
     Call,
-    Decree,
     Granted,
     Late,
     Made,
@@ -39,7 +39,7 @@ def carried(decrees: dict[int, Decree], *events: tuple[int, Any]) -> None:
         by = deque([rank] * len(ahead))
         while ahead:
             each, sender = ahead.popleft(), by.popleft()
-            if isinstance(each, decree.Send) and each.rank in decrees:
+            if isinstance(each, words.Send) and each.rank in decrees:
                 more = decrees[each.rank].take(sender, each.message, each.generation)
                 ahead += more
                 by += [each.rank] * len(more)
@@ -136,7 +136,7 @@ def test_no_ballot_is_used_twice() -> None:
     (first, *_) = ballots(1, Away(0))
     one.take(1, Prepare(first), 1)
     for rank in (1, 2):
-        one.take(rank, Promise(first, None, (), 1, decree.NONE, None), 1)
+        one.take(rank, Promise(first, None, (), 1, words.NONE, None), 1)
     assert set(ballots(1, Back(0))) == {first} and not ballots(2, Refuse((0, 2)))
     (second, *_) = ballots(1, Away(0))
     assert second > max(first, (0, 2))
@@ -218,5 +218,5 @@ def test_who_has_called_and_is_not_asked_yet_is_not_missing() -> None:
     """What it excludes was heard first."""
     one = Decree(1, range(3), 1)
     one.take(1, Call())
-    one.take(2, decree.Excludes((0,)), 1)
+    one.take(2, words.Excludes((0,)), 1)
     assert one.leader == 1 and 0 in one.missing() and 2 not in one.missing()

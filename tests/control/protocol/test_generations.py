@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hocket.control.protocol import decree as of
+from hocket.control.protocol import words as of
 from hocket.control.protocol.generations import Claim, Generation, Generations, Seat, To, name_of, seat_of
 from hocket.control.protocol.messages import pack
 
