@@ -273,7 +273,7 @@ class Server:
     def _take(self, link: Link, worker: list[int]) -> bool:
         """One frame.  False: it is the last."""
         words = link.words()
-        assert words is not None  # there is not a time limit
+        assert words is not None  # there is no time limit
         first = words[0]
         kind = first & 0xFF
         if kind == BYE:

@@ -24,7 +24,7 @@ class ServedEmbedding(torch.nn.Module):
 
     `prefetch(ids)` begins the pull of a later batch, which arrives while this one is computed.  A row that is pushed
     from here meanwhile is pulled again by `forward`; what other workers push meanwhile is seen a step later.
-    `wait()` returns when what was pushed is acknowledged.  Raises ArgumentError (a table that is not one of `Rows`; what
+    `wait()` returns when what was pushed is acknowledged.  Raises ArgumentError (a table without `Rows`; what
     the servers refuse), PeerLostError.
 
     Cost: a pull and a push of 4 * width bytes for each different id.
