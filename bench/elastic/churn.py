@@ -1,6 +1,6 @@
 """What part of the time does a job train whose ranks come and go all the time?
 
-`python -m hocket.bench.churn [--seconds 600] [--each 20] [--least 4] [--most 8] [--mb 1] [--step 0.1]`
+`python -m hocket.bench.elastic.churn [--seconds 600] [--each 20] [--least 4] [--most 8] [--mb 1] [--step 0.1]`
 One elastic job on this host.  In every `--each` seconds one member is killed and one or two newcomers come, at random
 moments, so that there are `--least` to `--most` of them.  A step computes (sleeps) `--step` seconds and averages `--mb`
 megabytes.  Goodput: steps that the job has done, times the mean of those that nothing disturbed, in the time that
@@ -92,7 +92,7 @@ def done(story: Story) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hocket.bench.churn", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.elastic.churn", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--each", type=float, default=20.0, help="seconds from loss to loss (20)")

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from hocket.bench import churn, renewals
+from hocket.bench.elastic import churn, renewals
 from hocket.bench.harness.hosts import refusal
 from hocket.bench.outer import lost
 from hocket.control.protocol.decree import Decree, Lead

@@ -1,6 +1,6 @@
 """How do a renewal's messages, bytes and time grow with the ranks?  Simulated: real members' state, no sockets.
 
-`python -m hocket.bench.renewals [--ranks 4,16,64,256,1000] [--comes]`
+`python -m hocket.bench.elastic.renewals [--ranks 4,16,64,256,1000] [--comes]`
 All members call `renew`; then rank 0, which leads, dies, and the others renew.  Each word goes through JSON as it does
 between processes.  messages: those of all ranks; chain: the longest row of messages of which each waits for the one
 before it, which is what latency counts.  ms: of computing on one core, at the rank that leads, and at the last of the
@@ -99,7 +99,7 @@ def costs(count: int, comes: bool) -> list[tuple[str, Cost]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hocket.bench.renewals", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.elastic.renewals", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--ranks", default=RANKS, help=f"how many, with commas between ({RANKS})")
     parser.add_argument("--comes", action="store_true")

@@ -1,6 +1,6 @@
 """How long do the members of a job stand still for a newcomer, by its state's size and whether it has loaded before?
 
-`python -m hocket.bench.newcomers [--mb 1000] [--members 3] [--ways nobody,loaded,whole]`
+`python -m hocket.bench.elastic.newcomers [--mb 1000] [--members 3] [--ways nobody,loaded,whole]`
 nobody: the members renew, and nobody comes.  loaded: a newcomer that has taken the state before (`Crew.join`); one
 block has changed since.  whole: one that takes all of it at the boundary.  Seconds are the slowest member's, from the
 boundary to the end of a short allreduce behind it.
@@ -75,7 +75,7 @@ def newcomer(way: str, state: State) -> None:
 
 def measured(way: str, options: argparse.Namespace) -> float:
     """Seconds."""
-    words = [*module("hocket.bench.newcomers"), "--rank", "--ways", way, "--mb", str(options.mb)]
+    words = [*module("hocket.bench.elastic.newcomers"), "--rank", "--ways", way, "--mb", str(options.mb)]
     trial = Trial(words, options.members, "shm", HOCKET_ELASTIC="1", HOCKET_TIMEOUT="60")
     trial.env["HOCKET_LOBBY"] = f"{trial.directory}/lobby"
     with trial:
@@ -92,7 +92,7 @@ def measured(way: str, options: argparse.Namespace) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hocket.bench.newcomers", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m hocket.bench.elastic.newcomers", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--mb", type=float, default=1000.0, help="megabytes of state (default: 1000)")
     parser.add_argument("--members", type=int, default=3)

@@ -1,0 +1,1 @@
+"""What a renewal, a newcomer and steady change of members cost."""
