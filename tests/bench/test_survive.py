@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hocket.bench import survive
-from hocket.bench.elastic import newcomers
 from hocket.bench.adversary import survive_judge as judge
+from hocket.bench.elastic import newcomers
 from hocket.bench.harness.hosts import refusal
 
 
