@@ -37,8 +37,8 @@ def _device(name: str, context: Any) -> Iterator[str]:
     said = context.query_device()
     windows = "memory windows" if said.device_cap_flags & WINDOWS else "no memory windows (keys of their own instead)"
     yield (
-        f"{name}: firmware {_text(said.fw_ver)}, vendor {said.vendor_id:#x}, {said.max_qp} queue pairs, "
-        f"{said.max_mr} registrations of {said.max_mr_size / 2**30:.3g} GiB at most, {windows}"
+        f"{name}: firmware {said.fw_version}, vendor {said.vendor_id:#x}, {said.max_qp} queue pairs and "
+        f"{said.max_mr} registrations at most, {windows}"
     )
     for number in range(1, said.phys_port_cnt + 1):
         port = context.query_port(number)
@@ -47,7 +47,3 @@ def _device(name: str, context: Any) -> Iterator[str]:
         link = LINKS.get(port.link_layer, "an unknown link")
         yield f"{name} port {number}: {state}, {link}, MTU {MTU.get(port.active_mtu, 0)}, GID {gid}"
     context.close()
-
-
-def _text(given: Any) -> str:
-    return (given.decode() if isinstance(given, bytes) else str(given)).strip("\0 ")
