@@ -44,7 +44,8 @@ def test_devices_and_their_ports(installed: pathlib.Path) -> None:
     installed.write_text(PYVERBS)
     assert list(rdma.section()) == [
         "by pyverbs: 2 devices",
-        "mlx5_0: firmware 20.31.1014, vendor 0x2c9, 131072 queue pairs and 16777216 registrations at most, memory windows",
+        "mlx5_0: firmware 20.31.1014, vendor 0x2c9, 131072 queue pairs and 16777216 registrations at most, "
+        "memory windows",
         "mlx5_0 port 1: active, InfiniBand, MTU 4096, GID fe80:0000:0000:0000:0000:0000:0000:0001",
         "mlx5_0 port 2: down, Ethernet, MTU 4096, GID fe80:0000:0000:0000:0000:0000:0000:0002",
         "gone: cannot be opened: Failed to open device. Errno: 19",
