@@ -13,25 +13,24 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import hocket
 from hocket.arguments import whole
-from hocket.codecs import CODECS
-from hocket.compression import resolved
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 from hocket.training.server import frames
-from hocket.training.server.frames import ANSWER, BYE, Frame, as_bytes, codec, framed, message
-from hocket.training.server.handles import Handle
-from hocket.training.server.link import Link
+from hocket.training.server.encoding import Encoder, wire_codec
+from hocket.training.server.frames import ANSWER, BYE, Frame, framed, message
+from hocket.training.server.handles import Handle, Open, take_answer
+from hocket.training.server.link import Shared
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.outbox import Outbox
 from hocket.training.server.serve import Server
 from hocket.training.server.store import Change, What
-from hocket.training.server.tables import Layout, Rows, Table, shares
+from hocket.training.server.tables import Layout, Rows, Table, as_keys, shares
 from hocket.training.server.views import Says, View
 
 log = logging.getLogger("hocket")
@@ -41,30 +40,6 @@ MOST = 64
 LOOK = 0.05
 REACH = 5.0
 """Seconds in which a server has to accept."""
-
-
-class Open(NamedTuple):
-    """A part of a push or pull that has not ended."""
-
-    handle: Handle | None
-    part: tuple[int, int]
-    nbytes: int
-    room: Array | None = None
-    where: Any = None
-    """Of rows: their places in `room`."""
-    codec: int = 0
-    alone: bool = False
-    """Nobody waits for it yet."""
-
-
-class Shared(Link):
-    """A link that several threads of a client use, one at a time."""
-
-    def __init__(self, comm: Any) -> None:
-        super().__init__(comm)
-        self.ordering, self.receiving = threading.RLock(), threading.Lock()
-        self.wanted, self.pulls, self.waiting = threading.Event(), 0, 0
-        self.driver: threading.Thread | None = None
 
 
 class Client:
@@ -86,9 +61,8 @@ class Client:
         self._tables = server._tables if server is not None else tables
         self.layout = Layout(self._tables, 1)  # type: ignore[arg-type]
         self.who = f"rank {server.member.comm.rank if server is not None else comm.rank}: Client"
-        self._codec, self._answers = wire_codec(codec), wire_codec(answers)
+        self._encoder, self._answers = Encoder(wire_codec(codec)), wire_codec(answers)
         self._window, self._timeout, self._how = whole(window, "window"), timeout, how
-        self._residuals: dict[str, Array] = {}
         self.clock = 0
         self.outboxes: list[Outbox] = []
         self._state = threading.Lock()
@@ -219,21 +193,9 @@ class Client:
         return [(shard, np.flatnonzero(shards == shard)) for shard in np.unique(shards).tolist()]
 
     def _change(self, handle: Handle, shard: int, name: str, change: Change, part: tuple[int, int]) -> None:
-        if self._codec:
-            change = self._encoded(name, change)
+        change = self._encoder.encoded(name, change)
         handle.count += 1
         self._submit(shard, lambda outbox: outbox.push(change), Open(handle, part, change.values.nbytes))
-
-    def _encoded(self, name: str, change: Change) -> Change:
-        """With the codec.  What it loses of a slice is added to the next push of that slice."""
-        with_codec, values, residual = codec(self._codec), change.values, None
-        assert with_codec is not None
-        if change.keys is None:
-            key = f"{name}/{change.part}"
-            before = self._residuals.setdefault(key, np.zeros(values.size, np.float32))
-            residual = (before, before)
-        wire = with_codec.encode(values, secrets.randbits(32), residual)
-        return change._replace(values=wire, codec=self._codec)
 
     def _begin_pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
         number, table = self._table(name)
@@ -305,7 +267,7 @@ class Client:
         shard, nbytes = words[0] >> 8 & 0xFFFFFF, words[6]
         payload = None
         if words[0] & 0xFF == ANSWER:
-            self._take_answer(link, self._open.get((shard, words[3])), nbytes)
+            take_answer(link, self._open.get((shard, words[3])), nbytes)
         else:
             payload = link.payload(nbytes)
         said = message(words, None, payload)
@@ -325,22 +287,6 @@ class Client:
             elif each.why:
                 log.warning("%s: %s", self.who, each.why)
         return True
-
-    def _take_answer(self, link: Shared, entry: Open | None, nbytes: int) -> None:
-        """Into the caller's memory."""
-        if entry is None or entry.room is None:
-            link.payload(nbytes, reuse=True)
-        elif entry.where is None and not entry.codec:
-            link.into(as_bytes(entry.room))
-        else:
-            payload, with_codec = link.payload(nbytes, reuse=True), codec(entry.codec)
-            assert payload is not None
-            count = entry.room.size if entry.where is None else entry.where.size * entry.room.shape[1]
-            values = payload.view(entry.room.dtype) if with_codec is None else with_codec.decode(payload, count)
-            if entry.where is None:
-                entry.room[...] = values
-            else:
-                entry.room[entry.where] = values.reshape(entry.where.size, -1)
 
     def _wait(self, handle: Handle, count: int, timeout: float | None) -> None:
         """Until so many of its parts have ended."""
@@ -476,21 +422,3 @@ class Client:
         self.clock = max(outbox.slowest for outbox in self.outboxes)
         for shard in range(len(self.outboxes)):
             self._submit(shard, lambda outbox: outbox.tick(self.clock), None)
-
-
-def as_keys(rows: Any) -> Array:
-    """Keys of rows as int64."""
-    keys = np.asarray(rows)
-    if rows is None or keys.ndim != 1 or keys.dtype.kind not in "iu":
-        raise ArgumentError(f"rows={rows!r} must be whole numbers, one for each row")
-    return keys.astype(np.int64, copy=False)
-
-
-def wire_codec(given: Any) -> int:
-    """A codec's number on the wire; 0: none."""
-    if given is None:
-        return 0
-    found = getattr(resolved(given), "codec", None)
-    if found not in CODECS:
-        raise ArgumentError(f"codec={given!r} must be one of {', '.join(map(str, CODECS))}, or None")
-    return CODECS.index(found) + 1

@@ -1,11 +1,14 @@
-"""What a push or a pull that was begun returns."""
+"""What a push or a pull that was begun returns, and its parts that have not ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.errors import ArgumentError
+from hocket.training.server.frames import as_bytes, codec
+from hocket.training.server.link import Shared
+from hocket.training.server.optimizers import Array
 
 
 class Handle:
@@ -51,3 +54,34 @@ class Handle:
                 raise ArgumentError(self.why)
             yield self.ended[seen]
             seen += 1
+
+
+class Open(NamedTuple):
+    """A part of a push or pull that has not ended."""
+
+    handle: Handle | None
+    part: tuple[int, int]
+    nbytes: int
+    room: Array | None = None
+    where: Any = None
+    """Of rows: their places in `room`."""
+    codec: int = 0
+    alone: bool = False
+    """Nobody waits for it yet."""
+
+
+def take_answer(link: Shared, entry: Open | None, nbytes: int) -> None:
+    """Receive the answer to this pull into the caller's memory; None: nobody wants it any more."""
+    if entry is None or entry.room is None:
+        link.payload(nbytes, reuse=True)
+    elif entry.where is None and not entry.codec:
+        link.into(as_bytes(entry.room))
+    else:
+        payload, with_codec = link.payload(nbytes, reuse=True), codec(entry.codec)
+        assert payload is not None
+        count = entry.room.size if entry.where is None else entry.where.size * entry.room.shape[1]
+        values = payload.view(entry.room.dtype) if with_codec is None else with_codec.decode(payload, count)
+        if entry.where is None:
+            entry.room[...] = values
+        else:
+            entry.room[entry.where] = values.reshape(entry.where.size, -1)

@@ -113,3 +113,13 @@ class Link:
         if self.open:
             self.open = False
             self.comm.close(log_as="a link of a parameter server")
+
+
+class Shared(Link):
+    """A link that several threads of a client use, one at a time."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm)
+        self.ordering, self.receiving = threading.RLock(), threading.Lock()
+        self.wanted, self.pulls, self.waiting = threading.Event(), 0, 0
+        self.driver: threading.Thread | None = None

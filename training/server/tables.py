@@ -118,6 +118,14 @@ def shares(keys: Array) -> Array:
     return (mixed(keys.astype(np.uint64)) % np.uint64(SHARES)).astype(np.int64)
 
 
+def as_keys(rows: Any) -> Array:
+    """Keys of rows as int64."""
+    keys = np.asarray(rows)
+    if rows is None or keys.ndim != 1 or keys.dtype.kind not in "iu":
+        raise ArgumentError(f"rows={rows!r} must be whole numbers, one for each row")
+    return keys.astype(np.int64, copy=False)
+
+
 class Part(NamedTuple):
     """A slice of a `Range`."""
 
