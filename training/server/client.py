@@ -37,7 +37,8 @@ log = logging.getLogger("hocket")
 WINDOW = 8 << 20
 MOST = 64
 """Pushes of a worker to a shard that are not acknowledged yet, at most."""
-LOOK = 0.05
+LOOK, AGAIN = 0.05, 0.1
+"""Seconds between two looks for a view, and between two attempts to reach a server."""
 REACH = 5.0
 """Seconds in which a server has to accept."""
 
@@ -357,14 +358,34 @@ class Client:
         if link.open:
             log.info("%s: a link has ended: %s", self.who, error)
             link.close()
+            self._reach_again()
         if not self._elastic:
             raise error
 
+    def _reach_again(self) -> None:
+        """In a thread: the head of a shard may live, and the link to it alone have ended."""
+        view = self._view
+
+        def until_linked() -> None:
+            while view is not None and self._view is view and not self._out:
+                time.sleep(AGAIN)
+                lost = [i for i, link in enumerate(self._of) if link is None or not link.open]
+                for shard in lost:
+                    link = self._to(view, view.heads[shard])
+                    with self._installing:
+                        if link is not None and self._view is view:
+                            self._greet(view, shard, link)
+                if not lost:
+                    return
+
+        if self._elastic:
+            threading.Thread(target=until_linked, name="hocket-relink", daemon=True).start()
+
     def _await_view(self, shard: int, deadline: float) -> None:
-        """The shard has no head now: wait for the next view, and try to reach the head of this one."""
+        """The shard has no head now: wait until the head of this view is reached again, or for the next view."""
         until = time.monotonic() + self._timeout
-        while True:
-            with self._viewed:
+        with self._viewed:
+            while True:
                 link = self._of[shard]
                 if link is not None and link.open:
                     return
@@ -373,11 +394,6 @@ class Client:
                 if time.monotonic() > deadline:
                     return
                 self._viewed.wait(LOOK)
-                view = self._view
-            if view is not None:  # the server may live, and the link alone have ended
-                with self._installing:
-                    if view is self._view and ((link := self._of[shard]) is None or not link.open):
-                        self._greet(view, shard, self._to(view, view.heads[shard]))
 
     def _install(self, view: View | None) -> None:
         with self._installing:
@@ -391,6 +407,8 @@ class Client:
             with self._viewed:
                 self._view = view
                 self._viewed.notify_all()
+            if None in self._of:
+                self._reach_again()
 
     def _greet(self, view: View, shard: int, link: Shared | None) -> None:
         before = self._of[shard]
