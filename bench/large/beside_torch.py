@@ -1,11 +1,12 @@
-"""A model in shards and one that is cut, by hocket and by torch's FSDP2 and DTensor: on hocket, and on Gloo.
+"""A model in shards, cut, and in stages, by hocket and by torch's FSDP2, DTensor and pipelining: on hocket and Gloo.
 
     python -m hocket.bench.large.beside_torch [--ranks 2] [--width 1024] [--steps 21]
 
 All take turns in the same processes (A B C A B C ...); steps have forward pass, backward pass and Adam.  Sharded: the
 parameters are gathered for each pass (stage 3), each layer an allgather of `hocket.torch.functions`, and again behind a
 checkpoint; FSDP2 does the same.  Cut: a layer by columns, then one by rows; DTensor's ColwiseParallel and
-RowwiseParallel.  Medians of the slowest rank.  Losses are compared: all ways train alike.
+RowwiseParallel.  Pipelined: stages of layers, 1F1B.  Medians of the slowest rank.  Losses are compared: all ways train
+alike.
 
 The ranks are this file again, with the argument `rank`.
 """
@@ -26,8 +27,8 @@ from hocket.bench.harness.ranks import findings, main_or_rank
 from hocket.bench.overlap.shaped import heading
 
 MODULE = "hocket.bench.large.beside_torch"
-PATIENCE, LAYERS, BATCH = 500.0, 4, 32
-ROWS = {"sharded": "FSDP2", "cut": "DTensor"}
+PATIENCE, LAYERS, BATCH, MICRO = 500.0, 4, 32, 8
+ROWS = {"sharded": "FSDP2", "cut": "DTensor", "pipelined": "pipelining"}
 Step = Callable[[], float]
 
 
@@ -51,7 +52,9 @@ def rank(width: str, steps: str) -> None:
 
 def compared(groups: dict[str, Any], width: int, steps: int) -> Iterator[dict[str, Any]]:
     """For each model, median seconds of a step and the last loss, by way."""
-    for what, ours, theirs in (("sharded", _sharded, _fsdp2), ("cut", _cut, _dtensor)):
+    for what, ours, theirs in (
+        ("sharded", _sharded, _fsdp2), ("cut", _cut, _dtensor), ("pipelined", _pipelined, _pipelining)
+    ):  # fmt: skip
         ways = {"ours": ours(width, groups["hocket"])}
         ways.update({name: theirs(width, group) for name, group in groups.items()})
         yield {"what": what, **_turns(ways, steps)}
@@ -182,6 +185,58 @@ def _dtensor(width: int, group: Any) -> Step:
     plan: Any = {f"{i}.0": RowwiseParallel() if i % 2 else ColwiseParallel() for i in range(LAYERS)}
     model = parallelize_module(_model(width), DeviceMesh.from_group(group, "cpu"), plan)
     return _step(model, model.parameters(), _batch(width, 0))
+
+
+def _stage() -> tuple[int, int, slice]:
+    """Rank, size, and the layers of this rank's stage."""
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return rank, size, slice(rank * LAYERS // size, (rank + 1) * LAYERS // size)
+
+
+def _pipelined(width: int, group: Any) -> Step:
+    import torch
+
+    from hocket.torch.training import communicator
+    from hocket.torch.training.pipeline import Stage, loss
+    from hocket.training import Pipeline
+
+    rank, size, mine = _stage()
+    module = _model(width)[mine]
+    like = torch.empty(BATCH // MICRO, width * (1 + mine.start % 2)).numpy()
+    pipe = Pipeline(Stage(module), communicator(group), like, micro=MICRO)
+    optimizer, x = torch.optim.Adam(module.parameters(), lr=1e-4), _batch(width, 0).numpy()
+    mean = loss(lambda y, _: (y**2).mean() / MICRO, [x] * MICRO)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        found = pipe.step(x if rank == 0 else None, mean if rank == size - 1 else None)
+        optimizer.step()
+        return found or 0.0
+
+    return step
+
+
+def _pipelining(width: int, group: Any) -> Step:
+    import torch
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, size, mine = _stage()
+    module = _model(width)[mine]
+    stage = PipelineStage(module, rank, size, torch.device("cpu"), group=group)
+    schedule = Schedule1F1B(stage, MICRO, lambda y, _: (y**2).mean())
+    optimizer, x = torch.optim.Adam(module.parameters(), lr=1e-4), _batch(width, 0)
+
+    def step() -> float:
+        losses: list[Any] = []
+        optimizer.zero_grad()
+        last = {"target": x, "losses": losses} if rank == size - 1 else {}
+        schedule.step(*([x] if rank == 0 else []), **last)
+        optimizer.step()
+        return float(torch.stack(losses).mean().detach()) if losses else 0.0
+
+    return step
 
 
 def run(ranks: int, width: int, steps: int) -> list[dict[str, Any]]:

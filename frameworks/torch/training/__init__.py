@@ -6,6 +6,7 @@
     parameters.py   a module's parameters as outer loops take them; the communicator of a process group
     served.py       an embedding whose rows servers hold
     tensor.py       linear layers that are cut among ranks
+    pipeline.py     modules as stages of a pipeline
     lightning.py    a callback for Lightning's Trainer
     trainer.py      a callback for Hugging Face's Trainer
 """

@@ -247,7 +247,7 @@ def fsdp2_with_tensor_parallel() -> None:
 
 @case(2)
 def shards_and_cuts_as_torch_makes_them() -> None:
-    """bench/large/beside_torch.py, small: our layers train as FSDP2's and DTensor's, on hocket and on Gloo."""
+    """bench/large/beside_torch.py, small: ours train as FSDP2, DTensor and pipelines, on hocket and on Gloo."""
     from hocket.bench.large import beside_torch
 
     groups = {"hocket": torch.distributed.group.WORLD, "gloo": torch.distributed.new_group(backend="gloo")}

@@ -1,0 +1,50 @@
+"""Modules as stages of `hocket.training.Pipeline`, and losses of torch's behind the last one.
+
+    pipe = Pipeline(Stage(module), mesh["pipe"], like, micro=8)         # like: an array, or a tensor's .numpy()
+    pipe.step(x.numpy() if pipe.first else None, loss(torch.nn.functional.cross_entropy, targets.chunk(8)))
+
+Tensors and arrays share their memory.  Gradients are added up in the parameters' `grad`, as by `backward()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+Tensor = torch.Tensor
+
+
+class Stage:
+    """A module of one tensor to one tensor, in host memory."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def forward(self, x: Any) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """The result as an array, and the graph."""
+        given = torch.as_tensor(x)
+        if given.is_floating_point():
+            given.requires_grad_()
+        y = self.module(given)
+        return y.detach().numpy(), (given, y)
+
+    def backward(self, dy: Any, kept: tuple[Tensor, Tensor]) -> Any:
+        """The gradient of x as an array; zeros where x was of whole numbers."""
+        given, y = kept
+        torch.autograd.backward(y, torch.as_tensor(dy))
+        return (torch.zeros(given.shape) if given.grad is None else given.grad).numpy()
+
+
+def loss(function: Callable[[Tensor, Tensor], Tensor], targets: Sequence[Tensor]) -> Callable[[Any, int], Any]:
+    """function(y, target) as `Pipeline.step` takes it; `targets`: one for each micro-batch."""
+
+    def each(y: Any, micro: int) -> tuple[float, Any]:
+        given = torch.as_tensor(y).requires_grad_()
+        found = function(given, targets[micro])
+        torch.autograd.backward(found)
+        return float(found.detach()), given.grad.numpy()  # type: ignore[union-attr]
+
+    return each
