@@ -116,7 +116,7 @@ if me == {stopped}:
     sys.exit()
 await_note("stopped")
 try:
-    made, missing = comm.renew(me, timeout=1), None
+    made, missing = comm.renew(me, timeout=3), None
 except hocket.TimeoutError as error:
     made, missing = comm.renew(me, without=[{stopped}]), error.missing
 told(made, missing=missing)
@@ -177,7 +177,7 @@ if me == 2:
     os.kill(os.getpid(), signal.SIGKILL)
 until_lost(comm)
 try:
-    comm.renew(least=3, timeout=0.5)
+    comm.renew(least=3, timeout=2)
 except hocket.TimeoutError as error:
     assert not error.missing, error.missing
 told(comm.renew(least=2))
