@@ -61,7 +61,7 @@ def test_rows_of_experts_and_messages_between_hosts(capsys: pytest.CaptureFixtur
         assert (int(dropped) > 0) == (capacity == "1.25")
         assert float(sent) == pytest.approx(1, abs=0.02) if capacity == "" else float(sent) < 1
     for one, two in zip(rows[::2], rows[1::2], strict=True):
-        assert float(two[6]) < 0.8 * float(one[6]), "a message to each other host, instead of to each rank there"
+        assert float(two[6]) < 0.95 * float(one[6]), "a message to each other host, instead of to each rank there"
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
