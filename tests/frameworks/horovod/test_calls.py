@@ -226,3 +226,39 @@ assert (kept(Entry), kept(Compressor), kept(hvd.ProcessSet)) == (1, 1, 2)   # `m
 
 def test_what_a_method_owes_goes_with_its_name_shape_and_set() -> None:
     harness.run(2, METHODS, 40)
+
+
+LAWS = START + """
+from hocket.extending import ADJOINTS
+from hocket.torch import functions
+from hocket.horovod.job import current
+comm = current().comm.dup()
+n = 2 * size
+x = torch.arange(1.0, 3 * n + 1).reshape(n, 3) * (rank + 1)
+weight = torch.arange(3.0 * n * size).reshape(n * size, 3) + rank
+ways = {     # of ours: Horovod's call, and its gradient in ours
+    "allreduce": (functions.allreduce, lambda x: hvd.allreduce(x, op=hvd.Sum), 1),
+    "allgather": (functions.allgather, hvd.allgather, 1 / size),
+    "broadcast": (functions.broadcast, lambda x: hvd.broadcast(x, 0), 1 / size),
+    "alltoall": (functions.alltoall, hvd.alltoall, 1),
+    "reduce_scatter": (functions.reduce_scatter, lambda x: hvd.reducescatter(x, op=hvd.Sum), size),
+}
+assert set(ways) == set(ADJOINTS) - {"reduce", "gather", "scatter"}      # which Horovod does not have
+for name, (ours, theirs, factor) in ways.items():
+    found = []
+    for call in (ours, theirs):
+        own = x.clone().requires_grad_()
+        result = call(own, comm=comm) if call is ours else call(own)
+        (result * weight[: len(result)]).sum().backward()
+        found.append((result.detach(), own.grad))
+    (result, gradient), (same, scaled) = found
+    assert torch.equal(result, same), name
+    assert torch.allclose(scaled, gradient * factor), (name, scaled, gradient)
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_are_those_of_the_adjoints_in_horovods_scale(size: int) -> None:
+    """Horovod takes means where the law is a sum: its own tests want that.  The rest is the column of CONTRACTS."""
+    assert harness.run(size, LAWS) == ["ok\n"] * size
