@@ -26,7 +26,7 @@ MOST_CALLS = 1000
 """Calls that are replayed, the newest: 1 to 10 ms each."""
 OFF = 0.1
 """Part of the run's time by which a replay may be off."""
-EXAMPLES = 'wanted is "link 0-1 x2" (ranks or hosts), "rank 2 like the median", "codec int8", or "policy priority"'
+EXAMPLES = 'expected "link 0-1 x2" (ranks or hosts), "rank 2 like the median", "codec int8", or "policy priority"'
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,12 @@ def test_dropped_message(ring: Programs) -> None:
 
 def test_reduced_twice(ring: Programs) -> None:
     edit(ring, 2, 4, Recv, reduce=True)
-    refuse(ring, "holds .*wanted is each of")
+    refuse(ring, "holds .*expected each of")
 
 
 def test_overwritten_where_it_should_reduce(ring: Programs) -> None:
     edit(ring, 2, 1, Recv, reduce=False)
-    refuse(ring, "holds .*wanted is each of")
+    refuse(ring, "holds .*expected each of")
 
 
 def test_wrong_chunk_on_one_side(ring: Programs) -> None:
@@ -75,7 +75,7 @@ def test_wrong_chunk_on_one_side(ring: Programs) -> None:
 def test_wrong_chunk_on_both_sides(ring: Programs) -> None:
     edit(ring, 1, 1, Send, chunks=2)
     edit(ring, 2, 1, Recv, chunks=2)
-    refuse(ring, "wanted is each of")
+    refuse(ring, "expected each of")
 
 
 def test_wrong_peer(ring: Programs) -> None:

@@ -94,7 +94,7 @@ def test_what_a_peer_lacks_is_told_once() -> None:
         (["allsum"], "invalid choice"),
         (["allreduce", "--peers", "nccl"], "no peer is called 'nccl'"),
         (["allreduce", "--peers", "gloo,gloo"], "each once"),
-        (["broadcast", "--root", "2"], "none of the 2 ranks"),
+        (["broadcast", "--root", "2"], "not one of the 2 ranks"),
         (["allreduce", "--dtype", "float33"], "float33"),
         (["allreduce", "--algorithm", "telepathy"], "allreduce has no algorithm of this name; known: "),
         (["allreduce", "--op", "sums"], "no op is called 'sums'"),

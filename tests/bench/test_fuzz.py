@@ -226,7 +226,7 @@ def test_messages_that_are_alike_may_be_either_sources(order: str) -> None:
 
 @pytest.mark.parametrize(("order", "dtype"), [("BabA", "bool"), ("aabB", "int32"), ("abBA", "int32")])
 def test_a_wrong_order_is_told(order: str, dtype: str) -> None:
-    with pytest.raises(WrongError, match="is no rank's next message"):
+    with pytest.raises(WrongError, match="is not the next message of a rank"):
         judged(dtype, order, ambiguous if dtype == "bool" else lambda made: len(set(made)) == 4)
 
 

@@ -90,5 +90,5 @@ def test_wrong_arguments() -> None:
     for method in ("powersgd:4", "randomk:0.1", "dgc:0.1", "nonzero", "doublesqueeze:int8"):
         with pytest.raises(hocket.ArgumentError, match="several ranks"):
             encode(vector(3), method)
-    with pytest.raises(hocket.ArgumentError, match="no method"):
+    with pytest.raises(hocket.ArgumentError, match="not a method"):
         encode(vector(3), "int9")

@@ -174,7 +174,7 @@ def communicators() -> None:
             assert part is not None
             assert part.allgather(np.array([ours.rank]), algorithm="mpi").tolist() == [*range(ours.size)][::-1]
             ours.close()
-    for wrong, word in ((MPI.COMM_NULL, "COMM_NULL"), ("world", "no mpi4py communicator")):
+    for wrong, word in ((MPI.COMM_NULL, "COMM_NULL"), ("world", "not an mpi4py communicator")):
         try:
             hocket.from_mpi(wrong)
         except hocket.ArgumentError as error:

@@ -67,7 +67,7 @@ def test_fewer_bits() -> None:
     [
         ("link 0-9 x2", "no messages between 0 and 9"), ("rank 9 like the median", "no rank 9"),
         ("link 0-1 x0", "more than 0"), ("codec zip", "is not a codec; known: "),
-        ("all faster", "is not understood: wanted is"),
+        ("all faster", "is not understood: expected"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_changed_is_refused(change: str, why: str) -> None:

@@ -49,8 +49,8 @@ def test_fast_links_need_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("--parameters", "many"), "wanted is a number such as 85M"),
-        (("--step", "5"), "wanted is a time such as 250ms"),
+        (("--parameters", "many"), "expected a number such as 85M"),
+        (("--step", "5"), "expected a time such as 250ms"),
         (("--size", "1"), "--size must be at least 2"),
         (("--every", "0"), "--every"),
         (("--topology", "flat:speed=3"), "topology"),

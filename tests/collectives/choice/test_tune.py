@@ -146,7 +146,7 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
         kept.write_text(text)
         with harness.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
             first, other = job.wait(30)
-        assert "the built-in table" in first.out and f"{kept} is not used: this is no tuning" in first.err, text
+        assert "the built-in table" in first.out and f"{kept} is not used: this is not a tuning" in first.err, text
         assert "the built-in table" in other.out, text
         assert kept.read_text() == text
     tune(tmp_path, "-n", "2", *FEW)

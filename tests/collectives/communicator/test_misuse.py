@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     "rows of alltoall": (lambda c: c.alltoall(np.ones(4)), "do not divide by 3 ranks; use alltoallv"),
     "rows of scatter": (lambda c: c.scatter(np.ones(4), root=c.rank), "do not divide by 3 ranks; use scatterv"),
     "too few counts": (lambda c: c.allgatherv(np.ones(4), [4, 4]), "must be 3 row counts, one per rank"),
-    "negative count": (lambda c: c.reduce_scatterv(np.ones(4), [5, -1, 0]), "none negative"),
+    "negative count": (lambda c: c.reduce_scatterv(np.ones(4), [5, -1, 0]), "each at least 0"),
     "counts that do not add up": (lambda c: c.reduce_scatterv(np.ones(4), [1, 1, 1]), "add up to 3 rows; x has 4"),
     "counts of another rank": (lambda c: c.allgatherv(np.ones(4), [5, 5, 5]), r"counts\[\d\] is 5, but x has 4 rows"),
     "send counts": (lambda c: c.alltoallv(np.ones(4), [1, 1, 1], [1, 1, 1]), "send_counts.*add up to 3 rows; x has 4"),

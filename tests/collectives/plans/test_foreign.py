@@ -127,5 +127,5 @@ def test_hockets_own_are_not_walked_and_copies_of_them_are(name: str) -> None:
     assert own.own and hierarchical("allreduce", ((0, 1), (2, 3)), outer=name).own
     for copy in (dataclasses.replace(own), dataclasses.replace(own, steps=functools.wraps(own.steps)(silent))):
         assert not copy.own
-    with pytest.raises(ScheduleError, match="wanted is each of"):
+    with pytest.raises(ScheduleError, match="expected each of"):
         hocket.local_world(3).run(lambda comm: comm.allreduce(np.ones(3), algorithm=copy))

@@ -66,7 +66,7 @@ x = torch.full((2, 3), float(rank))
 last = size - 1
 assert hvd.broadcast(x, last).tolist() == [[last] * 3] * 2 and x[0, 0] == rank
 assert hvd.broadcast_(x, 0) is x and x.sum() == 0
-assert "none of the ranks" in refused(ValueError, hvd.broadcast, x, size)
+assert "not one of the ranks" in refused(ValueError, hvd.broadcast, x, size)
 send = torch.arange(size * 2).reshape(size, 2) + 100 * rank
 assert torch.equal(hvd.alltoall(send), torch.stack([torch.arange(2) + 2 * rank + 100 * r for r in ranks]))
 splits = [r + 1 for r in ranks]
