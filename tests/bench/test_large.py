@@ -64,6 +64,7 @@ def test_rows_of_experts_and_messages_between_hosts(capsys: pytest.CaptureFixtur
         assert float(two[6]) < 0.95 * float(one[6]), "a message to each other host, instead of to each rank there"
 
 
+@pytest.mark.more  # 13 s; the table is run by hand
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_a_step_as_advised(capsys: pytest.CaptureFixture[str]) -> None:
     """Not how long it takes, where 8 ranks share cores with other tests: at least as long as it must."""

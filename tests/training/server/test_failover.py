@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Any
 
+import pytest
 from serving import NEW, Cluster
 
 
@@ -52,6 +53,7 @@ def test_without_copies_a_loss_goes_back_to_the_snapshot() -> None:
         assert lost >= done - min(w), "what shard 0 has lost is counted"
 
 
+@pytest.mark.more  # 30 s; test_linearizable kills two servers, too
 def test_a_new_copy_is_filled_while_pushes_go_on() -> None:
     """Both servers die, one after the other, and a new one comes for each."""
     with Cluster(2, 2, copies=1) as cluster:
