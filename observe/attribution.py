@@ -197,24 +197,25 @@ class _Asking:
         """The call of the wait that is asked about."""
 
     def ask(self, wait: Wait) -> None:
-        self.call = wait.call
+        self._begin(wait)
         if math.isnan(wait.ready):  # what it waited for was there when it looked, or nobody told
-            self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
             self._held(("unsure",), wait.rank, wait.since, wait.until)
             return
         if wait.until - wait.since <= self.error(wait.rank, wait.peer):
-            self.blame_unsure(wait)
+            self._add(("unsure",), wait.until - wait.since)
             return
-        self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
         self._split(wait, wait.since, wait.until, (wait.rank,), 0)
         while self.todo:
             self._doing(*self.todo.pop())
 
     def blame_unsure(self, wait: Wait) -> None:
         """Without following it."""
+        self._begin(wait)
+        self._add(("unsure",), wait.until - wait.since)
+
+    def _begin(self, wait: Wait) -> None:
         self.call = wait.call
         self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
-        self._add(("unsure",), wait.until - wait.since)
 
     def _add(self, cause: Cause, seconds: float) -> None:
         if seconds > 0:

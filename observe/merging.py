@@ -23,7 +23,7 @@ GROUPS = {
     "waits": "nothing to do but wait for a message", "room": "... but wait until a peer takes one",
     "sends": "a message, from when it was first offered to when all of it was handed over",
     "receives": "a message, from when it was first wanted to when all of it had come",
-    "kernels": "arithmetic, summed up at the end of a step", "no core": "a wait's time without a core",
+    "kernels": "arithmetic, summed up at the end of a step", "no core": "no core at the end of a wait",
     "marks": "the program's own", "events": "failures, verdicts", "long waits": "waits that the log tells of",
     "spans": "what the program, or a library, says that it did: they may lie in each other",
 }  # fmt: skip

@@ -58,7 +58,7 @@ static inline uint64_t hk_now(void) {
 }
 
 /* How long this thread was ready to run and had no core, ns: the second number of its schedstat.  0 where the kernel does
- * not tell.  4 us. */
+ * not tell.  It opens a file, so only traces ask. */
 static inline uint64_t hk_run_delay(void) {
     char text[64] = "";
     unsigned long long delay = 0;

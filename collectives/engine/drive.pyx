@@ -211,7 +211,6 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
     if e.failed:
         return failed_before(e, r)
     memset(&w, 0, sizeof(w))
-    w.asks = e.trace != NULL
     while True:
         e.pass_number += 1
         rc = advance(e, r)
@@ -252,6 +251,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 if rc < 0:
                     break
                 continue                    # one pass over the queued runs, then our own turn again
+        w.asks = e.trace != NULL
         if helps:
             waited = elsewhere.wait_step(&w, &e.ladder, e, fds, nfds)
         else:
