@@ -1,10 +1,11 @@
 """One command that says whether hocket works on this machine's GPU, and how fast.
 
-    python -m hocket.bench.gpu_check [--json FILE] [--quick]
+    python -m hocket.bench.gpu_check [--json FILE] [--log FILE] [--quick]
 
 Under ten minutes on one GPU.  Each part is a process of its own with a limit, so that one that hangs or faults loses
-nothing of the others; no settings of the GPU are changed.  A table of all parts is printed last, and --json is written
-after each part.  Exits with 0, with 1 if there is no GPU, or with 2 if something failed.
+nothing of the others; no settings of the GPU are changed.  A table of all parts is printed last, --json is written
+after each part, and --log holds what the parts wrote beside their rows: tracebacks, warnings, hocket's log.
+Exits with 0, with 1 if there is no GPU, or with 2 if something failed.
 """
 
 from __future__ import annotations
@@ -86,8 +87,11 @@ def perform(where: str, options: Options) -> None:
         say(row)
 
 
-def watched(part: Part, options: Options, limit: float) -> list[Row]:
-    """The rows of a part that runs in a process of its own; the last says how that ended."""
+def watched(part: Part, options: Options, limit: float, path: str | None = None) -> list[Row]:
+    """The rows of a part that runs in a process of its own; the last says how that ended.
+
+    What it writes to stderr is appended to the file `path`.
+    """
     rows: list[Row] = []
     command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-m", "hocket.bench.gpu_check"]
     command += ["--perform", part.where, json.dumps(options._asdict())]
@@ -102,12 +106,16 @@ def watched(part: Part, options: Options, limit: float) -> list[Row]:
         ended = _end(process, limit)
         reader.join(5)
         log.seek(0)
-        words = log.read().strip()[-LAST_WORDS:]
+        words = log.read().strip()
+    if path:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"--- {part.name}\n{words}\n")
     took = time.monotonic() - start
     if ended == 0:
         return [*rows, Row("the part", "complete", ok=True, note=f"{took:.1f} s")]
     why = f"not at its end after {limit:.0f} s" if ended is None else f"ended with {ended}"
-    return [*rows, Row("the part", why, ok=False, note=f"{took:.1f} s; {' | '.join(words.splitlines()[-6:])}")]
+    last = " | ".join(words[-LAST_WORDS:].splitlines()[-6:])
+    return [*rows, Row("the part", why, ok=False, note=f"{took:.1f} s; {last}")]
 
 
 def _read(lines: Any, rows: list[Row]) -> None:
@@ -153,6 +161,7 @@ def no_gpu() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hocket.bench.gpu_check", description=__doc__.split("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="write what is found there, after each part")
+    parser.add_argument("--log", metavar="FILE", help="append what the parts write to stderr")
     parser.add_argument("--quick", action="store_true", help="a few kernels and sizes: about a minute")
     names = ", ".join(part.where.partition(":")[2] for part in PARTS)
     parser.add_argument("--parts", metavar="NAME,...", help=f"only these, or module:function ({names})")
@@ -170,16 +179,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no GPU to check: {why}", file=sys.stderr)
         return 1
     options = Options(given.quick, given.largest, tuple(given.arrays.split(",")))
-    return check(chosen(given.parts), options, given.limit or BUDGET, given.json)
+    return check(chosen(given.parts), options, given.limit or BUDGET, given.json, given.log)
 
 
-def check(parts: Sequence[Part], options: Options, limit: float, path: str | None) -> int:
+def check(parts: Sequence[Part], options: Options, limit: float, path: str | None,
+          log: str | None = None) -> int:  # fmt: skip
     before, deadline = machine.describe(), time.monotonic() + BUDGET
     found: dict[str, list[Row]] = {}
     for part in parts:
         left = min(part.seconds, limit, deadline - time.monotonic())
         late = [Row("the part", "no time was left", ok=False)]
-        found[part.name] = watched(part, options, left) if left > 5 or left == limit else late
+        found[part.name] = watched(part, options, left, log) if left > 5 or left == limit else late
         failed = sum(row.ok is False for row in found[part.name])
         print(f"# {part.name}: {len(found[part.name])} rows, {failed} failed", file=sys.stderr, flush=True)
         if path:

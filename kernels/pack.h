@@ -44,18 +44,4 @@ HK_INLINE void hk_pack_codes(u8 *out, const u8 *codes, size_t n, int bits, size_
         }
 }
 
-/* Code i of n. */
-HK_INLINE unsigned hk_unpacked(const u8 *in, size_t n, int bits, size_t i) {
-    unsigned code = 0;
-    int shift = 0;
-    for (int width = 4; width; width /= 2)
-        if (bits & width) {
-            const size_t stride = n * (size_t)width / 8;
-            code |= (in[i % stride] >> i / stride * (size_t)width & ((1u << width) - 1)) << shift;
-            in += stride;
-            shift += width;
-        }
-    return code;
-}
-
 #endif

@@ -157,7 +157,8 @@ def _streams(comm: Any, kind: Any) -> None:
             wrong += int((kind.get(x) != want).sum())
     verdict = comm.allreduce(np.array([wrong]))
     if comm.rank == 0:
-        say(Row(f"another stream than the default one, {kind.name}", f"{int(verdict[0])} wrong", ok=verdict[0] == 0))
+        say(Row(f"another stream than the default one, {kind.name}", f"{int(verdict[0])} wrong",
+                ok=bool(verdict[0] == 0)))  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ a rank is killed

@@ -15,7 +15,7 @@ from hocket.kernels.gpu.source import module_source
 from hocket.system.cuda import driver, nvrtc
 
 BUSY = 600
-COMPUTE_MODE, L2_BYTES, IPC_EVENTS, MEMOPS = 20, 38, 125, 123
+COMPUTE_MODE, L2_BYTES, IPC_EVENTS, MEMOPS, MPS = 20, 38, 125, 123, 133
 LEGACY_IPC, RANGE_START, RANGE_SIZE = 10, 11, 12
 DISABLE_TIMING, INTERPROCESS = 2, 4
 GEQ = 0

@@ -20,6 +20,7 @@ from hocket.bench.gpu.driver import (
     L2_BYTES,
     LEGACY_IPC,
     MEMOPS,
+    MPS,
     RANGE_SIZE,
     RANGE_START,
     Gpu,
@@ -46,7 +47,9 @@ def environment(options: Options) -> Iterator[Row]:
     driver = gpu.out(ctypes.c_int, "cuDriverGetVersion")
     yield Row("CUDA of the driver", f"{driver // 1000}.{driver % 1000 // 10}")
     yield Row("nvidia-smi", "", note=_smi())
-    for name, which, wanted in (("IPC events", IPC_EVENTS, 1), ("stream memory operations", MEMOPS, None)):
+    for name, which, wanted in (
+        ("IPC events", IPC_EVENTS, 1), ("stream memory operations", MEMOPS, None), ("MPS", MPS, None)
+    ):  # fmt: skip
         found = _attribute(gpu, which)
         yield Row(name, {0: "no", 1: "yes"}.get(found, "unknown"), ok=None if wanted is None else found != 0)
     mode = _attribute(gpu, COMPUTE_MODE)

@@ -29,6 +29,7 @@ def backend(options: Options) -> Iterator[Row]:
 def ranks(comm: Any, options: Options) -> None:
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
+    importlib.import_module("hocket.torch")  # the backend's name, also where hocket is on the path and not installed
     dist.init_process_group("hocket", init_method=f"file://{os.environ['PLACE']}/torch", rank=comm.rank,
                             world_size=comm.size, timeout=datetime.timedelta(seconds=20))  # fmt: skip
     for name, check in CHECKS.items():

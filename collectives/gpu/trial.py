@@ -31,7 +31,7 @@ class Found(NamedTuple):
     why_apart: str
     """Why kernels of all ranks cannot meet (meeting.pyx); "" if they can."""
     processors: int
-    """Multiprocessors of the smallest GPU."""
+    """Multiprocessors that each rank has for kernels which meet: of the smallest GPU, by the ranks that share it."""
 
 
 def tried(members: Members, ordinal: int, share: Share) -> Found:
@@ -61,8 +61,8 @@ def _found(members: Members, share: Share, proof: Proof | None, why: str) -> Fou
     both = [[tables[a][b] or tables[b][a] or "" for b in range(members.size)] for a in range(members.size)]
     peers = [r for r, why in enumerate(both[members.rank]) if not why and r != members.rank]
     why_events = _no_words(members, share, proof, peers)
-    why_apart = "a stream waits here for ever" if proof.stuck else _unfit(members, both, [o["uuid"] for o in offers])
-    processors = min(offer["processors"] for offer in offers)
+    why_apart = "a stream waits here for ever" if proof.stuck else _unfit(members, both, offers)
+    processors = _processors(offers)
     why_apart = first(share, why_apart) or _no_meeting(members, share, proof, processors)
     proof.let_go()
     share(None)  # now no rank has this one's memory mapped
@@ -81,7 +81,13 @@ def _no_words(members: Members, share: Share, proof: Proof, peers: list[int]) ->
     return why or unheard
 
 
-def _unfit(members: Members, mapped: list[list[str]], uuids: list[str]) -> str:
+def _processors(offers: list[dict[str, Any]]) -> int:
+    uuids = [offer["uuid"] for offer in offers]
+    shares: list[int] = [offer["processors"] // uuids.count(offer["uuid"]) for offer in offers]
+    return max(1, min(shares))
+
+
+def _unfit(members: Members, mapped: list[list[str]], offers: list[dict[str, Any]]) -> str:
     """Why kernels that wait for each other may not even be tried."""
     if members.world.config.gpu_sync != "auto":
         return f"HOCKET_GPU_SYNC asks for {members.world.config.gpu_sync}"
@@ -91,9 +97,11 @@ def _unfit(members: Members, mapped: list[list[str]], uuids: list[str]) -> str:
         return f"{members.size} ranks, and a kernel meets at most {launch.RANKS}"
     if any(map(any, mapped)):
         return "some ranks' GPUs are not mapped by others"
+    uuids = [offer["uuid"] for offer in offers]
     for rank, uuid in enumerate(uuids):
-        if uuids.index(uuid) < rank:
-            return f"ranks {uuids.index(uuid)} and {rank} share a GPU, where kernels take turns"
+        first_there = uuids.index(uuid)
+        if first_there < rank and not (offers[rank]["side_by_side"] and offers[first_there]["side_by_side"]):
+            return f"ranks {first_there} and {rank} share a GPU, where kernels take turns (but not under CUDA's MPS)"
     return ""
 
 

@@ -27,12 +27,20 @@ template <class C> HK_DEVICE void hk_cast(void *out, const void *in, u64 count, 
     const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     const bool vectors = (u64)in % sizeof(source_word) == 0 && (u64)out % sizeof(target_word) == 0;
     const u64 quads = vectors ? count / 4 : 0;
-    for (u64 i = thread; i < quads; i += threads) {
-        auto from = hk_load_as<source_word, hk_quad<source>>((const source *)in + 4 * i);
-        hk_quad<target> to;
-        HK_UNROLL for (int j = 0; j < 4; j++)
-            C::put(to.at, j, C::get(from.at, j) * scale);
-        hk_store_as<target_word>((target *)out + 4 * i, to);
+    for (u64 i = thread; i < quads; i += 2 * threads) { /* two loads are in flight before the first is used */
+        const bool two = i + threads < quads;
+        hk_quad<source> from[2];
+        from[0] = hk_load_as<source_word, hk_quad<source>>((const source *)in + 4 * i);
+        if (two)
+            from[1] = hk_load_as<source_word, hk_quad<source>>((const source *)in + 4 * (i + threads));
+        HK_UNROLL for (int half = 0; half < 2; half++) {
+            if (half && !two)
+                break;
+            hk_quad<target> to;
+            HK_UNROLL for (int j = 0; j < 4; j++)
+                C::put(to.at, j, C::get(from[half].at, j) * scale);
+            hk_store_as<target_word>((target *)out + 4 * (i + half * threads), to);
+        }
     }
     for (u64 i = 4 * quads + thread; i < count; i += threads)
         C::put((target *)out, i, C::get((const source *)in, i) * scale);

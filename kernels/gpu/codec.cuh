@@ -5,8 +5,10 @@
  * places in a block cost little.  May be included once for each codec.
  *
  * A warp takes a block of floats at a time, in shared memory, where each lane reaches all of it: what is added is added
- * in the order of the CPU.  Elements lie at multiples of four bytes.  Whole warps only, at most eight to a CUDA block. */
-#include "cuda.cuh"
+ * in the order of the CPU.  A lane takes four floats in a row at a time, of which the codes are words, too.
+ * Elements lie at multiples of four bytes, and blocks are of a multiple of 64 floats.  Whole warps only, at most eight
+ * to a CUDA block. */
+#include "tiles.cuh"
 
 #include "kernels/codes.h"
 #include "kernels/factor.h"
@@ -17,10 +19,22 @@
 
 enum { HK_WARP = 32, HK_WARPS = 8 };
 
+/* Four floats in a row, of a place that is a multiple of four. */
+typedef hk_pack<f32> hk_four_floats;
+
+HK_DEVICE hk_four_floats hk_get_four(const f32 *x) {
+    return hk_load_as<uint4, hk_four_floats>(x);
+}
+
 /* A warp's block: the floats, those behind the caller's 0; and the codes, before they are packed. */
 template <class C> struct hk_room {
-    alignas(8) u8 codes[C::block];
-    f32 x[C::block];
+    alignas(HK_VECTOR) f32 x[C::block];
+    u8 codes[C::block];
+    HK_DEVICE void put(int i, const hk_four_floats &four) {
+        uint4 word;
+        memcpy(&word, &four, sizeof word);
+        *(uint4 *)(x + i) = word;
+    }
 };
 
 template <class C> struct hk_rooms {
@@ -68,7 +82,31 @@ HK_DEVICE f32 hk_get_scale(const u8 *in) {
     return *(const f32 *)in;
 }
 
-/* ---- kinds: `put` makes an element of a warp's block, of which n floats are the caller's; `get` gives one of them. */
+/* Codes i to i + 3 of n, a byte each, as pack.h has them. */
+HK_DEVICE u32 hk_four_codes(const u8 *in, int n, int bits, int i) {
+    if (bits == 8)
+        return *(const u32 *)(in + i);
+    u32 codes = 0;
+    int shift = 0;
+    HK_UNROLL for (int width = 4; width; width /= 2)
+        if (bits & width) {
+            const int stride = n * width / 8;
+            codes |= (*(const u32 *)(in + i % stride) >> i / stride * width & ((1u << width) - 1) * 0x01010101u) << shift;
+            in += stride;
+            shift += width;
+        }
+    return codes;
+}
+
+/* What `value` gives of each of them. */
+template <class V> HK_DEVICE hk_four_floats hk_values(u32 codes, const V &value) {
+    hk_four_floats four;
+    HK_UNROLL for (int j = 0; j < 4; j++)
+        four.at[j] = value((u8)(codes >> 8 * j));
+    return four;
+}
+
+/* ---- kinds: `put` makes an element of a warp's block, of which n floats are the caller's; `get` gives four of them. */
 
 /* A scale, and a code for each float. */
 template <class C, class K> struct hk_scaled {
@@ -77,22 +115,30 @@ template <class C, class K> struct hk_scaled {
         const f32 scale = K::scale(room.x, n, lane), by = 1 / scale;
         const bool odd = hk_odd_scale(scale);
         hk_put_scale(out, scale, lane);
-        for (int i = (int)lane; i < half; i += HK_WARP) {
-            const hk_rolls roll = hk_roll_two(dice, (u32)i);
-            room.codes[i] = odd ? K::code(0, 0) : K::code(room.x[i] * by, roll.first);
-            room.codes[i + half] = odd ? K::code(0, 0) : K::code(room.x[i + half] * by, roll.second);
+        for (int i = 4 * (int)lane; i < half; i += 4 * HK_WARP) {
+            const hk_four_floats low = hk_get_four(room.x + i), high = hk_get_four(room.x + i + half);
+            u32 lows = 0, highs = 0;
+            HK_UNROLL for (int j = 0; j < 4; j++) {
+                const hk_rolls roll = hk_roll_two(dice, (u32)(i + j));
+                lows |= (u32)(odd ? K::code(0, 0) : K::code(low.at[j] * by, roll.first)) << 8 * j;
+                highs |= (u32)(odd ? K::code(0, 0) : K::code(high.at[j] * by, roll.second)) << 8 * j;
+            }
+            if constexpr (C::bits == 4) {
+                *(u32 *)(out + 4 + i) = lows | highs << 4;
+            } else {
+                u8 *to = C::bits == 8 ? out + 4 : room.codes;
+                *(u32 *)(to + i) = lows;
+                *(u32 *)(to + i + half) = highs;
+            }
         }
-        __syncwarp();
-        if constexpr (C::bits == 8) {
-            for (int i = 4 * (int)lane; i < C::block; i += 4 * HK_WARP)
-                *(u32 *)(out + 4 + i) = *(const u32 *)(room.codes + i);
-        } else {
+        if constexpr (C::bits != 8 && C::bits != 4) {
+            __syncwarp();
             hk_pack_codes(out + 4, room.codes, C::block, C::bits, lane, HK_WARP);
         }
     }
-    static HK_DEVICE f32 get(const u8 *in, int i) {
-        const unsigned code = C::bits == 8 ? in[4 + i] : hk_unpacked(in + 4, C::block, C::bits, (size_t)i);
-        return K::value((u8)code) * hk_get_scale(in);
+    static HK_DEVICE hk_four_floats get(const u8 *in, int i) {
+        const f32 scale = hk_get_scale(in);
+        return hk_values(hk_four_codes(in + 4, C::block, C::bits, i), [=](u8 code) { return K::value(code) * scale; });
     }
 };
 
@@ -142,9 +188,9 @@ template <class C> struct hk_sign {
         hk_put_scale(out, hk_is_finite(mean) ? mean : hk_nan(), lane);
         hk_put_signs<C>(out + 4, room.x, lane);
     }
-    static HK_DEVICE f32 get(const u8 *in, int i) {
+    static HK_DEVICE hk_four_floats get(const u8 *in, int i) {
         const f32 mean = hk_get_scale(in);
-        return hk_unpacked(in + 4, C::block, 1, (size_t)i) ? -mean : mean;
+        return hk_values(hk_four_codes(in + 4, C::block, 1, i), [=](u8 below) { return below ? -mean : mean; });
     }
 };
 
@@ -160,8 +206,9 @@ template <class C> struct hk_onebit {
         hk_put_scale(out + 4, odd ? hk_nan() : low, lane);
         hk_put_signs<C>(out + 8, room.x, lane);
     }
-    static HK_DEVICE f32 get(const u8 *in, int i) {
-        return hk_get_scale(hk_unpacked(in + 8, C::block, 1, (size_t)i) ? in + 4 : in);
+    static HK_DEVICE hk_four_floats get(const u8 *in, int i) {
+        const f32 high = hk_get_scale(in), low = hk_get_scale(in + 4);
+        return hk_values(hk_four_codes(in + 8, C::block, 1, i), [=](u8 below) { return below ? low : high; });
     }
 };
 
@@ -171,14 +218,20 @@ template <class C> struct hk_onebit {
             for (u32 i = lane; i < C::block; i += HK_WARP)                                        \
                 put_##S((any_##S *)out, i, room.x[i]);                                            \
         }                                                                                         \
-        static HK_DEVICE f32 get(const u8 *in, int i) { return get_##S((const any_##S *)in, (size_t)i); } \
+        static HK_DEVICE hk_four_floats get(const u8 *in, int i) {                                \
+            hk_four_floats four;                                                                  \
+            HK_UNROLL for (int j = 0; j < 4; j++)                                                 \
+                four.at[j] = get_##S((const any_##S *)in, (size_t)(i + j));                       \
+            return four;                                                                          \
+        }                                                                                         \
     };
 HK_HALF(f16)
 HK_HALF(bf16)
 
 /* ---- what the kernels do */
 
-/* Encodes what load(i) gives for i < count.  A lane has loaded all that it loads of a block before any lane stores. */
+/* Encodes what load(block, i, n) gives of a block's floats i to i + 3, of which it has n: anything for those behind.  A lane
+ * has loaded all that it loads of a block before any lane stores. */
 template <class C, class K, class L>
 HK_DEVICE void hk_encode_blocks(hk_rooms<C> &rooms, u8 *out, u64 count, hk_dice dice, const L &load) {
     const hk_warp warp;
@@ -186,8 +239,12 @@ HK_DEVICE void hk_encode_blocks(hk_rooms<C> &rooms, u8 *out, u64 count, hk_dice 
     for (u64 block = warp.block; block * C::block < count; block += warp.stride) {
         const u64 at = block * C::block;
         const int n = count - at < C::block ? (int)(count - at) : (int)C::block;
-        for (int i = (int)warp.lane; i < C::block; i += HK_WARP)
-            room.x[i] = i < n ? load(block, i) : 0;
+        HK_UNROLL for (int i = 4 * (int)warp.lane; i < C::block; i += 4 * HK_WARP) {
+            hk_four_floats four = load(block, i, n);
+            HK_UNROLL for (int j = 0; j < 4; j++)
+                four.at[j] = i + j < n ? four.at[j] : 0;
+            room.put(i, four);
+        }
         __syncwarp();
         K::put(out + block * C::bytes, room, n, hk_dice{dice.key, dice.first + (u32)at}, warp.lane);
         __syncwarp(); /* the room is used again */
@@ -210,16 +267,38 @@ HK_KERNEL(HK_PASTE(hk_encode_, HK_CODEC), void *out, const void *in, u64 count, 
     typedef HK_CODED C;
     HK_SHARED(hk_rooms<C>, rooms);
     const f32 by = hk_small_factor(factor);
-    hk_encode_blocks<C, C::kind>(rooms, (u8 *)out, count, hk_dice{key, (u32)first},
-                                 [=](u64 block, int i) { return ((const f32 *)in)[block * C::block + i] * by; });
+    const bool vectors = hk_is_vector(in);
+    hk_encode_blocks<C, C::kind>(rooms, (u8 *)out, count, hk_dice{key, (u32)first}, [=](u64 block, int i, int n) {
+        const f32 *x = (const f32 *)in + block * C::block + i;
+        hk_four_floats four;
+        if (vectors && i + 4 <= n) {
+            four = hk_get_four(x);
+        } else {
+            HK_UNROLL for (int j = 0; j < 4; j++)
+                four.at[j] = i + j < n ? x[j] : 0;
+        }
+        HK_UNROLL for (int j = 0; j < 4; j++)
+            four.at[j] *= by;
+        return four;
+    });
 }
 
 /* The floats of elements, each times factor. */
 HK_KERNEL(HK_PASTE(hk_decode_, HK_CODEC), void *out, const void *in, u64 count, f64 factor) {
     typedef HK_CODED C;
     const f32 by = hk_small_factor(factor);
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x)
-        ((f32 *)out)[i] = C::kind::get((const u8 *)in + i / C::block * C::bytes, (int)(i % C::block)) * by;
+    const bool vectors = hk_is_vector(out);
+    const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
+    for (u64 i = 4 * thread; i < count; i += 4 * threads) {
+        hk_four_floats four = C::kind::get((const u8 *)in + i / C::block * C::bytes, (int)(i % C::block));
+        HK_UNROLL for (int j = 0; j < 4; j++)
+            four.at[j] *= by;
+        if (vectors && count - i >= 4)
+            hk_store_as<uint4>((f32 *)out + i, four);
+        else
+            for (int j = 0; j < 4 && i + j < count; j++)
+                ((f32 *)out)[i + j] = four.at[j];
+    }
 }
 
 /* out = in[0] + ... + in[k-1], left to right in float32, encoded once: the elements of `count` floats; 2 <= k <= 256.
@@ -227,11 +306,14 @@ HK_KERNEL(HK_PASTE(hk_decode_, HK_CODEC), void *out, const void *in, u64 count, 
 HK_KERNEL(HK_PASTE(hk_fold_, HK_CODEC), HK_PARAM(hk_ways) in, void *out, u64 count, i32 k, u64 key, u64 first) {
     typedef HK_CODED C;
     HK_SHARED(hk_rooms<C>, rooms);
-    hk_encode_blocks<C, C::kind>(rooms, (u8 *)out, count, hk_dice{key, (u32)first}, [&](u64 block, int i) {
+    hk_encode_blocks<C, C::kind>(rooms, (u8 *)out, count, hk_dice{key, (u32)first}, [&](u64 block, int i, int) {
         const u64 at = block * C::bytes;
-        f32 sum = C::kind::get((const u8 *)in.at[0] + at, i);
-        for (int j = 1; j < k; j++)
-            sum += C::kind::get((const u8 *)in.at[j] + at, i);
+        hk_four_floats sum = C::kind::get((const u8 *)in.at[0] + at, i);
+        for (int j = 1; j < k; j++) {
+            const hk_four_floats next = C::kind::get((const u8 *)in.at[j] + at, i);
+            HK_UNROLL for (int part = 0; part < 4; part++)
+                sum.at[part] += next.at[part];
+        }
         return sum;
     });
 }

@@ -112,6 +112,11 @@ cdef class Device:
         self.capability, self.multiprocessors = (value[0], value[1]), value[2]
         self.functions, self.modules, self.spare = {}, {}, []
 
+    def side_by_side(self) -> bool:
+        """Does work of several processes run at once here, by CUDA's Multi-Process Service (MPS)?  Else they take turns."""
+        cdef int served = 0
+        return cuda.cuDeviceGetAttribute(&served, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, self.handle) == 0 and served == 1
+
     def alloc(self, size_t nbytes) -> int:
         """The address of so many bytes of the GPU's memory (cuMemAlloc: other processes may map it)."""
         cdef uint64_t address = 0

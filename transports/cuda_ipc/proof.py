@@ -47,7 +47,8 @@ class Proof:
 
     def offer(self) -> dict[str, Any]:
         me = {"boot": boot_id(), "pid": os.getpid(), "gpu": repr(self.device), "token": self.token.tobytes().hex(),
-              "uuid": self.device.uuid, "processors": self.device.multiprocessors}
+              "uuid": self.device.uuid, "processors": self.device.multiprocessors,
+              "side_by_side": self.device.side_by_side()}
         try:
             return me | {"handle": self.memory.handle}
         except TransportError as why:

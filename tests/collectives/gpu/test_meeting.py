@@ -61,6 +61,15 @@ with alone() as comm:
 """
 
 
+TOGETHER = "os.environ['FAKE_CUDA'] = 'mps=1,first_device=%d' % (int(os.environ['HOCKET_RANK']) // 2)\n"
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.gpu)])
+def test_kernels_meet_on_one_gpu_where_processes_run_side_by_side(size: int, built: Path, tmp_path: Path) -> None:
+    for said in gpu_ranks.run(built, size, TOGETHER + ORACLE, tmp_path, delay=DELAY):
+        assert said["done"]
+
+
 def test_a_call_is_one_launch(built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, 2, APART + ISSUED, tmp_path)
 

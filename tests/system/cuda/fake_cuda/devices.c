@@ -79,6 +79,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR: *value = is.memops != 0; break;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED: *value = is.ipc_events != 0; break;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED: *value = is.mps != 0; break;
     default: return leave(CUDA_ERROR_INVALID_VALUE);
     }
     return leave(CUDA_SUCCESS);

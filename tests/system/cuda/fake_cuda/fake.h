@@ -53,7 +53,7 @@ CUresult fake_subfree(CUdeviceptr at);
     X(room)           /* bytes that a process may allocate on a device */ \
     X(pool)           /* memory that is allocated from now on cannot be exported, as a pool's */ \
     X(reuse)          /* addresses that were freed are given out again, as CUDA does; else never */ \
-    X(ipc) X(ipc_events) X(memops) /* 0: not supported */ \
+    X(ipc) X(ipc_events) X(memops) X(mps) /* 0: not supported */ \
     X(lost_words)     /* 1: words that are written to other processes' memory do not arrive */ \
     X(capturing)      /* 1: every stream is; else the address of the one that is */ \
     X(delay)          /* microseconds at most before a stream carries out an operation */ \
