@@ -33,6 +33,8 @@ from hocket.system.parent import die_with
 BUDGET = 570.0
 """Seconds for all parts together."""
 LAST_WORDS = 600
+MPS = os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
+"""Is there where CUDA's Multi-Process Service runs."""
 
 
 class Part(NamedTuple):
@@ -51,6 +53,7 @@ PARTS = (
     Part("flag kernels", "hocket.bench.gpu.flags:flags", 60),
     Part("collectives, 2 ranks", "hocket.bench.gpu.collectives:bits_of_two", 80),
     Part("collectives, 4 ranks", "hocket.bench.gpu.collectives:bits_of_four", 90),
+    Part("calls of the driver", "hocket.bench.gpu.calls:calls", 40),
     Part("times, 2 ranks", "hocket.bench.gpu.collectives:times_of_two", 60),
     Part("times, 4 ranks", "hocket.bench.gpu.collectives:times_of_four", 90),
     Part("a rank is killed", "hocket.bench.gpu.collectives:killed", 60),
@@ -58,8 +61,10 @@ PARTS = (
     Part("NCCL", "hocket.bench.gpu.environment:nccl", 45),
     Part("memory of torch and CuPy", "hocket.bench.gpu.environment:memory", 60),
 )
-ENVIRONMENT = {
-    "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # streams that must run side by side are not put behind each other
+ENVIRONMENT = {  # where the user has not said otherwise
+    # Streams that must run side by side are not put behind each other.  Processes under MPS share what there is of it, and
+    # get no context where they ask for more ("out of memory").
+    "CUDA_DEVICE_MAX_CONNECTIONS": "8" if os.path.exists(MPS) else "32",
     "CUDA_MODULE_LOADING": "EAGER",  # loading a kernel lazily waits for the GPU, where another may spin
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
@@ -98,7 +103,7 @@ def watched(part: Part, options: Options, limit: float, path: str | None = None)
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
-            command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            command, env={**ENVIRONMENT, **os.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             text=True, errors="replace", start_new_session=True, preexec_fn=die_with(os.getpid()),
         )  # fmt: skip
         reader = threading.Thread(target=_read, args=(process.stdout, rows), daemon=True)

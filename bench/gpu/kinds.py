@@ -28,8 +28,8 @@ class Kind(Protocol):
 class PlainArray:
     """Memory of a GPU that lives as long as this, known by __cuda_array_interface__ alone."""
 
-    def __init__(self, host: Array) -> None:
-        self.gpu, self.shape, self.dtype = driver.device(0), host.shape, host.dtype
+    def __init__(self, gpu: driver.Device, host: Array) -> None:
+        self.gpu, self.shape, self.dtype = gpu, host.shape, host.dtype
         self.device = _Device()
         self.nbytes = host.nbytes
         self.address = self.gpu.alloc(max(1, self.nbytes))
@@ -53,7 +53,7 @@ class Plain:
     name = "plain"
 
     def put(self, host: Array) -> Any:
-        array = PlainArray(host)
+        array = PlainArray(driver.device(0), host)
         array.gpu.copy(array.address, host.ctypes.data, host.nbytes, 0)
         array.gpu.synchronize(0)
         return array

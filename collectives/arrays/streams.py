@@ -45,6 +45,11 @@ def _address(stream: Any) -> int:
     return stream or LEGACY
 
 
+def is_asked() -> bool:
+    """Is this thread inside an `on_stream` block?"""
+    return getattr(_asked, "stream", None) is not None
+
+
 def current_stream(array: Any, device: int) -> int:
     """The stream of this GPU that the caller works on."""
     asked: int | None = getattr(_asked, "stream", None)
@@ -55,6 +60,4 @@ def current_stream(array: Any, device: int) -> int:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
         return int(cupy.cuda.get_current_stream(device).ptr)
-    if not hasattr(array, "__cuda_array_interface__"):
-        return LEGACY
-    return int(array.__cuda_array_interface__.get("stream") or LEGACY)
+    return int(getattr(array, "__cuda_array_interface__", {}).get("stream") or LEGACY)

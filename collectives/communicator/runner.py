@@ -89,10 +89,11 @@ class Runner:
             queue.keep(key, plan)
         apart = ask.async_op or open_group() is not None
         there = queue.prepared(call, how, plan, apart)
-        # `pin` must see the arrays of each call; those of a GPU have other plans
         known = not ask.within or isinstance(ask.within, Lasting)
-        if lasting and known and not (call.model.foreign or call.residuals) and call.model.nbytes < queue.pin_from:
-            self.shortcut.remember(ask, call, queue.engine, plan, how.code)
+        # `pin` must see the arrays of each call of the host's memory
+        again = not call.model.foreign and call.model.nbytes < queue.pin_from or there.placed is not None and not apart
+        if lasting and known and again and not call.residuals:
+            self.shortcut.remember(ask, call, queue.engine, plan, how.code, there.placed)
         if apart:
             return self.start(queue, plan, call, how.code, there, ask)
         engine, timeout = queue.engine, self.members.limit(ask.timeout)

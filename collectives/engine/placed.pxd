@@ -12,3 +12,4 @@ cdef class Placed:
     cdef void* meeting
     cdef char* memory(self, size_t nbytes) except NULL
     cdef int place(self, Run* r, size_t scratch) except -1
+    cdef bint follow(self, uintptr_t stream) except -1

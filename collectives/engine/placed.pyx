@@ -11,6 +11,10 @@ cdef class Placed:
         """Scratch of at least so many bytes."""
         raise NotImplementedError
 
+    cdef bint follow(self, uintptr_t stream) except -1:
+        """Order the next call in this stream; False if it cannot be issued there."""
+        raise NotImplementedError
+
     cdef int place(self, Run* r, size_t scratch) except -1:
         r.device, r.call.stream, r.meeting = self.device, <void*>self.stream, self.meeting
         r.kernels = self.kernels

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.calls.ask cimport Ask
 from hocket.collectives.engine.engine cimport Engine
+from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport Plan
 from hocket.kernels.cpu.reduce cimport reduce_fn
 
@@ -20,6 +21,8 @@ cdef struct Seen:               # one argument, as far as a table asks
     const int64_t* dims
     uintptr_t dtype             # NumPy: the descriptor's address; others: what DLPack says of it, odd
     bint writable
+    int gpu                     # whose memory it is; -1: the host's
+    int64_t room[MAX_DIMS]      # for dims, where the array does not keep them
 
 
 cdef struct Shape:
@@ -44,7 +47,8 @@ cdef inline bint fits(Shape* shape, Seen* s) noexcept:
     return True
 
 
-cdef bint see(object x, Seen* s) except -1
+cdef bint see(object x, Seen* s) except -1          # an array of the host's memory
+cdef bint look(object x, Seen* s) except -1         # ... or of a GPU's
 cdef bint learn(object x) except -1
 cdef bint groups_open() noexcept
 cdef int fill(Ask* a, tuple asked) except -1
@@ -64,6 +68,8 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef bint silent                    # this rank gets None
     cdef reduce_fn reduce
     cdef size_t out_nbytes
+    cdef int gpu                        # where the arrays are ...
+    cdef Placed placed                  # ... and how its calls are issued there; None: in the host's memory
 
 
 cdef class Lists:               # lists of arrays that were seen before: packing.pyx has them
@@ -80,6 +86,7 @@ cdef class Shortcut:
     cdef object take(self, object x, object out, Ask* ask)
     cdef Entry find(self, Ask* ask, Seen* a, bint given)
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result)
+    cdef bint follow(self, Entry e, object x) except -1
     cdef object _fresh(self, Entry e, object x)
 
 

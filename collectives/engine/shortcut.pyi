@@ -4,6 +4,7 @@ import numpy
 
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.engine.engine import Engine
+from hocket.collectives.engine.placed import Placed
 from hocket.collectives.plans.plan import Plan
 
 NOTHING: numpy.ndarray
@@ -16,7 +17,8 @@ class Shortcut:
     def __init__(self, main: Engine, timeout: float, runner: Any, lists: Lists) -> None: ...
     def set_timeout(self, timeout: float) -> None: ...
     def forget(self) -> None: ...
-    def remember(self, ask: Ask, call: Any, engine: Engine, plan: Plan, code: int) -> None: ...
+    def remember(self, ask: Ask, call: Any, engine: Engine, plan: Plan, code: int,
+                 placed: Placed | None = None) -> None: ...  # fmt: skip
 
 class ShortWay:
     shortcut: Shortcut

@@ -1,4 +1,4 @@
-"""The short way for calls that were made before: of NumPy arrays or torch tensors, with a plan at hand.
+"""The short way for calls that were made before: of NumPy arrays, torch tensors or arrays on a GPU, with a plan at hand.
 
 A table remembers what the general way (communicator/runner.py) resolved: calls that ask for the same
 (calls/ask.pxd) with the same dtype, shape and kind of output have the same plan.  Anything unusual is a MISS, and the
@@ -18,7 +18,7 @@ from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from hocket.collectives.calls.ask cimport Ask
-from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_MAJOR, DLPackExchangeAPI,
+from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_CUDA, DLPACK_MAJOR, DLPackExchangeAPI,
                                         DLTensor)
 from hocket.collectives.engine.drive cimport run_init
 from hocket.collectives.engine.engine cimport Engine
@@ -27,6 +27,8 @@ from hocket.collectives.engine.run cimport DONE, Run, may_drive, nanoseconds, st
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
+from hocket.collectives.arrays import streams
+from hocket.collectives.arrays.staging import read_cuda_interface
 from hocket.collectives.calls import ask as asks
 from hocket.collectives.calls import numbers
 
@@ -47,6 +49,7 @@ cdef int _groups_open = 0
 cdef np.npy_intp one_element = 1
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
 cdef const DLPackExchangeAPI* _tensors = NULL
+cdef set _cuda_types = set()                    # those whose __cuda_array_interface__ is looked at
 
 
 cdef bint groups_open() noexcept:
@@ -61,10 +64,18 @@ def group_opened(int change):
 
 
 cdef bint see(object x, Seen* s) except -1:
+    """Look at an argument in host memory; False if it wants the general way."""
+    return look(x, s) and s.gpu < 0
+
+
+cdef bint look(object x, Seen* s) except -1:
     """Look at an argument; False if it wants the general way."""
+    s.gpu = -1
     if np.PyArray_CheckExact(x):
         return see_array(<np.ndarray>x, s)
-    return <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL and see_tensor(x, s)
+    if <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL:
+        return see_tensor(x, s)
+    return bool(_cuda_types) and type(x) in _cuda_types and see_cuda(x, s)
 
 
 cdef bint see_array(np.ndarray a, Seen* s) noexcept:
@@ -82,7 +93,11 @@ cdef bint see_tensor(object x, Seen* s) except -1:
         _tensors.tensor_from_object(<PyObject*>x, &t)
     except Exception:                   # sparse, and whatever else has no memory: the general way says why
         return False
-    if t.device_type != DLPACK_CPU or t.lanes != 1 or t.bits % 8 or x.requires_grad:
+    if t.device_type == DLPACK_CUDA:
+        s.gpu = t.device_id
+    elif t.device_type != DLPACK_CPU:
+        return False
+    if t.lanes != 1 or t.bits % 8 or x.requires_grad:
         return False
     if t.code == DLPACK_COMPLEX and x.is_conj() or x.is_neg():
         return False                    # lazy: the memory holds other values than the tensor
@@ -95,6 +110,24 @@ cdef bint see_tensor(object x, Seen* s) except -1:
     s.data, s.dims, s.ndim = <char*>t.data + t.byte_offset, t.shape, t.ndim
     s.count, s.nbytes = step, step * (t.bits // 8)
     s.dtype, s.writable = (<uintptr_t>t.code << 16 | <uintptr_t>t.bits << 8) | 1, True
+    return True
+
+
+cdef bint see_cuda(object x, Seen* s) except -1:
+    cdef uintptr_t at
+    cdef int i
+    try:
+        s.gpu, at, shape, s.writable = read_cuda_interface(x, "x")
+    except Exception:                   # not contiguous, or freed: the general way says so
+        return False
+    dtype = x.dtype                     # of NumPy: one object for each built-in dtype
+    if s.gpu < 0 or len(shape) > MAX_DIMS:
+        return False
+    s.data, s.ndim, s.dims, s.count = <char*>at, len(shape), s.room, 1
+    for i in range(s.ndim):
+        s.room[i] = shape[i]
+        s.count *= s.room[i]
+    s.nbytes, s.dtype = s.count * <size_t>dtype.itemsize, <uintptr_t><PyObject*>dtype
     return True
 
 
@@ -111,7 +144,12 @@ cdef bint learn(object x) except -1:
         if api.major == DLPACK_MAJOR:
             _tensor_type, _tensors = <PyObject*>Py_TYPE(x), api
             _kept.append(type(x))
-    return <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL
+    if <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL:
+        return True
+    if not hasattr(type(x), "__cuda_array_interface__") or getattr(getattr(x, "dtype", None), "isbuiltin", 0) != 1:
+        return False
+    _cuda_types.add(type(x))
+    return True
 
 
 _kept = []
@@ -152,7 +190,7 @@ cdef class Shortcut:
         cdef int rc
         cdef char* dst
         cdef uint64_t limit = self.limit
-        if _groups_open or not see(x, &a):
+        if _groups_open or not look(x, &a):
             return MISS
         e = self.find(ask, &a, out is not None and out is not x)
         if e is None:
@@ -174,20 +212,20 @@ cdef class Shortcut:
                 result = self._fresh(e, x)
             except (MemoryError, RuntimeError):     # RuntimeError: torch's
                 return MISS                         # the general way says so in words
-            if not see(result, &b):
+            if not look(result, &b):
                 return MISS
             dst = b.data
         else:
-            if not see(out, &b):
+            if not look(out, &b):
                 return MISS
             dst = b.data
-            if (b.dtype != e.dtype_id or not b.writable or b.nbytes != e.out_nbytes
+            if (b.dtype != e.dtype_id or b.gpu != e.gpu or not b.writable or b.nbytes != e.out_nbytes
                     or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
                 return MISS
             result = out
         engine = e.engine
         if ask.async_op:
-            if not may_drive(&engine.core, True):
+            if e.placed is not None or not may_drive(&engine.core, True):
                 return MISS
             return self.queue(e, a.data, dst, limit, x, result)
         if engine.core.failed or self.main.core.failed or stopped(&engine.core, engine.seq + 1) or not engine.claim():
@@ -195,7 +233,13 @@ cdef class Shortcut:
         r = &engine.run
         try:
             run_init(r, e.plan)
-            engine.make_room(e.plan)
+            if e.placed is None:
+                engine.make_room(e.plan)
+            elif self.follow(e, x):
+                e.placed.place(r, e.plan.scratch)
+            else:
+                engine.release()
+                return MISS
         except BaseException:
             engine.release()
             raise
@@ -210,6 +254,13 @@ cdef class Shortcut:
         reap_ended()
         return result
 
+    cdef bint follow(self, Entry e, object x) except -1:
+        """Order the next call of `e` in the stream that the caller works on; False if it cannot be issued there."""
+        cdef void* stream = NULL
+        if <PyObject*>Py_TYPE(x) != _tensor_type or streams.is_asked():
+            return e.placed.follow(streams.current_stream(x, e.gpu))
+        return _tensors.current_stream(DLPACK_CUDA, e.gpu, &stream) == 0 and e.placed.follow(<uintptr_t>stream)
+
     cdef Entry find(self, Ask* ask, Seen* a, bint given):
         """What is known of such a call, or None.  `given`: its result goes into `out`."""
         cdef Entry e
@@ -219,7 +270,7 @@ cdef class Shortcut:
             if entry is None:
                 return None
             e = <Entry>entry
-            if e.given == given and same(ask, &e.ask) and e.dtype_id == a.dtype and fits(&e.x, a) and (
+            if e.given == given and same(ask, &e.ask) and e.dtype_id == a.dtype and e.gpu == a.gpu and fits(&e.x, a) and (
                     ask.counts == e.ask.counts or equal(<object>ask.counts, e.counts)):
                 return e
         return None
@@ -237,26 +288,31 @@ cdef class Shortcut:
             return np.PyArray_EMPTY(e.out.ndim, <np.npy_intp*>e.out.dims, np.PyArray_TYPE(<np.ndarray>x), 0)
         return x.new_empty(e.out_shape)
 
-    def remember(self, ask, call, Engine engine, Plan plan, int code):
-        """Let the next such call take the short way, if it may.  `code`: of its reduction, or -1."""
+    def remember(self, ask, call, Engine engine, Plan plan, int code, Placed placed=None):
+        """Let the next such call take the short way, if it may.  `code`: of its reduction, or -1.
+
+        `placed`: of this call, whose arrays are not in the host's memory; it places the next ones too.
+        """
         cdef Seen a, b
         cdef Entry e
         cdef int i
         x, dst = call.model.array, call.dst
-        if not learn(x) or not see(x, &a) or a.ndim > MAX_DIMS:
+        if not learn(x) or not look(x, &a) or a.ndim > MAX_DIMS or (a.gpu >= 0) != (placed is not None):
             return
         e = Entry.__new__(Entry)
         e.engine, e.plan, e.kept, e.counts = engine, plan, tuple(ask), copied(ask.counts)
         fill(&e.ask, e.kept)
         e.ask.counts = <PyObject*>e.counts
-        e.dtype, e.dtype_id = x.dtype, a.dtype
+        e.dtype, e.dtype_id, e.gpu, e.placed = x.dtype, a.dtype, a.gpu, placed
         keep(&e.x, &a)
         e.in_place, e.silent = call.in_place, dst is None
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
         if dst is not None:
-            if not see(dst.array, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype:
+            if not look(dst.array, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype or b.gpu != a.gpu:
                 return
             e.fresh = dst.fresh and not call.in_place
+            if e.fresh and type(x) in _cuda_types:
+                return                      # only its library makes another such array
             e.out_shape, e.out_nbytes = tuple(dst.array.shape), b.nbytes
             keep(&e.out, &b)
         e.given = dst is not None and not e.fresh and not e.in_place

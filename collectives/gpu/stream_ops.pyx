@@ -13,9 +13,9 @@ from hocket.collectives.plans.plan cimport SCRATCH, Instr
 from hocket.collectives.engine.instructions cimport MAX_WAYS
 from hocket.collectives.engine.run cimport DeviceOps, Kernels, Run
 from hocket.kernels.cpu.reduce cimport hk_dice
-from hocket.system.cuda.driver cimport (CUevent, CUfunction, CUresult, CUstream, Device, hk_device, hk_device_await,
-                                     hk_device_copy, hk_device_enter, hk_device_leave, hk_device_record,
-                                     hk_device_refused)
+from hocket.system.cuda.driver cimport (CU_STREAM_CAPTURE_STATUS_NONE, CUevent, CUfunction, CUresult, CUstream,
+                                     CUstreamCaptureStatus, Device, hk_device, hk_device_await, hk_device_copy,
+                                     hk_device_enter, hk_device_leave, hk_device_record, hk_device_refused)
 
 import ctypes
 
@@ -219,3 +219,13 @@ cdef class OnStream(Placed):
 
     cdef char* memory(self, size_t nbytes) except NULL:
         return self.at.memory(nbytes)
+
+    cdef bint follow(self, uintptr_t stream) except -1:
+        cdef hk_device* d = self.at.gpu.device
+        cdef CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE
+        cdef int entered = hk_device_enter(d), rc = -1
+        if entered >= 0:
+            rc = d.cuda.cuStreamIsCapturing(<CUstream>stream, &capturing)
+        hk_device_leave(d, entered)
+        self.stream = stream
+        return rc == 0 and capturing == CU_STREAM_CAPTURE_STATUS_NONE
