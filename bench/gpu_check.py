@@ -62,8 +62,8 @@ PARTS = (
     Part("memory of torch and CuPy", "hocket.bench.gpu.environment:memory", 60),
 )
 ENVIRONMENT = {  # where the user has not said otherwise
-    # Streams that must run side by side are not put behind each other.  Processes under MPS share what there is of it, and
-    # get no context where they ask for more ("out of memory").
+    # Streams that must run side by side are not put behind each other.  Processes under MPS share what there is of it,
+    # and get no context where they ask for more ("out of memory").
     "CUDA_DEVICE_MAX_CONNECTIONS": "8" if os.path.exists(MPS) else "32",
     "CUDA_MODULE_LOADING": "EAGER",  # loading a kernel lazily waits for the GPU, where another may spin
     "OMP_NUM_THREADS": "1",

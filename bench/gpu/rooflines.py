@@ -20,7 +20,7 @@ from hocket.kernels.gpu.catalogue import Kernel
 
 BLOCKS = (2, 4, 8, 16)
 """Of a multiprocessor."""
-AS_NOW = 8
+AS_NOW = 16
 """What launch.geometry has."""
 TARGET = 0.9
 OF_ENCODING = 0.75

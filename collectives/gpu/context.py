@@ -44,7 +44,7 @@ class GpuContext:
     def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
         self.device = driver.device(ordinal)
         near = next(group for group in groups if rank in group)
-        self.segment = channels.SLOT if any(map(any, found.mapped)) else lane.SLOT
+        self.segment = channels.SLOT if any(map(any, found.mapped)) else lane.SEGMENT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
         mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
         self.transport = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"

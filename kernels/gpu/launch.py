@@ -102,8 +102,8 @@ def segment_table(segments: Sequence[tuple[int, int, int]]) -> tuple[np.ndarray[
 
 
 def geometry(nbytes: int, multiprocessors: int) -> tuple[int, int]:
-    """(grid, block) for a kernel that works on `nbytes` bytes of each buffer: 16 a thread, 8 blocks a processor."""
-    return max(1, min(-(-nbytes // (16 * BLOCK)), 8 * multiprocessors)), BLOCK
+    """(grid, block) for a kernel that works on `nbytes` bytes of each buffer: 16 a thread, 16 blocks a processor."""
+    return max(1, min(-(-nbytes // (16 * BLOCK)), 16 * multiprocessors)), BLOCK
 
 
 def meeting_geometry(nbytes: int, multiprocessors: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@ from typing import Any
 from hocket.system.cuda.driver import Device
 
 SLOT: int
+SEGMENT: int
 
 class Lane:
     words: bool

@@ -21,6 +21,9 @@ cdef extern from "system/atomics.h" nogil:
 
 SLOT = HK_C_SLOT_BYTES
 """Bytes of a piece that a channel takes at once."""
+SEGMENT = HK_C_SLOTS * HK_C_SLOT_BYTES
+"""Bytes of a pipelined chunk.  Of registered memory it is one piece: few long kernels, as each waits for a mark first.  On an
+H100, two ranks, 256 MiB: 1.24 ms with 4 MiB, 0.79 with 16, 0.64 with 32 under MPS; 19.6 and 5.6 with 4 and 16 in turns."""
 
 cdef enum:
     HANDLE = 64             # bytes
@@ -51,7 +54,7 @@ cdef class Lane:
 
     `words`: their marks are words in the windows, else events (mark.h); the same on all of them.  `room`: bytes of each
     window that the lane has no use for.
-    Cost: 4 slots of 4 MiB for each rank and 8 more; 16 events for each peer and 8 more, if it is events.
+    Cost: 4 slots of 8 MiB for each rank and 8 more; 16 events for each peer and 8 more, if it is events.
     """
 
     def __init__(self, Device device, int index, int size, bint words, size_t room=0):

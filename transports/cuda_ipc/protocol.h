@@ -43,7 +43,7 @@ enum {
     HK_C_MAPPED = 5, /* the peer has mapped it (`slot`: 1) or cannot (0) */
     HK_C_BYE = 6     /* the peer has let go of our window */
 };
-#define HK_C_SLOT_BYTES ((size_t)4 << 20)
+#define HK_C_SLOT_BYTES ((size_t)8 << 20)
 _Static_assert(HK_C_ALL <= 32, "bits of a word");
 _Static_assert(2 * HK_C_ALL + 3 * HK_R_MOST + 1 < HK_C_OUTBOX, "see hk_c_post");
 /* Of all messages on the host channel. */
