@@ -47,9 +47,9 @@ ROWS: dict[tuple[str, str], tuple[Row, ...]] = {
         Row(ANY, ANY, "ring"),
         Row(ANY, ANY, "double_binary_tree"),
     ),
-    # Measured only where two and four ranks share one GPU.  A rank issues 4 p - 2 copies, waits and so on for one_shot and
-    # 10 p - 8 for direct (tests/collectives/gpu/test_collectives.py counts them), some microseconds each; one_shot moves
-    # more, which takes a few more microseconds up to here.
+    # Measured only where two and four ranks share one GPU.  A rank issues 4 p - 2 copies, waits and so on for one_shot
+    # and 10 p - 8 for direct (tests/collectives/gpu/test_collectives.py counts them), some microseconds each; one_shot
+    # moves more, which takes a few more microseconds up to here.
     ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
     # Measured on one GPU under MPS only (docs/gpu.md).  Up to 1 MiB a kernel of each rank does all of it (meeting.pyx).
     # From these sizes on vLLM's kernel takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
