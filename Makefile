@@ -112,24 +112,24 @@ sanitize: $(VENV)/test.stamp
 # unless SEED is given; what fails is printed with the command that repeats it.  As root also over two hosts.
 SEED ?= $(shell date +%s)
 fuzz: $(VENV)/test.stamp
-	$(BIN)/python -m hocket.bench.fuzz --seconds 600 --seed $(SEED)
-	$(BIN)/python -m hocket.bench.chaos --seconds 600 --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.fuzz --seconds 600 --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.chaos --seconds 600 --seed $(SEED)
 
 # 10^5 steps of schedulers of gradients, in random orders, with kills: half an hour.
 orders: $(VENV)/test.stamp
-	$(BIN)/python -m hocket.bench.overlap.orders --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.orders --seed $(SEED)
 
 # A parameter server whose servers and workers are killed 1,000 times in 10^5 pushes: nothing is lost or counted twice.
 kills: $(VENV)/test.stamp
-	$(BIN)/python -m hocket.bench.server.kills --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.kills --seed $(SEED)
 
 # Elastic jobs whose members are killed, stopped, cut off and replaced, on hosts that are network namespaces (as root):
 # 1,000 events in a quarter of an hour, 20,000 in five hours.
 chaos: $(VENV)/test.stamp
-	$(BIN)/python -m hocket.bench.survive --seconds 3600 --events 1000 --jobs 4 --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.survive --seconds 3600 --events 1000 --jobs 4 --seed $(SEED)
 
 chaos-long: $(VENV)/test.stamp
-	$(BIN)/python -m hocket.bench.survive --seconds 86400 --events 20000 --jobs 4 --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.survive --seconds 86400 --events 20000 --jobs 4 --seed $(SEED)
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
 # machine itself, line by line with its targets; the table goes into docs/performance.md, into the section of this kind of

@@ -28,7 +28,7 @@ import numpy
 
 import hocket
 from hocket.bench.harness import limits
-from hocket.bench.harness.ranks import findings
+from hocket.conformance.jobs.ranks import findings
 from hocket.system import tls
 from hocket.system.cores import processor
 from hocket.transports.tcp.stream import SocketChannels

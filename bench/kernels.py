@@ -17,28 +17,14 @@ from typing import Any
 import numpy as np
 
 from hocket.compression import QSGD, Natural, OneBit, TernGrad
+from hocket.conformance.oracle import numpy_dtype
 from hocket.kernels.codecs import CODECS, Codec
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES, DType
 
-try:
-    import ml_dtypes
-except ImportError:  # the table then lacks the dtypes that only ml_dtypes has
-    ml_dtypes = None  # type: ignore[assignment, unused-ignore]
-
 Array = np.ndarray[Any, Any]
 SIZES = {"64 KB": 1 << 16, "4 MB": 1 << 22}
 TRIALS = 7
-
-
-def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
-    """The NumPy dtype of a row, None where this machine has no library for it."""
-    if dtype.kind == "pair":
-        value, index = dtype.name.split("_")
-        return np.dtype([("value", value), ("index", index)])
-    if hasattr(np, dtype.numpy):
-        return np.dtype(dtype.numpy)
-    return np.dtype(getattr(ml_dtypes, dtype.numpy)) if hasattr(ml_dtypes, dtype.numpy) else None
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -1,10 +1,11 @@
 """Is `hocket simulate` right?  Two hosts of two ranks with a slow cable between them, measured beside simulated.
 
-`python -m hocket.bench.shaped [--rate 1gbit]`, as root (see hosts.py).  The simulator's parameters are measured
-first, by other means than the calls that it is to predict: the cable's rate by one message each way at once, latencies
-by ping-pong, the rate inside a host by messages between its ranks, reduction by the kernel alone.  Then allreduce
-runs with each algorithm and size.  The simulator knows nothing of other programs: when these keep the cores busy,
-the cable waits for the ranks, and what is measured is longer than what is simulated.
+    python -m hocket.bench.shaped [--rate 1gbit]          as root
+
+The simulator's parameters are measured first, by other means than the calls that it is to predict: the cable's rate by
+one message each way at once, latencies by ping-pong, the rate inside a host by messages between its ranks, reduction by
+the kernel alone.  Then allreduce runs with each algorithm and size.  The simulator knows nothing of other programs:
+when these keep the cores busy, the cable waits for the ranks, and what is measured is longer than what is simulated.
 
 The ranks are this file again, with the argument `rank`.
 """
@@ -23,11 +24,11 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.rivals.ours import timed
 from hocket.collectives.choice.cases import parse_size
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
 from hocket.transports.base import Traits
 
 RANKS, HOSTS = 2, 2

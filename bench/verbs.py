@@ -30,7 +30,6 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.harness.machine import describe
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.rivals.perftest import (
     LONG,
     LONG_CALLS,
@@ -42,6 +41,7 @@ from hocket.bench.rivals.perftest import (
     perftest,
 )
 from hocket.bench.rivals.pyverbs_pair import PYVERBS, installed, pyverbs
+from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.errors import Error
 from hocket.system.parent import die_with
 from hocket.transports import registry

@@ -1,7 +1,8 @@
 """The floors: whoever stands on one imports what lies below it, and nothing beside or above.
 
     examples, tests
-    bench  conformance  tools               measure and check the library, and know its inside
+    bench  tools                            measure the library, and know its inside
+    conformance                             judges it, and knows its inside; has the jobs and hosts of what measures
     frameworks                              stand on the public door alone: PUBLIC
     training                                so does this, on compression
     compression  observe                    and these; observe replays with algorithms
@@ -40,8 +41,8 @@ MAY: dict[str, set[str]] = {
     "compression": {"compression"},
     "training": {"training", "compression"},
     "observe": {"observe", "algorithms"},
-    "conformance": {*LIBRARY, "conformance"},
-    "bench": {*LIBRARY, "tools", "bench", "compression", "observe", "training"},
+    "conformance": {*LIBRARY, "tools", "conformance", "compression", "training"},
+    "bench": {*LIBRARY, "tools", "bench", "conformance", "compression", "observe", "training"},
     "frameworks/torch": {"torch", "compression", "training"},
     "frameworks/horovod": {"horovod", "compression", "torch", "training"},
     "frameworks/ray": {"ray"},

@@ -29,7 +29,7 @@ class Hosts:
 
     def command(self, rank: int, words: list[str]) -> list[str]:
         """What starts these words on its host, where no Unix socket of another host is seen."""
-        from hocket.bench.harness.hosts import on
+        from hocket.system.namespaces.hosts import on
 
         name = self._names[self._on[rank]]
         return [*on(name, os.path.join(self._directory, name)), *words]
@@ -50,8 +50,8 @@ def hosts(options: argparse.Namespace, directory: str) -> Iterator[Hosts | None]
     if not options.hosts:
         yield None
         return
-    from hocket.bench.harness.hosts import remove_stale
-    from hocket.bench.harness.switch import NET, switch
+    from hocket.system.namespaces.hosts import remove_stale
+    from hocket.system.namespaces.switch import NET, switch
 
     with contextlib.ExitStack() as stack:
         try:

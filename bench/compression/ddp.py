@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness.hosts import CABLE, found_on, hosts, refusal, remove_stale, sent
-from hocket.bench.harness.ranks import main_or_rank
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, sent
 
 OURS = ("float32", "int8", "powersgd:4", "powersgd:4:bf16", "topk:0.01")
 GLOOS = ("float32", "fp16", "powersgd:4")

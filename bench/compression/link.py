@@ -34,15 +34,15 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
-from hocket.bench.harness.ranks import findings
 from hocket.collectives.calls.codecs import AUTO, BY_NAME, found
 from hocket.collectives.choice.cases import numpy_dtype
 from hocket.compression import Compressor
 from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved
+from hocket.conformance.jobs.ranks import findings, found_on
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
 
 HOSTS = 2
 TURNS, SECONDS = (5, 300), 1.0

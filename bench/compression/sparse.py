@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.compression import DGC, Compressor, allreduce_sparse
 from hocket.compression.sparse.allreduce import WAYS
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
 
 N, K = 1_000_000, 10_000
 SIZES = (2, 4, 8)

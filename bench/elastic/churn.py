@@ -4,7 +4,7 @@
 One elastic job on this host.  In every `--each` seconds one member is killed and one or two newcomers come, at random
 moments, so that there are `--least` to `--most` of them.  A step computes (sleeps) `--step` seconds and averages `--mb`
 megabytes.  Goodput: steps that the job has done, times the mean of those that nothing disturbed, in the time that
-went by.  survive_judge.py looks for hangs, wrong bits and sums, and members that were left out.
+went by.  conformance/survive/judge.py looks for hangs, wrong bits and sums, and members that were left out.
 Exit code: 0, or 1 if a law was broken or goodput is below 90 %.
 """
 
@@ -18,11 +18,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hocket.bench.adversary import survive_judge as judge
-from hocket.bench.adversary.elastic_trial import ElasticTrial
-from hocket.bench.adversary.survive_events import Story, Wrong
-from hocket.bench.adversary.trial import LOOK
-from hocket.bench.survive import RANK
+from hocket.conformance.jobs.elastic import ElasticTrial
+from hocket.conformance.jobs.trial import LOOK
+from hocket.conformance.survive import judge
+from hocket.conformance.survive.__main__ import RANK
+from hocket.conformance.survive.events import Story, Wrong
 
 WANTED = 0.9
 

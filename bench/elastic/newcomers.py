@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import hocket
-from hocket.bench.adversary.trial import Trial, module, say
+from hocket.conformance.jobs.trial import Trial, module, say
 from hocket.training import Crew
 
 WAYS = ("nobody", "loaded", "whole")

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hocket.bench.harness import machine
-from hocket.bench.harness.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import findings, main_or_rank
 
 TURNS, STEPS = 12, 10
 PATIENCE = 300.0

@@ -26,8 +26,8 @@ from typing import Any
 
 from hocket.bench.harness import machine
 from hocket.bench.harness.page import into
-from hocket.bench.harness.ranks import findings, main_or_rank
 from hocket.bench.harness.table import micro
+from hocket.conformance.jobs.ranks import findings, main_or_rank
 from hocket.errors import ArgumentError
 
 BEGIN = "<!-- hocket.bench.frameworks.torch_backend -->"

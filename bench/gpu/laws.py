@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.kernels import numpy_dtype
+from hocket.conformance.oracle import numpy_dtype
 from hocket.errors import Error
 from hocket.kernels.dtypes import DTYPES, DType, by_name
 

@@ -24,10 +24,10 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import topology
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale
 from hocket.tools.advise.costs import Costs, Model, Plan
 from hocket.training import SGD, Mesh, Pipeline, Sharded
 

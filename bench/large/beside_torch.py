@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hocket.bench.harness.ranks import findings, main_or_rank
 from hocket.bench.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import findings, main_or_rank
 
 MODULE = "hocket.bench.large.beside_torch"
 PATIENCE, LAYERS, BATCH, MICRO = 500.0, 4, 32, 8

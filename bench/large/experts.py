@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.hosts import CABLE, found_on, hosts, ip, refusal, remove_stale
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import CABLE, hosts, ip, refusal, remove_stale
 from hocket.training import Experts
 
 MODULE = "hocket.bench.large.experts"

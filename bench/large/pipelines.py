@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.ranks import findings, main_or_rank
 from hocket.bench.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import findings, main_or_rank
 from hocket.training import Pipeline
 from hocket.training.large.stage import Chain
 

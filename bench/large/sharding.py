@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
 from hocket.training import Adam, Sharded
 
 MODULE = "hocket.bench.large.sharding"

@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 
-from hocket.bench.harness.hosts import CABLE, PORT, V4, hosts, on
-from hocket.bench.harness.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import findings, main_or_rank
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
+from hocket.system.namespaces.hosts import CABLE, PORT, V4, hosts, on
 
 CALLS, COUNT = 40, 1 << 18
 SHAPE = ["root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "50ms"]

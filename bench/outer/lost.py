@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.bench.adversary.elastic_trial import STEERED, ElasticTrial
-from hocket.bench.adversary.trial import LOOK, module, say
-from hocket.bench.harness.hosts import refusal
-from hocket.bench.harness.switch import switch
 from hocket.bench.outer.digits import EACH, LAYERS, MOMENTUM, RATE, data, gradients, judged, weights
+from hocket.conformance.jobs.elastic import STEERED, ElasticTrial
+from hocket.conformance.jobs.trial import LOOK, module, say
+from hocket.system.namespaces.hosts import refusal
+from hocket.system.namespaces.switch import switch
 from hocket.training import Crew, DiLoCo, digest
 
 EVERY, STEP, FALLS = 10, 0.005, 0.6

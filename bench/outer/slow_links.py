@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale, sent
-from hocket.bench.harness.ranks import main_or_rank
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
 from hocket.training import DiLoCo, LocalSGD, Outer, StreamingDiLoCo
 
 EACH, PATIENCE = 2, 900.0

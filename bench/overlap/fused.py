@@ -23,8 +23,8 @@ import numpy as np
 
 import hocket
 from hocket.bench.harness.delayed import declared
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import PATIENCE, heading, tell
+from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.training import Scheduler
 
 MODULE = "hocket.bench.overlap.fused"

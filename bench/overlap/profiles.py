@@ -1,6 +1,6 @@
 """Iterations of real models' layers beside what the event model says, by allreduce over a slow cable.
 
-    python -m hocket.bench.overlap.profiles [--rates 100mbit]          as root (bench/harness/hosts.py)
+    python -m hocket.bench.overlap.profiles [--rates 100mbit]          as root (system/namespaces/hosts.py)
 
 Computation is sleep, forward : backward 1 : 2, shared out by the layers' operations; bytes by their parameters, so
 many in all that communication takes `rho` times as long as computation.  FIFO waits for all averages before the next
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import calibrated, heading, on_a_cable, options, tell
+from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.training import Scheduler
 
 MODULE = "hocket.bench.overlap.profiles"

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.harness.hosts import found_on, hosts, refusal, remove_stale
 from hocket.bench.harness.machine import describe
+from hocket.conformance.jobs.ranks import found_on
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale
 
 PATIENCE = 600.0
 

@@ -1,6 +1,6 @@
 """Steps of training by DDP on Gloo, by DDP on hocket, and by hocket's optimizer; each of hocket's also with int8.
 
-    python -m hocket.bench.overlap.training [--rates 1gbit]          as root (bench/harness/hosts.py)
+    python -m hocket.bench.overlap.training [--rates 1gbit]          as root (system/namespaces/hosts.py)
 
 Two hosts of two ranks, and a cable.  VGG-like: few weights in its convolutions, many in its last layers.
 Transformer-like: an embedding, which the forward pass needs first, and equal layers.  All ways train on the same data
@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness.hosts import CABLE, found_on, hosts, refusal, remove_stale
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import PATIENCE, heading, options
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale
 
 MODULE = "hocket.bench.overlap.training"
 MODELS = ("VGG-like", "transformer-like")

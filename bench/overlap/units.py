@@ -1,6 +1,6 @@
 """Two layers, in units of time: how much of the communication is hidden?
 
-    python -m hocket.bench.overlap.units [--rates 100mbit,1gbit]          as root (bench/harness/hosts.py)
+    python -m hocket.bench.overlap.units [--rates 100mbit,1gbit]          as root (system/namespaces/hosts.py)
 
 Forward 0.5 + 0.5 units, backward 1 + 1, communication 1.5 + 1.5: the founding survey's figure.  Computation is sleep, a
 unit is 100 ms (at 1 Gbit/s 50), and a layer has as many bytes as travel in 1.5 units.  Without overlap a step takes 6
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import calibrated, heading, on_a_cable, options, tell
+from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.training import Scheduler
 
 MODULE = "hocket.bench.overlap.units"

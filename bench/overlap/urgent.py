@@ -1,6 +1,6 @@
 """How long does an urgent allreduce take while a long one of a lower lane is under way, over a slow cable?
 
-    python -m hocket.bench.overlap.urgent [--rates 100mbit,1gbit]          as root (bench/harness/hosts.py)
+    python -m hocket.bench.overlap.urgent [--rates 100mbit,1gbit]          as root (system/namespaces/hosts.py)
 
 64 KiB on a lane of priority 1 beside 8 MiB on one of priority -1; each alone, and together; TCP and TLS.  Medians.  The
 urgent ones come every 30 ms, so the long one also shows what holding costs it: it is given their bytes' time.
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.ranks import main_or_rank
 from hocket.bench.overlap.shaped import heading, on_a_cable, options, tell, timed
+from hocket.conformance.jobs.ranks import main_or_rank
 
 MODULE = "hocket.bench.overlap.urgent"
 SMALL, LARGE = 64 << 10, 8 << 20
 DRAIN = 1 << 20
-"""Bytes that empty the bucket (bench/harness/hosts.py, BURST)."""
+"""Bytes that empty the bucket (system/namespaces/hosts.py, BURST)."""
 ROW = 8
 """Urgent calls alone that are timed together."""
 EVERY = 0.03

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.bench.harness.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import findings, main_or_rank
 from hocket.training import Client, Range, serve
 
 HEADER, PAYLOAD, ACK = 1, 2, 3

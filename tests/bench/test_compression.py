@@ -7,8 +7,8 @@ import pytest
 
 import hocket
 from hocket.bench.compression import parity, rounding, sparse, statistics
-from hocket.bench.harness import hosts
 from hocket.bench.outer import digits
+from hocket.system.namespaces import hosts
 
 ONCE = {"int8": 0.0070, "int4": 0.1178}
 """The error of one encoding of normal numbers, in blocks of 256 and 128."""

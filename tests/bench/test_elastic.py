@@ -6,10 +6,10 @@ import argparse
 
 import pytest
 
-from hocket.bench.elastic import churn, renewals
-from hocket.bench.harness.hosts import refusal
+from hocket.bench.elastic import churn, newcomers, renewals
 from hocket.bench.outer import lost
 from hocket.control.protocol.decree import Decree, Lead
+from hocket.system.namespaces.hosts import refusal
 
 
 def test_a_job_trains_on_while_ranks_come_and_go(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,3 +75,8 @@ def test_who_leads_looks_at_all_ranks_once_for_each_word(monkeypatch: pytest.Mon
 def test_who_comes_tells_all_others() -> None:
     (_, cost), _ = renewals.costs(6, comes=True)
     assert (cost.messages, cost.chain) == (5 * 5 + 6 * 5, 5)
+
+
+def test_a_newcomer_that_has_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert newcomers.main(["--mb", "3", "--members", "2", "--ways", "nobody,loaded"]) == 0
+    assert "| loaded |" in capsys.readouterr().out

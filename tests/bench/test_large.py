@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hocket.bench.harness.hosts import refusal
 from hocket.bench.large import advice, experts, hierarchy, pipelines, sharding
+from hocket.system.namespaces.hosts import refusal
 
 WHY_NOT = refusal("100mbit")
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hocket.bench.__main__ import main
-from hocket.bench.harness.hosts import PREFIX, ip, refusal
+from hocket.system.namespaces.hosts import PREFIX, ip, refusal
 
 WHY_NOT = refusal("100mbit")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import hocket
-from hocket.bench.harness import hosts
 from hocket.bench.outer import accuracy, characters, digits, large_batch, slow_links
+from hocket.system.namespaces import hosts
 
 
 @pytest.mark.filterwarnings("ignore:outer momentum")

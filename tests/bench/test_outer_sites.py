@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench.harness.hosts import V4, on, refusal
-from hocket.bench.harness.switch import switch
+from hocket.system.namespaces.hosts import V4, on, refusal
+from hocket.system.namespaces.switch import switch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "outer_sites.py"
 

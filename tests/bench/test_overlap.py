@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hocket.bench.harness.hosts import refusal
-from hocket.bench.overlap import fused, orders, profiles, training, units, urgent
+from hocket.bench.overlap import fused, profiles, training, units, urgent
 from hocket.bench.overlap.profiles import PROFILES, model
+from hocket.system.namespaces.hosts import refusal
 
 WHY_NOT = refusal("1gbit")
 
@@ -43,12 +43,6 @@ def test_fusion_saves_most_of_a_delay(capsys: pytest.CaptureFixture[str]) -> Non
         assert float(gain) == pytest.approx(float(unfused) / float(together), rel=0.1) and float(gain) > least, row
         assert same == "yes"
     assert float(delayed.split("|")[2].split()[0]) > 20, "20 tensors, 1 ms each at least"
-
-
-def test_random_orders_with_and_without_a_kill(capsys: pytest.CaptureFixture[str]) -> None:
-    assert orders.main(["--steps", "40", "--each", "20", "--seed", "3"]) == 0
-    out = capsys.readouterr().out
-    assert "40 steps in 2 jobs" in out and "1 with a kill" in out, out
 
 
 @pytest.mark.parametrize(

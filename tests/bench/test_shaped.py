@@ -17,8 +17,8 @@ import time
 import pytest
 
 from hocket.bench import shaped
-from hocket.bench.harness.hosts import PREFIX, hosts, ip, refusal, remove_stale
 from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import PREFIX, hosts, ip, refusal, remove_stale
 
 
 def working_in(place: pathlib.Path) -> list[str]:

@@ -14,11 +14,11 @@ import time
 
 import pytest
 
-from hocket.bench.harness import hosts
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import Place, meeting_path
 from hocket.control import secret
 from hocket.errors import ArgumentError
+from hocket.system.namespaces import hosts
 from hocket.transports.base import Context
 
 GOOD = "of this job, long enough"

@@ -15,7 +15,7 @@ from faulty import all_ready, endure, facts
 from forked import Job
 from places import ADDRESSES, HOSTS, PLACES, TRANSPORTS, env, freed, held
 
-from hocket.bench.harness.hosts import CABLE, V4, hosts, ip
+from hocket.system.namespaces.hosts import CABLE, V4, hosts, ip
 
 SOON = 10.0
 """Seconds from the kill to the exception: a second on a real machine, and this one is emulated."""

@@ -25,7 +25,7 @@ from places import HOSTS, PLACES, TRANSPORTS, env, freed, held
 
 import hocket
 from hocket.algorithms.language.contract import CONTRACTS
-from hocket.bench.harness.hosts import CABLE, V4, hosts, ip
+from hocket.system.namespaces.hosts import CABLE, V4, hosts, ip
 
 WEATHERS = {
     "late": "delay 20ms 5ms",

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_hosts import job_on
 
-from hocket.bench.harness import hosts as namespaces
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Clock, Gate, Ping, gates, line
+from hocket.system.namespaces import hosts as namespaces
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND

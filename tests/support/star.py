@@ -1,6 +1,6 @@
 """Hosts around a switch: network namespaces, each with a cable to a bridge in another one, and a name of its own.
 
-Needs root and iproute2, as hosts.py.  Everything is gone when the block ends.
+Needs root and iproute2, as system/namespaces/hosts.py.  Everything is gone when the block ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness import Ended
 
-from hocket.bench.harness.hosts import CABLE, ip
+from hocket.system.namespaces.hosts import CABLE, ip
 
 ADDRESS = "10.78.0.{}"
 SWITCH = "sw"

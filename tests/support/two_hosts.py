@@ -12,7 +12,7 @@ from typing import Any
 
 from faulty import job
 
-from hocket.bench.harness.hosts import V4
+from hocket.system.namespaces.hosts import V4
 
 SECRET = secrets.token_hex(32)
 

@@ -190,7 +190,7 @@ def _reap(ends: dict[int, socket.socket]) -> None:
 
 
 def _move(namespace: str, own: str, seen_at: str) -> None:
-    """To that network namespace, where the folder `own` is at `seen_at`: as bench/harness/hosts.py's `on`."""
+    """To that network namespace, where the folder `own` is at `seen_at`: as system/namespaces/hosts.py's `on`."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}") as file:
         steps = [libc.setns(file.fileno(), 0), libc.unshare(NEW_MOUNTS)]

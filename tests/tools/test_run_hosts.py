@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from launched import RUN
 
-from hocket.bench.harness.hosts import PREFIX, ip, refusal
+from hocket.system.namespaces.hosts import PREFIX, ip, refusal
 
 WHY_NOT = refusal("20mbit")
 here = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

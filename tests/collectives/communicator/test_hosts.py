@@ -14,8 +14,8 @@ import pytest
 from faulty import all_ready, facts
 from two_hosts import job_on
 
-from hocket.bench.harness import hosts as namespaces
-from hocket.bench.harness.hosts import CABLE, V4, V6, ip, refusal
+from hocket.system.namespaces import hosts as namespaces
+from hocket.system.namespaces.hosts import CABLE, V4, V6, ip, refusal
 
 WHY_NOT = refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -15,8 +15,8 @@ import pytest
 from generations import mark, wait_for
 from harness import Job
 
-from hocket.bench.harness import hosts as namespaces
-from hocket.bench.harness.hosts import CABLE, V4, ip, refusal
+from hocket.system.namespaces import hosts as namespaces
+from hocket.system.namespaces.hosts import CABLE, V4, ip, refusal
 
 WHY_NOT = refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -9,7 +9,7 @@ import pytest
 from gpu_cases import APART, DELAY, MORE
 from two_hosts import job_on
 
-from hocket.bench.harness import hosts as namespaces
+from hocket.system.namespaces import hosts as namespaces
 from hocket.transports.cuda_ipc import lane
 from hocket.transports.pinned import channels
 

@@ -11,7 +11,7 @@ import gpu_ranks
 import pytest
 from two_hosts import job_on
 
-from hocket.bench.harness import hosts as namespaces
+from hocket.system.namespaces import hosts as namespaces
 
 WHY_NOT = namespaces.refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

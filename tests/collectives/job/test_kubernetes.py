@@ -15,7 +15,7 @@ import pytest
 import worlds
 import yaml  # type: ignore[import-untyped]
 
-from hocket.bench.harness import hosts
+from hocket.system.namespaces import hosts
 
 ROOT = pathlib.Path(__file__).parents[3]
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

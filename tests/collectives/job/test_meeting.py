@@ -15,8 +15,8 @@ from faulty import facts
 from launched import RUN
 from two_hosts import job_on
 
-from hocket.bench.harness import hosts as namespaces
-from hocket.bench.harness.hosts import CABLE, V6, ip, refusal
+from hocket.system.namespaces import hosts as namespaces
+from hocket.system.namespaces.hosts import CABLE, V6, ip, refusal
 
 WHY_NOT = refusal()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

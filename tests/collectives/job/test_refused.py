@@ -8,7 +8,7 @@ import harness
 import pytest
 from worlds import PATH
 
-from hocket.bench.harness.hosts import refusal
+from hocket.system.namespaces.hosts import refusal
 
 WHY_NOT = refusal()
 

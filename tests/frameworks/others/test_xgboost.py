@@ -19,7 +19,7 @@ from worlds import path_to, spread
 
 import hocket
 import hocket.xgboost
-from hocket.bench.harness import hosts
+from hocket.system.namespaces import hosts
 
 ROWS, ROUNDS = 2000, 6
 

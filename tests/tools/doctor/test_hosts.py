@@ -9,7 +9,7 @@ import re
 import pytest
 from star import DOCTOR, star
 
-from hocket.bench.harness.hosts import refusal
+from hocket.system.namespaces.hosts import refusal
 
 WHY_NOT = refusal("50mbit")
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

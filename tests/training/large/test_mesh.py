@@ -16,8 +16,8 @@ from two_hosts import job_on
 from worlds import spread
 
 import hocket
-from hocket.bench.harness import hosts as namespaces
 from hocket.errors import ArgumentError, MismatchError
+from hocket.system.namespaces import hosts as namespaces
 from hocket.training import Mesh
 from hocket.training.large.mesh.placing import placed
 

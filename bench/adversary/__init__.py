@@ -1,1 +1,0 @@
-"""Random programs, and random deaths."""
