@@ -53,7 +53,7 @@ test-more: $(VENV)/test.stamp | $(IMPI)
 # torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
 test-torch-suite: $(VENV)/test.stamp
 	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(BIN)/python -m pytest \
-		tests/frameworks/test_torch_suite.py tests/frameworks/test_restarts.py
+		tests/frameworks/torch/test_suite.py tests/frameworks/torch/test_restarts.py
 
 # Lightning, accelerate, transformers' Trainer, DeepSpeed, torchft, Ray, Dask, Spark (which needs Java), JAX, LightGBM,
 # XGBoost and Flower on hocket; they are large, so `make test` does without.

@@ -20,10 +20,10 @@ os.environ["HOCKET_TUNING"] = "off"
 
 FIRST = (
     "mpi/test_mpi", "test_conformance", "test_training", "gpu/test_collectives", "test_leaks", "test_fuzz",
-    "test_oracle", "communicator/test_hosts", "frameworks/test_failures", "test_mismatch", "test_bench",
-    "failures/test_lost", "test_lost_ranks", "test_chaos", "test_timeout", "frameworks/test_examples",
+    "test_oracle", "jobs/test_hosts", "torch/test_failures", "test_mismatch", "test_bench",
+    "failures/test_lost", "test_lost_ranks", "test_chaos", "test_timeout", "examples/test_torch",
     "test_cuda_tensors", "verbs/test_verbs", "test_processes", "test_long", "test_third_party_c", "test_other_ways",
-    "test_calls", "test_abuse", "test_rendezvous", "test_async", "test_torch_suite", "test_restarts",
+    "test_calls", "test_abuse", "test_rendezvous", "test_async", "torch/test_suite", "test_restarts",
 )
 """The files that take longest: they begin first, so that no process is left with one at the end."""
 
@@ -41,7 +41,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the CUDA driver and compiler, and the kernels."""
-    import gpu_ranks
+    from support.gpu import ranks as gpu_ranks
 
     return once(tmp_path_factory, "stand-ins", gpu_ranks.build)
 
@@ -63,6 +63,6 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stand-in for libcuda.so.1."""
-    import stand_in_cuda
+    from support.gpu import stand_in as stand_in_cuda
 
     return stand_in_cuda.build(tmp_path_factory.mktemp("stand-in")).parent

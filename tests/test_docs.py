@@ -15,11 +15,11 @@ import runpy
 import subprocess
 import sys
 
-import harness
 import pytest
 
 import hocket
 from hocket.collectives.job.config import VARIABLES
+from support import jobs
 
 SOURCES = (".py", ".pyx", ".pxd", ".h", ".cuh")
 MODULES = sorted(
@@ -85,7 +85,7 @@ def test_the_transport_of_the_page_runs_a_job(datagrams: pathlib.Path) -> None:
             print((x == 6).all(), "datagrams" in comm.explain())
     """
     path = os.pathsep.join([str(datagrams), *sys.path])
-    assert harness.run(3, source, HOCKET_TRANSPORT="datagrams", PYTHONPATH=path) == ["True True\n"] * 3
+    assert jobs.run(3, source, HOCKET_TRANSPORT="datagrams", PYTHONPATH=path) == ["True True\n"] * 3
 
 
 def test_every_promise_has_its_test() -> None:

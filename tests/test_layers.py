@@ -83,6 +83,15 @@ HIDDEN = {*PARTS, "planner", "session", "_queued"}
 """Attributes of the hub's objects that only the hub reads: with one of them a line reaches through the door."""
 REACHES = {"frameworks/torch/quick.pyx": {"shortcut"}}
 """The one exception, from the same file."""
+APART = {
+    "jobs",  # the whole library at once
+    "support",  # what tests share
+    "guest",  # in a virtual machine with RDMA devices
+    "fuzz", "sanitize", "plugins",  # C programs and corpora; scripts; packages of others
+    "frameworks/others",  # what `make test-frameworks` alone installs
+    "frameworks/suites",  # other projects' own tests
+}  # fmt: skip
+"""Folders of tests that mirror no folder of the library, with all that is in them."""
 MOST = 17
 """Modules and headers of a folder, with its __init__."""
 BIG = {"kernels/gpu", "frameworks/torch"}
@@ -222,6 +231,26 @@ def test_a_reach_through_the_door_is_noticed(
     copy.write_text((ROOT / file).read_text() + f"\n{line}\n")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     assert len(reaches(copy)) == 1
+
+
+def unmirrored(tests: Path) -> list[str]:
+    """Folders with tests that are neither a folder of the library nor in APART."""
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
+    apart = [each for each in folders if any(str(part) in APART for part in (each, *each.parents))]
+    return sorted(str(each) for each in folders.difference(apart) if not any((ROOT / each).glob("*.p[xy]*")))
+
+
+def test_tests_mirror_the_folders() -> None:
+    assert not unmirrored(ROOT / "tests"), "tests of a folder are in the folder of its name"
+    untested = {folder for folder in MAY if not any((ROOT / "tests" / folder).rglob("test_*.py"))}
+    assert untested == {f"frameworks/{each}" for each in ("dask", "flower", "jax", "lightgbm", "spark", "xgboost")}
+
+
+def test_a_folder_that_mirrors_nothing_is_noticed(tmp_path: Path) -> None:
+    for folder in ("control", "jobs/of_many", "tcp", "transports/tcp"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "test_any.py").touch()
+    assert unmirrored(tmp_path) == ["tcp"]
 
 
 def test_no_folder_is_a_heap() -> None:

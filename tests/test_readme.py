@@ -10,8 +10,9 @@ import subprocess
 import sys
 import sysconfig
 
-import free
 import pytest
+
+from support import ports
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -52,7 +53,7 @@ def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> Non
     env = {
         **os.environ, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "PET_MASTER_PORT": str(free.ports()[0]),  # torchrun's: two test runs may share a machine
+        "PET_MASTER_PORT": str(ports.free()[0]),  # torchrun's: two test runs may share a machine
     }  # fmt: skip
     done = subprocess.run(shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

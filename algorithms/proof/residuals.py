@@ -15,7 +15,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.proof.walk import Value, start, walk
 
 ENOUGH = 16
-"""From 3 ranks on hocket's own algorithms answer alike (tests/algorithms/test_residuals.py): so many tell of more."""
+"""From 3 ranks on hocket's own algorithms answer alike (its tests say so): so many tell of more."""
 
 
 def keeps_residuals(algorithm: Algorithm, size: int) -> bool:

@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stand_in_cuda
-from emulation import OK, Emulator, modules_of
-from stand_in_cuda import ROOT
 
 from hocket.bench import gpu_check
 from hocket.bench.gpu import flags, kernels
@@ -29,6 +26,9 @@ from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
+from support.gpu import stand_in as stand_in_cuda
+from support.gpu.emulation import OK, Emulator, modules_of
+from support.gpu.stand_in import ROOT
 
 pytestmark = pytest.mark.gpu
 

@@ -1,6 +1,6 @@
 """The programs of bench/large, small: they run, and bytes, memory and bits are those of the laws.
 
-That of torch's models runs in tests/frameworks/torch_training/sharded.py, where torch is loaded.
+That of torch's models runs in tests/frameworks/torch/torch_training/sharded.py, where torch is loaded.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -18,6 +17,7 @@ from hocket.compression import DGC, QSGD, Bucket, Coded, Compressor, Method, Pow
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.compression.sparse.methods import largest
 from hocket.errors import ArgumentError
+from support.worlds import spread
 
 EXACT = (
     "topk:0.05", "topk:0.05:64:fp16", "threshold:1:bf16", "randomk:0.1", "powersgd:2", "powersgd:2:bf16",

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.compression import Compressor, Own, choose
 from hocket.errors import ArgumentError
+from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import Compressor, SharedScale
 from hocket.compression.shared_scale import Fields
 from hocket.errors import ArgumentError
+from support.worlds import spread
 
 DRAWS = 600
 

@@ -1,12 +1,12 @@
 """Ranks of a control plane, places for its coordinator, and a listener."""
 
-import free
 import pytest
-from controlled import Rank
-from listening import KEY
 
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
+from support import ports as tcp_ports
+from support.controlled import Rank
+from support.hello import KEY
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def unix(tmp_path):
 
 @pytest.fixture
 def ports():
-    return free.ports(3)
+    return tcp_ports.free(3)
 
 
 @pytest.fixture

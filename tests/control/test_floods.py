@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 
-import free
 import pytest
-from faulty import all_ready, facts, job, wait_for
-from holding import listening
+
+from support import ports
+from support.faulty import all_ready, facts, job, wait_for
+from support.leftovers import listening
 
 FLOODER = pathlib.Path(__file__).parents[1] / "support" / "flooding.py"
 RATE = 5000
@@ -99,7 +100,7 @@ comm.close()
 
 @pytest.mark.parametrize("kind", [pytest.param("silent", marks=pytest.mark.more), "hello"])
 def test_a_rank_joins_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
-    [port] = free.ports()
+    [port] = ports.free()
     with job(2, JOIN, tmp_path, {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}) as run:
         wait_for(lambda: port in listening([run.processes[0].pid]), 20, "the coordinator")
         with flooded(port, kind):

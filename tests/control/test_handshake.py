@@ -5,13 +5,13 @@ import threading
 import time
 
 import pytest
-from holding import descriptors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.control.dial import connect, dial
 from hocket.control.handshake import NONCE, START, AuthError, Client, Connection, Hello, Server, prove, where
 from hocket.errors import ArgumentError, TransportError
+from support.leftovers import descriptors
 
 KEY = b"k" * 32
 ME = Hello(3, "data", "job-1", 7, 5)

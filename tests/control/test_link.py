@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faulty import wait_for
 
 from hocket.control import link
 from hocket.control.dial import dial
@@ -23,6 +22,7 @@ from hocket.control.protocol import messages as say
 from hocket.control.protocol.membership import PURPOSE
 from hocket.control.reactor import Reactor
 from hocket.control.session import LinkSession
+from support.faulty import wait_for
 
 KEY = b"k" * 32
 CORPUS = Path(__file__).parents[1] / "fuzz" / "control"

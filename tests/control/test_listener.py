@@ -7,18 +7,18 @@ import subprocess
 import sys
 import threading
 
-import free
 import pytest
-from faulty import wait_for
-from holding import descriptors
-from listening import KEY, hello
-from worlds import in_threads
 
 from hocket.control.addresses import private_directory
 from hocket.control.dial import connect
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
+from support import ports
+from support.faulty import wait_for
+from support.hello import KEY, hello
+from support.leftovers import descriptors
+from support.worlds import in_threads
 
 EVERYWHERE = ("0.0.0.0", "0", "::", "::ffff:0.0.0.0", "::ffff:0:0", "0::0")
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_bound_says_why(reactor, tmp_path):
 
 def test_first_free_port_of_a_range(reactor):
     with socket.socket() as taken:
-        first, second = free.ports(2)
+        first, second = ports.free(2)
         taken.bind(("127.0.0.1", first))
         taken.listen()
         listener = Listener(reactor, ("tcp", "127.0.0.1", range(first, first + 20)), KEY, lambda sock, hello: None)

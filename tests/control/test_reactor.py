@@ -3,7 +3,7 @@
 import logging
 import time
 
-from faulty import wait_for
+from support.faulty import wait_for
 
 
 def test_reactor_survives_a_failing_callback_and_keeps_time(reactor, caplog):

@@ -6,9 +6,7 @@ import socket
 import threading
 import time
 
-import holding
 import pytest
-from controlled import KEY, exchanged
 
 from hocket.control import rendezvous
 from hocket.control.encryption import Ended
@@ -18,6 +16,8 @@ from hocket.control.protocol import coordinator
 from hocket.control.rendezvous import Identity, Where
 from hocket.errors import ArgumentError, TransportError
 from hocket.errors import TimeoutError as HocketTimeout
+from support import leftovers
+from support.controlled import KEY, exchanged
 
 
 def eventually(address):
@@ -263,7 +263,7 @@ def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
         session.close()
         session.close()
 
-    before = holding.descriptors(), holding.threads()
+    before = leftovers.descriptors(), leftovers.threads()
     for _ in range(5):
         ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
         for thread in ranks:
@@ -274,7 +274,7 @@ def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
             rendezvous.join(Identity(0, 2, "j", None), Where(unix), 0.05)
         with pytest.raises(HocketTimeout):
             rendezvous.join(Identity(1, 2, "j", None), Where(unix), 0.05)
-    assert holding.descriptors() <= before[0] and holding.threads() <= before[1]
+    assert leftovers.descriptors() <= before[0] and leftovers.threads() <= before[1]
 
 
 def test_control_connections_notice_a_vanished_host(ports):

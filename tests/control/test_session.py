@@ -5,11 +5,11 @@ import signal
 import time
 
 import pytest
-from controlled import KEY, exchanged
 
 from hocket.control.protocol.faults import Faults, Send
 from hocket.control.protocol.membership import Gone
 from hocket.control.protocol.messages import Stuck, Verdict
+from support.controlled import KEY, exchanged
 
 
 def fault(comm="world", ranks=(0, 1, 2), **more):

@@ -8,12 +8,12 @@ import pathlib
 import socket
 import tempfile
 
-import harness
 import pytest
 
 import hocket
 from hocket.control.store import NOTE
 from hocket.errors import ArgumentError, TimeoutError
+from support import jobs
 
 RANK = """
 import os, pathlib, sys, time
@@ -41,7 +41,7 @@ print("met")
 
 def meet(place: pathlib.Path, **env: str) -> None:
     gone = dict.fromkeys(("HOCKET_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"), "")
-    with harness.Job(3, RANK, env={"PLACE": str(place), **gone, **env}) as job:
+    with jobs.Job(3, RANK, env={"PLACE": str(place), **gone, **env}) as job:
         for end in job.wait(60):
             assert end.code == 0 and "met" in end.out, end
 
@@ -109,8 +109,8 @@ except hocket.Error as why:
 
 
 def test_a_note_with_a_key_is_refused_by_who_has_a_secret(tmp_path: pathlib.Path) -> None:
-    path = os.path.dirname(os.path.realpath(harness.__file__))
-    with harness.Job(2, WRITER, env={"PLACE": str(tmp_path), "PYTHONPATH": path}) as job:
+    path = jobs.TESTS
+    with jobs.Job(2, WRITER, env={"PLACE": str(tmp_path), "PYTHONPATH": path}) as job:
         writer, rank = job.wait(30)
     assert "joined" not in rank.out, rank
     assert "the store's note carries a key, and this rank has a secret" in rank.out, rank
@@ -119,8 +119,8 @@ def test_a_note_with_a_key_is_refused_by_who_has_a_secret(tmp_path: pathlib.Path
 
 def test_who_has_no_secret_is_told_that_rank_0_has_one(tmp_path: pathlib.Path) -> None:
     source = WRITER.replace('role == "0"', 'role == "1"')
-    path = os.path.dirname(os.path.realpath(harness.__file__))
-    with harness.Job(2, source, env={"PLACE": str(tmp_path), "PYTHONPATH": path}) as job:
+    path = jobs.TESTS
+    with jobs.Job(2, source, env={"PLACE": str(tmp_path), "PYTHONPATH": path}) as job:
         _, rank = job.wait(30)
     assert "rank 0 has a secret (HOCKET_SECRET) and this rank has none" in rank.out, rank
 
@@ -128,7 +128,7 @@ def test_who_has_no_secret_is_told_that_rank_0_has_one(tmp_path: pathlib.Path) -
 def test_a_store_without_a_secret_is_not_told_inside_a_host(tmp_path: pathlib.Path) -> None:
     """Over several it is: test_hosts.py."""
     env = {**dict.fromkeys(("HOCKET_SIZE", "HOCKET_RENDEZVOUS", "HOCKET_SECRET"), ""), "TURNS": "2"}
-    with harness.Job(3, RANK, env={"PLACE": str(tmp_path), **env}) as job:
+    with jobs.Job(3, RANK, env={"PLACE": str(tmp_path), **env}) as job:
         assert [end.err for end in job.wait(60)] == ["", "", ""]
 
 
@@ -149,5 +149,5 @@ def test_no_free_port_leaves_no_path(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, tempfile.TemporaryDirectory() as place:
         port = taken.getsockname()[1]
         env = {"HOCKET_PORTS": f"{port}-{port}", "HOCKET_RENDEZVOUS": ""}
-        said = harness.run(1, source.format(place=place, port=port), 60.0, **env)
+        said = jobs.run(1, source.format(place=place, port=port), 60.0, **env)
     assert said == ["True []\n"]

@@ -7,13 +7,13 @@ import socket
 import time
 
 import pytest
-from faulty import wait_for
-from holding import descriptors
-from listening import KEY, hello
 
 from hocket.control.dial import connect
 from hocket.control.handshake import AuthError, Client, where
 from hocket.control.listener import ANSWERS, HALF_OPEN, SWEEP
+from support.faulty import wait_for
+from support.hello import KEY, hello
+from support.leftovers import descriptors
 
 
 def junk(address):

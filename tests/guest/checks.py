@@ -16,10 +16,10 @@ import numpy as np
 import test_async
 import test_dtypes
 import test_oracle
-from worlds import same
 
 import hocket
 from hocket.algorithms.language import registry
+from support.worlds import same
 
 CHECKS: dict[str, Callable[[Any], Any]] = {}
 LARGE = (8 << 20) + 3

@@ -9,7 +9,7 @@ if not os.path.isdir("/run/guest"):
     pytest.exit("these tests need a guest with RDMA devices: make test-verbs", 2)
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported: ranks are forked from this process
-SIBLINGS = ("collectives", "waiting"), ("collectives", "arrays"), ("collectives", "communicator")
+SIBLINGS = ("collectives", "waiting"), ("collectives", "arrays"), ("jobs",)
 """Folders whose tests are run here too."""
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.append("/usr/lib/python3/dist-packages")  # pyverbs, which is Debian's and for its Python (fill.sh)

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness import Ended
+from support.jobs import Ended
 
 LIMIT = 150.0
 """Seconds that a job may take: an emulated machine beside others is slow, a hang is longer."""

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from faulty import all_ready, endure, facts
 from forked import Job
 from places import ADDRESSES, HOSTS, PLACES, TRANSPORTS, env, freed, held
 
 from hocket.system.namespaces.hosts import CABLE, V4, hosts, ip
+from support.faulty import all_ready, endure, facts
 
 SOON = 10.0
 """Seconds from the kill to the exception: a second on a real machine, and this one is emulated."""

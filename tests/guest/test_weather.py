@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 import test_oracle
 from checks import perform, ring
-from faulty import all_ready, endure, facts, say
 from forked import Job, outputs
 from places import HOSTS, PLACES, TRANSPORTS, env, freed, held
 
 import hocket
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.system.namespaces.hosts import CABLE, V4, hosts, ip
+from support.faulty import all_ready, endure, facts, say
 
 WEATHERS = {
     "late": "delay 20ms 5ms",

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rings import CALLS, Link, Ran, computed, good, ring, slow
 
 from hocket.observe import attribution
 from hocket.observe.attribution import Blame, Stay, Transfer, Wait, Without, attribute, usual
+from support.ring_traces import CALLS, Link, Ran, computed, good, ring, slow
 
 
 def blamed(ran: Ran, error: float = 0.0, without: Sequence[Without] = ()) -> Blame:

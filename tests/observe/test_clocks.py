@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from two_hosts import job_on
 
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Clock, Gate, Ping, gates, line
 from hocket.system.namespaces import hosts as namespaces
+from support.two_hosts import job_on
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from awaited import timeline
 
 from hocket.observe.connections import Connection, connections
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
 from hocket.observe.timeline import COUNT, Timeline, Track, slices
 from hocket.observe.words import sentence, summary
+from support.one_wait import timeline
 
 
 def counted(**values: list[int]) -> Timeline:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from awaited import timeline
 
 from hocket.observe.evidence import evidence
+from support.one_wait import timeline
 
 
 def test_a_wait_is_for_the_message_that_ends_next() -> None:

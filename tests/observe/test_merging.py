@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rings import CALLS, Link, Ran, computed, good, recorded, ring, slow
 
 from hocket.errors import ArgumentError
 from hocket.observe.evidence import evidence, hosts_of
@@ -15,6 +14,7 @@ from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
 from hocket.observe.timeline import Timeline
 from hocket.recording import RECORD, Kind, Recorded, Ring
+from support.ring_traces import CALLS, Link, Ran, computed, good, recorded, ring, slow
 
 DAY = 86_400_000_000_000
 HOSTS = ("anna", "anna", "berta", "berta")

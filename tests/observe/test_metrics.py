@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Job
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +23,7 @@ from hocket.observe.metrics.families import FAMILIES, Reader, _Waits
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
 from hocket.recording import RECORD, Kind, Ring
+from support.jobs import Job
 
 
 def ask(where: str, path: str = "/metrics", host: str = "localhost") -> tuple[int, str]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rings import SECOND, Link, computed, good, recorded, ring, slow
 
 from hocket.observe.clocks import Ping
 from hocket.observe.findings import Findings, culprits, find, union
@@ -21,6 +20,7 @@ from hocket.observe.page.binned import binned
 from hocket.observe.page.make import page
 from hocket.observe.timeline import Timeline, Track, slices
 from hocket.observe.words import printable, summary
+from support.ring_traces import SECOND, Link, computed, good, recorded, ring, slow
 
 DAY = 86_400_000_000_000
 HOSTILE = "</script><script>document.title='x'</script><img src=x onerror=alert(1)>&\"'\x1b[31m\u202e"

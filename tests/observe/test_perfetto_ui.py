@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rings import computed, good, recorded, ring
 
 from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
 from hocket.observe.timeline import Timeline, Track, slices
+from support.ring_traces import computed, good, recorded, ring
 
 pytestmark = pytest.mark.browser
 SQL = {

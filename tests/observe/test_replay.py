@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rings import Link, Ran, computed, good, recorded, ring, slow
 
 from hocket.errors import ArgumentError
 from hocket.observe.files.writing import write
@@ -14,6 +13,7 @@ from hocket.observe.findings import Findings, find
 from hocket.observe.merging import merge
 from hocket.observe.replay import reproduced, taken, what_if
 from hocket.tools import report, trace
+from support.ring_traces import Link, Ran, computed, good, recorded, ring, slow
 
 
 def ran_as(arrive: list[list[float]], link: Link) -> Ran:

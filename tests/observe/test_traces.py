@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import run
 
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.timeline import Timeline
+from support.jobs import TESTS, run
 
-SUPPORT = str(Path(__file__).parents[1] / "support")
 PROGRAM = """
 import os, signal, sys, time
 import hocket, numpy as np
@@ -191,7 +190,8 @@ def test_ranks_that_are_threads_of_a_process(tmp_path: Path) -> None:
 
 
 REFUSED = """
-import os, time, hocket, limited, numpy as np
+import os, time, hocket, numpy as np
+from support import limited
 comm = hocket.init()
 {before}
 began = time.monotonic()
@@ -210,7 +210,7 @@ comm.close()
 
 def refused(tmp_path: Path, path: Path, before: str = "", inside: str = "") -> list[list[str]]:
     source = REFUSED.format(path=str(path), before=before, inside=inside)
-    return [each.splitlines() for each in run(3, source, TMPDIR=str(tmp_path), PYTHONPATH=SUPPORT)]
+    return [each.splitlines() for each in run(3, source, TMPDIR=str(tmp_path), PYTHONPATH=TESTS)]
 
 
 def test_a_file_that_rank_0_cannot_write_ends_the_trace_on_all_ranks(tmp_path: Path) -> None:

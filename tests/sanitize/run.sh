@@ -39,14 +39,14 @@ for part in $parts; do
         LD_PRELOAD="$(runtime libasan.so) $(runtime libubsan.so)" PYTHONMALLOC=malloc \
             ASAN_OPTIONS="detect_leaks=0 allocator_may_return_null=1 log_path=$place/address/report" \
             UBSAN_OPTIONS="print_stacktrace=1 log_path=$place/address/report" \
-            PYTHONPATH="$place/address/src:$place/address/tests/support:$place/address/tests/sanitize" \
+            PYTHONPATH="$place/address/src:$place/address/tests:$place/address/tests/sanitize" \
             "$python" "$here/tests/sanitize/sanitized_job.py" processes threads || code=$?
         ;;
     thread)
         build thread "-fsanitize=thread"
         LD_PRELOAD="$(runtime libtsan.so)" PYTHONMALLOC=malloc \
             TSAN_OPTIONS="suppressions=$here/tests/sanitize/tsan.supp ignore_noninstrumented_modules=0 exitcode=0 log_path=$place/thread/report" \
-            PYTHONPATH="$place/thread/src:$place/thread/tests/support:$place/thread/tests/sanitize" \
+            PYTHONPATH="$place/thread/src:$place/thread/tests:$place/thread/tests/sanitize" \
             "$python" "$here/tests/sanitize/sanitized_job.py" threads || code=$?
         ;;
     *) echo "sanitize: no part called $part; there are address and thread" >&2; exit 64 ;;

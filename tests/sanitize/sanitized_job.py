@@ -8,13 +8,13 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-import harness
 import numpy as np
 
 import hocket
 from hocket.compression import FP8, QSGD, Compressor, Int, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import elias
+from support import jobs
 
 COUNTS = (0, 1, 7, 1000, 70001)
 
@@ -130,7 +130,7 @@ def in_processes() -> None:
                 sanitized_job.on_lanes(comm)
                 sanitized_job.with_fewer_bits(comm)
         """
-        harness.run(2, textwrap.dedent(source), seconds=240, HOCKET_TRANSPORT=transport)
+        jobs.run(2, textwrap.dedent(source), seconds=240, HOCKET_TRANSPORT=transport)
 
 
 PARTS: dict[str, Callable[[], None]] = {"threads": in_threads, "processes": in_processes}

@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from harness import Ended, Job
-from holding import descriptors
 
 import hocket
 from hocket.collectives.recording import memory
+from support.jobs import TESTS, Ended, Job
+from support.leftovers import descriptors
 
+HEAD = """import time, numpy as np, hocket; from support import faulty
+from support.faulty import say, ready, telling, await_file
+"""
+"""How a rank's program begins: two lines."""
 ROWS = 25_200
 """Float64 rows of a big array: 200 KB, and divisible by 2, 3 and 4 ranks."""
 
@@ -187,10 +191,9 @@ def job(
     signs, temporary = where / "signs", where / "tmp"
     signs.mkdir(exist_ok=True)
     temporary.mkdir(exist_ok=True)
-    here = os.path.dirname(os.path.realpath(__file__))
-    path = os.pathsep.join([here, os.path.join(here, "gpu"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
     own = {"FAULTY": str(signs), "TMPDIR": str(temporary), "PYTHONPATH": path, **(env or {})}
-    source = "import time, numpy as np, hocket, faulty\nfrom faulty import say, ready, telling, await_file\n" + source
+    source = HEAD + source
     with Job(size, source, env=own, **more) as made:
         yield made
         for process in made.processes:  # each was the leader of a session: nothing of it may be left

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import harness
-from worlds import PATH
+from support import jobs
+from support.worlds import PATH
 
 SIZE = 2
 RANKS: dict[str, Callable[[], None]] = {}
@@ -29,7 +29,7 @@ def start(file: str, name: str, place: pathlib.Path, home: str) -> list[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     env = {"PYTHONPATH": PATH, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HOME": home}
-    with harness.Job(SIZE, argv=[sys.executable, file, name, str(place)], env=env) as job:
+    with jobs.Job(SIZE, argv=[sys.executable, file, name, str(place)], env=env) as job:
         ends = job.wait(240)
     for rank, end in enumerate(ends):
         assert end.code == 0, f"rank {rank} ended with {end.code}:\n{end.err[-6000:]}\n{end.out[-2000:]}"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from faulty import say
 
 import hocket
+from support.faulty import say
 
 Function = Callable[[Any, Any], Any]
 GUARD = 64

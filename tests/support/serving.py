@@ -10,8 +10,8 @@ import textwrap
 import time
 from typing import Any
 
-from harness import Job
-from worlds import PATH
+from support.jobs import Job
+from support.worlds import PATH
 
 SECRET = "a secret of the tests of servers, 12"
 ROLES = """

@@ -6,8 +6,8 @@ import json
 import pathlib
 from typing import Any
 
-import harness
-from worlds import PATH
+from support import jobs
+from support.worlds import PATH
 
 START = """
 import json, os, sys, time
@@ -25,16 +25,16 @@ def tell(error):
 """
 
 
-def job(size: int, source: str, place: pathlib.Path, **env: str) -> harness.Job:
+def job(size: int, source: str, place: pathlib.Path, **env: str) -> jobs.Job:
     env = {"PYTHONPATH": PATH, "PLACE": str(place / "store"), **env}
-    return harness.Job(size, START + source, env=env)
+    return jobs.Job(size, START + source, env=env)
 
 
-def run(size: int, source: str, place: pathlib.Path) -> list[harness.Ended]:
+def run(size: int, source: str, place: pathlib.Path) -> list[jobs.Ended]:
     """How the ranks end."""
     with job(size, source, place) as started:
         return started.wait(30)
 
 
-def facts(end: harness.Ended) -> dict[str, Any]:
+def facts(end: jobs.Ended) -> dict[str, Any]:
     return {k: v for line in end.out.splitlines() if line.startswith("{") for k, v in json.loads(line).items()}

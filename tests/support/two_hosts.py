@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from faulty import job
-
 from hocket.system.namespaces.hosts import V4
+from support.faulty import job
 
 SECRET = secrets.token_hex(32)
 

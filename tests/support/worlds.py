@@ -7,14 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import harness
-
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import local_world
+from support import jobs
 
-SUPPORT = os.path.dirname(os.path.abspath(__file__))
-PATH = os.pathsep.join([harness.SOURCES, SUPPORT, os.path.join(SUPPORT, "gpu")])
+PATH = os.pathsep.join([jobs.SOURCES, jobs.TESTS])
 """Where a rank's process finds hocket and these files."""
 THREADS = ("threads", "reference")
 
@@ -46,12 +44,17 @@ def spread(
             for program in several:
                 world.run(program)
         return
-    file = inspect.getfile(several[0])
     names = ", ".join(program.__name__ for program in several)
-    source = RANK.format(module=inspect.getmodulename(file), names=names, transport=transport)
+    source = RANK.format(module=_module(several[0]), names=names, transport=transport)
     if "import torch" in inspect.getsource(inspect.getmodule(several[0]) or several[0]):
         source = f"import torch\n{source}"  # so that the rank is forked from a process that has it
-    harness.run(size, source, seconds, PYTHONPATH=path_to(file), **env)
+    jobs.run(size, source, seconds, PYTHONPATH=path_to(inspect.getfile(several[0])), **env)
+
+
+def _module(program: Program) -> str | None:
+    """A test file's is not that by which pytest knows it."""
+    name = program.__module__
+    return name if name.startswith("support.") else inspect.getmodulename(inspect.getfile(program))
 
 
 def in_threads(*functions: Callable[[], None]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import rules
+from support import c_rules
 
 
 def test_copies_are_whole_and_stay_inside(tmp_path: Path) -> None:
-    rules.hold(Path(__file__).parent / "copy_rules.c", tmp_path)
+    c_rules.hold(Path(__file__).parent / "copy_rules.c", tmp_path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import rules
+from support import c_rules
 
 
 def test_who_meets_slow_yields_sleeps_without_them(tmp_path: Path) -> None:
-    rules.hold(Path(__file__).parent / "wait_rules.c", tmp_path)
+    c_rules.hold(Path(__file__).parent / "wait_rules.c", tmp_path)

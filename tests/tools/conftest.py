@@ -6,7 +6,8 @@ import subprocess
 import tempfile
 
 import pytest
-from launched import RUN
+
+from support.launcher import RUN
 
 
 @pytest.fixture

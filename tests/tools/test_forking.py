@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import RUN, START, alive, pids, until_lines
 
 from hocket.tools.forking import allowed
+from support.launcher import RUN, START, alive, pids, until_lines
 
 CORE = min(os.sched_getaffinity(0))
 FORKED = "sys.stdout.write(f'forked {\"hocket.collectives.public\" in sys.modules}\\n')\n"

@@ -8,11 +8,11 @@ import resource
 import subprocess
 
 import pytest
-from launched import RUN
 
 from hocket.system import machine
 from hocket.tools import run as launcher
 from hocket.tools.place import LOCK, PREFIX, of_this_host, place, remove_left
+from support.launcher import RUN
 
 NOBODY = 65534
 

@@ -4,7 +4,8 @@ import os
 import subprocess
 
 import pytest
-from launched import RUN, START, in_terminal
+
+from support.launcher import RUN, START, in_terminal
 
 
 def test_every_rank_knows_its_place_and_the_secret(run):

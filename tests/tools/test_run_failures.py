@@ -6,10 +6,10 @@ import tempfile
 import time
 
 import pytest
-from launched import START, TIMES, alive, pids
 
 import hocket
 from hocket.collectives.job import last_words
+from support.launcher import START, TIMES, alive, pids
 
 
 def test_the_first_failure_ends_the_job(run):

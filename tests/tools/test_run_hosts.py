@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 import pytest
-from launched import RUN
 
 from hocket.system.namespaces.hosts import PREFIX, ip, refusal
+from support.launcher import RUN
 
 WHY_NOT = refusal("20mbit")
 here = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -6,7 +6,8 @@ import subprocess
 import time
 
 import pytest
-from launched import RUN, START, alive, in_terminal, pids, until_lines
+
+from support.launcher import RUN, START, alive, in_terminal, pids, until_lines
 
 
 def test_the_others_have_time_to_report(run):

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Job
 
 from hocket.collectives.recording.processes import Found
 from hocket.collectives.recording.records import Facts, Recorded
 from hocket.collectives.recording.standing import Standing, printable
 from hocket.tools import top
+from support.jobs import Job
 
 RANK = """
 import os, pathlib, re, signal, sys, threading, time

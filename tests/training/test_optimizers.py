@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import same
 
 from hocket.errors import ArgumentError
 from hocket.training import SGD, Adagrad, Adam
 from hocket.training.optimizers import CHUNK
+from support.worlds import same
 
 N, STEPS = CHUNK + 77, 5
 Pair = tuple[Callable[[], Any], Callable[[Any], Any]]

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import harness
 import pytest
 
 from hocket.conformance import GROUP_LAWS, LAWS
 from hocket.transports import registry
+from support import jobs
 
 SOURCE = Path(__file__).parents[1] / "plugins" / "hocket_pipes"
 
@@ -127,4 +127,4 @@ def test_a_job_of_two_processes(installed: Path) -> None:
         comm.close()
     """
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
-    assert harness.run(2, source, HOCKET_TRANSPORT="pipes", PYTHONPATH=path) == ["True\n", "True\n"]
+    assert jobs.run(2, source, HOCKET_TRANSPORT="pipes", PYTHONPATH=path) == ["True\n", "True\n"]

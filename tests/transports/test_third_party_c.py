@@ -10,10 +10,10 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-import harness
 import pytest
 
 from hocket.conformance import GROUP_LAWS, LAWS
+from support import jobs
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -80,7 +80,7 @@ def test_a_job_of_two_processes(site: Path) -> None:
         print("fifos" in comm.explain(), hocket.__file__)
         comm.close()
     """
-    ends = harness.run(2, source, HOCKET_TRANSPORT="fifos", PYTHONPATH=str(site))
+    ends = jobs.run(2, source, HOCKET_TRANSPORT="fifos", PYTHONPATH=str(site))
     assert ends == [f"True {site}/hocket/__init__.py\n"] * 2
 
 

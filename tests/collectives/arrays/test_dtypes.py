@@ -10,15 +10,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType
 from hocket.kernels.ops import OPS
+from support import oracle
+from support.worlds import spread
 
 COUNTS = (1, 37, 9001)
 ONE_REDUCTION = ("one_shot", "direct")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from support.worlds import same, spread
 
 Views = tuple[Callable[[Any], Any], ...]
 VIEWS: Views = (lambda x: x[:, 1], lambda x: x[::2, 1:3], lambda x: x.T, lambda x: x[2:, ::3])

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DTYPES
+from support.worlds import same, spread
 
 TENSORS = [(row, getattr(torch, row.torch.removeprefix("torch."))) for row in DTYPES if row.torch]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded import BLOCKS, room, sent, wire_bytes
-from worlds import Program, same, spread
 
 import hocket
 from hocket.algorithms import hierarchical, names
@@ -18,6 +16,8 @@ from hocket.collectives.calls.codecs import BY_NAME, COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError, MismatchError
+from support.codec_laws import BLOCKS, room, sent, wire_bytes
+from support.worlds import Program, same, spread
 
 Array = np.ndarray[Any, Any]
 LENGTHS = (0, 1, 7, 4099, 130_003)

@@ -8,12 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.algorithms.language import registry
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
 

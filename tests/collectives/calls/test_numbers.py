@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import WORLDS, Program, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
+from support.worlds import WORLDS, Program, spread
 
 
 def sums(comm: Communicator) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.communicator.communicator import Communicator
+from support.worlds import same, spread
 
 COUNTS = (1, 7, 300, 5000, 70001)
 GROUPS = {3: ((0, 1), (2,)), 4: ((0, 2), (1, 3)), 5: ((0, 1), (2, 3, 4))}

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 
-import harness
 import pytest
+
+from support import jobs
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -52,13 +53,13 @@ def test_a_job_uses_it(line: dict[str, str]) -> None:
             tuned = comm.tune(["allreduce"], [8], seconds=0.2)
             print((x == 6).all(), "line" in str(tuned.points))
     """
-    assert harness.run(3, source, **line) == ["True True\n"] * 3
+    assert jobs.run(3, source, **line) == ["True True\n"] * 3
 
 
 def test_a_package_that_fails_is_told_of(line: dict[str, str], tmp_path: pathlib.Path) -> None:
     (tmp_path / "line.py").write_text("raise RuntimeError('half written')")
     source = "import hocket\nwith hocket.init() as comm:\n    print(comm.allreduce(1))"
-    with harness.Job(2, source, env=line) as job:
+    with jobs.Job(2, source, env=line) as job:
         for end in job.wait(30):
             assert end.code == 0 and end.out == "2\n", end
             assert "the algorithms of line (entry point 'line') cannot be loaded: half written" in end.err

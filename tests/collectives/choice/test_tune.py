@@ -11,10 +11,8 @@ import sys
 import threading
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from faulty import wait_for
 
 import hocket
 from hocket.collectives.choice import busy, measure
@@ -22,6 +20,8 @@ from hocket.collectives.choice.tuning import Layout, Point, Tuning
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.tools import tune as command
+from support import jobs
+from support.faulty import wait_for
 
 FEW = ["--collectives", "allreduce,reduce", "--sizes", "8,64K", "--seconds", "0.3"]
 EXPLAIN = """
@@ -44,9 +44,9 @@ def test_what_is_measured_is_kept_and_used_by_later_jobs(tmp_path: pathlib.Path)
     assert "shm 2: 4 points measured" in said and "shm 3: 4 points measured" in said
     (kept,) = (tmp_path / "hocket").iterdir()
     assert {p.layout.text for p in Tuning.read(kept.read_text()).points} == {"shm 2", "shm 3"}
-    for out in harness.run(2, EXPLAIN, XDG_CACHE_HOME=str(tmp_path), HOCKET_TUNING="auto"):
+    for out in jobs.run(2, EXPLAIN, XDG_CACHE_HOME=str(tmp_path), HOCKET_TUNING="auto"):
         assert "the fastest measured" in out and ": measured" in out
-    for out in harness.run(2, EXPLAIN, XDG_CACHE_HOME=str(tmp_path), HOCKET_TUNING="off"):
+    for out in jobs.run(2, EXPLAIN, XDG_CACHE_HOME=str(tmp_path), HOCKET_TUNING="off"):
         assert "the built-in table" in out
     checked = tune(tmp_path, "-n", "2", "--check", *FEW)
     assert "of 4 choices are within 10% of the best" in checked and "| allreduce | 8 B |" in checked
@@ -135,7 +135,7 @@ def test_rank_0_has_the_say(tmp_path: pathlib.Path) -> None:
     """
     (tmp_path / "0").write_text(only("ring"))
     (tmp_path / "1").write_text(only("tree"))
-    for out in harness.run(2, source, PLACE=str(tmp_path)):
+    for out in jobs.run(2, source, PLACE=str(tmp_path)):
         assert "1 MiB: ring, the fastest measured" in out and out.strip().endswith(" 2.0")
 
 
@@ -144,7 +144,7 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
     (kept,) = (tmp_path / "hocket").iterdir()
     for text in ("", "{}", json.dumps({"format": 99})):
         kept.write_text(text)
-        with harness.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
+        with jobs.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
             first, other = job.wait(30)
         assert "the built-in table" in first.out and f"{kept} is not used: this is not a tuning" in first.err, text
         assert "the built-in table" in other.out, text
@@ -154,7 +154,7 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
 
 
 def test_a_named_file_must_be_good(tmp_path: pathlib.Path) -> None:
-    with harness.Job(2, EXPLAIN, env={"HOCKET_TUNING": f"{tmp_path}/none.json"}) as job:
+    with jobs.Job(2, EXPLAIN, env={"HOCKET_TUNING": f"{tmp_path}/none.json"}) as job:
         first, _ = job.wait(30)
     assert first.code != 0 and f"HOCKET_TUNING={tmp_path}/none.json: [Errno 2]" in first.err
 
@@ -163,7 +163,7 @@ def test_a_short_measurement_at_the_start() -> None:
     """The caller may be in a group, where nothing else can be measured."""
     source = EXPLAIN.replace("comm = hocket.init()", "with hocket.group(): comm = hocket.init()")
     assert source != EXPLAIN
-    for out in harness.run(2, source, HOCKET_TUNING="measure"):
+    for out in jobs.run(2, source, HOCKET_TUNING="measure"):
         assert "the fastest measured" in out
 
 
@@ -204,6 +204,6 @@ def test_wrong_arguments(words: dict[str, object], why: str) -> None:
 
 
 def test_a_named_algorithm_is_not_measured_against_others() -> None:
-    with harness.Job(2, "import hocket; hocket.init().tune()", env={"HOCKET_ALGORITHM": "ring"}) as job:
+    with jobs.Job(2, "import hocket; hocket.init().tune()", env={"HOCKET_ALGORITHM": "ring"}) as job:
         for ended in job.wait(30):
             assert ended.code != 0 and "HOCKET_ALGORITHM names the algorithms to use; unset it" in ended.err

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from worlds import spread
 
 import hocket
+from support.worlds import spread
 
 
 def all_kinds(comm: hocket.Communicator) -> None:

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from free import ports
-from harness import Job
-from worlds import WORLDS, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from support import ports
+from support.jobs import Job
+from support.worlds import WORLDS, spread
 
 
 def shared(comm: Communicator) -> None:
@@ -168,7 +168,7 @@ ADDRESS = "import hocket; comm = hocket.init(); print(comm.address, comm.config.
 @pytest.mark.parametrize("iface", ["", "127.0.0.1"])
 def test_the_address_at_which_others_reach_a_rank(iface: str) -> None:
     """The end of its connection to rank 0, or HOCKET_IFACE."""
-    variables = {"HOCKET_IFACE": iface} if iface else {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{ports()[0]}"}
+    variables = {"HOCKET_IFACE": iface} if iface else {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{ports.free()[0]}"}
     with Job(2, ADDRESS, env=variables) as job:
         ends = job.wait(40)
     assert [end.out.split() for end in ends] == [["127.0.0.1", iface or "None"]] * 2, ends

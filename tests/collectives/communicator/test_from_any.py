@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import TimeoutError
+from support.worlds import spread
 
 
 def over_the_usual_transport(comm: Communicator) -> None:

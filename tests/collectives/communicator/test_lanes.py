@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-import harness
 import pytest
 
 import hocket
+from support import jobs
 
 OVERTAKES = """
     import json, time, hocket, numpy as np
@@ -36,7 +36,7 @@ OVERTAKES = """
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_small_call_overtakes_a_large_one(transport: str) -> None:
     """Behind it on the same communicator, it takes a hundred times longer."""
-    for out in harness.run(2, OVERTAKES, HOCKET_TRANSPORT=transport):
+    for out in jobs.run(2, OVERTAKES, HOCKET_TRANSPORT=transport):
         alone, beside, behind = json.loads(out)
         assert beside < behind / 10, (alone, beside, behind)
 
@@ -57,7 +57,7 @@ OPPOSITE = """
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_lanes_in_opposite_order(transport: str) -> None:
-    assert harness.run(2, OPPOSITE, HOCKET_TRANSPORT=transport) == ["done\n"] * 2
+    assert jobs.run(2, OPPOSITE, HOCKET_TRANSPORT=transport) == ["done\n"] * 2
 
 
 BUSY_ELSEWHERE = """
@@ -83,7 +83,7 @@ BUSY_ELSEWHERE = """
 
 
 def test_a_limit_counts_while_other_lanes_move() -> None:
-    assert harness.run(2, BUSY_ELSEWHERE) == ["over True\n"] * 2
+    assert jobs.run(2, BUSY_ELSEWHERE) == ["over True\n"] * 2
 
 
 def test_ranks_that_disagree() -> None:
@@ -138,7 +138,7 @@ CLOSED = """
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_closed_lane_is_forgotten_and_its_name_is_free(transport: str) -> None:
     said = "40 0 True\ncommunicator 'world' is closed\n"
-    assert harness.run(2, CLOSED, HOCKET_TRANSPORT=transport) == [said] * 2
+    assert jobs.run(2, CLOSED, HOCKET_TRANSPORT=transport) == [said] * 2
 
 
 def test_wrong_arguments() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from support.worlds import same, spread
 
 SIZES = (0, 1, 8, 47, 48, 49, 1000, 4095, 4096, 65_536, 65_537, 300_000, 3_000_000)
 """Bytes: around the ring's inline and slot sizes, and far beyond any buffer."""

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
 
 import hocket
 from hocket.collectives import default
+from support import jobs
 
 Wrong = Callable[[Any], Any]
 
@@ -159,6 +159,6 @@ except hocket.MismatchError as why:
 @pytest.mark.parametrize("transports", ["shm;tcp", "tcp,shm;shm,tcp", "shm;shm,tcp"])
 def test_ranks_that_name_different_transports(transports: str) -> None:
     one, other = (each.replace(",", ", ") for each in transports.split(";"))
-    for told in harness.run(2, APART, TRANSPORTS=transports):
+    for told in jobs.run(2, APART, TRANSPORTS=transports):
         assert f"rank 0 {one}, rank 1 {other}: HOCKET_TRANSPORT, init(transport=)" in told
         assert str([(0, f"transports {one}"), (1, f"transports {other}")]) in told

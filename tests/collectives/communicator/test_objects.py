@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 
-import harness
 import numpy as np
 import pytest
-import worlds
-from worlds import WORLDS, Program, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from support import jobs, worlds
+from support.worlds import WORLDS, Program, spread
 
 LARGE = {"weights": list(range(50_000)), "text": "ä" * 1000}
 VALUES = (None, 0, "", {"a": [1, (2.5, None)]}, b"x" * 503, b"x" * 504, b"x" * 2000, LARGE)
@@ -117,7 +116,7 @@ with hocket.init() as comm:
             print("not refused")
     assert comm.allreduce(1) == 2
 """
-    assert harness.run(2, source, PYTHONPATH=worlds.PATH, HOCKET_OBJECTS="0") == ["", ""]
+    assert jobs.run(2, source, PYTHONPATH=worlds.PATH, HOCKET_OBJECTS="0") == ["", ""]
 
 
 def test_one_that_cannot_be_unpickled_here_is_told_and_the_communicator_lives() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import harness
+from support import jobs
 
 HEAD = """
 import os, time
@@ -46,7 +46,7 @@ comm.close()
 
 
 def test_only_the_two_ranks_call() -> None:
-    harness.run(4, TWO)
+    jobs.run(4, TWO)
 
 
 FROM_ANY = HEAD + """
@@ -64,7 +64,7 @@ comm.close()
 
 
 def test_a_recv_from_any_rank_opens_it_too() -> None:
-    harness.run(4, FROM_ANY)
+    jobs.run(4, FROM_ANY)
 
 
 LOST = HEAD + """
@@ -81,6 +81,6 @@ os._exit(0)
 
 
 def test_a_lost_rank_is_named() -> None:
-    with harness.Job(3, LOST) as job:
+    with jobs.Job(3, LOST) as job:
         ends = job.wait(30)
     assert [end.out for end in ends] == ["(2,) True\n", "(2,) True\n", ""], ends

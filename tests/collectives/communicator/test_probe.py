@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
+from support.worlds import same, spread
 
 
 def to_itself(comm: Communicator) -> None:

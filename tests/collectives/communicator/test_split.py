@@ -6,15 +6,15 @@ import functools
 import zlib
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from worlds import PATH, Program, in_threads, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.communicator.members import lane_name
 from hocket.errors import ArgumentError
+from support import jobs
+from support.worlds import PATH, Program, in_threads, same, spread
 
 
 def members(made: Communicator) -> list[int]:
@@ -198,7 +198,7 @@ again.close()
 
 
 def test_several_inits_in_one_process() -> None:
-    harness.run(3, INITS, PYTHONPATH=PATH)
+    jobs.run(3, INITS, PYTHONPATH=PATH)
 
 
 def test_names_and_groups() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import harness
+from support import jobs
 
 COUNT = """
     import json, time, hocket, numpy as np
@@ -29,7 +29,7 @@ COUNT = """
 
 def test_calls_bytes_and_seconds() -> None:
     for transport in ("shm", "tcp"):
-        for rank, out in enumerate(harness.run(2, COUNT, HOCKET_TRANSPORT=transport)):
+        for rank, out in enumerate(jobs.run(2, COUNT, HOCKET_TRANSPORT=transport)):
             rows = json.loads(out)
             assert rows == sorted(rows, key=lambda row: -row["seconds"])
             assert {row["transport"] for row in rows} == {transport}, rows

@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator import trees
 from hocket.errors import ArgumentError, MismatchError
+from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import same, spread
 
 import hocket
 from hocket.algorithms.language import registry
 from hocket.collectives.communicator.communicator import Communicator
+from support.worlds import same, spread
 
 WORLDS = {p: hocket.local_world(p) for p in (1, 2, 3, 4)}
 """Made once: an example takes a millisecond, a world several."""

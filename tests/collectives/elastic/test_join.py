@@ -11,9 +11,10 @@ import textwrap
 from typing import Any
 
 import pytest
-from generations import BEGIN, mark, said, wait_for
-from harness import Job
-from worlds import PATH
+
+from support.elastic_ranks import BEGIN, mark, said, wait_for
+from support.jobs import Job
+from support.worlds import PATH
 
 NEWCOMER = """
 import json, os, sys, time

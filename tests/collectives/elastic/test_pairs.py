@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import PATH
 
 import hocket
 from hocket.control.handshake import AuthError
+from support.worlds import PATH
 
 SECRET = "a secret of the tests of pairs, 12345"
 WORKER = """

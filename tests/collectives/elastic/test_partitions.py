@@ -12,11 +12,11 @@ import secrets
 from typing import Any
 
 import pytest
-from generations import mark, wait_for
-from harness import Job
 
 from hocket.system.namespaces import hosts as namespaces
 from hocket.system.namespaces.hosts import CABLE, V4, ip, refusal
+from support.elastic_ranks import mark, wait_for
+from support.jobs import Job
 
 WHY_NOT = refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -6,8 +6,9 @@ import json
 import signal
 
 import pytest
-from generations import BEGIN, mark, said, wait_for
-from harness import Job
+
+from support.elastic_ranks import BEGIN, mark, said, wait_for
+from support.jobs import Job
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -7,15 +7,15 @@ import mmap
 import os
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from worlds import path_to, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.transports.shm.lane import NO_MEMORY
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import read_memory
+from support import jobs
+from support.worlds import path_to, same, spread
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
 """Of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""
@@ -125,7 +125,7 @@ with hocket.init(transport="shm") as comm:
 def test_where_the_system_forbids_it() -> None:
     """As in a container without ptrace, or under Yama."""
     powerless = ["setpriv", "--bounding-set=-sys_ptrace", "--"] if os.geteuid() == 0 else []
-    job = harness.Job(2, FORBIDDEN, env={"PYTHONPATH": path_to(__file__)}, prefix={0: powerless, 1: powerless})
+    job = jobs.Job(2, FORBIDDEN, env={"PYTHONPATH": path_to(__file__)}, prefix={0: powerless, 1: powerless})
     with job:
         for rank, ended in enumerate(job.wait(100)):
             assert ended.code == 0, f"rank {rank}: {ended.err}"
@@ -155,7 +155,7 @@ print("alive")
 
 def test_a_thread_whose_call_failed_may_let_go_of_its_arrays() -> None:
     """While the other thread is in the middle of the message."""
-    assert harness.run(1, LETS_GO, 60.0)[0].strip() == "alive"
+    assert jobs.run(1, LETS_GO, 60.0)[0].strip() == "alive"
 
 
 HOLDS_THE_GIL = """
@@ -192,4 +192,4 @@ else:
 
 
 def test_calls_go_on_while_a_waiting_thread_cannot_have_the_gil() -> None:
-    harness.run(2, HOLDS_THE_GIL, 100.0)
+    jobs.run(2, HOLDS_THE_GIL, 100.0)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError, TimeoutError
+from support.worlds import spread
 
 X = np.arange(6.0)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from support.worlds import spread
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import pathlib
 
-import harness
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket import compression
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.failures import callsite
 from hocket.errors import MismatchError
+from support import jobs
+from support.worlds import spread
 
 PACKAGE = pathlib.Path(hocket.__file__).parent
 
@@ -60,7 +60,7 @@ except KeyError:
 
 
 def test_what_an_uncaught_error_came_from_is_printed_without_our_frames() -> None:
-    with harness.Job(1, CHAINED) as job:
+    with jobs.Job(1, CHAINED) as job:
         (end,) = job.wait(30)
     assert end.code == 1 and "ArgumentError" in end.err and "RuntimeError: all of it failed" in end.err, end
     assert end.err.count('rank.py", line') == 4 and "/collectives/" not in end.err, end.err

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
+from support.worlds import spread
 
 
 def expects_more(comm: hocket.Communicator) -> None:

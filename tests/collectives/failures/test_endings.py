@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Ended, Job
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from support.jobs import Ended, Job
 
 START = """
 import os, sys, time

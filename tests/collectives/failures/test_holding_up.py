@@ -6,11 +6,11 @@ import pathlib
 import signal
 
 import pytest
-from faulty import all_ready, facts, job
 
 from hocket.collectives.failures.wording import build, holding_up
 from hocket.control.protocol.messages import Account, Fault, Verdict
 from hocket.errors import TimeoutError
+from support.faulty import all_ready, facts, job
 
 SILENT: Account = {"state": "no answer"}
 IDLE: Account = {"state": "idle", "seq": 3}

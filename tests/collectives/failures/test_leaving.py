@@ -5,7 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from faulty import facts, job
+
+from support.faulty import facts, job
 
 more = pytest.mark.more
 

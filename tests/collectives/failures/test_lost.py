@@ -8,7 +8,8 @@ import signal
 import time
 
 import pytest
-from faulty import CALLS, all_ready, facts, job
+
+from support.faulty import CALLS, all_ready, facts, job
 
 LIMIT = 1.0
 """Seconds from the kill to the exception on every survivor."""

@@ -7,7 +7,8 @@ import pathlib
 import tempfile
 
 import pytest
-from faulty import facts, job
+
+from support.faulty import facts, job
 
 DIES = """
 import os, pathlib, signal

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faulty import facts, job
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from mismatches import MESSAGES, PAIRS, site, try_pair
 
 import hocket
 from hocket.algorithms.language.registry import names as hocket_names
+from support.faulty import facts, job
+from support.mismatches import MESSAGES, PAIRS, site, try_pair
 
 QUICK = 10.0
 """Seconds within which a mismatch is found; a hang takes HOCKET_TIMEOUT = 20."""
@@ -52,7 +52,7 @@ def read(ends: list[Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_pairs_of_collectives(transport: str, tmp_path: pathlib.Path) -> None:
-    program = f"import mismatches as m\nm.go_through({transport!r}, m.PAIRS, lambda i: i % 3)"
+    program = f"from support import mismatches as m\nm.go_through({transport!r}, m.PAIRS, lambda i: i % 3)"
     with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
         said = read(run.wait(110))
     for number, (name, (most, odd)) in enumerate(PAIRS.items()):
@@ -72,7 +72,7 @@ CAME = {
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
-    program = f"import mismatches as m\nm.go_through({transport!r}, m.MESSAGES, lambda i: None)"
+    program = f"from support import mismatches as m\nm.go_through({transport!r}, m.MESSAGES, lambda i: None)"
     with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
         said = read(run.wait(60))
     for name, (send, recv) in MESSAGES.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import Job
+
+from support.jobs import Job
 
 LATE = """
 import time

@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 import pytest
-from faulty import all_ready, facts, job
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from support.faulty import all_ready, facts, job
 
 TRANSPORTS = ["shm", "tcp"]
 

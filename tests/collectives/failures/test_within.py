@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Job
 
 import hocket
+from support.jobs import Job
 
 
 def test_a_split_that_only_some_make() -> None:

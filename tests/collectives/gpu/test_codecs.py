@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import pytest
-from gpu_cases import APART, DELAY, MORE
-from two_hosts import job_on
 
 from hocket.system.namespaces import hosts as namespaces
 from hocket.transports.cuda_ipc import lane
 from hocket.transports.pinned import channels
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import APART, DELAY, MORE
+from support.two_hosts import job_on
 
 WHY_NOT = namespaces.refusal()
 
 CODED = """
 {before}
-import gpu_codecs
+from support.gpu import codecs as gpu_codecs
 with alone() as comm:
     gpu_codecs.{what}
 """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import faulty
-import gpu_ranks
 import pytest
-from gpu_cases import BY_EVENTS, DELAY, MORE
+
+from support import faulty
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import BY_EVENTS, DELAY, MORE
 
 ORACLE = """
 with alone() as comm:
@@ -28,7 +29,7 @@ def test_every_collective_where_streams_wait_for_events(size: int, built: Path, 
 
 
 STREAMS = """
-import gpu_streams
+from support.gpu import streams as gpu_streams
 with alone() as comm:
     gpu_streams.everything(comm)
 """
@@ -136,7 +137,7 @@ def test_what_streams_wait_for(
 
 
 FUNCTIONS = """
-import gpu_functions
+from support.gpu import functions as gpu_functions
 with alone() as comm:
     gpu_functions.everything(comm)
 """
@@ -149,7 +150,7 @@ def test_functions_are_called_where_the_bytes_are(size: int, built: Path, tmp_pa
 
 
 FAILING = """
-import gpu_functions
+from support.gpu import functions as gpu_functions
 with hocket.init() as world:
     gpu_functions.that_fail(world)
     assert world.allreduce(put(np.ones(3, np.float32))).get()[0] == world.size

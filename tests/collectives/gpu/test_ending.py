@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import pytest
-from gpu_cases import DELAY
+
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import DELAY
 
 WORKS = """
 xs = [put(np.ones(1_000_000, np.float32)) for _ in range(4)]
@@ -31,7 +32,7 @@ def test_works_that_are_waited_for_after_closing(knobs: dict[str, int], built: P
 
 
 BUSY = """
-from gpu_streams import Late
+from support.gpu.streams import Late
 stream = cuda.device(0).stream()
 with alone() as world:
     comm = world.dup()

@@ -6,18 +6,18 @@ import pathlib
 import signal
 import time
 
-import faulty
-import gpu_ranks
 import pytest
-from two_hosts import job_on
 
 from hocket.system.namespaces import hosts as namespaces
+from support import faulty
+from support.gpu import ranks as gpu_ranks
+from support.two_hosts import job_on
 
 WHY_NOT = namespaces.refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 ORACLE = """
-import gpu_streams
+from support.gpu import streams as gpu_streams
 with alone() as comm:
     gpu_oracle.between_hosts(comm)
     gpu_streams.everything(comm)

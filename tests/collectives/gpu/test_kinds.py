@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import numpy as np
 import pytest
-from dlpack_only import InMemory
 
 import hocket
+from support.dlpack_only import InMemory
+from support.gpu import ranks as gpu_ranks
 
 BARE = """
 class Bare:
@@ -39,7 +39,7 @@ def test_arrays_without_a_device_and_without_elements(built: Path, tmp_path: Pat
 
 
 DLPACK = """
-from dlpack_only import OnGpu
+from support.dlpack_only import OnGpu
 def refused(what, call, *args):
     try:
         call(*args)
@@ -75,7 +75,7 @@ with alone() as comm:
 """
 
 NAMED = """
-from gpu_streams import Late, right
+from support.gpu.streams import Late, right
 class Protocol:
     def __init__(self, address, version=0):
         self.told = version, address

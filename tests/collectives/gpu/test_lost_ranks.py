@@ -6,10 +6,11 @@ import signal
 import time
 from pathlib import Path
 
-import faulty
-import gpu_ranks
 import pytest
-from gpu_cases import BY_EVENTS, DELAY, KILLED, REPEATED, killed_in
+
+from support import faulty
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import BY_EVENTS, DELAY, KILLED, REPEATED, killed_in
 
 CLOSED = """
 comm.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import pytest
-from gpu_cases import APART, DELAY, KILLED, MORE, REPEATED, killed_in
+
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import APART, DELAY, KILLED, MORE, REPEATED, killed_in
 
 ORACLE = """
-import gpu_oracle
+from support.gpu import beside_numpy as gpu_oracle
 with alone() as comm:
     gpu_oracle.by_kernels(comm)
 """
@@ -22,7 +23,7 @@ def test_kernels_give_the_bits_of_the_host(size: int, built: Path, tmp_path: Pat
 
 
 STREAMS = """
-import gpu_streams
+from support.gpu import streams as gpu_streams
 with alone() as comm:
     gpu_streams.everything(comm)
     assert comm.gpus.why_apart == ""

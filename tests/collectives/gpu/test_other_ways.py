@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import pytest
-from gpu_cases import BY_EVENTS, DELAY, MORE
+
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import BY_EVENTS, DELAY, MORE
 
 REFUSED = """
 {before}
@@ -55,7 +56,7 @@ def test_a_driver_that_refuses(
 
 
 PINNED = """
-import gpu_functions
+from support.gpu import functions as gpu_functions
 {before}
 with alone() as comm:
     gpu_oracle.staged(comm, gpu_functions.by_host(np.maximum))
@@ -90,7 +91,7 @@ def test_through_pinned_memory_where_it_must_be(
 
 
 STAGED = """
-import gpu_functions
+from support.gpu import functions as gpu_functions
 {before}
 with alone() as comm:
     gpu_oracle.staged(comm, gpu_functions.by_host(np.maximum))

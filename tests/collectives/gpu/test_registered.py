@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import pytest
-from gpu_cases import BY_EVENTS, MORE
+
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import BY_EVENTS, MORE
 
 REGISTERED = """
-import gpu_registered
+from support.gpu import registered as gpu_registered
 {before}
 with alone() as comm:
     early = put(np.ones(200_000, np.float32))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
 import pytest
-from gpu_cases import DELAY, MORE
+
+from support.gpu import ranks as gpu_ranks
+from support.gpu.cases import DELAY, MORE
 
 MISMATCHES = {
     "count": ("comm.allreduce(x)", "comm.allreduce(x.part(0, 999))"),

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness import Job, run
+from support.jobs import Job, run
 
 WAITS = """
 import pathlib, time

@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 
-import free
 import pytest
 import yaml  # type: ignore[import-untyped]
-from worlds import PATH
 
 import hocket
 from hocket.collectives.job.config import PLACE, VARIABLES
+from support import ports
+from support.worlds import PATH
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 SIZE = 3
@@ -83,7 +83,7 @@ def test_a_pod_that_died_comes_back_as_a_newcomer(tmp_path: pathlib.Path) -> Non
     (tmp_path / "secret").write_text("a secret of these tests, 12345678")
     (tmp_path / "secret").chmod(0o600)
     own = {"HOCKET_LOBBY": str(tmp_path / "lobby"), "HOCKET_SECRET_FILE": str(tmp_path / "secret")}
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.ports()[0]), "WORLD_SIZE": str(SIZE)}
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free()[0]), "WORLD_SIZE": str(SIZE)}
     env = clean(tmp_path, **values | own | meet)
 
     def start(rank: int) -> subprocess.Popen[str]:
@@ -117,7 +117,7 @@ def test_the_batch_scripts_ranks_come_back(tmp_path: pathlib.Path) -> None:
     step = {"SLURM_NTASKS": str(SIZE), "SLURM_LOCALID": "1", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0",
             "SLURM_NNODES": "1", "SLURM_STEP_NUM_TASKS": str(SIZE), "SLURM_STEP_NUM_NODES": "1",
             "SLURM_STEP_NODELIST": "localhost"}  # fmt: skip
-    port = free.ports(8)[0]
+    port = ports.free(8)[0]
     env = clean(tmp_path, **step, HOME=str(home), HOCKET_PORTS=f"{port}-{port + 7}")
     script = EXAMPLES / "slurm_elastic.sbatch"
     done = subprocess.run(["sh", str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)

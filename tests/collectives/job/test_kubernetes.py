@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import worlds
 import yaml  # type: ignore[import-untyped]
 
 from hocket.system.namespaces import hosts
+from support import worlds
 
 ROOT = pathlib.Path(__file__).parents[3]
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

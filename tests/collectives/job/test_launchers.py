@@ -10,7 +10,6 @@ import sys
 import sysconfig
 import tempfile
 
-import harness
 import pytest
 
 from hocket.arguments import LONGEST
@@ -19,6 +18,7 @@ from hocket.collectives.job import init
 from hocket.collectives.job.config import VARIABLES, Config, interface_address
 from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, parse_address, show_meeting
 from hocket.errors import ArgumentError
+from support import jobs
 
 SECRET = Config(secret=b"s" * 16)
 BIN = sysconfig.get_path("scripts")
@@ -248,7 +248,7 @@ def test_no_limit_of_time():
     for text in ("inf", "none", "1e12"):
         assert Config.from_env({"HOCKET_TIMEOUT": text}).timeout == LONGEST
     source = "import hocket\nwith hocket.init() as comm: print(comm.allreduce(1), comm.timeout)"
-    assert harness.run(2, source, HOCKET_TIMEOUT="none") == [f"2 {LONGEST}\n"] * 2
+    assert jobs.run(2, source, HOCKET_TIMEOUT="none") == [f"2 {LONGEST}\n"] * 2
 
 
 def test_unknown_settings_are_told(caplog):

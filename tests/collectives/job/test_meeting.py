@@ -8,15 +8,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 
-import free
-import harness
 import pytest
-from faulty import facts
-from launched import RUN
-from two_hosts import job_on
 
 from hocket.system.namespaces import hosts as namespaces
 from hocket.system.namespaces.hosts import CABLE, V6, ip, refusal
+from support import jobs, ports
+from support.faulty import facts
+from support.launcher import RUN
+from support.two_hosts import job_on
 
 WHY_NOT = refusal()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -75,7 +74,7 @@ def test_a_host_without_ipv4(hosts: list[str], tmp_path: pathlib.Path) -> None:
     env = {"WORLD_SIZE": "2", "TMPDIR": "/tmp"}
     with (
         tempfile.TemporaryDirectory(dir="/tmp") as own,
-        harness.Job(2, ONE_HOST, env=env, hosts=[(hosts[0], own)] * 2) as job,
+        jobs.Job(2, ONE_HOST, env=env, hosts=[(hosts[0], own)] * 2) as job,
     ):
         assert [end.out for end in job.wait(60)] == ["2 ::1\n"] * 2
     there = ["ip", "netns", "exec", hosts[0]]
@@ -105,7 +104,7 @@ def test_a_folder_that_two_hosts_share(hosts: list[str], tmp_path: pathlib.Path)
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": V6[0], "TMPDIR": "/tmp"}
     with (
         tempfile.TemporaryDirectory(dir="/tmp") as own,
-        harness.Job(2, BY_STORE, env=env, hosts=[(name, own) for name in hosts]) as job,
+        jobs.Job(2, BY_STORE, env=env, hosts=[(name, own) for name in hosts]) as job,
     ):
         assert [end.out for end in job.wait(60)] == [f"2 {address}\n" for address in V6]
 
@@ -128,10 +127,10 @@ with tempfile.TemporaryDirectory() as own:
 
 def apart(size: int, first: int, timeout: float, secret: str = "") -> list[str]:
     """What ranks of two said that see other temporary folders: `size` of them, from `first` on, started by hand."""
-    env = {name: "" for name in harness.OF_A_JOB if name != "HOCKET_RANK"}
-    env |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.ports(8)[0]), "XDG_RUNTIME_DIR": ""}
+    env = {name: "" for name in jobs.OF_A_JOB if name != "HOCKET_RANK"}
+    env |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free(8)[0]), "XDG_RUNTIME_DIR": ""}
     source = APART.replace("FIRST", str(first)).replace("TIMEOUT", str(timeout))
-    return harness.run(size, source, **{**env, "HOCKET_SECRET": secret})
+    return jobs.run(size, source, **{**env, "HOCKET_SECRET": secret})
 
 
 def test_a_secret_lets_ranks_meet_that_see_other_folders() -> None:
@@ -153,7 +152,7 @@ def test_ranks_that_a_launcher_told_where_to_meet_are_not_told_of_folders() -> N
             except hocket.TimeoutError as error:
                 print(error)
     """
-    (told,) = harness.run(1, source, HOCKET_SIZE="2")
+    (told,) = jobs.run(1, source, HOCKET_SIZE="2")
     by_launcher, by_caller = told.splitlines()
     assert "unix:" in by_launcher and "must be the same" not in by_launcher and "MASTER_ADDR" not in told, told
     assert "give an address of it that is reached from here" in by_caller, told

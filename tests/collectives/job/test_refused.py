@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 
-import harness
 import pytest
-from worlds import PATH
 
 from hocket.system.namespaces.hosts import refusal
+from support import jobs
+from support.worlds import PATH
 
 WHY_NOT = refusal()
 
 REFUSED = """
 import errno, os, resource
-import numpy as np, limited, hocket
+import numpy as np, hocket
+from support import limited
 from hocket.transports.shm.transport import ShmTransport
 
 def raises(self, context):
@@ -38,7 +39,7 @@ with hocket.init() as comm:
 def test_the_next_transport_is_used_and_the_host_stays_one() -> None:
     """So that no two ranks choose the same GPU.  The last one, with nothing that it can write, needs root."""
     size = 4 if WHY_NOT else 5
-    told = harness.run(size, REFUSED, PYTHONPATH=PATH, TMPDIR="/tmp")
+    told = jobs.run(size, REFUSED, PYTHONPATH=PATH, TMPDIR="/tmp")
     for rank, line in enumerate(told):
         assert line.startswith(f"tcp|{rank}|{size}|"), told
         assert "memory is shared by 0 | 1 | 2 | 3" in line, told
@@ -64,7 +65,7 @@ with hocket.init() as comm:
 
 
 def test_a_bug_of_a_transport_is_told_and_the_next_one_is_used() -> None:
-    with harness.Job(2, BROKEN) as job:
+    with jobs.Job(2, BROKEN) as job:
         ends = job.wait(30)
     for end in ends:
         assert (end.code, end.out) == (0, "tcp 2\n") and "transport shm cannot be used" in end.err, end
@@ -72,7 +73,7 @@ def test_a_bug_of_a_transport_is_told_and_the_next_one_is_used() -> None:
 
 
 WITHOUT = """
-import limited
+from support import limited
 limited.hide({hidden!r})
 import hocket
 with hocket.init() as comm:
@@ -83,11 +84,12 @@ with hocket.init() as comm:
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 @pytest.mark.parametrize("hidden", ["/proc/sys", pytest.param("/proc", marks=pytest.mark.more)])
 def test_without_proc(hidden: str) -> None:
-    assert harness.run(2, WITHOUT.format(hidden=hidden), PYTHONPATH=PATH) == ["shm 0 2\n", "shm 1 2\n"]
+    assert jobs.run(2, WITHOUT.format(hidden=hidden), PYTHONPATH=PATH) == ["shm 0 2\n", "shm 1 2\n"]
 
 
 ADDRESSES = """
-import resource, limited
+import resource
+from support import limited
 import numpy as np, hocket
 limited.limit(resource.RLIMIT_AS, limited.addresses() + (4 << 30))
 with hocket.init() as comm:
@@ -107,7 +109,7 @@ with hocket.init() as comm:
 
 def test_a_limit_of_addresses_leaves_most_of_them_to_the_program() -> None:
     """`ulimit -v`, as batch systems set it."""
-    assert harness.run(4, ADDRESSES, PYTHONPATH=PATH) == [f"{rank} 4\ntold\n" for rank in range(4)]
+    assert jobs.run(4, ADDRESSES, PYTHONPATH=PATH) == [f"{rank} 4\ntold\n" for rank in range(4)]
 
 
 FEW = """
@@ -121,12 +123,13 @@ with hocket.init() as comm:
 
 def test_too_few_addresses_are_a_reason_for_tcp() -> None:
     """A later communicator would find none left."""
-    for said in harness.run(2, FEW):
+    for said in jobs.run(2, FEW):
         assert said.startswith("tcp 2 only 8 MiB of addresses are to be had for shared memory, and 32 are needed"), said
 
 
 LATER = """
-import os, resource, limited
+import os, resource
+from support import limited
 import numpy as np
 from hocket.transports.shm import lane
 lane.READS = {"": ((16385, 16385),) * 2}
@@ -144,21 +147,22 @@ FULL = "limited.limit(resource.RLIMIT_FSIZE, os.fstat(comm.world.transports['shm
 
 
 def test_memory_that_ends_in_a_call_is_told() -> None:
-    for said in harness.run(2, LATER.replace("WHAT", FULL), PYTHONPATH=PATH):
+    for said in jobs.run(2, LATER.replace("WHAT", FULL), PYTHONPATH=PATH):
         assert "no shared memory for" in said and "File too large; `ulimit -f` limits it" in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_rank_that_drops_its_privileges_is_told_to_do_so_before() -> None:
     source = LATER.replace("WHAT", "comm.barrier(); limited.drop_privileges()")
-    for said in harness.run(2, source, PYTHONPATH=PATH):
+    for said in jobs.run(2, source, PYTHONPATH=PATH):
         assert "has changed its user or its privileges; do that before hocket.init()" in said
 
 
 def test_a_refused_eventfd_is_told_as_such() -> None:
     """More descriptors would not help."""
     source = """
-        import errno, limited, hocket
+        import errno, hocket
+        from support import limited
         import numpy as np
         limited.refuse("eventfd2", errno.EPERM)
         try:
@@ -166,5 +170,5 @@ def test_a_refused_eventfd_is_told_as_such() -> None:
         except hocket.Error as error:
             print(error)
     """
-    (said,) = harness.run(1, source, PYTHONPATH=PATH)
+    (said,) = jobs.run(1, source, PYTHONPATH=PATH)
     assert "Operation not permitted; this system refuses eventfd" in said

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import free
-import manifests
 import pytest
 import yaml  # type: ignore[import-untyped]
 
@@ -23,6 +21,7 @@ from hocket.collectives.job.config import VARIABLES, Config
 from hocket.collectives.job.launchers import claims_of
 from hocket.collectives.job.place import detect
 from hocket.errors import ArgumentError
+from support import manifests, ports
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 SECRET = Config(secret=b"s" * 16)
@@ -137,7 +136,7 @@ with hocket.init(timeout=30) as comm:
 @pytest.mark.parametrize("system", ["jobset", "trainer", "volcano"])
 def test_ranks_meet(system: str) -> None:
     """Two processes that have nothing but what the system sets, with loopback for the pods' names."""
-    port, here = str(free.ports(8)[0]), "127.0.0.1"
+    port, here = str(ports.free(8)[0]), "127.0.0.1"
     by_rank = {
         "jobset": {"WORLD_SIZE": "2", "MASTER_ADDR": here, "MASTER_PORT": port},
         "trainer": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": here, "PET_MASTER_PORT": port},
@@ -237,7 +236,7 @@ def test_the_batch_script_runs(tmp_path: pathlib.Path) -> None:
         "sys.exit(max(each.wait() for each in both))\n"
     )
     (tmp_path / "srun").chmod(0o755)
-    port = free.ports(8)[0]
+    port = ports.free(8)[0]
     step = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost"}
     path = os.pathsep.join([str(tmp_path), os.path.dirname(sys.executable), os.environ["PATH"]])
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HOCKET_")}

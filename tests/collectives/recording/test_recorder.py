@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Job, run
 
 import hocket
 from hocket.collectives.recording import recorder
 from hocket.collectives.recording.processes import recorders
 from hocket.collectives.recording.standing import standings, words
 from hocket.recording import NOBODY, Kind, Recorded, Ring
+from support.jobs import Job, run
 
 x = np.ones(2)
 

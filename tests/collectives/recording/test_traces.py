@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import numpy as np
-from harness import Job, run
 
 from hocket.recording import Kind, Part, Recorded, read
+from support.jobs import Job, run
 
 WAYS = {
     "to": (Kind.SEND_READY, Kind.SEND_FIRST, Kind.SEND_END), "from": (Kind.RECV_READY, Kind.RECV_FIRST, Kind.RECV_END),

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import WORLDS, Program, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from support.worlds import WORLDS, Program, same, spread
 
 Array = np.ndarray[Any, Any]
 

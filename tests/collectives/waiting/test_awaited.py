@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 import pytest
-from worlds import WORLDS, Program, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
+from support.worlds import WORLDS, Program, same, spread
 
 
 def awaited(comm: Communicator) -> None:

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
+from support.worlds import spread
 
 
 def taken_back(comm: hocket.Communicator) -> None:

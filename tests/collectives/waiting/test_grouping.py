@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import Program, spread
 
 import hocket
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.communicator import Communicator
+from support.worlds import Program, spread
 
 LONG = "x" * 5000
 """An object of more than one message."""

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from worlds import in_threads, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.system import queueing
 from hocket.transports.tcp.transport import BULK, INTERACTIVE
+from support.worlds import in_threads, same, spread
 
 HOLD = 0.05
 """HOLD_NS of collectives/waiting/progress.pyx, in seconds."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 
-import harness
 import pytest
 
 from hocket.collectives.job.cores import _home
+from support import jobs
 
 ROUNDS = 30
 SHARE = f"""
@@ -30,7 +30,7 @@ SHARE = f"""
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_two_ranks_on_one_core_part() -> None:
-    found = [json.loads(out) for out in harness.run(2, SHARE)]
+    found = [json.loads(out) for out in jobs.run(2, SHARE)]
     homes = sorted(os.sched_getaffinity(0))[:2]
     assert [home for _, _, home in found] == homes
     assert all(free for _, free, _ in found), "where they may run is as it was"

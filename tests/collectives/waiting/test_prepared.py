@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
+from support.worlds import same, spread
 
 Array = np.ndarray[Any, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, Error, MismatchError
+from support.worlds import same, spread
 
 Array = np.ndarray[Any, Any]
 

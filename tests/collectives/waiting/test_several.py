@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import WORLDS, Program, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError
 from hocket.extending import drive
+from support.worlds import WORLDS, Program, spread
 
 
 def all_of_them(comm: Communicator) -> None:

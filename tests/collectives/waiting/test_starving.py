@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import harness
 import pytest
 
 from hocket.collectives.waiting import starving
 from hocket.system.run_delay import RunDelay
+from support import jobs
 
 PROGRAM = """
 import os, time, threading
@@ -28,7 +28,7 @@ comm.barrier()
 @pytest.mark.parametrize("ranks", [4])
 def test_the_first_rank_of_a_host_says_it_once(ranks: int) -> None:
     """Four ranks compute on one core: each is ready for all of the time, and runs in a quarter of it."""
-    with harness.Job(ranks, PROGRAM) as job:
+    with jobs.Job(ranks, PROGRAM) as job:
         ends = job.wait(60)
     assert [end.code for end in ends] == [0] * ranks, ends
     assert [end.err.count("and had no core: 4 ranks on 1 core. ") for end in ends] == [1, 0, 0, 0], ends

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import WORLDS, Program, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.waiting.work import Work
+from support.worlds import WORLDS, Program, spread
 
 
 class Calls:

@@ -7,7 +7,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -15,6 +14,7 @@ from hocket.compression.sparse.allreduce import WAYS, allreduce_sparse
 from hocket.compression.sparse.pairs import FAR, MOST, element, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES
+from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
 

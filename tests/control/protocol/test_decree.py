@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import renewing
 
 from hocket.control.protocol import decree, words
 from hocket.control.protocol.decree import Decree
@@ -27,6 +26,7 @@ from hocket.control.protocol.words import (
     Refuse,
     Send,
 )
+from support import decree_simulator
 
 SOURCE = Path(decree.__file__).read_text()
 SEEDS = 3000
@@ -158,8 +158,8 @@ def test_a_million_schedules(part: int) -> None:
 
 def run(code: Any, seed: int) -> None:
     try:
-        renewing.simulate(code, seed)
-    except renewing.Broken as why:
+        decree_simulator.simulate(code, seed)
+    except decree_simulator.Broken as why:
         raise AssertionError(f"seed {seed}: {why}") from None
 
 
@@ -203,8 +203,8 @@ def test_a_law_breaks_without_its_line(what: str) -> None:
     seed = FOUND.get(what, 0)
     for each in range(seed, seed + 5000):
         try:
-            renewing.simulate(code, each)
-        except renewing.Broken as why:
+            decree_simulator.simulate(code, each)
+        except decree_simulator.Broken as why:
             assert str(why).startswith(law), f"another law broke: {why}"
             return
     raise AssertionError(f"without {what!r} no law breaks")

@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 
-import harness
 import pytest
-from launched import RUN
 
 from hocket.observe.collecting import collect
 from hocket.observe.merging import merge
+from support import jobs
+from support.launcher import RUN
 
 ROOT = pathlib.Path(__file__).parents[3]
 START = """
@@ -41,7 +41,7 @@ if rank == 1:
     other = hvd.allreduce_async(torch.ones(1), name="mine.1")
 hvd.synchronize(handle), hvd.synchronize(other)
 """
-    with harness.Job(3, source, env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5"}) as job:
+    with jobs.Job(3, source, env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5"}) as job:
         ends = job.wait(40)
     assert [end.code for end in ends] == [0, 0, 0], ends
     told = [line for line in ends[0].err.splitlines() if "submitted" in line]
@@ -67,7 +67,7 @@ if rank == 1:
     time.sleep(1)
     hvd.allreduce(torch.ones(1), name="both", op=hvd.Sum)
 """
-    harness.run(2, source.replace("assert hvd.allreduce", "time.sleep(0.3)\nassert hvd.allreduce"), 40,
+    jobs.run(2, source.replace("assert hvd.allreduce", "time.sleep(0.3)\nassert hvd.allreduce"), 40,
                 HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="0.5", HOROVOD_STALL_CHECK_DISABLE="1")  # fmt: skip
 
 
@@ -81,7 +81,7 @@ for turn in range(2):
 hvd.stop_timeline()
 hvd.allreduce(torch.ones(3), name="later")
 """
-    harness.run(2, source, 40, PLACE=str(tmp_path / "trace"), HOROVOD_TIMELINE="DYNAMIC")
+    jobs.run(2, source, 40, PLACE=str(tmp_path / "trace"), HOROVOD_TIMELINE="DYNAMIC")
     for turn in range(2):
         events = json.loads((tmp_path / f"trace{turn}").read_text())
         assert "start_time_since_epoch_in_micros" in events[0]["args"]
@@ -96,7 +96,7 @@ hvd.allreduce(torch.ones(3), name="later")
 
 def test_a_trace_of_hocket_has_the_tensors_of_all_ranks(tmp_path: pathlib.Path) -> None:
     source = START + 'hvd.allreduce(torch.ones(3), name="weights")\nhvd.allgather(torch.ones(1), name="rows")'
-    harness.run(2, source, 40, HOCKET_TRACE=str(tmp_path / "parts"))
+    jobs.run(2, source, 40, HOCKET_TRACE=str(tmp_path / "parts"))
     timeline = merge(collect(str(tmp_path / "parts")).recorded)
     spans = timeline.of("spans")
     found = {(rank, timeline.names[n]) for rank, n in zip(timeline.ranks(spans).tolist(), spans["name"], strict=True)}
@@ -106,7 +106,7 @@ def test_a_trace_of_hocket_has_the_tensors_of_all_ranks(tmp_path: pathlib.Path) 
 
 def test_a_timeline_from_the_beginning(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "trace"
-    harness.run(2, START + 'hvd.allreduce(torch.ones(3), name="weights")', 40, HOROVOD_TIMELINE=str(path))
+    jobs.run(2, START + 'hvd.allreduce(torch.ones(3), name="weights")', 40, HOROVOD_TIMELINE=str(path))
     assert any(event["name"] == "ALLREDUCE" for event in json.loads(path.read_text()))
 
 
@@ -130,7 +130,7 @@ except hocket.ArgumentError as error:
 else:
     raise AssertionError("not refused")
 """
-    harness.run(1, source, 20)
+    jobs.run(1, source, 20)
 
 
 ELASTIC = """
@@ -178,7 +178,7 @@ print("went on")
 @pytest.mark.parametrize("dies", ["0", *(pytest.param(dies, marks=pytest.mark.more) for dies in ("3", "1,2"))])
 def test_the_survivors_of_a_loss_go_on(dies: str, elastic: str) -> None:
     """In a job that outlives its ranks (HOCKET_ELASTIC) by `renew`, else they meet anew."""
-    with harness.Job(4, ELASTIC, env={"PLACE": dies, "HOCKET_ELASTIC": elastic}) as job:
+    with jobs.Job(4, ELASTIC, env={"PLACE": dies, "HOCKET_ELASTIC": elastic}) as job:
         ends = job.wait(90)
     for r, end in enumerate(ends):
         if str(r) not in dies.split(","):
@@ -230,7 +230,7 @@ print(train(hvd.elastic.TorchState(step=0, total=0.0)), anew, hvd.size())
 
 def test_ranks_are_lost_while_the_others_make_their_job_anew() -> None:
     """Rank 1 dies; rank 0 when they have met, as rank 2 is done and rank 3 is not; rank 2 when these two have met."""
-    with harness.Job(4, LOST_MEANWHILE) as run:
+    with jobs.Job(4, LOST_MEANWHILE) as run:
         ends = run.wait(90)
     assert ends[3].code == 0 and ends[3].out == "3.0 [3, 2, 1] 1\n", ends[3]
 
@@ -238,7 +238,7 @@ def test_ranks_are_lost_while_the_others_make_their_job_anew() -> None:
 def test_hocket_run_lets_survivors_go_on(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ELASTIC)
-    env = {**os.environ, "PLACE": "1", "PYTHONPATH": harness.SOURCES}
+    env = {**os.environ, "PLACE": "1", "PYTHONPATH": jobs.SOURCES}
     run = [*RUN, "--elastic", "-n", "4", "--", sys.executable, str(script)]
     ended = subprocess.run(run, env=env, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
     assert ended.returncode == 0, ended
@@ -259,7 +259,7 @@ except hvd.HorovodInternalError as error:
 else:
     raise AssertionError("no error")
 """
-    harness.run(2, source, 40)
+    jobs.run(2, source, 40)
 
 
 def test_a_sampler_deals_out_what_is_left() -> None:
@@ -277,13 +277,13 @@ sampler.set_epoch(1)
 assert list(sampler) != seen[rank] and len(sampler) == 5
 assert len(list(hvd.elastic.ElasticSampler(range(3)))) == 2
 """
-    harness.run(2, source, 40)
+    jobs.run(2, source, 40)
 
 
 def test_the_example_learns() -> None:
     run = [*RUN, "-n", "2", "--", sys.executable, str(ROOT / "examples" / "horovod_digits.py")]
     ended = subprocess.run(run, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
-                           env={**os.environ, "PYTHONPATH": harness.SOURCES})  # fmt: skip
+                           env={**os.environ, "PYTHONPATH": jobs.SOURCES})  # fmt: skip
     assert ended.returncode == 0, ended
     assert "test accuracy: 9" in ended.stdout, ended.stdout
 

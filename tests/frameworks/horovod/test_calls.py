@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import harness
 import pytest
+
+from support import jobs
 
 START = """
 import os, sys, time
@@ -98,12 +99,12 @@ assert torch.allclose(x.grad, torch.full((rank + 1,), sum(r + 1 for r in ranks) 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.more), 2, 3])
 def test_reductions(size: int) -> None:
-    harness.run(size, REDUCTIONS, 60)
+    jobs.run(size, REDUCTIONS, 60)
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.more), 2, 3])
 def test_moves(size: int) -> None:
-    harness.run(size, MOVES, 60)
+    jobs.run(size, MOVES, 60)
 
 
 def test_process_sets() -> None:
@@ -135,7 +136,7 @@ assert hvd.allreduce(torch.tensor([rank]), op=hvd.Sum).item() == 3
 hvd.shutdown()
 assert all_but_0.process_set_id is None
 """
-    harness.run(3, source, 60)
+    jobs.run(3, source, 60)
 
 
 def test_join() -> None:
@@ -149,7 +150,7 @@ for turn in range(3):
     assert hvd.join() == size - 1
     assert hvd.allgather(torch.tensor([rank])).tolist() == list(ranks)
 """
-    harness.run(3, source, 60)
+    jobs.run(3, source, 60)
 
 
 def test_many_threads_submit_at_once() -> None:
@@ -163,7 +164,7 @@ threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
 for each in threads: each.start()
 for each in threads: each.join()
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 MORE = [pytest.param(name, marks=pytest.mark.more) for name in ("none", "bf16", "fp8", "int4", "sign")]
@@ -183,7 +184,7 @@ assert (off > 0) == (CODEC != "none")
 whole = hvd.allreduce(torch.tensor([rank]), op=hvd.Sum, compression=compression)
 assert whole.dtype == torch.int64 and whole.item() == 1
 """.replace("CODEC", repr(codec))
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 def test_a_method_with_error_feedback() -> None:
@@ -194,7 +195,7 @@ assert [hvd.allreduce(x, name="w", compression=method).tolist() for _ in range(2
 refused(ValueError, hvd.Compression.method, "no such method")
 refused(ValueError, hvd.allreduce, x, op=hvd.Max, compression=method)
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 METHODS = START + """
@@ -225,7 +226,7 @@ assert (kept(Entry), kept(Compressor), kept(hvd.ProcessSet)) == (1, 1, 2)   # `m
 
 
 def test_what_a_method_owes_goes_with_its_name_shape_and_set() -> None:
-    harness.run(2, METHODS, 40)
+    jobs.run(2, METHODS, 40)
 
 
 LAWS = START + """
@@ -261,4 +262,4 @@ print("ok")
 @pytest.mark.parametrize("size", [2, 3])
 def test_gradients_are_those_of_the_adjoints_in_horovods_scale(size: int) -> None:
     """Horovod takes means where the law is a sum: its own tests want that.  The rest is the column of CONTRACTS."""
-    assert harness.run(size, LAWS) == ["ok\n"] * size
+    assert jobs.run(size, LAWS) == ["ok\n"] * size

@@ -5,9 +5,8 @@ from __future__ import annotations
 import fractions
 import math
 
-import harness
-
 from hocket.horovod import plain
+from support import jobs
 
 
 def test_values_come_back_as_they_were() -> None:
@@ -82,9 +81,9 @@ state.sync() if rank == 0 else refused(state.sync)
 
 
 def test_a_job_without_objects_trains() -> None:
-    harness.run(2, SOURCE + ALL_REFUSE, 40)
+    jobs.run(2, SOURCE + ALL_REFUSE, 40)
 
 
 def test_a_rank_that_refuses_objects_unpickles_none() -> None:
     """Although the sender's setting allows them."""
-    harness.run(2, SOURCE.replace('= "0"', '= "01"[os.environ["HOCKET_RANK"] == "0"]', 1) + RECEIVER_REFUSES, 40)
+    jobs.run(2, SOURCE.replace('= "0"', '= "01"[os.environ["HOCKET_RANK"] == "0"]', 1) + RECEIVER_REFUSES, 40)

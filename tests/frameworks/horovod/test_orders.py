@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import harness
 import pytest
+
+from support import jobs
 
 START = """
 import os, random, sys, time
@@ -33,7 +34,7 @@ for step in range(4):  # from the second on they are known by number
         assert made is xs[name] and torch.equal(made, want), (step, name, made, want)
 assert hvd.poll(handles["layer.0"])
 """
-    harness.run(size, source, 40)
+    jobs.run(size, source, 40)
 
 
 def test_ranks_that_disagree_all_hear_of_it_and_go_on() -> None:
@@ -50,7 +51,7 @@ for shape, dtype, op in ((4 + rank, torch.float32, hvd.Sum), (4, (torch.float32,
         raise AssertionError("nobody noticed")
 assert hvd.allreduce(torch.ones(2), name="w", op=hvd.Sum).tolist() == [2, 2]
 """
-    harness.run(2, source, 40)
+    jobs.run(2, source, 40)
 
 
 def test_a_name_under_way_is_refused_here_alone() -> None:
@@ -69,7 +70,7 @@ if rank == 1:
     time.sleep(0.1)
 assert hvd.synchronize(first).tolist() == [2, 2, 2]
 """
-    harness.run(2, source.replace('first = hvd', 'if rank == 1: time.sleep(0.3)\nfirst = hvd'), 40)
+    jobs.run(2, source.replace('first = hvd', 'if rank == 1: time.sleep(0.3)\nfirst = hvd'), 40)
 
 
 def test_nothing_is_burnt_while_ranks_wait() -> None:
@@ -84,7 +85,7 @@ began = time.process_time()
 hvd.allreduce(torch.ones(1), name="late")        # rank 1 waits for rank 0
 assert time.process_time() - began < 0.2, time.process_time() - began
 """
-    harness.run(2, source, 40)
+    jobs.run(2, source, 40)
 
 
 def test_what_a_rank_that_has_left_does_not_bring() -> None:
@@ -109,7 +110,7 @@ except ValueError as error:
 hvd.init()
 assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2
 """
-    harness.run(2, source, 40)
+    jobs.run(2, source, 40)
 
 
 def test_a_rank_that_raises_tells_the_others_what() -> None:
@@ -123,7 +124,7 @@ except hvd.HorovodInternalError as error:
     assert "ValueError: a bug of rank 1" in str(error), error
     print("heard")
 """
-    with harness.Job(3, source) as job:
+    with jobs.Job(3, source) as job:
         ends = job.wait(40)
     assert [end.code for end in ends] == [0, 1, 0], "\n".join(end.err for end in ends)
     assert "heard" in ends[0].out and "heard" in ends[2].out
@@ -149,7 +150,7 @@ try:
 except hvd.HorovodInternalError:
     print("refused")
 """
-    with harness.Job(3, source) as job:
+    with jobs.Job(3, source) as job:
         ends = job.wait(40)
     for r in (0, 2):
         assert "refused" in ends[r].out, ends[r]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import harness
 import pytest
+
+from support import jobs
 
 START = """
 import os, sys, time, warnings
@@ -72,7 +73,7 @@ made = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model.named_parameters(), groups=lists)
 assert torch.allclose(train(model, made, data[rank::size], labels[rank::size]), want, atol=1e-6)
 """
-    harness.run(size, source, 60)
+    jobs.run(size, source, 60)
 
 
 def test_closures_and_schedulers() -> None:
@@ -103,7 +104,7 @@ optimizer.step()
 scheduler.step()
 assert optimizer.param_groups[0]["lr"] == 0.5
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 def test_what_is_owed_follows_the_learning_rate() -> None:
@@ -129,7 +130,7 @@ for step in range(7):
 assert torch.allclose(w, -given, rtol=1e-5, atol=1e-4), (w + given).abs().max()
 assert torch.allclose(v, -given / 2, rtol=1e-5, atol=1e-4), (v + given / 2).abs().max()
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 def test_what_is_told_of_wrong_use() -> None:
@@ -160,7 +161,7 @@ with warnings.catch_warnings(record=True) as told:
     optimizer.step()
 assert len(told) == 1 and "skip_synchronize" in str(told[0].message)
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 def test_gradients_that_only_some_ranks_have() -> None:
@@ -184,7 +185,7 @@ for as_dense in (False, True):
     optimizer.zero_grad()
     assert torch.allclose(before - embedding.weight, torch.tensor([[2.0], [1], [1], [0], [0], [0]]).expand(6, 2))
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 def test_adasum() -> None:
@@ -199,7 +200,7 @@ optimizer.zero_grad()
 optimizer.step()
 assert torch.allclose(w, torch.tensor([-4.0, -3.0])), w      # the same on both: taken once
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 def test_all_ranks_begin_with_the_roots_model_and_state() -> None:
@@ -225,7 +226,7 @@ try:
 except ValueError as error:
     assert "LBFGS" in str(error)
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)
 
 
 @pytest.mark.parametrize("dims", [0, pytest.param(2, marks=pytest.mark.more)])
@@ -252,4 +253,4 @@ assert torch.allclose(norm.running_var, whole.running_var, atol=1e-3)
 norm.eval(), whole.eval()
 assert torch.allclose(norm(mine), (whole(x)[:3] if rank == 0 else whole(x)[3:]), atol=1e-4)
 """
-    harness.run(2, source, 60)
+    jobs.run(2, source, 60)

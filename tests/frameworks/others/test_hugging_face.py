@@ -9,7 +9,8 @@ import sys
 from typing import Any
 
 import pytest
-from learning import RANKS, SIZE, main, on_hocket, ranks, start
+
+from support.learning import RANKS, SIZE, main, on_hocket, ranks, start
 
 SCRIPTS = ("test_script", "test_ops", "test_sync")
 """Of accelerate.test_utils.scripts.  test_distributed_data_loop is for GPUs, where alone ranks join uneven inputs:

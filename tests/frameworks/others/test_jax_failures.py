@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 
-import harness
 import pytest
-from worlds import PATH
+
+from support import jobs
+from support.worlds import PATH
 
 START = """
 import os, signal, sys, time
@@ -30,14 +31,14 @@ def fails(x, kind):
 """
 
 
-def ends(size: int, source: str) -> list[harness.Ended]:
+def ends(size: int, source: str) -> list[jobs.Ended]:
     """How the ranks end; JAX cannot be forked, so each begins anew."""
     argv = [sys.executable, "-c", START + source]
-    with harness.Job(size, argv=argv, env={"PYTHONPATH": PATH}) as job:
+    with jobs.Job(size, argv=argv, env={"PYTHONPATH": PATH}) as job:
         return job.wait(90)
 
 
-def fine(found: list[harness.Ended]) -> None:
+def fine(found: list[jobs.Ended]) -> None:
     for rank, end in enumerate(found):
         assert end.code == 0, f"rank {rank} ended with {end.code}:\n{end.err[-4000:]}\n{end.out[-2000:]}"
 

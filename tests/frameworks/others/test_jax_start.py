@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from worlds import PATH
+
+from support.worlds import PATH
 
 ROOT = pathlib.Path(__file__).parents[3]
 DISTRIBUTED = """

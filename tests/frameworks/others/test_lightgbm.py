@@ -12,15 +12,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import harness
 import lightgbm as lgb
 import numpy as np
 import pytest
-from worlds import path_to, spread
 
 import hocket
 import hocket.lightgbm
 from hocket.lightgbm.halving import pairs
+from support import jobs
+from support.worlds import path_to, spread
 
 SIZES = (2, 3)
 ROWS, COLUMNS, ROUNDS = 3000, 10, 8
@@ -296,7 +296,7 @@ except hocket.PeerLostError as error:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_rank_is_killed(size: int) -> None:
-    with harness.Job(size, DIES, env={"PYTHONPATH": path_to(__file__)}) as job:
+    with jobs.Job(size, DIES, env={"PYTHONPATH": path_to(__file__)}) as job:
         ends = job.wait(60)
     assert ends[1].code == -signal.SIGKILL
     others = [end for rank, end in enumerate(ends) if rank != 1]

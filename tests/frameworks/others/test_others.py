@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 import pytest
-from learning import (
+
+from support.learning import (
     RANKS,
     SIZE,
     adam,

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from learning import RANKS, data, loss_of, main, network, ranks, sgd, start
+
+from support.learning import RANKS, data, loss_of, main, network, ranks, sgd, start
 
 EVERY, EPOCHS = 2, 2
 

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from faulty import wait_for
+
+from support.faulty import wait_for
 
 REPLICA = """
 import json, os, sys, time

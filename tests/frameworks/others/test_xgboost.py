@@ -10,16 +10,16 @@ import socket
 import time
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
 import xgboost as xgb
-from two_hosts import job_on
-from worlds import path_to, spread
 
 import hocket
 import hocket.xgboost
 from hocket.system.namespaces import hosts
+from support import jobs
+from support.two_hosts import job_on
+from support.worlds import path_to, spread
 
 ROWS, ROUNDS = 2000, 6
 
@@ -163,7 +163,7 @@ except hocket.PeerLostError as error:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_rank_is_killed(size: int) -> None:
-    with harness.Job(size, DIES, env={"PYTHONPATH": path_to(__file__)}) as job:
+    with jobs.Job(size, DIES, env={"PYTHONPATH": path_to(__file__)}) as job:
         ends = job.wait(60)
     assert ends[1].code == -signal.SIGKILL
     others = [end for rank, end in enumerate(ends) if rank != 1]

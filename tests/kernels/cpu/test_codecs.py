@@ -9,13 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from encoded import Encoded, dice, sent, vectors
 
 from hocket.compression import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError
 from hocket.kernels import codecs
 from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.cpu import reduce
+from support.codec_laws import Encoded, dice, sent, vectors
 
 Array = np.ndarray[Any, Any]
 KEY = 0x0123456789ABCDEF

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
 from hocket.kernels.ops import OPS
+from support import oracle
 
 Array = np.ndarray[Any, Any]
 INPUTS = [1, 2, 3, 4, 5, 8, 9]

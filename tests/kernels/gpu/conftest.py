@@ -1,9 +1,9 @@
 """What the tests of the CUDA kernels share."""
 
 import pytest
-from emulation import Emulator, modules_of
 
 from hocket.kernels.gpu import catalogue
+from support.gpu.emulation import Emulator, modules_of
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation import OK, Buffer, Emulator, modules_of
-from encoded import vectors
 
 from hocket.compression import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.cpu import reduce
 from hocket.kernels.gpu import catalogue, launch
+from support.codec_laws import vectors
+from support.gpu.emulation import OK, Buffer, Emulator, modules_of
 
 pytestmark = pytest.mark.gpu
 Array = np.ndarray[Any, Any]

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nvrtc
 import pytest
-from emulation import modules_of
 
 from hocket.compression import QSGD, Natural, OneBit, TernGrad
 from hocket.kernels.codecs import CODECS, HALVES
 from hocket.kernels.gpu import catalogue
 from hocket.kernels.gpu.catalogue import Kernel, Module
 from hocket.kernels.gpu.source import module_source
+from support.gpu import nvrtc
+from support.gpu.emulation import modules_of
 
 pytestmark = pytest.mark.gpu
 

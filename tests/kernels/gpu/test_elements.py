@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
-from emulation import BARRIER, GEOMETRY, OK, UNKNOWN, Buffer, Emulator
 
 from hocket.bench.gpu.laws import checksum
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
 from hocket.kernels.gpu import catalogue, launch
+from support import oracle
+from support.gpu.emulation import BARRIER, GEOMETRY, OK, UNKNOWN, Buffer, Emulator
 
 pytestmark = pytest.mark.gpu
 Array = np.ndarray[Any, Any]

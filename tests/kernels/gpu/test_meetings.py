@@ -6,15 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
-from emulation import DEADLOCK, OK, Buffer, Emulator
 
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 from hocket.kernels.ops import OPS
+from support import oracle
+from support.gpu.emulation import DEADLOCK, OK, Buffer, Emulator
 
 pytestmark = pytest.mark.gpu
 Array = np.ndarray[Any, Any]

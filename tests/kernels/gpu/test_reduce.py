@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
-from emulation import OK, Buffer, Emulator, modules_of
 
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.ops import OPS
+from support import oracle
+from support.gpu.emulation import OK, Buffer, Emulator, modules_of
 
 pytestmark = pytest.mark.gpu
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from emulation import EMULATOR, ROOT, RUNTIME, compile_objects, link
+
+from support.gpu.emulation import EMULATOR, ROOT, RUNTIME, compile_objects, link
 
 pytestmark = pytest.mark.gpu
 

@@ -13,8 +13,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from cuda_driver import NUMBERS, Driver
-from cuda_roles import SIZE
+
+from support.gpu.driver import NUMBERS, Driver
+from support.gpu.roles import SIZE
 
 CUDA = Driver()
 CONTEXT = CUDA.begin()

@@ -8,11 +8,12 @@ import signal
 import threading
 from typing import Any
 
-import cuda_roles as roles
 import pytest
-from cuda_driver import NUMBERS, Handle
-from cuda_roles import SIZE, handle
 from fake_cuda_driver import CONTEXT, CUDA, fails, process, wrong
+
+from support.gpu import roles
+from support.gpu.driver import NUMBERS, Handle
+from support.gpu.roles import SIZE, handle
 
 
 def test_devices() -> None:

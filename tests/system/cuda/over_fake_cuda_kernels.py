@@ -7,8 +7,9 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 import pytest
-from cuda_driver import NUMBERS, CudaError
 from fake_cuda_driver import CUDA, fails, late, stream, wrong
+
+from support.gpu.driver import NUMBERS, CudaError
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
-import cuda_roles as roles
 import pytest
-from cuda_driver import Handle
-from cuda_roles import GEQ, LAZY, SIZE, handle
 from fake_cuda_driver import CONTEXT, CUDA, SPAWN, fails, process, stream, wrong
+
+from support.gpu import roles
+from support.gpu.driver import Handle
+from support.gpu.roles import GEQ, LAZY, SIZE, handle
 
 
 def test_memory_of_another_process() -> None:

@@ -7,9 +7,10 @@ import threading
 import time
 
 import pytest
-from cuda_driver import NUMBERS
-from cuda_roles import GEQ
 from fake_cuda_driver import BUSY, CUDA, HostFunction, fails, late, stream, wrong
+
+from support.gpu.driver import NUMBERS
+from support.gpu.roles import GEQ
 
 
 def test_a_stream_is_not_waited_for(memory: int) -> None:

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import stand_in_cuda
-from stand_in_cuda import ROOT
+
+from support.gpu import stand_in as stand_in_cuda
+from support.gpu.stand_in import ROOT
 
 HERE = Path(__file__).parent
 

@@ -7,9 +7,9 @@ import pathlib
 import re
 
 import pytest
-from star import DOCTOR, star
 
 from hocket.system.namespaces.hosts import refusal
+from support.named_hosts import DOCTOR, star
 
 WHY_NOT = refusal("50mbit")
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

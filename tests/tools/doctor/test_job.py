@@ -12,9 +12,9 @@ import sysconfig
 import time
 
 import pytest
-from star import DOCTOR
 
 import hocket
+from support.named_hosts import DOCTOR
 
 BIN = sysconfig.get_path("scripts")
 RUN = [sys.executable, "-m", "hocket", "run", "--no-prefix"]

@@ -10,13 +10,13 @@ import sys
 from typing import Any
 
 import pytest
-from generations import mark, wait_for
-from harness import Job
-from worlds import PATH
 
 import hocket
 from hocket.training.crew.crew import at_moment
 from hocket.training.crew.quorum import FIRST, LEAST, Grace
+from support.elastic_ranks import mark, wait_for
+from support.jobs import Job
+from support.worlds import PATH
 
 SECRET = "a secret of the tests of crews, 12345"
 CREW = """

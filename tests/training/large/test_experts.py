@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import spread
 
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Experts, Mesh
+from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
 TOKENS, WIDTH, EACH = 10, 5, 2

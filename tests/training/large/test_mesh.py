@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faulty import facts
-from generations import BEGIN, said
-from harness import Job
-from two_hosts import job_on
-from worlds import spread
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.system.namespaces import hosts as namespaces
 from hocket.training import Mesh
 from hocket.training.large.mesh.placing import placed
+from support.elastic_ranks import BEGIN, said
+from support.faulty import facts
+from support.jobs import Job
+from support.two_hosts import job_on
+from support.worlds import spread
 
 WHY_NOT = namespaces.refusal()
 

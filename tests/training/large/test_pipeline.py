@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
@@ -16,6 +15,7 @@ from hocket.training import Pipeline
 from hocket.training.large.pipeline.cut import cut, timed
 from hocket.training.large.pipeline.orders import BACKWARD, ORDERS
 from hocket.training.large.stage import Chain
+from support.worlds import same, spread
 
 Array = np.ndarray[Any, Any]
 WIDTH, ROWS = 6, 24

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quadratic import gradient, start
-from worlds import same, spread
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import SGD, Adagrad, Adam, Mesh, Sharded
 from hocket.training.norm import norm
+from support.quadratic import gradient, start
+from support.worlds import same, spread
 
 Array = np.ndarray[Any, Any]
 STEPS = 5

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from worlds import spread
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
@@ -16,6 +15,7 @@ from hocket.torch.training import parameters
 from hocket.torch.training import tensor as of_torch
 from hocket.training import Adam, ColumnParallel, Mesh, RowParallel, Sharded
 from hocket.training.large.factors import average, costs
+from support.worlds import spread
 
 ROWS, WIDTH, HIDDEN = 12, 6, 24
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Job
-from quadratic import F, flat, inner, start
-from worlds import PATH
+
+from support.jobs import Job
+from support.quadratic import F, flat, inner, start
+from support.worlds import PATH
 
 BEGIN = """
 import json, os, time
 import numpy as np
 import hocket
-from quadratic import flat, inner, start
+from support.quadratic import flat, inner, start
 from hocket.training import Crew, DiLoCo, StreamingDiLoCo, digest
 me, theta = int(os.environ["HOCKET_RANK"]), start()
 def tell(outer, **more):

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quadratic import LR, F, flat, gradient, inner, put, start
-from worlds import same, spread
 
 import hocket
 from hocket.compression import Compressor, TwoBits
@@ -24,6 +22,8 @@ from hocket.training import (
     StreamingDiLoCo,
     digest,
 )
+from support.quadratic import LR, F, flat, gradient, inner, put, start
+from support.worlds import same, spread
 
 Array = np.ndarray[Any, Any]
 STEPS = 12

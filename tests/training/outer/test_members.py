@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from quadratic import flat, inner, start
-from worlds import same
 
 import hocket
 from hocket.training import DiLoCo, digest
 from hocket.training.outer.members import Again, Replica
+from support.quadratic import flat, inner, start
+from support.worlds import same
 
 MEMBERS = ((0, 1, 2), (0, 1, 2), (0, 1), (0, 1), (0, 1, 2), (0, 1, 2, 3), (0, 2, 3))
 """Of seven rounds, two steps each: rank 2 is late for the third and fourth, rank 3 comes, and rank 1 is lost."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quadratic import F, flat, inner, start
-from worlds import same, spread
 
 import hocket
 from hocket.errors import ArgumentError
 from hocket.training import DiLoCo, LocalSGD, NoLoCo, SparseLoCo, StreamingDiLoCo
+from support.quadratic import F, flat, inner, start
+from support.worlds import same, spread
 
 LOOPS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (DiLoCo, {"every": 3}),

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import spread
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import DiLoCo, LocalSGD, Momentum, NoLoCo, Outer, PostLocalSGD, StreamingDiLoCo
+from support.worlds import spread
 
 
 def theta(**more: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_ranks_that_differ(size: int, transport: str) -> None:
 
 def test_a_rank_that_dies_ends_the_round() -> None:
     """Also one that is sent in a thread: `step` raises PeerLostError, within the time that calls need for it."""
-    import harness
+    from support import jobs
 
     source = """
         import os, numpy as np, hocket
@@ -178,7 +178,7 @@ def test_a_rank_that_dies_ends_the_round() -> None:
                 print("lost", lost.ranks, step)
                 os._exit(0)
     """
-    with harness.Job(3, source) as job:
+    with jobs.Job(3, source) as job:
         ends = job.wait(20)
     assert [ends[r].out for r in (0, 2)] == ["lost (1,) 4\n"] * 2, ends
 

@@ -8,15 +8,15 @@ import threading
 import time
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from gradients import averages, gradients, raised
-from worlds import path_to, same, spread
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutError
 from hocket.training import Scheduler
+from support import jobs
+from support.gradients import averages, gradients, raised
+from support.worlds import path_to, same, spread
 
 
 def all_ready(s: Scheduler, grads: dict[str, Any], names: list[str]) -> None:
@@ -178,7 +178,7 @@ except hocket.PeerLostError as error:
 
 
 def test_a_lost_rank_is_named_by_all() -> None:
-    with harness.Job(3, KILLED, env={"PYTHONPATH": path_to(__file__)}) as job:
+    with jobs.Job(3, KILLED, env={"PYTHONPATH": path_to(__file__)}) as job:
         ends = job.wait(60)
     told = [json.loads(end.out) for end in ends]
     for rank in (0, 2):
@@ -199,6 +199,6 @@ for step in range(3):
     s.step()
     assert s.wait("a").tolist() == [0.5] * 4
 """
-    with harness.Job(2, source) as job:
+    with jobs.Job(2, source) as job:
         ends = job.wait(40)
     assert [(end.code, end.err) for end in ends] == [(0, ""), (0, "")], ends

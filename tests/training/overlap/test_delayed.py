@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.training import Delayed, Scheduler
+from support.worlds import same, spread
 
 Arrays = dict[str, Any]
 

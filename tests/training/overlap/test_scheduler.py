@@ -9,17 +9,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from gradients import SIZES, averages, gradients, raised
-from worlds import Program, path_to, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
 from hocket.training import Scheduler
+from support import jobs
+from support.gradients import SIZES, averages, gradients, raised
+from support.worlds import Program, path_to, same, spread
 
 
 def declared(comm: Communicator, **options: Any) -> Scheduler:
@@ -349,7 +349,7 @@ KILLED = """
 import json, os, random, signal, sys, threading, time
 import numpy as np
 import hocket
-from gradients import SIZES, gradients
+from support.gradients import SIZES, gradients
 from test_scheduler import declared
 comm = hocket.init(transport="{transport}")
 s, mine = declared(comm, slice=65536, fuse=4096), random.Random(100 * {seed} + comm.rank)
@@ -377,7 +377,7 @@ except hocket.PeerLostError as error:
 @pytest.mark.parametrize(("transport", "seed"), [("shm", 1), ("tcp", 2), ("tcp", 4)])
 def test_a_lost_rank_is_named_by_all(transport: str, seed: int) -> None:
     """Killed at a random moment of a random order; within a second, or three on a machine that others use."""
-    with harness.Job(4, KILLED.format(transport=transport, seed=seed), env={"PYTHONPATH": path_to(__file__)}) as job:
+    with jobs.Job(4, KILLED.format(transport=transport, seed=seed), env={"PYTHONPATH": path_to(__file__)}) as job:
         ends = job.wait(60)
     told = [json.loads(end.out) for end in ends]
     dead = seed % 4

@@ -7,7 +7,6 @@ import pathlib
 import sys
 
 import pytest
-from gradients import raised
 
 import hocket
 from hocket.bench.overlap.profiles import PROFILES
@@ -16,6 +15,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.training import Setting, Tuned, tune
 from hocket.training.overlap.tuning import SPACE as ALL
+from support.gradients import raised
 
 
 def test_the_model_of_slices_gives_the_known_iterations() -> None:

@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from serving import NEW, Cluster
+
+from support.serving import NEW, Cluster
 
 
 def exactly(said: list[Any], others: int = 0) -> None:

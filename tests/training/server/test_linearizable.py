@@ -7,8 +7,8 @@ import pathlib
 import random
 import signal
 
-from linear import NEVER, Op, wrong
-from serving import NEW, ROLES, Cluster
+from support.linearizable import NEVER, Op, wrong
+from support.serving import NEW, ROLES, Cluster
 
 RECORDS = ROLES + """
 import random

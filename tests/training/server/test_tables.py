@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -17,6 +16,7 @@ from hocket.training import SGD, Adagrad, Adam, Client, Range, Rows, serve
 from hocket.training.server import snapshots
 from hocket.training.server.store import Change, Tables, What
 from hocket.training.server.tables import SHARES, Layout, shares
+from support.worlds import same, spread
 
 N = 24
 MAKERS: dict[str, tuple[Any, Any]] = {

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import NUMBERS
-from gpu_arrays import put
 from pinned_ranks import CUDA, DELAY, DEVICE, ENDS, HOSTS, MIB, SIZES, Open, Rank, Sides, python, together
 
 from hocket.conformance import LAWS, NotOfferedError, Pair, Side, laws
@@ -22,6 +20,8 @@ from hocket.errors import TransportError
 from hocket.transports.adapter import Adapter
 from hocket.transports.pinned import channels
 from hocket.transports.reference import Pipe
+from support.gpu.arrays import put
+from support.gpu.driver import NUMBERS
 
 PLAIN = ("tcp", "both")
 """In the plain run of the tests; the others with the marker `gpu`."""

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import Driver
-from gpu_arrays import GpuArray
 
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.gpu.stream_ops import OnStream, StreamOps
@@ -29,6 +27,8 @@ from hocket.transports.reference import Pipe
 from hocket.transports.shm.lane import RingLane
 from hocket.transports.shm.window import Window
 from hocket.transports.tcp.transport import TcpTransport
+from support.gpu.arrays import GpuArray
+from support.gpu.driver import Driver
 
 CUDA = Driver()
 DEVICE = driver.device(0)

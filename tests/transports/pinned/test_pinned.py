@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import stand_in_cuda
+
+from support.gpu import stand_in as stand_in_cuda
 
 HERE = Path(__file__).parent
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import harness
 import pytest
 
 from hocket.system.cpu import maker
+from support import jobs
 
 EITHER = """
     import numpy as np
@@ -32,7 +32,7 @@ EITHER = """
 
 @pytest.mark.parametrize(("moved", "reduced"), [(16385, 1 << 20), (1 << 21, None)])
 def test_either_way(moved: int, reduced: int | str) -> None:
-    assert harness.run(3, EITHER.format(moved=moved, reduced=reduced)) == ["right\n"] * 3
+    assert jobs.run(3, EITHER.format(moved=moved, reduced=reduced)) == ["right\n"] * 3
 
 
 MEASURED = """
@@ -63,7 +63,7 @@ MEASURED = """
 
 
 def test_a_measured_rule_is_every_ranks() -> None:
-    for out in harness.run(2, MEASURED):
+    for out in jobs.run(2, MEASURED):
         assert "memory from 1 MiB on, what they reduce never (as hocket tune has measured)" in out
 
 

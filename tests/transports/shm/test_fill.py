@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import harness
-import rules
+from support import c_rules, jobs
 
 SOURCE = Path(__file__).parent / "fill_rules.c"
 MANY = """
@@ -24,8 +23,8 @@ MANY = """
 
 
 def test_the_faster_way_is_found_and_copies_all(tmp_path: Path) -> None:
-    rules.hold(SOURCE, tmp_path)
+    c_rules.hold(SOURCE, tmp_path)
 
 
 def test_results_are_right_whichever_way() -> None:
-    assert harness.run(3, MANY) == ["right\n"] * 3
+    assert jobs.run(3, MANY) == ["right\n"] * 3

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import headers
 import pytest
 
 import hocket
@@ -16,6 +15,7 @@ from hocket.errors import TransportError
 from hocket.transports.shm.lane import RingLane
 from hocket.transports.shm.transport import RINGS
 from hocket.transports.shm.window import Window, read_memory
+from support import headers
 
 ROOT = Path(__file__).parents[3]
 SOURCE = Path(__file__).parent / "ring_stress.c"

@@ -7,13 +7,13 @@ import fcntl
 import os
 import socket
 
-import harness
 import pytest
 
 from hocket.errors import TransportError
 from hocket.transports.shm import transport
 from hocket.transports.shm.lane import RingLane
 from hocket.transports.shm.window import Window
+from support import jobs
 
 MIB = 1 << 20
 
@@ -52,7 +52,7 @@ else:
 @pytest.mark.parametrize("where", ["1 << 33", pytest.param("shm.window.size - 4999", marks=pytest.mark.more)])
 def test_bytes_beyond_the_end_of_a_window_are_an_error_of_its_reader(where: str) -> None:
     """The end of the memory, not that of the 64 GiB of addresses kept for it."""
-    with harness.Job(2, LIAR.format(where=where), env={"HOCKET_TIMEOUT": "10"}) as job:
+    with jobs.Job(2, LIAR.format(where=where), env={"HOCKET_TIMEOUT": "10"}) as job:
         out, err = job.processes[0].communicate(timeout=30)
         assert job.processes[0].returncode == 0, (job.processes[0].returncode, err)
     error, *_, touched = out.splitlines()

@@ -9,9 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-import harness
 import pytest
-import worlds
 
 from hocket.collectives.job.config import Config
 from hocket.control import encryption
@@ -19,6 +17,7 @@ from hocket.control.handshake import AuthError
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
 from hocket.system import tls
+from support import jobs, worlds
 
 KEY = bytes(tls.KEY)
 CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
@@ -82,7 +81,7 @@ def ranks(pki: Path, *names: str, over: str = "tcp") -> list[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{server.getsockname()[1]}"} if over == "tcp" else {}
     source = JOB.format(names=names, pki=str(pki))
-    return harness.run(len(names), source, PYTHONPATH=worlds.PATH, **where)
+    return jobs.run(len(names), source, PYTHONPATH=worlds.PATH, **where)
 
 
 def test_ranks_with_certificates_of_one_ca(pki: Path) -> None:

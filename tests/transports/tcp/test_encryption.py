@@ -8,12 +8,11 @@ import socket
 import time
 from pathlib import Path
 
-import harness
 import pytest
-import worlds
 
 from hocket.control import encryption
 from hocket.system import tls
+from support import jobs, worlds
 
 
 def free_port() -> int:
@@ -21,14 +20,14 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def job(source: str, size: int = 2, **env: str) -> harness.Job:
+def job(source: str, size: int = 2, **env: str) -> jobs.Job:
     """Ranks that meet over TCP."""
     where = f"tcp:127.0.0.1:{free_port()}"
     defaults = {"HOCKET_ENCRYPT": "1", "HOCKET_RENDEZVOUS": where, "PYTHONPATH": worlds.PATH, "HOCKET_TIMEOUT": "20"}
-    return harness.Job(size, source, env=defaults | env)
+    return jobs.Job(size, source, env=defaults | env)
 
 
-def said(running: harness.Job, code: int = 0) -> list[str]:
+def said(running: jobs.Job, code: int = 0) -> list[str]:
     ends = running.wait(60)
     for end in ends:
         assert end.code == code, end.err + end.out
@@ -36,7 +35,8 @@ def said(running: harness.Job, code: int = 0) -> list[str]:
 
 
 TALK = """
-import numpy as np, hocket, man_in_the_middle
+import numpy as np, hocket
+from support import man_in_the_middle
 man_in_the_middle.enter()
 words = b"all that glisters is not gold"
 with hocket.init(transport="tcp") as comm:
@@ -92,7 +92,8 @@ def test_ranks_whose_processors_differ() -> None:
 
 
 ALTERED = """
-import time, numpy as np, hocket, man_in_the_middle
+import time, numpy as np, hocket
+from support import man_in_the_middle
 man_in_the_middle.enter()
 comm = hocket.init(transport="tcp")
 x, wrong, began = np.arange(50000.0), 0, time.monotonic()
@@ -119,7 +120,8 @@ def test_a_bit_that_is_flipped_on_the_way_is_an_error_on_all_ranks() -> None:
 
 
 CONTROL = """
-import time, numpy as np, hocket, man_in_the_middle
+import time, numpy as np, hocket
+from support import man_in_the_middle
 man_in_the_middle.enter()
 comm = hocket.init(transport="tcp")
 comm.allreduce(np.ones(3))
@@ -211,7 +213,7 @@ def test_a_rank_that_encrypts_and_one_that_does_not(who: str, error: str, words:
 
 def test_ranks_that_meet_inside_a_host_must_agree_too() -> None:
     """Their control connections are Unix sockets, which both kinds of rank can use."""
-    for out in harness.run(2, INIT.format(who="1")):
+    for out in jobs.run(2, INIT.format(who="1")):
         assert out.startswith("ArgumentError ranks [1] encrypt and ranks [0] do not"), out
 
 
@@ -235,7 +237,7 @@ except hocket.Error as error:
 )  # fmt: skip
 def test_what_cannot_be_encrypted_is_refused(before: str, more: str, words: str) -> None:
     source = ALONE.format(before=before, address=f"tcp:127.0.0.1:{free_port()}", more=more)
-    assert words in harness.run(1, source)[0]
+    assert words in jobs.run(1, source)[0]
 
 
 STORE = """
@@ -249,7 +251,7 @@ except hocket.Error as error:
 
 
 def test_a_store_is_no_place_for_the_key() -> None:
-    assert harness.run(1, STORE)[0].startswith("ArgumentError encryption needs a secret")
+    assert jobs.run(1, STORE)[0].startswith("ArgumentError encryption needs a secret")
 
 
 TRANSPORTS = """
@@ -260,7 +262,7 @@ with hocket.init(transport="verbs,mpi,tcp", encrypt=True) as comm:
 
 
 def test_transports_that_do_not_encrypt_are_not_used() -> None:
-    for out in harness.run(2, TRANSPORTS):
+    for out in jobs.run(2, TRANSPORTS):
         for name in ("verbs", "mpi"):
             assert f"not {name}: it does not encrypt, and HOCKET_ENCRYPT is set: HOCKET_PLAIN={name} uses it" in out
         assert "tcp (encrypted" in out

@@ -13,8 +13,6 @@ import time
 import tracemalloc
 from pathlib import Path
 
-import harness
-import headers
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -25,6 +23,7 @@ from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, Clie
 from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
 from hocket.control.reactor import Reactor
 from hocket.transports.tcp.stream import SocketChannels
+from support import headers, jobs
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "tests" / "fuzz" / "frame_fuzz.c"
@@ -118,7 +117,7 @@ EVERYWHERE = """
 
 @pytest.mark.parametrize("encrypt", ["0", "1"])
 def test_payloads_of_each_place_arrive(encrypt: str) -> None:
-    assert harness.run(2, EVERYWHERE, HOCKET_ENCRYPT=encrypt) == ["right\n"] * 2
+    assert jobs.run(2, EVERYWHERE, HOCKET_ENCRYPT=encrypt) == ["right\n"] * 2
 
 
 # --- the handshake

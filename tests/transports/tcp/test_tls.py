@@ -9,8 +9,6 @@ import threading
 import time
 from pathlib import Path
 
-import headers
-import man_in_the_middle
 import pytest
 
 from hocket.control import encryption
@@ -18,6 +16,7 @@ from hocket.control.handshake import AuthError
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 from hocket.system import tls
+from support import headers, man_in_the_middle
 
 ROOT = Path(__file__).parents[3]
 CORPUS = sorted((ROOT / "tests" / "fuzz" / "tls").iterdir())

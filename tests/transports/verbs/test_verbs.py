@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import headers
 import pytest
+
+from support import headers
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent

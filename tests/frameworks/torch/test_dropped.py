@@ -1,0 +1,53 @@
+"""A group that is dropped, not destroyed, leaves the job: torchft does so with the groups of ranks that fail."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from support import jobs
+from support.worlds import PATH
+
+DROPS = """
+import json, os, time, types
+from datetime import timedelta
+import torch, torch.distributed as dist
+import hocket
+from hocket.torch.group import ProcessGroupHocket
+rank, size = int(os.environ["HOCKET_RANK"]), int(os.environ["HOCKET_SIZE"])
+group = ProcessGroupHocket(types.SimpleNamespace(
+    store=dist.FileStore(os.environ["PLACE"], size), group_rank=rank, group_size=size, group_id="it",
+    timeout=timedelta(seconds=20), global_ranks_in_group=[]))
+x = torch.ones(3)
+group.allreduce([x]).wait()
+work = group.allreduce([x])
+if rank == {victim}:
+    del group
+    work.wait()
+    time.sleep(2.5)
+    print(json.dumps(dict(sum=x[0].item())))
+else:
+    work.wait()
+    time.sleep(0.5)
+    began, total = time.monotonic(), x[0].item()
+    try:
+        group.allreduce([x]).wait()
+    except hocket.PeerLostError as error:
+        print(json.dumps(dict(sum=total, ranks=error.ranks, after=time.monotonic() - began, text=str(error))))
+"""
+
+
+@pytest.mark.parametrize("victim", [2, pytest.param(0, marks=pytest.mark.more)])
+def test_peers_notice_at_once(victim: int, tmp_path: pathlib.Path) -> None:
+    """Its call under way ends well.  Rank 0's process holds the coordinator, which stays until the others have left."""
+    source = DROPS.replace("{victim}", str(victim))
+    with jobs.Job(3, source, env={"PYTHONPATH": PATH, "PLACE": str(tmp_path / "store")}) as job:
+        ends = job.wait(40)
+    assert all(end.code == 0 for end in ends), ends
+    for rank, end in enumerate(ends):
+        said = json.loads(end.out)
+        assert said["sum"] == 9, ends
+        if rank != victim:
+            assert said["ranks"] == [victim] and "has left the job" in said["text"] and said["after"] < 1, said

@@ -1,0 +1,1 @@
+"""What tests share: jobs of real ranks, what those ranks run, simulators, and stand-ins for what is not here."""

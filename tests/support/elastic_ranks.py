@@ -1,0 +1,52 @@
+"""What ranks of an elastic job run in tests, and what they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from support.jobs import Ended, Job
+
+BEGIN = """
+import json, os, signal, sys, threading, time
+import numpy as np
+import hocket
+comm = hocket.init(elastic=True)
+me = comm.rank
+def note(name):
+    open(os.path.join(os.path.dirname(__file__), name), "w").close()
+def await_note(name):
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), name)):
+        time.sleep(0.005)
+def told(made, **more):
+    total = made.allreduce(np.full(1000, float(me + 1)))
+    assert (total == total[0]).all()
+    print(json.dumps({"rank": made.rank, "size": made.size, "generation": made.generation, "infos": made.infos,
+                      "previous": made.previous_ranks, "previous_lost": made.previous_lost, "sum": total[0],
+                      "lost": comm.lost, **more}), flush=True)
+def until_lost(comm):
+    try:
+        while True:
+            comm.allreduce(np.ones(100000))
+    except hocket.PeerLostError as error:
+        return error.ranks
+"""
+
+
+def said(ends: list[Ended], *ranks: int) -> list[dict[str, Any]]:
+    for rank in ranks:
+        assert ends[rank].code == 0, f"rank {rank}: {ends[rank].err}"
+    return [json.loads(ends[rank].out.splitlines()[-1]) for rank in ranks]
+
+
+def wait_for(job: Job, name: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not os.path.exists(os.path.join(job.directory, name)):
+        assert time.monotonic() < deadline, f"no {name}"
+        time.sleep(0.005)
+
+
+def mark(job: Job, name: str) -> None:
+    open(os.path.join(job.directory, name), "w").close()

@@ -1,0 +1,129 @@
+"""Real processes for tests: start ranks, collect what they print, end only what was started."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import hocket
+from support import warm_ranks
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""Where a rank's process finds these files."""
+SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(hocket.__file__)))
+
+
+@dataclass
+class Ended:
+    """One rank's end."""
+
+    code: int
+    out: str
+    err: str
+
+
+AFTER_START = (
+    "HOCKET_", "FAKE_CUDA", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK",
+    "LOCAL_RANK", "WORLD_SIZE", "TORCH_DISTRIBUTED_DEBUG", "HOROVOD_",
+)  # fmt: skip
+"""Prefixes of the variables that a process reads after its start."""
+OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "SECRET")]
+
+
+@dataclass
+class Job:
+    """`size` ranks that run `source` (Python text) or `argv`; each is its own process, as under a launcher.
+
+    They are forked from a warm process (warm_ranks.py) unless a command, or a variable, has to be there at a process's
+    start.
+
+    with Job(2, source="...") as job:
+        job.kill(1); ends = job.wait(10)
+    """
+
+    size: int
+    source: str = ""
+    argv: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    prefix: dict[int, list[str]] = field(default_factory=dict)
+    """Words before the command of a rank."""
+    hosts: Sequence[tuple[str, str]] = ()
+    """Of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of a job."""
+
+    def __enter__(self) -> Job:
+        self.directory = tempfile.mkdtemp(prefix="hocket-test-")
+        script = os.path.join(self.directory, "rank.py")
+        with open(script, "w") as file:
+            file.write(textwrap.dedent(self.source))
+        base = {
+            **os.environ, "HOCKET_SIZE": str(self.size), "HOCKET_LOCAL_SIZE": str(self.size),
+            "HOCKET_RENDEZVOUS": f"unix:{self.directory}/meet", "HOCKET_SECRET": secrets.token_hex(32),
+            "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **self.env,
+        }  # fmt: skip
+        if self.hosts:
+            base = {name: value for name, value in base.items() if name in self.env or name not in OF_A_JOB}
+        self.processes = [self._start(r, script, {**base, **self._place(r)}) for r in range(self.size)]
+        return self
+
+    def _place(self, rank: int) -> dict[str, str]:
+        return {"RANK": str(rank)} if self.hosts else {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
+
+    def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm_ranks.Warm:
+        if self.hosts:
+            return warm_ranks.Warm(script, env, self.source, self.hosts[rank])
+        plain = not self.argv and not self.prefix
+        # With the stand-ins for CUDA's libraries warm_ranks.py does what the loader would.
+        later = (*AFTER_START, "LD_LIBRARY_PATH") if "FAKE_CUDA" in self.env else AFTER_START
+        if plain and self._wants_ours() and all(name.startswith(later) for name in self.env):
+            return warm_ranks.Warm(script, env, self.source)
+        command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    def _wants_ours(self) -> bool:
+        """Or another hocket?"""
+        paths = self.env.get("PYTHONPATH", "").split(os.pathsep)
+        return all(path == SOURCES or not os.path.exists(os.path.join(path, "hocket")) for path in paths if path)
+
+    def wait(self, seconds: float = 60.0) -> list[Ended]:
+        """Every rank's end; ranks still there after `seconds` are killed and the test fails."""
+        deadline = time.monotonic() + seconds
+        ends, late = [], []
+        for r, process in enumerate(self.processes):
+            try:
+                out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late.append(r)
+                process.kill()
+                out, err = process.communicate()
+            ends.append(Ended(process.returncode, out, err))
+        if late:
+            raise AssertionError(f"ranks {late} did not end within {seconds} s: {ends}")
+        return ends
+
+    def signal(self, rank: int, number: int) -> None:
+        self.processes[rank].send_signal(number)
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def run(size: int, source: str, seconds: float = 60.0, **env: str) -> list[str]:
+    """Run `source` on `size` ranks; all must end with 0.  What each printed."""
+    with Job(size, source, env=env) as job:
+        ends = job.wait(seconds)
+    for r, end in enumerate(ends):
+        assert end.code == 0, f"rank {r} ended with {end.code}:\n{end.err}\n{end.out}"
+    return [end.out for end in ends]
