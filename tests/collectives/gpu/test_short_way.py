@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_ranks
+from support.gpu import ranks as gpu_ranks
 
 PROGRAM = """
 from hocket.collectives.communicator.runner import Runner
