@@ -35,11 +35,11 @@ from hocket.training.overlap.delayed import Delayed
 from hocket.training.overlap.gradient import Timing
 from hocket.training.overlap.scheduler import Scheduler
 from hocket.training.overlap.tuning import Setting, Tuned, tune
-from hocket.training.server.client import Client
-from hocket.training.server.handles import Handle
 from hocket.training.server.optimizers import Optimizer
 from hocket.training.server.serve import Server, serve
 from hocket.training.server.tables import Range, Rows
+from hocket.training.server.worker.client import Client
+from hocket.training.server.worker.handles import Handle
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",

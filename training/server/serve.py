@@ -17,18 +17,19 @@ from typing import Any
 import hocket
 from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError, Error
-from hocket.training.server import frames, snapshots
-from hocket.training.server.clocks import Clocks, staleness
-from hocket.training.server.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
-from hocket.training.server.link import Link
 from hocket.training.server.member import Member
-from hocket.training.server.messages import Begin, Cut, Filled, Forward, Gone, Hello, Item, Kept, Linked, Role
 from hocket.training.server.optimizers import Array
-from hocket.training.server.shard import COPY, HEAD, Shard
-from hocket.training.server.store import Tables
+from hocket.training.server.shards import snapshots
+from hocket.training.server.shards.clocks import Clocks, staleness
+from hocket.training.server.shards.shard import COPY, HEAD, Shard
+from hocket.training.server.shards.store import Tables
 from hocket.training.server.tables import Layout, Rows, Table
 from hocket.training.server.views import HEAD as IS_HEAD
 from hocket.training.server.views import PART, WHOLE, Says, View
+from hocket.training.server.wire import frames
+from hocket.training.server.wire.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
+from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.messages import Begin, Cut, Filled, Forward, Gone, Hello, Item, Kept, Linked, Role
 
 log = logging.getLogger("hocket")
 REACH = 5.0
@@ -67,7 +68,7 @@ class Server:
     ) -> None:  # fmt: skip
         self.uid, self.works = secrets.randbits(48), works
         self.who = f"rank {comm.rank}: serve"
-        self._tables, self._clock, self._copies = tables, clock, copies
+        self.tables, self._clock, self._copies = tables, clock, copies
         self._shards = 0 if on is None else len(on)
         self.layout = Layout(tables, self._shards or 1)
         self._folder = None if snapshot is None else snapshots.Folder(snapshot, self.layout.said())
@@ -161,7 +162,7 @@ class Server:
         if view is not None:
             self._shards, (self._clock, self._copies) = view.shards, view.settings
             if self.layout.shards != view.shards:
-                self.layout = Layout(self._tables, view.shards)
+                self.layout = Layout(self.tables, view.shards)
             for number in range(view.shards):
                 self._take_role(view, number)
         with self._viewed:
@@ -300,7 +301,7 @@ class Server:
             self._viewed.wait_for(lambda: self._over.is_set() or self._generation >= generation)
         return self.replicas.get(number)
 
-    def _values(self, words: list[int], payload: Array) -> Array:
+    def _values(self, words: Sequence[int], payload: Array) -> Array:
         """A change's values as floats."""
         number, with_codec = words[0] >> 32, codec(words[5] >> 32)
         table = self.layout.tables[number]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.training.server import messages as say
-from hocket.training.server.frames import framed, message
-from hocket.training.server.store import Change, What
+from hocket.training.server.shards.store import Change, What
+from hocket.training.server.wire import messages as say
+from hocket.training.server.wire.frames import framed, message
 
 VALUES, KEYS = np.arange(6, dtype=np.float32), np.array([3, 1 << 40])
 CHANGES = [Change(2, 7, None, VALUES), Change(1, 0, KEYS, VALUES), say.Clock(4), say.Clock(0), say.Clock(None)]

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.training.server.clocks import Clocks, staleness
-from hocket.training.server.messages import Cut, Forward, Gone, Linked, Push, Role
-from hocket.training.server.outbox import Outbox
-from hocket.training.server.shard import COPY, HEAD, Shard
+from hocket.training.server.shards.clocks import Clocks, staleness
+from hocket.training.server.shards.shard import COPY, HEAD, Shard
+from hocket.training.server.wire.messages import Cut, Forward, Gone, Linked, Push, Role
+from hocket.training.server.worker.outbox import Outbox
 
 ITEMS = ("a", "b")
 

@@ -13,8 +13,8 @@ import torch
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import SGD, Adagrad, Adam, Client, Range, Rows, serve
-from hocket.training.server import snapshots
-from hocket.training.server.store import Change, Tables, What
+from hocket.training.server.shards import snapshots
+from hocket.training.server.shards.store import Change, Tables, What
 from hocket.training.server.tables import SHARES, Layout, shares
 from support.worlds import same, spread
 

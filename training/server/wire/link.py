@@ -6,15 +6,17 @@ Frames go out whole and in order, from any thread.  `send` waits until the frame
 from __future__ import annotations
 
 import math
+import struct
 import threading
 from collections import deque
 from typing import Any
 
 import numpy as np
 
-from hocket.training.server.frames import HEADER, KEYS, PAYLOAD, WORDS, Frame
 from hocket.training.server.optimizers import Array
+from hocket.training.server.wire.frames import HEADER, KEYS, PAYLOAD, WORDS, Frame
 
+HEAD = struct.Struct(f"<{WORDS}q")
 SHORT = 64 << 10
 """Bytes up to which a frame is sent at once; the sender of a longer one lets others post meanwhile."""
 
@@ -26,9 +28,10 @@ class Link:
         comm.set_timeout(math.inf)  # who dies ends it
         self.comm, self.peer = comm, 1 - comm.rank
         self.open = True
-        self._out, self.header = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
-        self._send = comm.prepare("send", self._out, dest=self.peer, tag=HEADER)
-        self._recv = comm.prepare("recv", out=self.header, source=self.peer, tag=HEADER)
+        outgoing, coming = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
+        self._send = comm.prepare("send", outgoing, dest=self.peer, tag=HEADER)
+        self._recv = comm.prepare("recv", out=coming, source=self.peer, tag=HEADER)
+        self._outgoing, self._header = outgoing.data, coming.data
         self._sending, self._later = threading.Lock(), deque[Frame]()
         self._scratch = np.empty(0, np.uint8)
         self._coming: Any = None
@@ -46,13 +49,14 @@ class Link:
                 work.wait()
             return
         with self._sending:
-            self._out[:] = words
+            HEAD.pack_into(self._outgoing, 0, *words)
             self._send()
             if keys is not None and keys.size:
                 self.comm.send(keys, self.peer, KEYS)
             if payload is not None and payload.size:
                 self.comm.send(payload, self.peer, PAYLOAD)
-        self._flush()
+        if self._later:
+            self._flush()
 
     def post(self, frame: Frame) -> None:
         """Send a frame some time soon; its arrays must not change."""
@@ -77,7 +81,7 @@ class Link:
 
     # --- in
 
-    def words(self, timeout: float | None = None) -> list[int] | None:
+    def words(self, timeout: float | None = None) -> tuple[int, ...] | None:
         """The next frame's header; its keys and its payload have to be received next.  None: the time was over."""
         if timeout is None and self._coming is None:
             self._recv()
@@ -86,7 +90,7 @@ class Link:
             if not self._coming.wait(timeout):
                 return None
             self._coming = None
-        return self.header.tolist()
+        return HEAD.unpack_from(self._header)
 
     def keys(self, count: int) -> Array | None:
         """The keys behind a header that told of so many."""
@@ -123,3 +127,9 @@ class Shared(Link):
         self.ordering, self.receiving = threading.RLock(), threading.Lock()
         self.wanted, self.pulls, self.waiting = threading.Event(), 0, 0
         self.driver: threading.Thread | None = None
+        self._counting = threading.Lock()
+
+    def drives(self, more: int) -> None:
+        """So many pulls more that nobody waits for."""
+        with self._counting:
+            self.pulls += more

@@ -11,13 +11,15 @@ Values travel as they are, or encoded by the codec of that number (CODECS); dict
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hocket.codecs import CODECS, Codec
-from hocket.training.server.messages import (
+from hocket.training.server.optimizers import Array
+from hocket.training.server.shards.store import Change, What
+from hocket.training.server.wire.messages import (
     Ack,
     Answer,
     Applied,
@@ -34,8 +36,6 @@ from hocket.training.server.messages import (
     Refused,
     Welcome,
 )  # fmt: skip
-from hocket.training.server.optimizers import Array
-from hocket.training.server.store import Change, What
 
 HEADER, KEYS, PAYLOAD = 1, 2, 3
 """Tags."""
@@ -120,7 +120,7 @@ def _changed(code: int, shard: int, generation: int, push: Push, order: int) -> 
     return Frame(words, keys, values)
 
 
-def message(words: list[int], keys: Array | None, payload: Array | None) -> Any:
+def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> Any:
     """What a frame says.  `payload`: of a change, its values as floats; else bytes."""
     first, generation, worker, number, fourth, fifth, _, last = words
     kind = KINDS[(first & 0xFF) - 1]

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from hocket.errors import TransportError
-from hocket.training.server import messages as say
-from hocket.training.server.clocks import Clocks
-from hocket.training.server.messages import Ack, Answer, Clock, Forward, Pull, Push
+from hocket.training.server.shards.clocks import Clocks
+from hocket.training.server.wire import messages as say
+from hocket.training.server.wire.messages import Ack, Answer, Clock, Forward, Pull, Push
 
 HEAD, COPY = -1, -2
 """To whom: the other replica, or else a worker."""

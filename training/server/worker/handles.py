@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hocket.errors import ArgumentError
-from hocket.training.server.frames import as_bytes, codec
-from hocket.training.server.link import Shared
 from hocket.training.server.optimizers import Array
+from hocket.training.server.wire.frames import as_bytes, codec
+from hocket.training.server.wire.link import Shared
 
 
 class Handle:
@@ -17,20 +17,34 @@ class Handle:
     `ended`: parts of it (slices, or a shard's rows) that have ended, in that order; of a pull they are in the result.
     """
 
+    __slots__ = ("_wait", "count", "ended", "first", "result", "ways", "why")
+
     def __init__(self, result: Any, wait: Callable[[Handle, int, float | None], None]) -> None:
         self.result, self._wait = result, wait
         self.first: Handle | None = None
         """The push before a pull that was begun with it."""
         self.count = 0
         """Its parts."""
+        self.ways: list[Any] = []
+        """Of each part that has not ended, the `Way`."""
         self.ended: list[tuple[int, int]] = []
         self.why = ""
         """The first part that was refused."""
 
-    def end(self, part: tuple[int, int], why: str) -> None:
+    def begin(self, way: Any) -> None:
+        """It has one more part, on this way."""
+        self.count += 1
+        self.ways.append(way)
+
+    def end(self, way: Any, part: tuple[int, int], why: str) -> None:
         """A part has ended."""
         self.why = self.why or why
+        self.ways.remove(way)
         self.ended.append(part)
+
+    def has(self, count: int) -> bool:
+        """Have so many of its parts ended, or was one refused?"""
+        return len(self.ended) >= count or bool(self.why)
 
     def done(self) -> bool:
         """Has all of it ended?  Never waits."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest
-from hocket.training.server.frames import packed, unpacked
-from hocket.training.server.store import Item
+from hocket.training.server.shards.store import Item
+from hocket.training.server.wire.frames import packed, unpacked
 
 log = logging.getLogger("hocket")
 VERSION = "hocket-shard/1"

@@ -10,9 +10,9 @@ import numpy as np
 from hocket.codecs import CODECS
 from hocket.compression import resolved
 from hocket.errors import ArgumentError
-from hocket.training.server.frames import codec
 from hocket.training.server.optimizers import Array
-from hocket.training.server.store import Change
+from hocket.training.server.shards.store import Change
+from hocket.training.server.wire.frames import codec
 
 
 class Encoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hocket.training.server.messages import Ack, Answer, Clock, Hello, Pull, Push, Refused, Welcome
+from hocket.training.server.wire.messages import Ack, Answer, Clock, Hello, Pull, Push, Refused, Welcome
 
 
 class Ended(NamedTuple):

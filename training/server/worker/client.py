@@ -1,0 +1,217 @@
+"""`Client`: what a worker calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hocket.arguments import whole
+from hocket.errors import ArgumentError
+from hocket.training.server.member import Member
+from hocket.training.server.optimizers import Array
+from hocket.training.server.serve import Server
+from hocket.training.server.shards.store import Change, What
+from hocket.training.server.tables import Layout, Rows, Table, as_keys, shares
+from hocket.training.server.views import Says
+from hocket.training.server.worker.encoding import Encoder, wire_codec
+from hocket.training.server.worker.handles import Handle, Open
+from hocket.training.server.worker.heads import Heads
+from hocket.training.server.worker.receiving import Receiver
+from hocket.training.server.worker.ways import Way
+
+WINDOW = 8 << 20
+
+
+class Client:
+    """A worker.  All ranks that do not `serve` make one, with the same tables; or `Client(server)` on one that does.
+
+    `window`: bytes of pushes on their way, at most.  `codec`: of pushes ("int8", "fp8", "int4", "sign"), whose loss is
+    added to the next push of the same table; `answers`: of pulls.  `timeout`: seconds that it waits for a new head of
+    a shard that is lost.  The rest: as in `hocket.connect`.
+
+    `clock`: how often it has ticked.  `lost`: changes that servers had acknowledged and lost, without copies.
+    """
+
+    def __init__(
+        self, comm: Any, tables: Mapping[str, Table] | None = None, *, codec: Any = None, answers: Any = None,
+        window: int = WINDOW, timeout: float = 60.0, **how: Any,
+    ) -> None:  # fmt: skip
+        server = comm if isinstance(comm, Server) else None
+        self.uid = server.uid if server is not None else secrets.randbits(48)
+        given: Any = server.tables if server is not None else tables
+        self.layout = Layout(given, 1)
+        member = server.member if server is not None else None
+        self.who = f"rank {comm.rank if member is None else member.comm.rank}: Client"
+        self._encoder, self._answers = Encoder(wire_codec(codec)), wire_codec(answers)
+        self._window, self.clock = whole(window, "window"), 0
+        elastic = comm.door is not None if member is None else member.elastic
+        self._heads = Heads(self.who, self.uid, elastic, timeout, how)
+        self._receiver = Receiver(self._heads)
+        self._member = self._meet(comm, server)
+        self.ways: list[Way] = self._heads.ways
+        """To each shard."""
+        self.layout = Layout(given, len(self.ways))
+        self._join()
+
+    def _meet(self, comm: Any, server: Server | None) -> Member | None:
+        """Take part in the agreement on views; a rank that serves, too, does so already."""
+        if server is None:
+            says = Says(self.uid, True, "", {}, 0, self.layout.said(), [])
+            return Member(comm, lambda: says, self._heads.install, self.who)
+        if not server.works or server.view is None:
+            raise ArgumentError(f"{self.who}: serve(..., works=True) is needed on a rank that has a client, too")
+        server.installed.append(self._heads.install)
+        self._heads.install(server.view)
+        return None
+
+    def _join(self) -> None:
+        """Begin at the clock of the slowest."""
+        for way in self.ways:
+            self._receiver.until(lambda way=way: way.outbox.ready, lambda way=way: way)  # type: ignore[misc]
+        self.clock = max(way.outbox.slowest for way in self.ways)
+        for way in self.ways:
+            way.tick(self.clock)
+
+    # --- what users call
+
+    def push(self, name: str, values: Any, rows: Any = None, *, async_op: bool = False) -> Any:
+        """Give a table's optimizer these values: an array of its shape, or, with `rows`, one row for each key.
+
+        Returns when all servers have acknowledged it; with async_op=True at once, a `Handle`, and `values` must not
+        change before that has ended.  Raises ArgumentError (a shape, a key, a number that is not finite) and
+        PeerLostError.
+        """
+        number, table = self._table(name)
+        array, handle = self._checked(table, name, values, rows), Handle(None, self._receiver.wait)
+        if isinstance(table, Rows):
+            keys = as_keys(rows)
+            for way, where in self._dealt(keys):
+                self._change(handle, way, name, Change(number, 0, keys[where], array[where].reshape(-1)), (0, 0))
+        else:
+            flat = array.reshape(-1)
+            for part in self.layout.parts[number]:
+                change = Change(number, part.number, None, flat[part.first : part.end])
+                self._change(handle, self.ways[part.shard], name, change, (part.first, part.end))
+        return handle if async_op else handle.wait()
+
+    def pull(self, name: str, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
+        """A table's values, or those of these rows, in a new array or in `out`.
+
+        It sees what all workers have pushed up to the bound of the clock's rule, and all that this one has pushed.
+        With async_op=True a `Handle`: they come while the caller computes.
+        """
+        handle = self._begin_pull(name, rows, out, alone=async_op)
+        return handle if async_op else handle.wait()
+
+    def push_pull(self, name: str, values: Any, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
+        """`push`, then `pull` of the same table or rows, without a wait in between."""
+        pushed = self.push(name, values, rows, async_op=True)
+        handle = self._begin_pull(name, rows, out, alone=async_op)
+        handle.first = pushed
+        return handle if async_op else handle.wait()
+
+    def tick(self) -> int:
+        """This worker has ended a clock.  Its new one.  Does not wait."""
+        self.clock += 1
+        for way in self.ways:
+            self._room(way, 0)
+            way.tick(self.clock)
+        return self.clock
+
+    def table(self, name: str) -> Table:
+        """What was said of it: `Range` or `Rows`."""
+        return self._table(name)[1]
+
+    @property
+    def generation(self) -> int:
+        """Of the view that it has: how often servers or workers were lost or came."""
+        view = self._heads.view
+        return -1 if view is None else view.generation
+
+    @property
+    def lost(self) -> int:
+        return sum(way.outbox.lost for way in self.ways)
+
+    def close(self) -> None:
+        """Wait until all pushes are acknowledged, and leave."""
+        if self._heads.over:
+            return
+        for way in self.ways:
+            self._room(way, 0)
+            way.tick(None)
+        for way in self.ways:
+            self._receiver.until(lambda way=way: not way.outbox.pushes, lambda way=way: way)  # type: ignore[misc]
+        self._leave(said=True)
+
+    def _leave(self, said: bool) -> None:
+        self._heads.close(said)
+        if self._member is not None:
+            self._member.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # what is on its way may be lost
+            self._leave(said=False)
+
+    # --- out
+
+    def _table(self, name: str) -> tuple[int, Table]:
+        number = self.layout.number(name)
+        return number, self.layout.tables[number]
+
+    def _checked(self, table: Table, name: str, values: Any, rows: Any) -> Array:
+        array = np.ascontiguousarray(values, dtype=table.dtype)
+        shape = (len(as_keys(rows)), table.width) if isinstance(table, Rows) else table.shape
+        if array.shape != shape:
+            raise ArgumentError(f"{self.who}: table {name!r} takes values of shape {shape}, got {array.shape}")
+        return array
+
+    def _dealt(self, keys: Array) -> list[tuple[Way, Array]]:
+        """The ways to the shards that have some of the keys, and the places of these."""
+        shards = shares(keys) % len(self.ways)
+        return [(self.ways[shard], np.flatnonzero(shards == shard)) for shard in np.unique(shards).tolist()]
+
+    def _change(self, handle: Handle, way: Way, name: str, change: Change, part: tuple[int, int]) -> None:
+        change = self._encoder.encoded(name, change)
+        nbytes = change.values.nbytes
+        self._room(way, nbytes)
+        handle.begin(way)
+        way.push(change, Open(handle, part, nbytes))
+
+    def _begin_pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
+        number, table = self._table(name)
+        keys = as_keys(rows) if isinstance(table, Rows) else None
+        shape = (len(keys), table.width) if isinstance(table, Rows) else table.shape  # type: ignore[arg-type]
+        result = np.empty(shape, table.dtype) if out is None else out
+        if result.shape != shape or result.dtype != table.dtype or not result.flags.c_contiguous:
+            raise ArgumentError(f"{self.who}: out must be a contiguous {table.dtype}{shape} for table {name!r}")
+        handle, flat = Handle(result, self._receiver.wait), result.reshape(-1)
+        if keys is not None:
+            for way, where in self._dealt(keys):
+                what = What(number, 0, keys[where], self._answers)
+                self._ask(way, what, Open(handle, (0, 0), 0, result, where, self._answers, alone))
+        else:
+            for part in self.layout.parts[number]:
+                what, room = What(number, part.number, None, self._answers), flat[part.first : part.end]
+                entry = Open(handle, (part.first, part.end), 0, room, None, self._answers, alone)
+                self._ask(self.ways[part.shard], what, entry)
+        return handle
+
+    def _ask(self, way: Way, what: What, entry: Open) -> None:
+        self._room(way, 0)
+        entry.handle.begin(way)  # type: ignore[union-attr]
+        way.pull(what, entry)
+        if entry.alone:
+            self._receiver.drive(way.link)
+
+    def _room(self, way: Way, nbytes: int) -> None:
+        """Wait until so many bytes more may be on this way."""
+        if not way.has_room(nbytes, self._window):
+            self._receiver.until(lambda: way.has_room(nbytes, self._window), lambda: way)

@@ -1,0 +1,116 @@
+"""Where a worker's ways lead: links to the heads of the shards, as the newest view has them; made, lost, made again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import hocket
+from hocket.errors import Error, PeerLostError
+from hocket.training.server.views import View
+from hocket.training.server.wire import frames
+from hocket.training.server.wire.frames import BYE, Frame
+from hocket.training.server.wire.link import Shared
+from hocket.training.server.worker.ways import Way
+
+log = logging.getLogger("hocket")
+LOOK, AGAIN = 0.05, 0.1
+"""Seconds between two looks for a view, and between two attempts to reach a server."""
+REACH = 5.0
+"""Seconds in which a server has to accept."""
+
+
+class Heads:
+    """`elastic`: a shard may get another head.  `timeout`: seconds to wait for it.  `how`: as in `hocket.connect`."""
+
+    def __init__(self, who: str, worker: int, elastic: bool, timeout: float, how: Mapping[str, Any]) -> None:
+        self.who, self._worker, self._elastic, self._timeout, self._how = who, worker, elastic, timeout, how
+        self.ways: list[Way] = []
+        self.view: View | None = None
+        self.over = False
+        self._links: dict[int, Shared] = {}
+        """By the server's uid."""
+        self._viewed, self._installing = threading.Condition(), threading.Lock()
+
+    def install(self, view: View | None) -> None:
+        """Called with each view; None: this worker is out."""
+        with self._installing:
+            if view is not None and not self.over:
+                if not self.ways:
+                    self.ways = [Way(shard, self._worker, self.lose) for shard in range(view.shards)]
+                for way, head in zip(self.ways, view.heads, strict=True):
+                    self._greet(view, way, self._to(view, head))
+            with self._viewed:
+                self.view = view
+                self._viewed.notify_all()
+            if any(way.link is None for way in self.ways):
+                self._reach_again()
+
+    def lose(self, link: Shared, error: Error) -> None:
+        """The server at its other end is gone, or cut off."""
+        if link.open:
+            log.info("%s: a link has ended: %s", self.who, error)
+            link.close()
+            self._reach_again()
+        if not self._elastic:
+            raise error
+
+    def wait_for(self, way: Way, deadline: float) -> None:
+        """The shard has no head now: wait until the head of this view is reached again, or for the next view."""
+        until = time.monotonic() + self._timeout
+        with self._viewed:
+            while way.link is None or not way.link.open:
+                if self.view is None or not self._elastic or time.monotonic() > until:
+                    raise PeerLostError(f"{self.who}: shard {way.shard} has lost its server", [])
+                if time.monotonic() > deadline:
+                    return
+                self._viewed.wait(LOOK)
+
+    def close(self, said: bool = False) -> None:
+        """End all links.  `said`: tell the servers before."""
+        self.over = True
+        for link in self._links.values():
+            if said:
+                with contextlib.suppress(Error):
+                    link.send(Frame([BYE] * frames.WORDS))
+            link.wanted.set()
+            link.close()
+
+    def _reach_again(self) -> None:
+        """In a thread: the head of a shard may live, and the link to it alone have ended."""
+        if self._elastic and self.view is not None:
+            threading.Thread(target=self._until_linked, args=(self.view,), name="hocket-relink", daemon=True).start()
+
+    def _until_linked(self, view: View) -> None:
+        lost = True
+        while lost and self.view is view and not self.over:
+            time.sleep(AGAIN)
+            lost = False
+            for way in self.ways:
+                if way.link is None or not way.link.open:
+                    lost = True
+                    link = self._to(view, view.heads[way.shard])
+                    with self._installing:
+                        if link is not None and self.view is view:
+                            self._greet(view, way, link)
+
+    def _greet(self, view: View, way: Way, link: Shared | None) -> None:
+        with contextlib.suppress(Error):  # who waits for it hears that it has ended
+            way.greet(link, view.generation)
+
+    def _to(self, view: View, uid: int) -> Shared | None:
+        """The link to a server, made if there is none.  None: it cannot be reached, so it is about to be lost."""
+        link = self._links.get(uid)
+        if link is None or not link.open:
+            try:
+                link = self._links[uid] = Shared(hocket.connect(view.addresses[uid], **{"timeout": REACH, **self._how}))
+            except Error as error:
+                if not self._elastic:
+                    raise
+                log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
+                return None
+        return link

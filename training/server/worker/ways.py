@@ -1,0 +1,95 @@
+"""A worker's way to one shard: what goes out, in order, and what has not ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hocket.errors import Error
+from hocket.training.server.shards.store import Change, What
+from hocket.training.server.wire.frames import ANSWER, framed, message
+from hocket.training.server.wire.link import Shared
+from hocket.training.server.worker.handles import Open, take_answer
+from hocket.training.server.worker.outbox import Outbox
+
+log = logging.getLogger("hocket")
+MOST = 64
+"""Pushes and pulls of a worker on a shard that have not ended, at most."""
+NOBODY = Open(None, (0, 0), 0)
+"""Waits for a clock."""
+
+
+class Way:
+    """`lost(link, error)` is called when its link has ended.  `link`: to the shard's head; None: it has none now."""
+
+    def __init__(self, shard: int, worker: int, lost: Callable[[Shared, Error], None]) -> None:
+        self.shard, self.outbox, self._lost = shard, Outbox(worker), lost
+        self.link: Shared | None = None
+        self.open: dict[int, Open] = {}
+        self.nbytes = 0
+        """Of what is open."""
+        self.sending, self.state = threading.RLock(), threading.Lock()
+        """The first is held while a frame goes out, so that they do in order; the second for moments."""
+
+    def has_room(self, nbytes: int, window: int) -> bool:
+        """May so many bytes more be on their way?"""
+        return len(self.open) < MOST and (not self.nbytes or self.nbytes + nbytes <= window)
+
+    def push(self, change: Change, entry: Open) -> None:
+        self._begin(self.outbox.push, change, entry)
+
+    def pull(self, what: What, entry: Open) -> None:
+        self._begin(self.outbox.pull, what, entry)
+
+    def tick(self, clock: int | None) -> None:
+        self._begin(self.outbox.tick, clock, NOBODY)
+
+    def _begin(self, act: Callable[[Any], tuple[int, list[Any]]], what: Any, entry: Open) -> None:
+        """Send it if the shard has a head; else it goes out once there is one."""
+        with self.sending:
+            with self.state:
+                number, out = act(what)
+                self.open[number] = entry
+                self.nbytes += entry.nbytes
+            link = self.link
+            if link is None:
+                return
+            try:
+                for each in out:
+                    link.send(framed(self.shard, each))
+            except Error as error:
+                self._lost(link, error)
+
+    def take(self, link: Shared, words: tuple[int, ...]) -> list[str]:
+        """A frame whose header has come on this link.  What went wrong and nobody waits for, in words."""
+        payload, nbytes = None, words[6]
+        if words[0] & 0xFF == ANSWER:
+            take_answer(link, self.open.get(words[3]), nbytes)
+        elif nbytes:
+            payload = link.payload(nbytes)
+        said = message(words, None, payload)
+        entries = []
+        with self.state:
+            ended, out = self.outbox.take(said)
+            for each in ended:
+                entry = self.open.pop(each.number, NOBODY)
+                self.nbytes -= entry.nbytes
+                entries.append((entry, each.why))
+        for each in out:
+            link.post(framed(self.shard, each))
+        for entry, why in entries:
+            if entry.alone:
+                link.drives(-1)
+            if entry.handle is not None:
+                entry.handle.end(self, entry.part, why)
+        return [why for entry, why in entries if entry.handle is None and why]
+
+    def greet(self, link: Shared | None, generation: int) -> None:
+        """This link leads to the shard's head in this generation."""
+        with self.sending, self.state:
+            self.link, hello = link, self.outbox.view(generation)
+        if link is not None:
+            for each in hello:
+                link.post(framed(self.shard, each))
