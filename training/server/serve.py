@@ -84,7 +84,7 @@ class Server:
         """Called with each view: a client of this rank."""
         self._viewed = threading.Condition()
         self._over = threading.Event()
-        self.pairs = hocket.listen(**how)
+        self.pairs = hocket.listen(**{"iface": comm.address, **how})
         self._how = how
         threading.Thread(target=self._accept, name="hocket-serve", daemon=True).start()
         try:
@@ -370,7 +370,7 @@ def serve(
     - `snapshot`: a folder that all servers see.  Every `every` seconds, and at the end, each server writes its shards;
       a shard that no server holds begins with the newest.
     - `works`: this rank makes a `Client(server)`, too.
-    - the rest: as in `hocket.listen` (secret, iface, encrypt, transport).
+    - the rest: as in `hocket.listen` (secret, iface, encrypt, transport); `iface` is that of `comm` if none is given.
 
     Returns at once; a thread for each link serves.  Raises ArgumentError, MismatchError (ranks differ), PeerLostError.
     """

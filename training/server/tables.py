@@ -146,6 +146,7 @@ class Layout:
                 raise ArgumentError(f"table {name!r} must be a Range or Rows; got {kind(table)}")
         self.shards, self.names = shards, sorted(tables)
         self.tables = [tables[name] for name in self.names]
+        self._numbers = {name: number for number, name in enumerate(self.names)}
         self.parts: list[list[Part]] = []
         turn = 0
         for table in self.tables:
@@ -155,9 +156,10 @@ class Layout:
 
     def number(self, name: str) -> int:
         """Of the table with this name."""
-        if name not in self.names:
+        number = self._numbers.get(name)
+        if number is None:
             raise ArgumentError(f"no table is called {name!r}: {choices(name, self.names)}")
-        return self.names.index(name)
+        return number
 
     def of(self, shard: int) -> Iterator[tuple[int, Part | None]]:
         """A shard's tables and slices; None: its rows of that table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -196,5 +197,5 @@ class Tables:
 
 def finite(values: Array) -> bool:
     """The sum of squares of finite numbers may overflow, so a sum that is not finite is looked at again."""
-    flat = values.reshape(-1)
-    return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
+    flat = values if values.ndim == 1 else values.reshape(-1)
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())

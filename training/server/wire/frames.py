@@ -47,6 +47,7 @@ KINDS: tuple[type, ...] = (
 )  # fmt: skip
 CODE = {each: number for number, each in enumerate(KINDS, 1)}
 PUSH, FORWARD, ACK, ANSWER, PULL = (CODE[each] for each in (Push, Forward, Ack, Answer, Pull))
+BYTE = np.dtype(np.uint8)
 PLAIN = 0
 NO_TABLE = 0xFFFF
 """As a table: the change is a clock."""
@@ -157,7 +158,7 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
 
 
 def as_bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
+    return (array if array.ndim == 1 else array.reshape(-1)).view(BYTE)
 
 
 def text(value: Any) -> Array:

@@ -12,7 +12,6 @@ from hocket.compression import resolved
 from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array
 from hocket.training.server.shards.store import Change
-from hocket.training.server.wire.frames import codec
 
 
 class Encoder:
@@ -24,9 +23,9 @@ class Encoder:
 
     def encoded(self, name: str, change: Change) -> Change:
         """This change of a table.  What is lost of a slice is added to the next push of that slice."""
-        with_codec, values, residual = codec(self._number), change.values, None
-        if with_codec is None:
+        if not self._number:
             return change
+        with_codec, values, residual = CODECS[self._number - 1], change.values, None
         if change.keys is None:
             before = self._residuals.setdefault(f"{name}/{change.part}", np.zeros(values.size, np.float32))
             residual = (before, before)

@@ -72,10 +72,12 @@ class Outbox:
         return self._safe_until(ack.sequence), []
 
     def _safe_until(self, sequence: int) -> list[Ended]:
-        numbers = [number for number in self.pushes if number <= sequence]
-        for number in numbers:
+        """They are in the order of their numbers."""
+        ended = []
+        while self.pushes and (number := next(iter(self.pushes))) <= sequence:
             del self.pushes[number]
-        return [Ended(number) for number in numbers]
+            ended.append(Ended(number))
+        return ended
 
     def _refused(self, refused: Refused) -> tuple[list[Ended], list[Any]]:
         open_: dict[int, Any] = self.pushes if refused.push else self.pulls

@@ -52,10 +52,12 @@ class Receiver:
             try:
                 if link.receiving.acquire(timeout=min(left, STEP)):
                     try:
-                        if not true():
+                        if not true() and way_of() is way:  # another thread may have received it meanwhile
                             self._receive(link, None if timeout is None else left)
                     finally:
                         link.receiving.release()
+            except IndexError:
+                continue
             except Error as error:
                 self._heads.lose(link, error)
             finally:
