@@ -88,6 +88,23 @@ def test_what_is_refused() -> None:
     spread(refuses, 3, "threads")
 
 
+def closes_too_early(comm: Communicator) -> None:
+    if comm.rank == 0:
+        server = serve(comm, tables(), on=[0])
+        comm.barrier()
+        server.close()
+        return
+    with pytest.raises(hocket.PeerLostError, match="rank 1: Client: a server has ended"):  # noqa: SIM117
+        with Client(comm, tables()) as client:
+            comm.barrier()
+            for _ in range(1000):
+                client.pull("w")
+
+
+def test_a_server_that_closes_before_its_workers() -> None:
+    spread(closes_too_early, 2, "shm")
+
+
 def differ(comm: Communicator) -> None:
     with pytest.raises(hocket.MismatchError, match="tables differ"):
         if comm.rank == 0:

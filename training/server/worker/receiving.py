@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from hocket.errors import Error, TimeoutError
+from hocket.errors import Error, PeerLostError, TimeoutError
+from hocket.training.server.wire.frames import BYE
 from hocket.training.server.wire.link import Shared
 from hocket.training.server.worker.handles import Handle
 from hocket.training.server.worker.heads import Heads
@@ -77,6 +78,8 @@ class Receiver:
         """A frame, by the thread that holds `link.receiving`; none comes if the time is over before."""
         words = link.words(timeout)
         if words is not None:
+            if words[0] & 0xFF == BYE:
+                raise PeerLostError(f"{self._heads.who}: a server has ended while this rank waited for it", [])
             for why in self._heads.ways[words[0] >> 8 & 0xFFFFFF].take(link, words):
                 log.warning("%s: %s", self._heads.who, why)
 
