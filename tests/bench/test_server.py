@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.bench.server import mixed, rate
+from hocket.bench.server import exchange, mixed, rate, stragglers
 from hocket.system.namespaces.hosts import refusal
 from hocket.system.namespaces.switch import switch
 
@@ -31,3 +31,37 @@ def test_embeddings_beside_dense_layers_between_hosts() -> None:
     assert all(row["apart"] < 1e-6 for row in rows), "the weights are those of one rank"
     assert all(row["bytes"] < rows[0]["bytes"] / 3 for row in rows[1:])
     assert "of 0.0" in mixed.report(rows, sizes)[-1]
+
+
+def test_stragglers() -> None:
+    rows = stragglers.asked(steps=6, unit=0.02, workers=3, clocks="bsp,async")
+    assert [(row["machines"], row["clock"]) for row in rows] == [
+        (machines, clock) for machines in stragglers.MACHINES for clock in ("bsp", "async")
+    ]
+    assert all(row["measured"] > 0.99 * row["predicted"] and row["value"] < 1 for row in rows)
+
+
+def test_what_late_workers_cost_is_predicted() -> None:
+    late = stragglers.durations("sometimes late", workers=4, steps=20_000)
+    found = [stragglers.predicted(late, bound) for bound in (0, 1, 3, 8, float("inf"))]
+    for predicted, said in zip(found, (2.05, 1.70, 1.47, 1.37, 1.31), strict=True):
+        assert abs(predicted - said) < 0.03, found
+    slow = stragglers.durations("one slow", workers=4, steps=1000)
+    assert stragglers.predicted(slow, 8) > 1.98 and stragglers.predicted(slow, float("inf")) == 1.25
+
+
+def test_a_model_is_pushed_and_pulled_beside_others() -> None:
+    names = exchange.there(between_hosts=False)
+    rows = list(exchange.asked(nbytes=1 << 16, rounds=2, names=names))
+    assert [row["what"] for row in rows] == [*names, exchange.MPI_ROW]
+    assert {"ZMQ", "gRPC, encoded", "hocket, a server, shm"} <= set(names)
+    assert all(row["seconds"] > 0 for row in rows) and len(exchange.table(rows, 1 << 16)) == 2 + len(rows)
+
+
+def test_a_tensor_as_protobuf() -> None:
+    """By hand: 1, DT_FLOAT; 2, a shape {2, a dimension {1, 300}}; 4, 1,200 bytes of content."""
+    head = bytes.fromhex("0801 1205 1203 08ac02 22b009")
+    assert exchange._encoded(bytes(4 * 300)) == head + bytes(4 * 300)
+    for count in (1, 31, 32, 300, 100_000):
+        data = bytes(range(256)) * (4 * count // 256 + 1)
+        assert exchange._decoded(exchange._encoded(data[: 4 * count])) == data[: 4 * count]
