@@ -2,14 +2,16 @@
 
     python -m hocket.bench.server.rate [--pushes 5000] [--workers 3] [--bytes 4096]
 
-Rows: `hocket.training.serve`, and a loop of `recv` from any rank and `send` on one communicator, which forgets nothing,
-counts nothing twice and survives nobody.  A row has pushes a second of all workers, and the median and the 99th
-percentile of what one push takes on a worker.  The ranks are this file again, with the argument `rank`.
+Rows: `hocket.training.serve`; a loop of `recv` from any rank and `send` on one communicator; and a loop over a socket
+of ZMQ (ipc, REP) where that is installed.  The loops check nothing, count what comes twice, and survive nobody.  A
+row has pushes a second of all workers, and the median and the 99th percentile of what one push takes on a worker.
+The ranks are this file again, with the argument `rank`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import secrets
@@ -31,7 +33,7 @@ HEADER, PAYLOAD, ACK = 1, 2, 3
 def rank(pushes: str, nbytes: str) -> None:
     """Measure both; rank 0 prints a line of JSON for each."""
     with hocket.init() as comm:
-        for name, one in (("hocket.training.serve", _served), ("recv from any rank", _bare)):
+        for name, one in ROWS.items():
             seconds = one(comm, int(pushes), int(nbytes) // 4)
             said = comm.share(seconds)
             if comm.rank == 0:
@@ -75,6 +77,38 @@ def _bare(comm: Any, pushes: int, count: int) -> list[float]:
         comm.recv(ack, 0, ACK)
 
     return _timed(pushes, push)
+
+
+def _zmq(comm: Any, pushes: int, count: int) -> list[float]:
+    import zmq
+
+    header, values = bytes(64), np.ones(count, np.float32)
+    with zmq.Context() as context, context.socket(zmq.REP if comm.rank == 0 else zmq.REQ) as link:
+        if comm.rank == 0:
+            link.bind(f"ipc://{tempfile.mkdtemp(dir=os.path.dirname(os.environ['HOCKET_RENDEZVOUS'][5:]))}/zmq")
+        place = comm.share(link.last_endpoint.decode())[0]
+        if comm.rank == 0:
+            table = np.zeros(count, np.float32)
+            for _ in range((comm.size - 1) * pushes):
+                _, came = link.recv_multipart()
+                np.add(table, np.frombuffer(came, np.float32), out=table)
+                link.send(header)
+            comm.barrier()
+            return []
+        link.connect(place)
+
+        def push() -> None:
+            link.send_multipart([header, values], copy=True)
+            link.recv()
+
+        seconds = _timed(pushes, push)
+        comm.barrier()
+        return seconds
+
+
+ROWS = {"hocket.training.serve": _served, "recv from any rank": _bare}
+if importlib.util.find_spec("zmq"):
+    ROWS["a loop over ZMQ"] = _zmq
 
 
 def _timed(pushes: int, push: Callable[[], object]) -> list[float]:
