@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hocket
-from hocket.recording import NOBODY, Kind, Ring, standings
+from hocket.recording import NOBODY, SPAN, Kind, Ring, standings
 
 MOST_KINDS, MOST_PEERS = 200, 8
 OTHER = "other"
@@ -52,6 +52,8 @@ FAMILIES = {
         Family("hocket_waits_for", False, "1", "1 for each rank that is waited for now.", ("rank", "comm", "peer")),
         Family("hocket_size", False, "{rank}", "Ranks of the communicator.", ("rank", "comm")),
         Family("hocket_lost_ranks", False, "{rank}", "Those of them that are known to have died.", ("rank", "comm")),
+        Family("hocket_mark", False, "1", "The latest value of a mark of this name; of a parameter server, too: its"
+               " pushes, pulls, workers and clocks.", ("rank", "mark")),
     )
 }  # fmt: skip
 """By name."""
@@ -66,6 +68,7 @@ class Reader:
         self._comms = [weakref.ref(comm) for comm in comms]
         self._kinds: set[tuple[str, ...]] = set()
         self._waits: dict[str, _Waits] = defaultdict(_Waits)
+        self._marks: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
     def read(self) -> dict[str, Values]:
@@ -103,6 +106,13 @@ class Reader:
         waits.take([ring for ring in recorded.rings if ring.comm == comm.name])
         for name, seconds in waits.named.items():
             found["hocket_peer_wait_seconds"][(*where, name)] = seconds
+        for ring in recorded.rings:
+            marks = ring.records["kind"] == Kind.MARK
+            for mark in ring.records[marks & (ring.records["lane"] != SPAN)]:
+                key = where[0], recorded.what(int(mark["what"])).text
+                if key in self._marks or len(self._marks) < MOST_KINDS:
+                    self._marks[key] = int(mark["bytes"])
+        found["hocket_mark"].update(self._marks)
 
 
 class _Waits:

@@ -23,9 +23,7 @@ LEAVE = 0.1
 
 
 class Member:
-    """`say`: what this process has, now.  `install`: called with each view, one after the other; None: it is out.
-
-    """
+    """`say`: what this process has, now.  `install`: called with each view, one after the other; None: it is out."""
 
     def __init__(self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str) -> None:
         self.comm, self._say, self._install, self.who = comm, say, install, who
@@ -35,11 +33,20 @@ class Member:
         view = self._viewed()
         if view.settings[1] and not self.elastic:
             raise ArgumentError(f"{who}: copies={view.settings[1]} needs a communicator of hocket.init(elastic=True)")
-        install(view)
+        self._installed(view)
         if self.elastic:
             self._watch()
             self._thread = threading.Thread(target=self._keep, name="hocket-view", daemon=True)
             self._thread.start()
+
+    def mark(self, name: str, value: int) -> None:
+        """Seen in `hocket top`, in metrics and in traces."""
+        self.comm.mark(name, value)
+
+    def span(self, name: str, begin: int, end: int) -> None:
+        """Seen in a trace: from `begin` to `end`, ns of `time.monotonic_ns()`."""
+        if self.comm.config.recorder:
+            self.comm.recorder().span(name, begin, end, "server")
 
     def close(self) -> None:
         """Agree on nothing more.  An elastic communicator ends with it: the others go on without this member."""
@@ -48,6 +55,10 @@ class Member:
         if self._thread is not None:
             self._thread.join()
             self.comm.close(timeout=LEAVE, log_as=self.who)
+
+    def _installed(self, view: View) -> None:
+        self.mark("server: generation", view.generation)
+        self._install(view)
 
     def _viewed(self) -> View:
         """Of the communicator's generation, or of a later one if somebody is lost meanwhile."""
@@ -95,5 +106,5 @@ class Member:
                     self._install(None)
                 return
             if not self._over:
-                self._install(view)
+                self._installed(view)
             self._watch()

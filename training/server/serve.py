@@ -36,6 +36,8 @@ REACH = 5.0
 """Seconds in which another server has to accept."""
 AGAIN = 0.1
 """Seconds between two attempts to reach it."""
+COUNT = 1.0
+"""Seconds between two looks at what has been counted."""
 OF_THE_HEAD = (Item, Filled, Forward)
 """What a copy hears from its head alone."""
 
@@ -92,6 +94,7 @@ class Server:
         except BaseException:
             self.pairs.close()
             raise
+        threading.Thread(target=self._count, name="hocket-counts", daemon=True).start()
         if self._folder is not None and every is not None:
             threading.Thread(target=self._keep, args=(every,), name="hocket-snapshot", daemon=True).start()
 
@@ -127,6 +130,7 @@ class Server:
                 state = {item: replica.tables.dump(item) for item in replica.tables.items()}
                 kept = snapshots.Book(shard.order, dict(shard.applied), dict(shard.clocks.at))
             self._folder.write(replica.number, kept, state)
+            self.member.mark("server: snapshot", shard.order)
             with replica.lock:
                 replica.shard.take(Kept(kept.applied))
 
@@ -345,6 +349,27 @@ class Server:
                     link.send(frame)
                 else:
                     link.post(frame)
+
+    # --- what others see of it
+
+    def _count(self) -> None:
+        """Marks, where something has changed."""
+        before: dict[str, int] = {}
+        while True:
+            over = self._over.wait(COUNT)
+            shards = [each.shard for each in list(self.replicas.values()) if each.shard.head]
+            now = {
+                "server: changes": sum(each.order for each in shards),
+                "server: pulls": sum(each.read for each in shards),
+                "server: workers": len(self._workers),
+                "server: shards": len(shards),
+            }  # fmt: skip
+            for name in now:
+                if now[name] != before.get(name):
+                    self.member.mark(name, now[name])
+            before = now
+            if over:
+                return
 
     # --- snapshots
 

@@ -56,6 +56,8 @@ class Shard:
         self.generation, self.head, self.state = -1, False, "alone"
         self.order = self.safe = 0
         """Changes that were applied here; of these, how many may be acknowledged."""
+        self.read = 0
+        """Pulls that were answered."""
         self.applied: dict[int, int] = {}
         """Each worker's last change."""
         self.kept: dict[int, int] = {}
@@ -172,6 +174,8 @@ class Shard:
         return self._answer(pull)
 
     def _answer(self, pull: Pull) -> Out:
+        self.read += 1
+        self.read += 1
         answer = Answer(self.generation, pull.number, self.store.read(pull.what))
         if self.state == "asking" or self.safe < self.order:
             self.held.append((self.order, pull.worker, answer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ from hocket.training.server.worker.receiving import Receiver
 from hocket.training.server.worker.ways import Way
 
 WINDOW = 8 << 20
+LONG = 100_000
+"""Nanoseconds of a wait that a trace shows."""
 
 
 class Client:
@@ -50,7 +53,8 @@ class Client:
         elastic = comm.door is not None if member is None else member.elastic
         self._heads = Heads(self.who, self.uid, elastic, timeout, how)
         self._receiver = Receiver(self._heads)
-        self._member = self._meet(comm, server)
+        self._own = self._meet(comm, server)
+        self._member = server.member if self._own is None else self._own  # type: ignore[union-attr]
         self.ways: list[Way] = self._heads.ways
         """To each shard."""
         self.layout = Layout(given, len(self.ways))
@@ -95,7 +99,7 @@ class Client:
             for part in self.layout.parts[number]:
                 change = Change(number, part.number, None, flat[part.first : part.end])
                 self._change(handle, self.ways[part.shard], name, change, (part.first, part.end))
-        return handle if async_op else handle.wait()
+        return handle if async_op else self._waited(handle, f"push {name}")
 
     def pull(self, name: str, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
         """A table's values, or those of these rows, in a new array or in `out`.
@@ -104,14 +108,14 @@ class Client:
         With async_op=True a `Handle`: they come while the caller computes.
         """
         handle = self._begin_pull(name, rows, out, alone=async_op)
-        return handle if async_op else handle.wait()
+        return handle if async_op else self._waited(handle, f"pull {name}")
 
     def push_pull(self, name: str, values: Any, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
         """`push`, then `pull` of the same table or rows, without a wait in between."""
         pushed = self.push(name, values, rows, async_op=True)
         handle = self._begin_pull(name, rows, out, alone=async_op)
         handle.first = pushed
-        return handle if async_op else handle.wait()
+        return handle if async_op else self._waited(handle, f"push_pull {name}")
 
     def tick(self) -> int:
         """This worker has ended a clock.  Its new one.  Does not wait."""
@@ -119,6 +123,9 @@ class Client:
         for way in self.ways:
             self._room(way, 0)
             way.tick(self.clock)
+        self._member.mark("client: clock", self.clock)
+        if lost := self.lost:
+            self._member.mark("client: lost", lost)
         return self.clock
 
     def table(self, name: str) -> Table:
@@ -148,8 +155,8 @@ class Client:
 
     def _leave(self, said: bool) -> None:
         self._heads.close(said)
-        if self._member is not None:
-            self._member.close()
+        if self._own is not None:
+            self._own.close()
 
     def __enter__(self) -> Client:
         return self
@@ -210,6 +217,15 @@ class Client:
         way.pull(what, entry)
         if entry.alone:
             self._receiver.drive(way.link)
+
+    def _waited(self, handle: Handle, what: str) -> Any:
+        """Its result; a trace shows the wait if it was long."""
+        began = time.monotonic_ns()
+        result = handle.wait()
+        ended = time.monotonic_ns()
+        if ended - began > LONG:
+            self._member.span(what, began, ended)
+        return result
 
     def _room(self, way: Way, nbytes: int) -> None:
         """Wait until so many bytes more may be on this way."""
