@@ -132,11 +132,11 @@ chaos-long: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.conformance.survive --seconds 86400 --events 20000 --jobs 4 --seed $(SEED)
 
 # hocket beside Gloo, Open MPI, MPICH, Intel MPI (in a prefix of its own: its libraries have MPICH's names) and the
-# machine itself, line by line with its targets; the table goes into docs/performance.md, into the section of this kind of
-# CPU, and the picture into README.md.  Then messages, starting, and training on shared cores.  Fifteen minutes, on a
+# machine itself, line by line with its targets; the table goes into bench/results/compare.md, into the section of this
+# kind of CPU, and the picture into README.md.  Then messages, starting, and training on shared cores.  Fifteen minutes, on a
 # machine that does nothing else.
 compare: $(VENV)/test.stamp | $(IMPI)
-	$(BIN)/python -m hocket.bench.compare --others --json bench/results --plot docs/compare.svg --page docs/performance.md \
+	$(BIN)/python -m hocket.bench.compare --others --json bench/results --plot docs/compare.svg --page bench/results/compare.md \
 		--peers gloo,openmpi,openmpi-single,mpich,mpich-single,impi=build/impi,impi-single=build/impi
 
 # build/dist: the source, and a wheel made of it; build/wheels: the wheel with the tag of the oldest Linux that can use it,

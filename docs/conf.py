@@ -20,14 +20,16 @@ MENU = {
     "Reference": ["configuration", "reference", "tuning", "performance", "security", "encryption"],
     "How it works": ["architecture", "transports"],
 }
-"""By what a reader needs; all pages."""
+"""By what a reader needs; all pages of docs/."""
+RESULTS = "bench/results/"
+"""How figures came about: the pages link there, and the menu does not."""
 
 project = "hocket"
 copyright = "the hocket authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
-exclude_patterns = [each.name for each in ROOT.iterdir() if each.is_dir() and each.name != "docs"]
-include_patterns = ["README.md", "CONTRIBUTING.md", "docs/*.md"]
+exclude_patterns = [each.name for each in ROOT.iterdir() if each.is_dir() and each.name not in ("bench", "docs")]
+include_patterns = ["README.md", "CONTRIBUTING.md", "docs/*.md", f"{RESULTS}*.md"]
 html_theme = "furo"
 html_title = "hocket"
 myst_heading_anchors = 4
@@ -48,6 +50,8 @@ def menu(app: Any, page: str, source: list[str]) -> None:
             listed = "\n".join(f"docs/{each}" for each in pages)
             listed += "\nCONTRIBUTING" if caption == "How it works" else ""
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+    elif page.startswith(RESULTS):
+        source[0] = f"---\norphan: true\n---\n{source[0]}"
 
 
 def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

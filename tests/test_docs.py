@@ -103,6 +103,8 @@ def test_every_promise_has_its_test() -> None:
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
+"""How the pages' figures came about: beside the site."""
 NOT_VARIABLES = r"HOCKET_\w*_(?:H|CUH)"
 """The include guards."""
 
@@ -118,7 +120,7 @@ def anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(page)))
     broken = []

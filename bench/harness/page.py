@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md: what `make compare` puts there, a section for each kind of CPU."""
+"""The tables of bench/results/compare.md: what `make compare` puts there, a section for each kind of CPU."""
 
 from __future__ import annotations
 
