@@ -26,7 +26,7 @@ def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     "threshold:..."; what else a `Compressor` has needs several ranks.  `key`: of the random numbers, where a codec
     rounds at random; give each call another one.
 
-    Length: that of the codec (docs/compression.md); of top-k 6 bytes for each element that is sent, with fp16 4.  What
+    Length: that of the codec (docs/codecs.md); of top-k 6 bytes for each element that is sent, with fp16 4.  What
     the bytes lose is x - decode(...): add it to the next x.  Raises ArgumentError: other dtypes and methods.
 
     >>> from hocket.compression import encode, decode

@@ -14,10 +14,12 @@ import hocket
 
 ROOT = Path(__file__).parents[1]
 MENU = {
-    "Start": ["launching", "api"],
-    "How to": ["torch", "frameworks", "gpu", "mpi", "verbs", "migrating", "hangs", "observing", "survive"],
-    "Methods": ["methods", "compression", "overlap", "less", "server", "large"],
-    "Reference": ["configuration", "reference", "tuning", "performance", "security", "encryption"],
+    "Start": ["start"],
+    "How to run": ["launching", "torch", "frameworks", "migrating", "mpi", "gpu", "verbs"],
+    "How to train over slow links": ["methods", "compression", "overlap", "less", "server", "large"],
+    "How to find what is wrong": ["hangs", "observing", "survive"],
+    "Reference": ["api", "reference", "codecs", "errors", "configuration", "tuning", "performance", "security",
+                  "encryption"],
     "How it works": ["architecture", "transports"],
 }
 """By what a reader needs; all pages of docs/."""

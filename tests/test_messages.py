@@ -1,4 +1,4 @@
-"""What users read when something fails: no words that have to be read twice."""
+"""What users read when something fails: no words that have to be read twice, and a page that quotes it."""
 
 from __future__ import annotations
 
@@ -43,3 +43,12 @@ def test_messages_are_read_once() -> None:
         for path, text in said for pattern, mend in TWICE.items() if re.search(pattern, text)
     ]  # fmt: skip
     assert not odd, "\n".join(odd)
+
+
+def test_the_page_on_errors_quotes_what_is_raised() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text().partition("## What you read")[2].partition("\n## ")[0]
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    files = [path for top in FOLDERS for end in ("*.py", "*.pyx") for path in sorted((ROOT / top).rglob(end))]
+    code = re.sub(r'"\n +f?"', "", "\n".join(path.read_text() for path in files))  # texts of several lines
+    assert len(quoted) > 10
+    assert [each for each in quoted if each not in code] == []

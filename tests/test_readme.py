@@ -1,4 +1,4 @@
-"""README: its examples, run by the command in their first line, and its length."""
+"""README and the first steps: their examples, run by the command in their first line; README's length."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 from support import ports
 
 ROOT = pathlib.Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README, START = ((ROOT / page).read_text() for page in ("README.md", "docs/start.md"))
 EXAMPLES = {
     name: (command, source)
-    for source, name, command in re.findall(r"```python\n(# (\w+)\.py +(\S[^\n]*)\n.*?)```", README, re.S)
+    for source, name, command in re.findall(r"```python\n(# (\w+)\.py +(\S[^\n]*)\n.*?)```", README + START, re.S)
 }
 
 
@@ -34,8 +34,8 @@ def test_make_run_traces_its_training_and_names_the_page_and_the_plot() -> None:
     assert {page, plot} <= set(re.findall(r"[\w/.]+", told.rpartition("echo ")[2]))
 
 
-def test_there_are_three_examples() -> None:
-    assert set(EXAMPLES) == {"arrays", "slow_link", "survivors"}
+def test_there_is_an_example_for_each_reader_and_a_first_one() -> None:
+    assert set(EXAMPLES) == {"arrays", "slow_link", "survivors", "first"}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ def test_there_are_three_examples() -> None:
         ("arrays", {f"{rank}1.5[0123][4.]": 1 for rank in range(4)}),
         ("slow_link", {f"{rank}{{}}True": 1 for rank in range(4)}),
         ("survivors", {"lost(1,)sum2.0": 2}),
+        ("first", {f"rank{rank}of4[6.10.14.]": 1 for rank in range(4)}),
     ],
 )
 def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> None:

@@ -69,7 +69,7 @@ class Compression:
     fp16 = FP16Compressor
     bf16, int8, fp8 = Coded("bf16"), Coded("int8"), Coded("fp8")
     int4, sign = Coded("int4"), Coded("sign")
-    """hocket's codecs (docs/compression.md): what rounding loses is forgotten."""
+    """hocket's codecs (docs/codecs.md): what rounding loses is forgotten."""
 
     @staticmethod
     def method(name: str) -> Coded:
