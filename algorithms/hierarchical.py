@@ -192,7 +192,7 @@ def _period(groups: Groups, between: Algorithm) -> int:
 
 def _check(collective: str, groups: Groups, leaders: int) -> None:
     if collective not in STAGES:
-        raise ArgumentError(f"no hierarchical {collective!r}; there is one for {', '.join(STAGES)}")
+        raise ArgumentError(f"{collective!r} has no hierarchical algorithm; these have: {', '.join(STAGES)}")
     ranks = [rank for group in groups for rank in group]
     if not ranks or sorted(ranks) != list(range(len(ranks))):
         raise ArgumentError(f"groups must hold each rank 0..p-1 exactly once, got {groups}")

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if size is None:
             return _start(options)
         if options.peers or options.ranks not in (None, size):
-            raise ArgumentError(f"under a launcher the ranks are its {size}: -n and --peers need `hocket bench` alone")
+            raise ArgumentError(f"a launcher has started {size} ranks: omit -n and --peers")
         return _join(options)
     except ArgumentError as why:
         made.error(str(why))
@@ -123,7 +123,7 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
         if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
             raise ArgumentError(f"{file} cannot be written")
     if options.check and options.op not in FOLDS:
-        raise ArgumentError(f"--check knows nothing of op {options.op!r}; it does of {', '.join(FOLDS)}")
+        raise ArgumentError(f"--check cannot check op {options.op!r}; it can check {', '.join(FOLDS)}")
     if options.plot and (options.collective == "barrier" or find_spec("matplotlib") is None):
         raise ArgumentError("--plot needs a collective with sizes, and matplotlib (pip install matplotlib)")
     numpy_dtype(options.dtype)
@@ -138,11 +138,11 @@ def _start(options: argparse.Namespace) -> int:
     """This process is no rank: it starts all of them, and the peers'."""
     size = 2 if options.ranks is None else options.ranks
     if size < 1:
-        raise ArgumentError(f"-n {size}: at least one rank")
+        raise ArgumentError(f"-n {size}: expected at least one rank")
     cases = _cases(options, size)
     names = [text.partition("=")[0] for text in options.peers.split(",") if text]
     if len(set(names)) < len(names):
-        raise ArgumentError(f"--peers {options.peers}: each once")
+        raise ArgumentError(f"--peers {options.peers} names a peer twice")
     settings = {"collective": options.collective, "transport": options.transport, "algorithm": options.algorithm}
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the stack ends the workers
     with ExitStack() as stack:

@@ -126,7 +126,7 @@ def _name(kind: str, **parameters: tuple[object, object]) -> str:
 def _check(block: int, seed: int = 0) -> None:
     checked_seed(seed)
     if not 0 < whole(block, "block") <= BLOCK_MOST or block % BLOCK_STEP:
-        raise ArgumentError(f"a block of {block} floats: it must be a multiple of {BLOCK_STEP}, at most {BLOCK_MOST}")
+        raise ArgumentError(f"block={block} must be a multiple of {BLOCK_STEP}, and at most {BLOCK_MOST}")
 
 
 def _rounding(rounding: str) -> str:

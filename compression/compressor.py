@@ -266,7 +266,7 @@ class Compressor:
     def stats(self, key: str) -> Stats:
         """Of the calls with this key."""
         if key not in self._entries:
-            raise ArgumentError(f"no call had the key {key!r}; {choices(key, self._entries)}")
+            raise ArgumentError(f"no call has used the key {key!r}; {choices(key, self._entries)}")
         entry = self._entries[key]
         if entry.square is None:
             return entry.stats
@@ -338,7 +338,7 @@ class Compressor:
 
 def _text(key: Any) -> str:
     if not isinstance(key, str):
-        raise ArgumentError(f"key={reprlib.repr(key)} must be a text, the name of a vector: allreduce(x, key)")
+        raise ArgumentError(f"key={reprlib.repr(key)} must be a string, the name of a vector: allreduce(x, key)")
     return key
 
 

@@ -63,5 +63,5 @@ class Own(Method):
     def _floats(self, wire: Array, count: int) -> Array:
         found = np.asarray(self._decode(wire, count))
         if found.size != count:
-            raise ArgumentError(f"codec {self._name!r}: decode made {found.size} numbers, and must make {count}")
+            raise ArgumentError(f"codec {self._name!r}: decode returned {found.size} numbers; expected {count}")
         return found.reshape(-1).astype(np.float32, copy=False)

@@ -157,7 +157,7 @@ class Listener:
     def _greet(self, sock: socket.socket, server: Server) -> None:
         """The hello was made with the key.  One that was overheard and is repeated takes no second place."""
         if any(each.server.nonce == server.nonce for each in self._proving.values()):
-            raise AuthError("a hello that somebody else has said")
+            raise AuthError("this hello was sent before, by another connection: a replay")
         self._proving[sock] = self._silent.pop(sock)
         if not self._inode:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

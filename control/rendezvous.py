@@ -296,8 +296,8 @@ class Meet:
             raise (TransportError if answer.foreign else ArgumentError)(f"rank {who.rank}: {answer.why}")
         if isinstance(answer, Missing):
             raise TimeoutError(
-                f"rank {who.rank}: of {who.size} ranks, {answer.ranks} did not come within {self.timeout:g} s: were "
-                "they started, with the same address? (timeout= or HOCKET_TIMEOUT is the limit)",
+                f"rank {who.rank}: ranks {answer.ranks} did not come within {self.timeout:g} s (of {who.size} ranks): "
+                "were they started, with the same address? (timeout= or HOCKET_TIMEOUT is the limit)",
                 answer.ranks,
             )
         return answer

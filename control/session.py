@@ -89,8 +89,8 @@ class Session(ABC):
                 raise self._loss(f"exchange {number} of the job")
             missing = self._ask(number)
             raise TimeoutError(
-                f"rank {self.rank}: exchange {number} was not complete after {timeout:g} s: {_ranks(missing)} had not "
-                "come to it; is it running, or somewhere else?",
+                f"rank {self.rank}: exchange {number} was not complete after {timeout:g} s: {_ranks(missing)} did not "
+                "come to it; is it still running, or in another call?",
                 missing,
             )
         if answer.error:

@@ -72,4 +72,4 @@ def _pings(data: bytes) -> dict[int, list[Ping]]:
         told: Any = json.loads(data)
         return {int(rank): [Ping(*map(int, each)) for each in some] for rank, some in told.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ArgumentError("these are no pings") from None
+        raise ArgumentError("its pings cannot be read") from None

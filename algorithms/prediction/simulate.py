@@ -85,7 +85,8 @@ def simulate(
         raise ArgumentError(f"{algorithm.collective} {algorithm.name} does not run with {size} ranks: {reason}")
     topology.check(size)
     if not 0 <= root < size or nbytes < 0 or segment < 0:
-        raise ArgumentError(f"root={root}, nbytes={nbytes}, segment={segment}: expected a rank, and nothing negative")
+        given = f"root={root}, nbytes={nbytes}, segment={segment}"
+        raise ArgumentError(f"{given}: root must be a rank (0..{size - 1}), the others at least 0")
     if starts is not None and len(starts) != size:
         raise ArgumentError(f"starts has {len(starts)} times; expected one for each of {size} ranks")
     return _Run(algorithm, size, nbytes, topology, root, segment, starts).predict()

@@ -220,7 +220,7 @@ def _given(words: list[str], form: Form, whole: str) -> dict[str, Any]:
         name, _, value = word.partition("=")
         parse = form.words.get(name) or MORE.get(name)
         if parse is None or name in given:
-            raise _wrong(whole, f"{name!r} is {'there twice' if parse else 'unknown'}", form)
+            raise _wrong(whole, f"{name!r} is {'given twice' if parse else 'unknown'}", form)
         if name == "inside" and value.endswith("/shared"):
             value, given["shared"] = value.removesuffix("/shared"), True
         try:

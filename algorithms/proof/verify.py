@@ -74,7 +74,8 @@ def verify_steps(
     size, span = len(programs), chunks + scratch
     try:
         if contract.blocks and chunks != block_count(contract, size):
-            raise ScheduleError(f"{chunks} chunks, but a chunk is a block here: {block_count(contract, size)} wanted")
+            blocks = block_count(contract, size)
+            raise ScheduleError(f"the algorithm has {chunks} chunks; expected one for each block: {blocks}")
         _check_ops(programs, span * segments)
         _check_messages(programs)
         held = start(contract, size, root, chunks, span, segments)
@@ -224,11 +225,13 @@ def _check_results(
                 raise ScheduleError(f"{where} is combined in the order {value.ranks}, but rank order is promised")
             other, same = first.setdefault((base + c, wanted), (rank, value))
             if same.made != value.made:
-                raise ScheduleError(f"{where} is combined otherwise than on rank {other}: their last bits may differ")
+                raise ScheduleError(
+                    f"{where} is combined in another way than on rank {other}: their last bits may differ"
+                )
             if same.coded != value.coded:
                 raise ScheduleError(
-                    f"{where} is encoded otherwise than on rank {other}: a codec that rounds at random would give them "
-                    "different bits; say repeats=True if several ranks make the same sum"
+                    f"{where} is encoded in another way than on rank {other}: a codec that rounds at random would give "
+                    "them different bits; say repeats=True if several ranks make the same sum"
                 )
 
 

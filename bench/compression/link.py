@@ -71,9 +71,9 @@ def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[
         if rate != "none" and not re.fullmatch(r"\d+(\.\d+)?[kKmMgG]?bit", rate):
             raise ArgumentError(f"--link {rate}: expected a rate in tc's words, such as 100Mbit, or none")
         if rate != "none" and (why := refusal(rate.lower())):
-            raise ArgumentError(f"--link {rate}: {why}; --link none needs nothing")
+            raise ArgumentError(f"--link {rate}: {why}; --link none works for every user")
         if rate != "none" and ranks % HOSTS:
-            raise ArgumentError(f"--link {rate}: -n {ranks} ranks cannot be dealt evenly to {HOSTS} hosts")
+            raise ArgumentError(f"--link {rate}: -n must be a multiple of the {HOSTS} hosts, got {ranks}")
     return names, rates
 
 

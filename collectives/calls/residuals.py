@@ -23,7 +23,7 @@ Pair = tuple[Buffer | None, Buffer | None]
 def refuse(ask: Ask) -> None:
     """Raise ArgumentError if a call by codec="auto" has one."""
     if ask.residual is not None or ask.owner_residual is not None:
-        raise ArgumentError("codec='auto' may be float32, which loses nothing; name a codec for a residual")
+        raise ArgumentError("residual= needs a codec by its name: codec='auto' may choose float32, which loses nothing")
 
 
 def attached(call: Call, ask: Ask) -> Call:
@@ -36,7 +36,7 @@ def attached(call: Call, ask: Ask) -> Call:
             pairs += [(None, None)]
             continue
         if call.encoded is None:
-            raise ArgumentError(f"{name}= is for what an encoding loses; name the encoding, as codec='int8'")
+            raise ArgumentError(f"{name}= keeps what an encoding loses: pass a codec too, such as codec='int8'")
         if call.collective not in takers:
             raise ArgumentError(f"{call.collective} takes no {name}=; {', '.join(takers)} do")
         pairs += [_pair(call, given, name)]
@@ -79,7 +79,7 @@ def _check_memory(call: Call, pairs: list[Pair]) -> None:
                 "a residual shares memory with the result or the other residual; it needs memory of its own"
             )
         if any(_shared(*two, in_part=True) for two in ((before, after), (before, call.src), (after, call.src))):
-            raise ArgumentError("a residual shares a part of its memory with its other array or x: all, or nothing")
+            raise ArgumentError("a residual overlaps its other array or x in part; pass the same memory, or other")
         others += [before, after]
 
 

@@ -288,7 +288,7 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
         (2, 2)
         """
         if not isinstance(name, str) or not name:
-            raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
+            raise ArgumentError(f"name={reprlib.repr(name)} must be a string")
         priority = whole(priority, "priority")
         if abs(priority) > HIGHEST:
             raise ArgumentError(f"priority={priority} must be between -{HIGHEST} and {HIGHEST}")
@@ -329,7 +329,7 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
         within `timeout` seconds, this communicator ends too.  Ranks that share several groups make them in one order.
         """
         if not isinstance(name, str):
-            raise ArgumentError(f"name={reprlib.repr(name)} must be a text")
+            raise ArgumentError(f"name={reprlib.repr(name)} must be a string")
         ask = checked(Ask("message", timeout=timeout))
         ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks) or self.rank not in ranks:

@@ -36,7 +36,7 @@ class Observing:
         7
         """
         if not isinstance(name, str) or not name:
-            raise ArgumentError(f"mark: name={reprlib.repr(name)} must be a text")
+            raise ArgumentError(f"mark: name={reprlib.repr(name)} must be a string")
         value = whole(value, "value")
         if not 0 <= value < 1 << 63:
             raise ArgumentError(f"mark: value={value} must be between 0 and 2**63 - 1")

@@ -109,9 +109,9 @@ class Renewing:
         limit = cast("Communicator", self).timeout if timeout is None else seconds(timeout, "timeout")
         found = elastic.come(self.generation, as_json(info, "come"), seconds(grace, "grace"), tardy, least, limit)
         if found is None:
-            raise PeerLostError(f"rank {self.rank}: the members go on in another generation: call renew()", [])
+            raise PeerLostError(f"rank {self.rank}: the others have left this communicator: call renew()", [])
         if isinstance(found, list):
-            raise TimeoutError(f"rank {self.rank}: too few members came within {limit:g} s, without {found}", found)
+            raise TimeoutError(f"rank {self.rank}: too few members came within {limit:g} s, not ranks {found}", found)
         return Came(found.members, found.infos, dict(found.lost))
 
     @property
@@ -163,5 +163,7 @@ class Renewing:
         if self.world.elastic is None:
             raise ArgumentError(f"{what}: this job is not elastic: hocket.init(elastic=True), or HOCKET_ELASTIC=1")
         if self.name != "world":
-            raise ArgumentError(f"{what}: communicator {self.name!r} was made of another: use that of hocket.init()")
+            raise ArgumentError(
+                f"{what}: communicator {self.name!r} was made from another one: use the one that hocket.init() returned"
+            )
         return self.world.elastic

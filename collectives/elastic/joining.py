@@ -71,7 +71,7 @@ def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:
         return None
     key = settings.secret or (OPEN_KEY if auth == "none" else None)
     if key is None:
-        raise ArgumentError("init(join=): over TCP the job's secret is needed: HOCKET_SECRET, or secret=")
+        raise ArgumentError("init(join=): a TCP address needs the job's secret: set HOCKET_SECRET, or pass secret=")
     return key
 
 

@@ -226,7 +226,7 @@ def connect(
     places, wait = addresses_of(address), init.limit(timeout, settings)
     key = settings.secret or (OPEN_KEY if auth == "none" else None)
     if places[0][0] == "tcp" and key is None:
-        raise ArgumentError("connect: over TCP the secret of who listens is needed: HOCKET_SECRET, or secret=")
+        raise ArgumentError("connect: a TCP address needs the listener's secret: set HOCKET_SECRET, or pass secret=")
 
     def meet(reactor: Reactor) -> tuple[LinkSession, str]:
         who = Identity(1, 2, JOB, key if places[0][0] == "tcp" else None, settings.encrypt)

@@ -180,7 +180,7 @@ cdef int walk(tree, list leaves, list names, str where) except -1:
             if names is None:
                 raise ArgumentError(
                     f"x has a dict with keys that have no order ({kind(tree)} of {len(tree)}), so ranks may take its "
-                    "arrays in another order: use texts or numbers as keys"
+                    "arrays in another order: use strings or numbers as keys"
                 ) from None
             keys = tree
         for key in keys:

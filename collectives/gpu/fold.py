@@ -44,7 +44,7 @@ class GpuFold:
         result = describe(total, "the result of op")
         if result.device != self.device.ordinal:
             where = f"on GPU {result.device}" if result.device >= 0 else "in host memory"
-            raise ArgumentError(f"op gave an array {where}; its arguments are on {self.device}")
+            raise ArgumentError(f"op returned an array {where}; its arguments are on {self.device}")
         if result.dtype != self._dtype or result.shape != (count,):
-            raise ArgumentError(f"op gave {result} of two {self._dtype.name}[{count}]; it must give another of these")
+            raise ArgumentError(f"op returned {result}; expected {self._dtype.name}[{count}], like its two arguments")
         return result

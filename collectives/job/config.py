@@ -233,7 +233,7 @@ def given(settings: Config, phrase: str | bytes | None, iface: str | None, encry
     changes: dict[str, Any] = {} if encrypt is None else {"encrypt": bool(encrypt)}
     if phrase is not None:
         if not isinstance(phrase, (str, bytes)):
-            raise ArgumentError(f"init(secret=): {kind(phrase)} is not a secret; accepted: a text or bytes")
+            raise ArgumentError(f"init(secret=): {kind(phrase)} is not a secret; accepted: a string or bytes")
         try:
             changes["secret"] = secret.read_text(phrase)
         except ValueError as why:

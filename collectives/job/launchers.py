@@ -150,7 +150,7 @@ def integer(environ: Environ, name: str) -> int:
     try:
         return int(environ[name])
     except ValueError:
-        raise ArgumentError(f"{name} is {environ[name]!r}: a whole number is needed") from None
+        raise ArgumentError(f"{name} is {environ[name]!r}; it must be a whole number") from None
 
 
 def by_loopback(environ: Environ) -> bool | None:

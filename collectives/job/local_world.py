@@ -84,7 +84,7 @@ class LocalSession(Session):
         self._local.send(self.rank, message)
 
     def open(self, transport: str) -> None:
-        raise ArgumentError(f"a local world has one transport, and {transport!r} is another")
+        raise ArgumentError(f"this local_world has one transport of its own; {transport!r} cannot be used in it")
 
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
         if not self._member.closed:
@@ -103,7 +103,7 @@ class LocalWorld:
     def __init__(self, size: int, transport: str = "threads") -> None:
         size = whole(size, "size")
         if size < 1:
-            raise ArgumentError(f"local_world({size}): at least one rank")
+            raise ArgumentError(f"local_world({size}): size must be at least 1")
         make = _maker(size, transport)
         self.transport = transport
         sessions = Local(size).sessions

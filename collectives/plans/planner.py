@@ -173,7 +173,7 @@ class Planner:
             if setting and not wanted and (self._lacks_lengths(call, chosen) or self._drops_residuals(call, chosen)):
                 return registry.get(collective, self._usual(queue, call, how, commutative))
         if chosen.collective != collective:
-            raise ArgumentError(f"algorithm {name!r} is one of {chosen.collective}, not of {collective}")
+            raise ArgumentError(f"algorithm {name!r} is for {chosen.collective}, not for {collective}")
         if self._lacks_lengths(call, chosen):
             raise ArgumentError(
                 f"alltoallv does not run with {name!r}: its ranks pass on blocks of others, and do not know their "

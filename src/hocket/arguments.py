@@ -56,7 +56,7 @@ def texts(values: Any, what: str) -> list[str]:
 def optional(value: Any, what: str) -> str | None:
     """`value`, if it is a text or None."""
     if not (value is None or isinstance(value, str)):
-        raise ArgumentError(f"{what}={reprlib.repr(value)} must be a text")
+        raise ArgumentError(f"{what}={reprlib.repr(value)} must be a string")
     return value
 
 

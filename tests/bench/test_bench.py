@@ -93,7 +93,7 @@ def test_what_a_peer_lacks_is_told_once() -> None:
         (["allreduce", "-b", "8Q"], "'8Q' is not a size"),
         (["allsum"], "invalid choice"),
         (["allreduce", "--peers", "nccl"], "no peer is called 'nccl'"),
-        (["allreduce", "--peers", "gloo,gloo"], "each once"),
+        (["allreduce", "--peers", "gloo,gloo"], "names a peer twice"),
         (["broadcast", "--root", "2"], "not one of the 2 ranks"),
         (["allreduce", "--dtype", "float33"], "float33"),
         (["allreduce", "--algorithm", "telepathy"], "allreduce has no algorithm of this name; known: "),

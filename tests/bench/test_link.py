@@ -67,4 +67,4 @@ def test_what_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixt
 def test_ranks_that_cannot_be_dealt(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["allreduce", "--link", "1gbit", "-n", "3"])
-    assert "cannot be dealt evenly to 2 hosts" in capsys.readouterr().err
+    assert "must be a multiple of the 2 hosts" in capsys.readouterr().err

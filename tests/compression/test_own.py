@@ -46,7 +46,7 @@ def test_what_is_lost_is_sent_later(size: int, transport: str) -> None:
 def test_what_decodes_to_another_length_is_told_on_all_ranks() -> None:
     def run(comm: hocket.Communicator) -> None:
         wrong = Own("wrong", nearest, lambda wire, count: np.zeros(count + 1))
-        with pytest.raises(ArgumentError, match="codec 'wrong': decode made 6 numbers, and must make 5"):
+        with pytest.raises(ArgumentError, match="codec 'wrong': decode returned 6 numbers; expected 5"):
             Compressor(comm, wrong).allreduce(np.ones(5, np.float32), "w")
         assert comm.allreduce(1) == 2
 

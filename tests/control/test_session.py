@@ -94,7 +94,7 @@ def test_an_exchange_names_who_did_not_come(start, unix):
     ranks[1].tell("exchange", 1, 0.4)
     for rank in ranks[:2]:
         told = rank.hear("error")
-        assert told["error"] == "TimeoutError" and told["gone"] == [2] and "rank 2 had not come" in told["text"]
+        assert told["error"] == "TimeoutError" and told["gone"] == [2] and "rank 2 did not come" in told["text"]
 
 
 def test_values_too_long_together_are_refused_on_all(start, unix):

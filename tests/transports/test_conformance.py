@@ -250,7 +250,7 @@ class Clumsy(Pipe):
         raise KeyError("no such thing")
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Nothing, "send took 0 of 9 bytes"), (Clumsy, "no such thing")])
+@pytest.mark.parametrize(("kind", "words"), [(Nothing, "send returned 0 for 9 bytes"), (Clumsy, "no such thing")])
 def test_a_mistake_is_a_fault_and_is_shown(kind: type[Pipe], words: str, caplog: pytest.LogCaptureFixture) -> None:
     def send(end: ends.End) -> str:
         return end.send(laws.data(9))

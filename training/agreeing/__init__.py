@@ -1,4 +1,4 @@
-"""In which order: ranks submit tensors by name, in any order, and rank 0 tells all in which order to carry them out."""
+"""In which order: ranks submit tensors by name, in any order, and rank 0 decides in which order all carry them out."""
 
 from hocket.training.agreeing.errors import Errors
 from hocket.training.agreeing.member import Member, Perform

@@ -60,7 +60,7 @@ class Declared:
             if self._lanes:
                 raise self._ended(ArgumentError(f"declare({name!r}) comes too late: the first ready() has ended it"))
             if not isinstance(name, str) or name in self._gradients:
-                raise self._ended(ArgumentError(f"declare({name!r}): a name is a text, and is declared once"))
+                raise self._ended(ArgumentError(f"declare({name!r}): a name is a string, and is declared once"))
             tensor = tensor_of(name, like)
             if tensor is None:
                 wrong = f"declare({name!r}): expected an array of floats, got {described(like)}"

@@ -52,7 +52,7 @@ def test_each_message_costs_as_its_way_suggests() -> None:
         ("flat:latency=20us,bandwidth=0GB", "'bandwidth=0GB' cannot be read"),
         ("flat:latency=20,bandwidth=1GB", "'latency=20' cannot be read; .*TIME is like 20us"),
         ("flat:latency=-1us,bandwidth=1GB", "cannot be read"),
-        ("flat:latency=1us,latency=1us,bandwidth=1GB", "'latency' is there twice"),
+        ("flat:latency=1us,latency=1us,bandwidth=1GB", "'latency' is given twice"),
         ("flat:latency=1us,bandwidth=1GB,speed=9", "'speed' is unknown"),
         ("hosts:4,inside=1us/1GB,link=1us/1GB", "'4' is not a shape; accepted is hosts:HOSTSxRANKS"),
         ("hosts:4x0,inside=1us/1GB,link=1us/1GB", "'4x0' is not a shape"),

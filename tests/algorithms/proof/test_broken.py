@@ -195,11 +195,11 @@ def test_ranks_that_sum_in_different_orders() -> None:
         [(Send(0, 0), Recv(0, 0, reduce=True)), (Recv(2, 0, reduce=True),)],
         [(Send(0, 0),), (Send(1, 0), Recv(0, 0))],
     ]
-    refuse(programs, "rank 1 chunk 0 is combined otherwise than on rank 0: their last bits may differ", chunks=1)
+    refuse(programs, "rank 1 chunk 0 is combined in another way than on rank 0: their last bits may differ", chunks=1)
 
 
 def test_wrong_number_of_blocks() -> None:
-    refuse(programs_of("allgather", "ring", 4), "5 chunks, but a chunk is a block here: 4 wanted", "allgather", 5)
+    refuse(programs_of("allgather", "ring", 4), "5 chunks; expected one for each block: 4", "allgather", 5)
 
 
 def test_refused_size() -> None:

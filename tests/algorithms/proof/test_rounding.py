@@ -55,7 +55,7 @@ def test_a_sum_that_several_ranks_make_and_deny() -> None:
     denied = Algorithm("allreduce", "hidden", hidden, lambda size: 1, repeats=False)
     verify(denied, 1)
     for size in (2, 3, 8):
-        with pytest.raises(ScheduleError, match="is encoded otherwise than on rank 0: .* say repeats=True"):
+        with pytest.raises(ScheduleError, match="is encoded in another way than on rank 0: .* say repeats=True"):
             verify(denied, size)
 
 
@@ -75,5 +75,5 @@ def needless(rank: int, size: int, root: int) -> Schedule:
 
 def test_a_chunk_that_some_ranks_hold_encoded_and_others_do_not() -> None:
     verify(Algorithm("allreduce", "needless", needless, lambda size: 1), 3)
-    with pytest.raises(ScheduleError, match="rank 2 chunk 0 is encoded otherwise than on rank 0"):
+    with pytest.raises(ScheduleError, match="rank 2 chunk 0 is encoded in another way than on rank 0"):
         verify(Algorithm("allreduce", "needless", needless, lambda size: 1, far=lambda size: 1), 3)

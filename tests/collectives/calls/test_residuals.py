@@ -255,8 +255,8 @@ def wrong(comm: Communicator) -> None:
     frozen = np.frombuffer(np.ones(8 * comm.size, np.float32).tobytes(), np.float32)
     odd = np.ones(16 * comm.size, np.float32)[::2]
     calls = [
-        (lambda: comm.allreduce(x, residual=r), "residual= is for what an encoding loses; name the encoding"),
-        (lambda: comm.allreduce(x, codec="auto", residual=r), "codec='auto' may be float32"),
+        (lambda: comm.allreduce(x, residual=r), "residual= keeps what an encoding loses: pass a codec too"),
+        (lambda: comm.allreduce(x, codec="auto", residual=r), "codec='auto' may choose float32"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, s, s)), r"is \(before, after\), or one .*; got 3 arrays"),
         (lambda: comm.allreduce(x, codec="int8", residual=r[:7]), r"residual\[0\] must be float32.*, as x; got .*7"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, s.astype(float))), r"residual\[1\] must be .* float64"),
@@ -264,7 +264,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: comm.allreduce(x, codec="int8", residual=x), "shares memory with the result"),
         (lambda: comm.allreduce(x, codec="int8", out=s, residual=(r, s)), "shares memory with the result"),
         (lambda: comm.allreduce(x, codec="int8", residual=r, owner_residual=r), "or the other residual"),
-        (lambda: comm.allreduce(x[:7], codec="int8", residual=(r[:7], r[1:8])), "shares a part of its memory"),
+        (lambda: comm.allreduce(x[:7], codec="int8", residual=(r[:7], r[1:8])), "overlaps its other array or x in part"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, odd)), "is not contiguous"),
         (lambda: comm.alltoall(x, codec="int8", owner_residual=r), "takes? no owner_residual|unexpected keyword"),
     ]  # fmt: skip

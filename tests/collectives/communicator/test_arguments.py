@@ -239,7 +239,7 @@ WORDS = {
     "transport": (lambda c: c.allreduce(X, transport="thread"), "'thread' is not known.*'threads'"),
     "dtype": (lambda c: hocket.empty(3, "flot32"), "did you mean 'float32'"),
     "an algorithm of another collective": (
-        lambda c: c.allreduce(X, algorithm=hocket.algorithms.get("broadcast", "chain")), "is one of broadcast"),
+        lambda c: c.allreduce(X, algorithm=hocket.algorithms.get("broadcast", "chain")), "is for broadcast"),
 }  # fmt: skip
 
 

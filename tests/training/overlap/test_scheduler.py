@@ -257,7 +257,7 @@ def bad_declarations(comm: Communicator) -> None:
     s = Scheduler(comm.dup())
     s.declare("twice", one)
     if comm.rank == 0:
-        assert "declare('twice'): a name is a text, and is declared" in raised(lambda: s.declare("twice", one), Error)
+        assert "declare('twice'): a name is a string, and is declared" in raised(lambda: s.declare("twice", one), Error)
     else:
         assert "twice" in raised(lambda: s.ready("twice", one), PeerLostError)
     for value in (np.empty(2, np.int64), [1.0], None):

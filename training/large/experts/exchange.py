@@ -43,7 +43,7 @@ class TwoSteps:
         here = [[rank for rank, (host, _) in enumerate(places) if host == each] for each in hosts]
         if len({len(ranks) for ranks in here}) > 1:
             many = ", ".join(str(len(ranks)) for ranks in here)
-            raise ArgumentError(f"hierarchical=True needs as many ranks on each host, and there are {many}")
+            raise ArgumentError(f"hierarchical=True needs the same number of ranks on each host; the hosts have {many}")
         self.at = np.array(here)
         """The rank by host and number in it."""
         mine = next(ranks for ranks in here if comm.rank in ranks)
