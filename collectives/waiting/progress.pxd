@@ -29,6 +29,7 @@ cdef struct Node:               # one queued run
     bint small, counted         # ...; and is it counted yet?
     uint64_t submitted          # in a trace: when, ns; else 0
     uint32_t vain               # tries, one after the other, in which nothing moved
+    bint unknown                # its owner has no handle of it yet: its end is no news to anybody
     uint32_t unwanted           # its owner wants it no more: it ends at its next turn, if it has taken no message
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
@@ -46,7 +47,8 @@ cdef void rouse() noexcept nogil                # lock held: wake those who slee
 cdef void wake() noexcept nogil                 # ... without the lock
 cdef void dismiss() noexcept nogil              # wake all of hocket's own threads, as they are to end
 cdef bint has_room(Core* e) noexcept nogil      # for this engine's runs; as long as the GIL is kept
-cdef void submit(Node* n) noexcept nogil        # queue it behind its engine's others; under the GIL
+cdef bint submit(Node* n) noexcept nogil        # queue it behind its engine's others; under the GIL.  True: `begin` it
+cdef void begin(Node* n) noexcept nogil         # try it at once, in the thread that issues it, which has claimed its engine
 cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive and
                                                 # nobody else drives, once
 cdef void follow(uint32_t* leaves) noexcept nogil       # lock held: sleep until nobody leads, and lead

@@ -3,7 +3,7 @@
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever claims an engine
 (`Core.claimed`) drives it: hocket's own thread (lead.pyx), or a caller that waits, which so runs its own operation without
-a hand-off.  Two threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments:
+a hand-off.  Who issues a message or a short call tries it once, so that it leaves before another thread is awake.  Two threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments:
 never while data moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
 """
 
@@ -14,6 +14,7 @@ from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, 
 from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits, number
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
                                      run_stopped)
+from hocket.collectives.plans.plan cimport SEND
 from hocket.collectives.recording.recorder cimport HK_NOBODY, HK_SAW_SUBMIT, hk_put
 from hocket.collectives.waiting.news cimport tell
 
@@ -31,6 +32,7 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
 cdef enum:
+    FEW = 64                    # messages under way that a new one is compared with
     LOOKS = 16                  # vain tries of a run after which the clock tells how long that takes
     HOLD_NS = 50000000          # how long a lane holds lower ones after it has moved
 
@@ -129,8 +131,9 @@ cdef inline void blocked(Core* e, Node* n) noexcept nogil:
 
 cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept nogil:
     """It has ended.  Was it the last?  Then a thread that sees that may drop the engine, which is not touched again."""
-    cdef bint last
+    cdef bint last, news
     pthread_mutex_lock(&lock)
+    news = not n.unknown
     if before == NULL:
         e.head = n.next
     else:
@@ -144,8 +147,9 @@ cdef bint drop(Core* e, Node* n, Node* before, int rc, bint in_call) noexcept no
             hk_store32(&e.claimed, 0)
         hk_store32(&e.pending, 0)
     hk_store32(&n.status, <uint32_t>rc)         # from here on its owner may free it
-    hk_add32(&ends, 1)
-    rouse()
+    if news:
+        hk_add32(&ends, 1)
+        rouse()
     pthread_mutex_unlock(&lock)
     return last
 
@@ -284,7 +288,8 @@ cdef bint has_room(Core* e) noexcept nogil:
     return hk_load32(&e.pending) or hk_load32(&nqueued) < MAX_ENGINES
 
 
-cdef void submit(Node* n) noexcept nogil:
+cdef bint submit(Node* n) noexcept nogil:
+    cdef bint now
     pthread_mutex_lock(&lock)
     if n.core.head == NULL:
         n.core.head = n
@@ -295,7 +300,64 @@ cdef void submit(Node* n) noexcept nogil:
     if not n.core.pending:
         hk_store32(&n.core.pending, 1)
         enlist(n.core)
-    rouse()
+    now = goes_now(n)
+    if now:
+        hk_store32(&n.core.claimed, 1)
+    else:
+        n.unknown = False
+        rouse()
+    pthread_mutex_unlock(&lock)
+    return now
+
+
+cdef bint goes_now(Node* n) noexcept nogil:
+    """May the thread that issues this run try it at once, and does it gain by that?  The lock is held.
+
+    Not behind others that it would have to wait for, nor in a lane that may be held; a long collective not, as it is not
+    away soon; nor what calls a user's function or issues to a device, which are for hocket's own thread.
+    """
+    cdef Core* e = n.core
+    if hk_load32(&e.claimed) or n.run.user != NULL or n.run.device != NULL or not may_drive(e, True):
+        return False
+    if e.priority < held_below or queued[0].priority > e.priority:
+        return False
+    return n == e.head and (e.concurrent or n.small) or e.concurrent and overtakes(n)
+
+
+cdef bint overtakes(Node* n) noexcept nogil:
+    """Is it a send, and do those before it send nothing to its peer?"""
+    cdef Node* other = <Node*>n.core.head
+    cdef int seen = 0
+    if n.run.nsteps != 1 or n.run.steps.count != 1 or n.run.instrs.kind != SEND:
+        return False
+    while other != n and seen < FEW and not sends_to(&other.run, n.run.instrs.peers[0]):
+        other, seen = other.next, seen + 1
+    return other == n
+
+
+cdef bint sends_to(Run* r, int peer) noexcept nogil:
+    cdef int i
+    for i in range(r.steps.count if r.nsteps else 0):       # a message is one step, of a send, a recv or both
+        if r.instrs[i].kind == SEND and r.instrs[i].peers[0] == peer:
+            return True
+    return False
+
+
+cdef void begin(Node* n) noexcept nogil:
+    cdef Node* before = NULL
+    cdef Node* other = <Node*>n.core.head       # while we have the claim none goes, and more come behind `n` alone
+    cdef int rc
+    while other != n:
+        before, other = other, other.next
+    n.core.pass_number += 1
+    rc = advance_node(n.core, n)
+    if rc == DONE or rc < 0:
+        drop(n.core, n, before, rc, True)
+    hk_store32(&n.core.claimed, 0)
+    pthread_mutex_lock(&lock)
+    n.unknown = False
+    if hk_load32(&n.status) == BLOCKED:
+        rouse()
     pthread_mutex_unlock(&lock)
 
 

@@ -68,7 +68,7 @@ cdef class Queued:
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
         n.core, n.status = &engine.core, BLOCKED
-        n.nbytes, n.small, n.counted, n.vain, n.unwanted = plan.nbytes, plan.small, False, 0, 0
+        n.nbytes, n.small, n.counted, n.vain, n.unknown, n.unwanted = plan.nbytes, plan.small, False, 0, True, 0
         n.submitted = hk_now() if engine.core.trace != NULL else 0
         return 0
 
@@ -82,7 +82,14 @@ cdef class Queued:
         if numbered:            # counted and queued in one go, under the GIL: other threads may call at once
             self.engine.number(&self.node.run, self.plan)
         self.seq = self.engine.seq
-        progress.submit(&self.node)
+        if progress.submit(&self.node):
+            if self.plan.small:         # over before another thread could have used the GIL
+                progress.begin(&self.node)
+            else:
+                with nogil:
+                    progress.begin(&self.node)
+            if ended(&self.node) == DONE:
+                PENDING.pop(id(self), None)
         return 0
 
     @property

@@ -45,13 +45,14 @@ def test_either_it_is_cancelled_or_it_has_the_message() -> None:
     def run(comm: hocket.Communicator) -> tuple[int, int]:
         x, out, cancelled = np.zeros(1), np.zeros(1), 0
         for n in range(1, 200):
+            comm.barrier()  # or rank 0 would run ahead, and all messages would be there
             if comm.rank == 0:
-                time.sleep(n % 5 * 3e-5)
+                time.sleep(n % 5 * 1e-4)
                 x[0] = n
                 comm.send(x, 1)
                 continue
             work = comm.recv(out, 0, async_op=True)
-            time.sleep(n % 7 * 2e-5)
+            time.sleep(n % 7 * 7e-5)
             if work.cancel():
                 cancelled += 1
                 comm.recv(out, 0)
