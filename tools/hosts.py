@@ -31,8 +31,9 @@ class Hosts:
         """What starts these words on its host, where no Unix socket of another host is seen."""
         from hocket.system.namespaces.hosts import on
 
-        name = self._names[self._on[rank]]
-        return [*on(name, os.path.join(self._directory, name)), *words]
+        host = self._on[rank]
+        name = self._names[host]
+        return [*on(name, os.path.join(self._directory, name), f"host{host}"), *words]
 
     def environment(self, rank: int) -> dict[str, str]:
         """What is other there."""

@@ -98,10 +98,15 @@ def refusal(rate: str | None = None) -> str | None:
         return None
 
 
-def on(name: str, own: str) -> list[str]:
-    """The words that run a command on a host, where `own` is TMPDIR: it sees no Unix socket of another."""
-    script = 'mount --bind "$0" "$TMPDIR" && exec "$@"'
-    return ["ip", "netns", "exec", name, "unshare", "--mount", "sh", "-c", script, own]
+def on(name: str, own: str, called: str = "") -> list[str]:
+    """The words that run a command on a host, where `own` is TMPDIR: it sees no Unix socket of another.
+
+    `called`: the host's name there; "": it has this machine's.
+    """
+    script, apart = 'mount --bind "$0" "$TMPDIR" && exec "$@"', ["unshare", "--mount"]
+    if called:
+        script, apart = f"hostname {called} && {script}", [*apart, "--uts"]
+    return ["ip", "netns", "exec", name, *apart, "sh", "-c", script, own]
 
 
 def sent(device: str = CABLE) -> int:

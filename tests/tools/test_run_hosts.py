@@ -28,7 +28,7 @@ with hocket.init() as comm:
     comm.allreduce(x)
     took = time.perf_counter() - began
     hosts = len({comm.world.transport(r) for r in range(comm.size) if r != comm.rank})
-    print(comm.rank, os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], hosts, round(took, 3))
+    print(comm.rank, os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], hosts, os.uname().nodename, round(took, 3))
 """
 
 
@@ -43,8 +43,10 @@ def test_ranks_are_spread_and_the_cable_is_slow(run: Any) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     rows = sorted(line.split()[1:] for line in out.splitlines())
-    assert [row[:4] for row in rows] == [["0", "0", "2", "2"], ["1", "1", "2", "2"], ["2", "0", "1", "1"]]
-    assert all(0.35 < float(row[4]) < 20 for row in rows)
+    assert [row[:5] for row in rows] == [
+        ["0", "0", "2", "2", "host0"], ["1", "1", "2", "2", "host0"], ["2", "0", "1", "1", "host1"]
+    ]  # fmt: skip
+    assert all(0.35 < float(row[5]) < 20 for row in rows)
     assert left(process.pid) == []
 
 
