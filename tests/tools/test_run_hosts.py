@@ -28,7 +28,8 @@ with hocket.init() as comm:
     comm.allreduce(x)
     took = time.perf_counter() - began
     hosts = len({comm.world.transport(r) for r in range(comm.size) if r != comm.rank})
-    print(comm.rank, os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], hosts, os.uname().nodename, round(took, 3))
+    there = os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], hosts, os.uname().nodename
+    print(comm.rank, *there, round(took, 3))
 """
 
 
@@ -87,7 +88,7 @@ def test_a_doctor_of_the_job(run: Any, tmp_path: pathlib.Path) -> None:
     done = subprocess.run([*words, "--job", "--seconds", "1"], env=run.env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 2 hosts. All reach each other: between hosts over" in done.stdout
-    assert "at 10.79.0.2: rank 1" in done.stdout
+    assert "host1: rank 1" in done.stdout
 
 
 @pytest.mark.parametrize(
