@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from hocket.algorithms.language.contract import reduces
-from hocket.bench.harness.check import FOLDS
 from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.table import Row, header, line
 from hocket.bench.harness.team import Joined, Started, Team
@@ -28,6 +27,7 @@ from hocket.collectives.choice import declared
 from hocket.collectives.choice.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.collectives.choice.setting import algorithms
 from hocket.collectives.job.place import launched
+from hocket.conformance.oracle import UFUNCS
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.ops import lookup
@@ -122,8 +122,8 @@ def _cases(options: argparse.Namespace, size: int) -> list[Case]:
     for file in filter(None, (options.json, options.plot)):
         if not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK) or os.path.isdir(file):
             raise ArgumentError(f"{file} cannot be written")
-    if options.check and options.op not in FOLDS:
-        raise ArgumentError(f"--check cannot check op {options.op!r}; it can check {', '.join(FOLDS)}")
+    if options.check and options.op not in UFUNCS:
+        raise ArgumentError(f"--check cannot check op {options.op!r}; it can check {', '.join(UFUNCS)}")
     if options.plot and (options.collective == "barrier" or find_spec("matplotlib") is None):
         raise ArgumentError("--plot needs a collective with sizes, and matplotlib (pip install matplotlib)")
     numpy_dtype(options.dtype)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.laws import Array, same
+from hocket.conformance.oracle import Array, same
 from hocket.kernels.dtypes import DType
 from hocket.kernels.gpu.catalogue import Kernel
 
@@ -53,10 +53,10 @@ class Arena:
     def wrong(self, *results: tuple[Spot, DType, Array]) -> str:
         """What differs from these results, and from the image everywhere else."""
         want = self.image[: self.used].copy()
-        for spot, row, expected in results:
+        for spot, _, expected in results:
             where = slice(spot.start, spot.start + spot.nbytes)
             got = np.frombuffer(self.after[where].tobytes(), expected.dtype)
-            bad = np.flatnonzero(~same(row, got, expected))
+            bad = np.flatnonzero(~same(got, expected))
             if len(bad):
                 return f"{len(bad)} of {len(got)}, first {bad[0]}: {got[bad[0]]!r}, not {expected[bad[0]]!r}"
             want[where] = self.after[where]

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hocket.bench.gpu.driver import Gpu, Launch
-from hocket.bench.gpu.laws import Array, dtype_of, same, samples
+from hocket.bench.gpu.laws import dtype_of, samples
 from hocket.bench.gpu.rows import Options, Row, size_text
+from hocket.conformance.oracle import Array, same
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.gpu import catalogue, launch
@@ -148,7 +149,7 @@ def _wrong(ranks: Ranks, dtype: str, count: int, rng: np.random.Generator) -> It
             for rank in range(ranks.world):
                 want = law(xs, rank)
                 got = ranks.fetch(ranks.outs[rank], np.empty(want.shape, dtype_of(row)))
-                bad = int((~same(row, got, want)).sum())
+                bad = int((~same(got, want)).sum())
                 if bad:
                     yield f"{name}, {dtype}, {count} elements: {bad} wrong at rank {rank}", False
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from hocket.bench.gpu.arena import Arena
 from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.laws import SMALL, Array, checksum, dtype_of, samples
+from hocket.bench.gpu.laws import checksum, dtype_of, samples
 from hocket.bench.gpu.rows import Options, Row
 from hocket.compression import QSGD, Int, Natural, OneBit, TernGrad
+from hocket.conformance.oracle import SMALL, Array
 from hocket.kernels import ops
 from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.cpu import reduce

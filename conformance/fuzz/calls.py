@@ -9,19 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.algorithms.language.contract import CONTRACTS, Contract
+from hocket.algorithms.language.contract import CONTRACTS, Contract, reduces
 from hocket.conformance.fuzz.rounds import Call
-from hocket.conformance.fuzz.values import (
-    ALL,
-    CODECS,
-    FUNCTIONS,
-    Array,
-    Wanted,
-    difference,
-    encoded,
-    reduced,
-    values,
-)
+from hocket.conformance.fuzz.values import ALL, CODECS, FUNCTIONS, encoded, values
+from hocket.conformance.oracle import Array, Wanted, difference, pieces, reduced, result
 
 GUARD, POISON = 64, 0xA5
 """Bytes before and after each array, which nobody may change."""
@@ -106,34 +97,28 @@ class Case:
             rows = call.rows
         return (rows, *call.tail)
 
-    def _own(self, counts: tuple[int, ...]) -> slice:
-        """This rank's rows."""
-        before = sum(counts[: self.rank])
-        return slice(before, before + counts[self.rank])
-
     def _wanted(self) -> Wanted | None:
         """What this rank must get; None: nothing."""
-        what, root, me, xs = self.call.collective, self.call.root, self.rank, self.inputs
-        if what == "barrier" or what in ("reduce", "gather") and me != root:
+        call, size = self.call, self.comm.size
+        if call.collective == "barrier":
             return None
-        if what == "broadcast":
-            return Wanted(xs[root])
-        if what == "scatter":
-            return Wanted(xs[root][self._own(self.blocks)])
-        if what in ("allgather", "gather"):
-            return Wanted(np.concatenate([xs[r] for r in range(len(xs))]))
-        if what == "alltoall":
-            return Wanted(np.concatenate([xs[r][self._own(self.matrix[r])] for r in range(len(xs))]))
-        if what == "exscan" and me == 0:
-            return Wanted(xs[0]) if self.call.way != "given" else None
-        last = {"scan": me + 1, "exscan": me}.get(what, len(xs))
-        return self._reduced(last).part(self._own(self.blocks)) if what == "reduce_scatter" else self._reduced(last)
+        if call.collective == "exscan" and self.rank == 0:
+            return Wanted(self.inputs[0]) if call.way != "given" else None
+        whole = 1 if call.rows is None else call.rows
+        lengths = {"alltoall": self.matrix}.get(call.collective, self.blocks if self._has_blocks() else whole)
+        return result(pieces(call.collective, size, self.rank, call.root, lengths), self._reduction)
 
-    def _reduced(self, last: int) -> Wanted:
-        call, ranks = self.call, range(last)
+    def _has_blocks(self) -> bool:
+        return self.call.collective in ("reduce_scatter", "scatter", "gather", "allgather")
+
+    def _reduction(self, ranks: list[int], rows: slice) -> Wanted:
+        call = self.call
+        xs = [self.inputs[r] if call.rows is None else self.inputs[r][rows] for r in ranks]
+        if not reduces(call.collective):
+            return Wanted(xs[0])
         left = call.codec is None and call.algorithm in FROM_ZERO.get(call.collective, ())
-        xs, factors = [self.inputs[r] for r in ranks], call.factors[:last]
-        return reduced(xs, call.dtype, call.op or "", factors, left, self.comm.size)
+        op = FUNCTIONS.get(call.op or "", call.op or "")
+        return reduced(op, xs, call.factors[: len(xs)], left, self.comm.size)
 
     @property
     def contract(self) -> Contract:
@@ -171,7 +156,8 @@ class Case:
 
     def _places(self) -> Places:
         """Where x and the result lie."""
-        call, me, own = self.call, self.rank, self._own(self.blocks)
+        call, me, before = self.call, self.rank, sum(self.blocks[: self.rank])
+        own = slice(before, before + self.blocks[me])
         rooted_elsewhere = self.contract.rooted and me != call.root
         if call.collective == "scatter" and rooted_elsewhere and (call.bare[me] or call.way == "in place"):
             out = self._guarded((self.blocks[me], *call.tail))

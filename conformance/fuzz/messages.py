@@ -12,7 +12,8 @@ import hocket
 from hocket.conformance.fuzz.calls import Guarded, WrongError
 from hocket.conformance.fuzz.order import Orders
 from hocket.conformance.fuzz.rounds import Messages
-from hocket.conformance.fuzz.values import Array, values
+from hocket.conformance.fuzz.values import values
+from hocket.conformance.oracle import Array
 
 
 @dataclass

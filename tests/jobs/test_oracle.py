@@ -18,6 +18,7 @@ from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.conformance.oracle import pieces
 from support.worlds import same, spread
 
 COUNTS = (0, 1, 3, 17, 1000, 70001)
@@ -62,25 +63,13 @@ def rows(collective: str, count: int, size: int) -> int:
 
 def wanted(collective: str, inputs: list[Array], rank: int, root: int) -> Array | None:
     """What `rank` must get; None: nothing."""
-    size = len(inputs)
-    block = len(inputs[0]) // size
-    if collective == "allreduce" or collective == "reduce" and rank == root:
-        return np.sum(inputs, axis=0)
-    if collective == "reduce_scatter":
-        return np.sum(inputs, axis=0)[rank * block : (rank + 1) * block]
-    if collective == "scan":
-        return np.sum(inputs[: rank + 1], axis=0)
-    if collective == "exscan":
-        return np.sum(inputs[:rank], axis=0) if rank else None
-    if collective == "broadcast":
-        return inputs[root]
-    if collective == "allgather" or collective == "gather" and rank == root:
-        return np.concatenate(inputs)
-    if collective == "scatter":
-        return inputs[root][rank * block : (rank + 1) * block]
-    if collective == "alltoall":
-        return np.concatenate([x[rank * block : (rank + 1) * block] for x in inputs])
-    return None
+    blocks = collective in ("reduce_scatter", "scatter", "alltoall")
+    length = len(inputs[0]) // len(inputs) if blocks else len(inputs[0])
+    found = [
+        np.sum([inputs[r][each.source : each.source + each.length] for r in each.ranks], axis=0)
+        for each in pieces(collective, len(inputs), rank, root, length)
+    ]
+    return np.concatenate(found) if found else None
 
 
 def call(comm: Communicator, collective: str, x: Array, root: int, **how: Any) -> Any:
