@@ -35,7 +35,7 @@ run: $(VENV)/run.stamp
 	@echo "the plot is $(PLOT), and the page on where the training's time went $(PAGE)"
 
 test: lint $(VENV)/bytecode.stamp | $(IMPI)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --cache-clear || $(BIN)/python tests/support/again.py $$?
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --cache-clear --durations 20 || $(BIN)/python tests/support/again.py $$?
 
 # torch's modules become bytecode before the processes of a test run begin, who would all do it at once.
 $(VENV)/bytecode.stamp: $(VENV)/test.stamp
@@ -48,7 +48,7 @@ lint: $(VENV)/test.stamp
 
 # What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples): four minutes.
 test-more: $(VENV)/test.stamp | $(IMPI)
-	$(BIN)/python -m pytest -m more
+	$(BIN)/python -m pytest -m more --durations 20
 
 # torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
 test-torch-suite: $(VENV)/test.stamp
