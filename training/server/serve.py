@@ -94,7 +94,8 @@ class Server:
         except BaseException:
             self.pairs.close()
             raise
-        threading.Thread(target=self._count, name="hocket-counts", daemon=True).start()
+        self._counter = threading.Thread(target=self._count, name="hocket-counts", daemon=True)
+        self._counter.start()
         if self._folder is not None and every is not None:
             threading.Thread(target=self._keep, args=(every,), name="hocket-snapshot", daemon=True).start()
 
@@ -139,6 +140,7 @@ class Server:
         if self._over.is_set():
             return
         self._over.set()
+        self._counter.join()
         if self._folder is not None:
             self.snapshot()
         self.pairs.close()
