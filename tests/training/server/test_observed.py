@@ -35,7 +35,7 @@ def counts(comm: Communicator) -> None:
     found = marks(comm)
     assert found["server: shards"] == 1 and found["server: workers"] <= comm.size
     if comm.rank == 0:  # the only slice; 3 pushes, 4 clocks and a farewell of each worker
-        assert found["server: pulls"] == 3 * comm.size and found["server: changes"] == 8 * comm.size
+        assert found["server: pulls"] == 3 * comm.size and found["server: changes"] == 8 * comm.size, found
         rows = [row for job in top.look().jobs.values() for row in job if "client: clock" in row.marks]
         assert any(row.marks["server: pulls"] == 3 * comm.size for row in rows), rows
     comm.barrier()

@@ -175,7 +175,6 @@ class Shard:
 
     def _answer(self, pull: Pull) -> Out:
         self.read += 1
-        self.read += 1
         answer = Answer(self.generation, pull.number, self.store.read(pull.what))
         if self.state == "asking" or self.safe < self.order:
             self.held.append((self.order, pull.worker, answer))
