@@ -39,11 +39,13 @@ from hocket.training.server.optimizers import Optimizer
 from hocket.training.server.serve import Server, serve
 from hocket.training.server.tables import Range, Rows
 from hocket.training.server.worker.client import Client
+from hocket.training.server.worker.downpour import Downpour
 from hocket.training.server.worker.handles import Handle
+from hocket.training.server.worker.staging import Staged
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",
-    "Experts", "Flat", "Handle", "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Optimizer", "Outer", "Pipeline",
+    "Downpour", "Experts", "Flat", "Handle", "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Optimizer", "Outer", "Pipeline",
     "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD", "Scheduler", "Server",
-    "Setting", "Sharded", "SparseLoCo", "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve", "tune",
+    "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve", "tune",
 ]  # fmt: skip
