@@ -34,6 +34,8 @@ exclude_patterns = [each.name for each in ROOT.iterdir() if each.is_dir() and ea
 include_patterns = ["README.md", "CONTRIBUTING.md", "docs/*.md", f"{RESULTS}*.md"]
 html_theme = "furo"
 html_title = "hocket"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.strikethrough"]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from encoded import sent
+from worlds import Program, same, spread
 
 import hocket
 from hocket.algorithms import Algorithm, hierarchical, names
@@ -14,8 +16,6 @@ from hocket.collectives.calls.codecs import BY_NAME
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Natural, OneBit, Sign
 from hocket.errors import ArgumentError, MismatchError
-from support.codec_laws import sent
-from support.worlds import Program, same, spread
 
 Array = np.ndarray[Any, Any]
 LENGTHS = (0, 1, 255, 256, 257, 4099, 130_003)
@@ -264,7 +264,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: comm.allreduce(x, codec="int8", residual=x), "shares memory with the result"),
         (lambda: comm.allreduce(x, codec="int8", out=s, residual=(r, s)), "shares memory with the result"),
         (lambda: comm.allreduce(x, codec="int8", residual=r, owner_residual=r), "or the other residual"),
-        (lambda: comm.allreduce(x[:7], codec="int8", residual=(r[:7], r[1:8])), "its other array or x in part"),
+        (lambda: comm.allreduce(x[:7], codec="int8", residual=(r[:7], r[1:8])), "overlaps its other array or x"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, odd)), "is not contiguous"),
         (lambda: comm.alltoall(x, codec="int8", owner_residual=r), "takes? no owner_residual|unexpected keyword"),
     ]  # fmt: skip
