@@ -1,4 +1,4 @@
-"""GPU arrays go through host memory.  The card is played by a stand-in; hardware is bench/gpu_check's business."""
+"""GPU arrays go through host memory.  A stand-in plays the card; conformance/gpu_check/ is for hardware."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.bench.gpu.laws import checksum
 from hocket.conformance import oracle
+from hocket.conformance.gpu_check.laws import checksum
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DType, by_name

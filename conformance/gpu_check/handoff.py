@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.gpu.driver import BUSY, MEMOPS, Gpu
-from hocket.bench.gpu.processes import DIED, SPAWN, die_in, together
-from hocket.bench.gpu.rows import Options, Row, at_most, say
+from hocket.conformance.gpu_check.driver import BUSY, MEMOPS, Gpu
+from hocket.conformance.gpu_check.processes import DIED, SPAWN, die_in, together
+from hocket.conformance.gpu_check.rows import Options, Row, at_most, say
 from hocket.errors import Error
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.gpu import launch

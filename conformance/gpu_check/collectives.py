@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from hocket.algorithms.language import registry
-from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.kinds import Array, Kind, Plain, kinds, missing
-from hocket.bench.gpu.laws import dtype_of
-from hocket.bench.gpu.processes import DIED, LIMIT, die_in, job
-from hocket.bench.gpu.rows import Options, Row, at_most, say
-from hocket.bench.gpu.times import times
+from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.kinds import Array, Kind, Plain, kinds, missing
+from hocket.conformance.gpu_check.laws import dtype_of
+from hocket.conformance.gpu_check.processes import DIED, LIMIT, die_in, job
+from hocket.conformance.gpu_check.rows import Options, Row, at_most, say
+from hocket.conformance.gpu_check.times import times
 from hocket.errors import ArgumentError, PeerLostError
 from hocket.kernels.dtypes import by_name
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.bench.gpu.driver import Gpu
+from hocket.conformance.gpu_check.driver import Gpu
 from hocket.conformance.oracle import Array, same
 from hocket.kernels.dtypes import DType
 from hocket.kernels.gpu.catalogue import Kernel

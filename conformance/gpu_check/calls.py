@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 
-from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.rows import Options, Row
+from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.rows import Options, Row
 from hocket.kernels.gpu import catalogue
 
 CALLS, BLOCKS = 100, 21

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.gpu.driver import (
+from hocket.conformance.gpu_check.driver import (
     COMPUTE_MODE,
     IPC_EVENTS,
     L2_BYTES,
@@ -25,9 +25,9 @@ from hocket.bench.gpu.driver import (
     RANGE_START,
     Gpu,
 )
-from hocket.bench.gpu.kinds import CUPY, missing, version
-from hocket.bench.gpu.processes import job, together
-from hocket.bench.gpu.rows import Options, Row, say, size_text
+from hocket.conformance.gpu_check.kinds import CUPY, missing, version
+from hocket.conformance.gpu_check.processes import job, together
+from hocket.conformance.gpu_check.rows import Options, Row, say, size_text
 from hocket.errors import Error
 from hocket.system.cuda import nvrtc
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hocket.bench.gpu.kinds import missing
-from hocket.bench.gpu.processes import job
-from hocket.bench.gpu.rows import Options, Row, say
+from hocket.conformance.gpu_check.kinds import missing
+from hocket.conformance.gpu_check.processes import job
+from hocket.conformance.gpu_check.rows import Options, Row, say
 
 COUNT = 3_000_001
 LATE = 20_000_000

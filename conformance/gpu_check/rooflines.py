@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.rows import Options, Row, at_least, size_text
+from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.rows import Options, Row, at_least, size_text
 from hocket.kernels.codecs import CODECS
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel

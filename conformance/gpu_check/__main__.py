@@ -1,6 +1,6 @@
 """One command that says whether hocket works on this machine's GPU, and how fast.
 
-    python -m hocket.bench.gpu_check [--json FILE] [--log FILE] [--quick]
+    python -m hocket.conformance.gpu_check [--json FILE] [--log FILE] [--quick]
 
 Under ten minutes on one GPU.  Each part is a process of its own with a limit, so that one that hangs or faults loses
 nothing of the others; no settings of the GPU are changed.  A table of all parts is printed last, --json is written
@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -24,9 +25,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hocket.bench.gpu.rows import Options, Row, heard, say, table
-from hocket.bench.harness import machine
+from hocket.conformance.gpu_check.rows import Options, Row, heard, say, table
 from hocket.errors import ArgumentError, Error
+from hocket.system.cores import processor, usable_cores
 from hocket.system.cuda import driver
 from hocket.system.parent import die_with
 
@@ -46,20 +47,20 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("environment", "hocket.bench.gpu.environment:environment", 40),
-    Part("kernels", "hocket.bench.gpu.kernels:check", 150),
-    Part("rooflines", "hocket.bench.gpu.rooflines:rooflines", 60),
-    Part("hand-off", "hocket.bench.gpu.handoff:handoff", 90),
-    Part("flag kernels", "hocket.bench.gpu.flags:flags", 60),
-    Part("collectives, 2 ranks", "hocket.bench.gpu.collectives:bits_of_two", 80),
-    Part("collectives, 4 ranks", "hocket.bench.gpu.collectives:bits_of_four", 90),
-    Part("calls of the driver", "hocket.bench.gpu.calls:calls", 40),
-    Part("times, 2 ranks", "hocket.bench.gpu.collectives:times_of_two", 60),
-    Part("times, 4 ranks", "hocket.bench.gpu.collectives:times_of_four", 90),
-    Part("a rank is killed", "hocket.bench.gpu.collectives:killed", 60),
-    Part("torch.distributed", "hocket.bench.gpu.torch:backend", 70),
-    Part("NCCL", "hocket.bench.gpu.environment:nccl", 45),
-    Part("memory of torch and CuPy", "hocket.bench.gpu.environment:memory", 60),
+    Part("environment", "hocket.conformance.gpu_check.environment:environment", 40),
+    Part("kernels", "hocket.conformance.gpu_check.kernels:check", 150),
+    Part("rooflines", "hocket.conformance.gpu_check.rooflines:rooflines", 60),
+    Part("hand-off", "hocket.conformance.gpu_check.handoff:handoff", 90),
+    Part("flag kernels", "hocket.conformance.gpu_check.flags:flags", 60),
+    Part("collectives, 2 ranks", "hocket.conformance.gpu_check.collectives:bits_of_two", 80),
+    Part("collectives, 4 ranks", "hocket.conformance.gpu_check.collectives:bits_of_four", 90),
+    Part("calls of the driver", "hocket.conformance.gpu_check.calls:calls", 40),
+    Part("times, 2 ranks", "hocket.conformance.gpu_check.collectives:times_of_two", 60),
+    Part("times, 4 ranks", "hocket.conformance.gpu_check.collectives:times_of_four", 90),
+    Part("a rank is killed", "hocket.conformance.gpu_check.collectives:killed", 60),
+    Part("torch.distributed", "hocket.conformance.gpu_check.torch:backend", 70),
+    Part("NCCL", "hocket.conformance.gpu_check.environment:nccl", 45),
+    Part("memory of torch and CuPy", "hocket.conformance.gpu_check.environment:memory", 60),
 )
 ENVIRONMENT = {  # where the user has not said otherwise
     # Streams that must run side by side are not put behind each other.  Processes under MPS share what there is of it,
@@ -98,7 +99,7 @@ def watched(part: Part, options: Options, limit: float, path: str | None = None)
     What it writes to stderr is appended to the file `path`.
     """
     rows: list[Row] = []
-    command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-m", "hocket.bench.gpu_check"]
+    command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-m", "hocket.conformance.gpu_check"]
     command += ["--perform", part.where, json.dumps(options._asdict())]
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -155,6 +156,12 @@ def write(path: str, before: dict[str, Any], parts: dict[str, list[Row]]) -> Non
     os.replace(path + ".part", path)
 
 
+def _machine() -> dict[str, Any]:
+    """A number without these means little."""
+    load = list(os.getloadavg())
+    return {"system": platform.platform(), "processor": processor(), "usable_cores": usable_cores(), "load": load}
+
+
 def no_gpu() -> str:
     """Why there is nothing to check; "": there is."""
     try:
@@ -164,7 +171,7 @@ def no_gpu() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m hocket.bench.gpu_check", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m hocket.conformance.gpu_check", description=__doc__.split("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="write what is found there, after each part")
     parser.add_argument("--log", metavar="FILE", help="append what the parts write to stderr")
     parser.add_argument("--quick", action="store_true", help="a few kernels and sizes: about a minute")
@@ -189,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check(parts: Sequence[Part], options: Options, limit: float, path: str | None,
           log: str | None = None) -> int:  # fmt: skip
-    before, deadline = machine.describe(), time.monotonic() + BUDGET
+    before, deadline = _machine(), time.monotonic() + BUDGET
     found: dict[str, list[Row]] = {}
     for part in parts:
         left = min(part.seconds, limit, deadline - time.monotonic())

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.gpu.driver import Gpu, Launch
-from hocket.bench.gpu.laws import dtype_of, samples
-from hocket.bench.gpu.rows import Options, Row, size_text
+from hocket.conformance.gpu_check.driver import Gpu, Launch
+from hocket.conformance.gpu_check.laws import dtype_of, samples
+from hocket.conformance.gpu_check.rows import Options, Row, size_text
 from hocket.conformance.oracle import Array, same
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import by_name

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.bench.gpu.rows import Options, Row
+from hocket.conformance.gpu_check.rows import Options, Row
 
 SPAWN = multiprocessing.get_context("spawn")  # a process that has a context must not fork
 LIMIT = 20.0

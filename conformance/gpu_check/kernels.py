@@ -15,11 +15,11 @@ from functools import partial
 
 import numpy as np
 
-from hocket.bench.gpu.arena import Arena
-from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.laws import checksum, dtype_of, samples
-from hocket.bench.gpu.rows import Options, Row
 from hocket.compression import QSGD, Int, Natural, OneBit, TernGrad
+from hocket.conformance.gpu_check.arena import Arena
+from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.laws import checksum, dtype_of, samples
+from hocket.conformance.gpu_check.rows import Options, Row
 from hocket.conformance.oracle import SMALL, Array
 from hocket.kernels import ops
 from hocket.kernels.codecs import CODECS, HALVES, Codec

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.bench import gpu_check
-from hocket.bench.gpu import flags, kernels
-from hocket.bench.gpu.driver import Gpu
-from hocket.bench.gpu.rows import Options, Row, table
+from hocket.conformance.gpu_check import __main__ as gpu_check
+from hocket.conformance.gpu_check import flags, kernels
+from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.rows import Options, Row, table
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.gpu import catalogue, launch
@@ -115,7 +115,7 @@ def gpu(emulator: Emulator) -> EmulatedGpu:
 
 
 def run(env: dict[str, str], *words: str, seconds: float = 100) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hocket.bench.gpu_check", *words]
+    command = [sys.executable, "-m", "hocket.conformance.gpu_check", *words]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds)
 
 
@@ -181,7 +181,7 @@ def test_hand_off(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
 
 BAD = """
 import os, subprocess, time
-from hocket.bench.gpu.rows import Row
+from hocket.conformance.gpu_check.rows import Row
 
 def hangs(options):
     yield Row("left behind", subprocess.Popen(["sleep", "60"]).pid)

@@ -1,0 +1,1 @@
+"""What says whether hocket works on this machine's GPU, and how fast."""
