@@ -13,12 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -28,7 +26,7 @@ import numpy
 
 import hocket
 from hocket.bench.harness import limits
-from hocket.conformance.jobs.ranks import findings
+from hocket.conformance.jobs.ranks import found_here, main_or_rank
 from hocket.system import tls
 from hocket.system.cores import processor
 from hocket.transports.tcp.stream import SocketChannels
@@ -44,11 +42,7 @@ MOVES = 300
 def main(argv: Sequence[str] | None = None) -> int:
     made = argparse.ArgumentParser(prog="hocket.bench.encryption", description=__doc__, allow_abbrev=False)
     made.add_argument("--turns", type=int, default=5, metavar="N", help="(5)")
-    made.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     options = made.parse_args(argv)
-    if options.rank is not None:
-        _rank(options.rank)
-        return 0
     if reason := tls.missing():
         raise SystemExit(f"connections cannot be encrypted here: {reason}")
     found: dict[str, list[dict[str, float]]] = {"0": [], "1": []}
@@ -72,15 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _job(encrypt: str) -> list[dict[str, float]]:
     """What rank 0 of two found."""
-    with tempfile.TemporaryDirectory() as place:
-        env = {**os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_RENDEZVOUS": f"unix:{place}/meet",
-               "HOCKET_SECRET": secrets.token_hex(16), "HOCKET_ENCRYPT": encrypt}  # fmt: skip
-        words = [sys.executable, "-m", "hocket.bench.encryption", "--rank"]
-        commands = [([*words, str(r)], {**env, "HOCKET_RANK": str(r), "HOCKET_LOCAL_RANK": str(r)}) for r in (0, 1)]
-        return findings(commands, "encryption", seconds=120)
+    words = [sys.executable, "-m", "hocket.bench.encryption", "rank"]
+    return found_here(words, 2, "encryption", 120, HOCKET_ENCRYPT=encrypt)
 
 
-def _rank(rank: int) -> None:
+def rank() -> None:
+    rank = int(os.environ["HOCKET_RANK"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})  # else a busy machine has both on one, in turn
     with hocket.init(transport="tcp") as comm:
@@ -161,4 +152,4 @@ def _alone() -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main_or_rank(main, rank)

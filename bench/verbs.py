@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -41,9 +40,8 @@ from hocket.bench.rivals.perftest import (
     perftest,
 )
 from hocket.bench.rivals.pyverbs_pair import PYVERBS, installed, pyverbs
-from hocket.conformance.jobs.ranks import main_or_rank
+from hocket.conformance.jobs.ranks import main_or_rank, on_this_machine, started
 from hocket.errors import Error
-from hocket.system.parent import die_with
 from hocket.transports import registry
 
 SYSTEM = "/sys/class/infiniband"
@@ -61,23 +59,13 @@ class Pair:
     def __init__(self, transport: str, place: Place, gid_index: int) -> None:
         self.stack = contextlib.ExitStack()
         directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-verbs-"))
-        env = {
-            **os.environ, "HOCKET_SIZE": "2", "HOCKET_LOCAL_SIZE": "2", "HOCKET_TRANSPORT": transport,
-            "HOCKET_RENDEZVOUS": f"unix:{directory}/meet", "HOCKET_SECRET": secrets.token_hex(32),
-            "OMP_NUM_THREADS": "1", "HOCKET_TUNING": "off",
-        }  # fmt: skip
-        self.ranks = []
-        for rank, device in enumerate(place.devices):
-            own = {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
-            if device:
-                own["HOCKET_RDMA"] = f"{device}:1:{gid_index}" if gid_index >= 0 else device
-            self.ranks.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "hocket.bench.verbs", "rank"], env={**env, **own}, text=True,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with(os.getpid()),
-                )
-            )  # fmt: skip
-            self.stack.callback(_end, self.ranks[-1])
+        words = [sys.executable, "-m", "hocket.bench.verbs", "rank"]
+        settings = {"HOCKET_TRANSPORT": transport, "HOCKET_TUNING": "off"}
+        commands = []
+        for device, (_, env) in zip(place.devices, on_this_machine(words, 2, directory, **settings), strict=True):
+            rdma = f"{device}:1:{gid_index}" if gid_index >= 0 else device
+            commands.append((words, {**env, **({"HOCKET_RDMA": rdma} if rdma and device else {})}))
+        self.ranks = self.stack.enter_context(started(commands, stdin=subprocess.PIPE))
 
     def order(self, do: str) -> Found:
         begin = machine_seconds()
@@ -105,16 +93,10 @@ class Pair:
             if process.stdin:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
+        for process in self.ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
         self.stack.close()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=10)
-    process.kill()
-    process.wait()
-    if process.stdout:
-        process.stdout.close()
 
 
 def rank() -> None:

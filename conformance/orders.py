@@ -15,11 +15,10 @@ import contextlib
 import json
 import os
 import random
-import secrets
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -29,8 +28,7 @@ import numpy as np
 
 import hocket
 from hocket.collectives.job.local_world import in_threads
-from hocket.conformance.jobs.ranks import main_or_rank
-from hocket.system.parent import die_with
+from hocket.conformance.jobs.ranks import main_or_rank, on_this_machine, started
 from hocket.training import Scheduler
 
 MODULE = "hocket.conformance.orders"
@@ -97,26 +95,16 @@ def job(seed: int, steps: int) -> tuple[str, bool]:
     """Run one: what is wrong with it, "" if nothing is; and was a rank lost?"""
     dice = random.Random(f"death {seed}")
     dies = str(dice.randrange(RANKS)) if seed % 2 else ""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = {**os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-           "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1"}  # fmt: skip
     words = [sys.executable, "-m", MODULE, "rank", str(seed), str(steps), dies, str(dice.randrange(1, steps // 2))]
-    ranks = [
-        subprocess.Popen(words, env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True,
-                         preexec_fn=die_with(os.getpid()))
-        for r in range(RANKS)
-    ]  # fmt: skip
     deadline = time.monotonic() + PATIENCE
-    try:
-        outs = [each.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for each in ranks]
-    except subprocess.TimeoutExpired:
-        return f"it has not ended in {PATIENCE:g} s", False
-    finally:
-        for each in ranks:
-            each.kill()
-            each.wait()
+    with (
+        tempfile.TemporaryDirectory(prefix="hocket-orders-") as place,
+        started(on_this_machine(words, RANKS, place)) as ranks,
+    ):
+        try:
+            outs = [each.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for each in ranks]
+        except subprocess.TimeoutExpired:
+            return f"it has not ended in {PATIENCE:g} s", False
     told = [json.loads(out.splitlines()[-1]) if out else {} for out in outs]
     if all(each == {"steps": steps} for each in told):
         return "", False

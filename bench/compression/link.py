@@ -20,10 +20,7 @@ The ranks are this file again, with the argument `rank`.
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +35,7 @@ from hocket.collectives.calls.codecs import AUTO, BY_NAME, found
 from hocket.collectives.choice.cases import numpy_dtype
 from hocket.compression import Compressor
 from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved
-from hocket.conformance.jobs.ranks import findings, found_on
+from hocket.conformance.jobs.ranks import found_here, found_on
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce
@@ -87,23 +84,12 @@ def run(names: Sequence[str], rates: Sequence[str], sizes: Sequence[int], ranks:
     words += [",".join(map(str, sizes)), transport or ""]
     for rate in rates:
         if rate == "none":
-            report(_here(words, ranks), f"{ranks} ranks on this machine")
+            report(found_here(words, ranks, "link", PATIENCE), f"{ranks} ranks on this machine")
             continue
         remove_stale()
         with hosts(rate.lower()) as two:
             lines = found_on(two, ranks // HOSTS, words, "link", PATIENCE)
         report(lines, f"{HOSTS} hosts of {ranks // HOSTS} ranks, {rate}/s between them")
-
-
-def _here(words: Sequence[str], ranks: int) -> list[dict[str, Any]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    env = {
-        **os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    commands = [(words, {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
-    return findings(commands, "link", PATIENCE)
 
 
 # --------------------------------------------------------------------------------------------- a rank

@@ -20,13 +20,12 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hocket.bench.harness import machine
-from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import found_here, main_or_rank
 
 TURNS, STEPS = 12, 10
 PATIENCE = 300.0
@@ -38,14 +37,10 @@ HEADER = """\
 
 def run(ranks: int, busy: int, threads: int, transport: str, turns: int) -> dict[str, Any]:
     """What rank 0 found; all ranks are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="hocket-shared-") as place, _neighbours(busy):
-        env = {
-            **os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": str(threads), "PLACE": place,
-            "GLOO_SOCKET_IFNAME": "lo", "HOCKET_TRANSPORT": transport, "TURNS": str(turns),
-        }  # fmt: skip
-        words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.frameworks.shared_cores", "rank"]
-        started = [(words, {**env, "RANK": str(rank)}) for rank in range(ranks)]
-        (found,) = findings(started, "shared_cores", PATIENCE)
+    words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.frameworks.shared_cores", "rank"]
+    more = {"OMP_NUM_THREADS": str(threads), "HOCKET_TRANSPORT": transport, "TURNS": str(turns)}
+    with _neighbours(busy):
+        (found,) = found_here(words, ranks, "shared_cores", PATIENCE, GLOO_SOCKET_IFNAME="lo", **more)
         return found
 
 

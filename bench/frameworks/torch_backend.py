@@ -18,7 +18,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,7 +26,7 @@ from typing import Any
 from hocket.bench.harness import machine
 from hocket.bench.harness.page import into
 from hocket.bench.harness.table import micro
-from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import found_here, main_or_rank
 from hocket.errors import ArgumentError
 
 BEGIN = "<!-- hocket.bench.frameworks.torch_backend -->"
@@ -45,12 +44,8 @@ HEADER = "| what | ranks | hocket us | gloo us | x faster | wanted |\n|---|---|-
 
 def run(ranks: int) -> list[dict[str, Any]]:
     """What rank 0 found; all ranks are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="hocket-torch-") as place:
-        env = {
-            **os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PLACE": place, "GLOO_SOCKET_IFNAME": "lo"
-        }  # fmt: skip
-        words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.frameworks.torch_backend", "rank"]
-        return findings([(words, {**env, "RANK": str(rank)}) for rank in range(ranks)], "torch_backend", PATIENCE)
+    words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.frameworks.torch_backend", "rank"]
+    return found_here(words, ranks, "torch_backend", PATIENCE, GLOO_SOCKET_IFNAME="lo")
 
 
 # --------------------------------------------------------------------------------------------- a rank

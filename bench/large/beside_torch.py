@@ -18,13 +18,12 @@ import copy
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hocket.bench.overlap.shaped import heading
-from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import found_here, main_or_rank
 
 MODULE = "hocket.bench.large.beside_torch"
 PATIENCE, LAYERS, BATCH, MICRO = 500.0, 4, 32, 8
@@ -241,12 +240,8 @@ def _pipelining(width: int, group: Any) -> Step:
 
 def run(ranks: int, width: int, steps: int) -> list[dict[str, Any]]:
     """What rank 0 found; all ranks are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="hocket-large-") as place:
-        env = {
-            **os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PLACE": place, "GLOO_SOCKET_IFNAME": "lo"
-        }  # fmt: skip
-        words = [sys.executable, "-W", "ignore", "-m", MODULE, "rank", str(width), str(steps)]
-        return findings([(words, {**env, "RANK": str(rank)}) for rank in range(ranks)], "beside_torch", PATIENCE)
+    words = [sys.executable, "-W", "ignore", "-m", MODULE, "rank", str(width), str(steps)]
+    return found_here(words, ranks, "beside_torch", PATIENCE, GLOO_SOCKET_IFNAME="lo")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,19 +8,17 @@ and in how many anything else.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
 import time
 
-from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
-from hocket.system.namespaces.hosts import CABLE, PORT, V4, hosts, on
+from hocket.system.namespaces.hosts import CABLE, hosts
 
 CALLS, COUNT = 40, 1 << 18
 SHAPE = ["root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "50ms"]
@@ -62,20 +60,10 @@ def named(case: str, folder: str) -> list[tuple[object, ...]]:
     """Whom the report of one run names."""
     path = os.path.join(folder, "t.pftrace.gz")
     words = [sys.executable, "-m", "hocket.bench.observe.attribution", "rank", case, path]
-    env = {
-        **os.environ, "WORLD_SIZE": "4", "MASTER_ADDR": V4[0], "MASTER_PORT": str(PORT),
-        "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    with contextlib.ExitStack() as stack:
-        names = stack.enter_context(hosts())
+    with hosts() as names:
         if case == "link":
             subprocess.run(["tc", "-n", names[0], "qdisc", "add", "dev", CABLE, *SHAPE], check=True)
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="attribution-"))
-        own = [stack.enter_context(tempfile.TemporaryDirectory(prefix="attribution-")) for _ in names]
-        commands = [
-            ([*on(names[r // 2], own[r // 2]), *words], {**env, "RANK": str(r), "TMPDIR": temporary}) for r in range(4)
-        ]
-        findings(commands, "attribution", 120)
+        found_on(names, 2, words, "attribution", 120)
     return [cause for cause, _ in find(read(path)).culprits]
 
 

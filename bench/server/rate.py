@@ -13,10 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
-import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import found_here, main_or_rank
 from hocket.training import Client, Range, serve
 
 HEADER, PAYLOAD, ACK = 1, 2, 3
@@ -122,14 +119,8 @@ def _timed(pushes: int, push: Callable[[], object]) -> list[float]:
 
 def asked(pushes: int, workers: int, nbytes: int) -> list[dict[str, Any]]:
     """The rows."""
-    with tempfile.TemporaryDirectory(prefix="hocket-rate-") as folder:
-        common = {
-            **os.environ, "HOCKET_SIZE": str(workers + 1), "HOCKET_RENDEZVOUS": f"unix:{folder}/meet",
-            "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        words = [sys.executable, "-m", "hocket.bench.server.rate", "rank", str(pushes), str(nbytes)]
-        commands = [(words, {**common, "HOCKET_RANK": str(r)}) for r in range(workers + 1)]
-        return findings(commands, "pushes", 600.0)
+    words = [sys.executable, "-m", "hocket.bench.server.rate", "rank", str(pushes), str(nbytes)]
+    return found_here(words, workers + 1, "pushes", 600.0)
 
 
 def main() -> int:

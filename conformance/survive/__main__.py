@@ -22,7 +22,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -30,12 +29,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.conformance.jobs.elastic import ElasticTrial
+from hocket.conformance.jobs.ranks import started
 from hocket.conformance.jobs.trial import EMPTY, module
 from hocket.conformance.survive import judge
 from hocket.conformance.survive.events import PATIENCE, Story, Wrong
 from hocket.system.namespaces.hosts import refusal, remove_stale
 from hocket.system.namespaces.switch import Switch, switch
-from hocket.system.parent import die_with
 
 RANK = module("hocket.conformance.survive.rank")
 OF_A_JOB = 12
@@ -116,13 +115,10 @@ def side_by_side(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Workers, each with seeds and hosts of its own."""
     words = [f"--{name}={getattr(options, name)}" for name in ("seconds", "ranks", "mb", "hosts", "each", "transport")]
     share = -(-options.events // options.jobs)
-    begun = [
-        subprocess.Popen(
-            [*module("hocket.conformance.survive"), *words, f"--events={share}", f"--seed={options.seed + 10_000 * i}",
-             "--jobs=1", "--json"], stdout=subprocess.PIPE, preexec_fn=die_with(os.getpid()))
-        for i in range(options.jobs)
-    ]  # fmt: skip
-    return [json.loads(each.communicate()[0]) for each in begun]
+    words = [*module("hocket.conformance.survive"), *words, f"--events={share}", "--jobs=1", "--json"]
+    commands = [([*words, f"--seed={options.seed + 10_000 * i}"], os.environ) for i in range(options.jobs)]
+    with started(commands) as jobs:
+        return [json.loads(each.communicate()[0]) for each in jobs]
 
 
 def table(seconds: Mapping[str, list[float]]) -> str:
