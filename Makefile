@@ -20,7 +20,8 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(shell find system kernels transports collectives frameworks -name "*.p[yx][xd]" -o -name "*.h")
 
-# pytest by its script: `python -m` would put this folder first, whose compression hides CPython 3.14's package of that name.
+# This folder is no place to import from: its compression would hide CPython 3.14's package of that name, which gzip imports.
+PYTEST := PYTHONSAFEPATH=1 $(BIN)/pytest
 
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,11 +38,11 @@ run: $(VENV)/run.stamp
 	@echo "the plot is $(PLOT), and the page on where the training's time went $(PAGE)"
 
 test: lint $(VENV)/bytecode.stamp | $(IMPI)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --cache-clear --durations 20 || $(BIN)/python tests/support/again.py $$?
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder --cache-clear --durations 20 || $(BIN)/python tests/support/again.py $$?
 
 # torch's modules become bytecode before the processes of a test run begin, who would all do it at once.
 $(VENV)/bytecode.stamp: $(VENV)/test.stamp
-	$(BIN)/pytest --collect-only -qq > /dev/null
+	$(PYTEST) --collect-only -qq > /dev/null
 	@touch $@
 
 lint: $(VENV)/test.stamp
@@ -50,7 +51,7 @@ lint: $(VENV)/test.stamp
 
 # What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples): four minutes.
 test-more: $(VENV)/test.stamp | $(IMPI)
-	$(BIN)/python -m pytest -m more --durations 20
+	$(PYTEST) -m more --durations 20
 
 # The core's tests on other CPythons, those of PYTHONS that are here; as root python3.14 comes from Debian sid where debootstrap
 # is installed.  A quarter of an hour each.
@@ -60,14 +61,14 @@ test-pythons:
 
 # torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
 test-torch-suite: $(VENV)/test.stamp
-	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(BIN)/python -m pytest \
+	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(PYTEST) \
 		tests/frameworks/torch/test_suite.py tests/frameworks/torch/test_restarts.py
 
 # Lightning, accelerate, transformers' Trainer, DeepSpeed, torchft, Ray, Dask, Spark (which needs Java), JAX, LightGBM,
 # XGBoost and Flower on hocket; they are large, so `make test` does without.
 test-frameworks: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[frameworks]'
-	$(BIN)/pytest tests/frameworks/others
+	$(PYTEST) tests/frameworks/others
 
 # Horovod's own tests for torch at 2 and 3 ranks: HOROVOD_TESTS is its test/parallel/test_torch.py, which is not here.
 test-horovod-suite: $(VENV)/test.stamp
@@ -96,24 +97,24 @@ test-ray-suite: $(VENV)/test.stamp
 # emulated.  Debian on x86-64; what the machine lacks (QEMU, the kernel, perftest) is fetched into a cache, never installed.
 # Beside hocket's numbers perftest's and pyverbs': tests/guest/run.sh .venv/bin/python -m hocket.bench.verbs
 test-verbs: $(VENV)/test.stamp
-	GUEST_TESTS=1 $(BIN)/pytest tests/test_guest.py
+	GUEST_TESTS=1 $(PYTEST) tests/test_guest.py
 	GUEST_TIMEOUT=1800 tests/guest/run.sh $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider --durations 10 tests/guest
 
 # Every CUDA kernel by emulation, under sanitizers and compiled for five architectures, and the check of a GPU on stand-ins:
 # four minutes.  (Collectives on GPU arrays, over the stand-ins, are part of `make test`.)
 test-gpu: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[test-gpu]'
-	$(BIN)/pytest -m gpu
+	$(PYTEST) -m gpu
 
 # Reports and traces in Chromium: axe-core on the page, light and dark; Perfetto's own UI on traces, of 8 million slices
 # too.  Five minutes.  Debian's chromium is wanted.
 test-browser: $(VENV)/test.stamp
 	$(INSTALL) --editable '.[test-browser]'
-	$(BIN)/pytest -m browser tests/observe
+	$(PYTEST) -m browser tests/observe
 
 # The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
 sanitize: $(VENV)/test.stamp
-	$(BIN)/pytest -m sanitize
+	$(PYTEST) -m sanitize
 	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize/run.sh
 
 # Random programs against NumPy, then ranks killed and stopped at random moments: ten minutes each.  Each time other ones,
@@ -154,7 +155,7 @@ wheel: $(VENV)/test.stamp
 	rm -rf build/dist build/wheels
 	$(BIN)/python -m build --outdir build/dist
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir build/wheels build/dist/*.whl
-	$(BIN)/pytest -m wheel tests/tools/test_wheel.py
+	$(PYTEST) -m wheel tests/tools/test_wheel.py
 
 # The site, with the reference from the docstrings, into build/docs.  Warnings are errors.
 docs: $(VENV)/test.stamp

@@ -33,7 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays: collecting garbage need not look through torch and five thousand tests each time."""
+    """What is there now stays: collecting garbage need not look through torch and five thousand tests each time.
+
+    Ranks import from where their programs are, unlike this process (Makefile).
+    """
+    os.environ.pop("PYTHONSAFEPATH", None)
     gc.collect()
     gc.freeze()
 

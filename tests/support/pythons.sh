@@ -20,15 +20,14 @@ copy() {
 }
 
 # Build, with few optimizations, and test, in a copy.  Left out are the files that need torch, which are counted, launchers of
-# MPI and torch, and a picture of matplotlib.  -P: in a checkout the folder compression hides CPython 3.14's package of that name.
+# MPI and torch, and a picture of matplotlib.  PYTHONSAFEPATH: as in the Makefile.
 try() {
     cd "$2"
     [ -x .venv/bin/python ] || "$1" -m venv .venv
     HOCKET_CFLAGS=${HOCKET_CFLAGS--O1} .venv/bin/python -m pip install --quiet --editable '.[test-core]'
     torch=$(grep -rlE '^ *(import|from) torch\b' $CORE --include="test_*.py")
-    safe=$(.venv/bin/python -c 'import sys; print("-P" if sys.version_info >= (3, 11) else "")')
     echo "$1: $(.venv/bin/python -VV), without the $(echo "$torch" | wc -l) files that need torch"
-    .venv/bin/python $safe -m pytest -n 2 --dist loadfile -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
+    PYTHONSAFEPATH=1 .venv/bin/pytest -n 2 --dist loadfile -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
         --deselect tests/collectives/job/test_launchers.py::test_under_the_real_launcher \
         --deselect tests/algorithms/test_draw.py::test_save_png ${PYTEST:-}
 }
