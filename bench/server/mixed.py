@@ -112,7 +112,8 @@ def served(comm: Any, client: Client, sizes: Sizes, batches: Batches, what: str)
 
 def rank(*said: str) -> None:
     """Measure, with the others; rank 0 prints a line of JSON for each row."""
-    sizes = Sizes(*map(int, said[:4]), float(said[4]))
+    rows, touched, dense, steps = map(int, said[:4])
+    sizes = Sizes(rows, touched, dense, steps, float(said[4]))
     with hocket.init() as comm:
         batches = Batches(sizes, comm.rank)
         fewer = sizes._replace(steps=min(sizes.steps, 2))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -80,11 +81,10 @@ def _zmq(comm: Any, pushes: int, count: int) -> list[float]:
     import zmq
 
     header, values = bytes(64), np.ones(count, np.float32)
+    place = f"ipc://@hocket-{comm.share(os.getpid())[0]}"  # a name without a file
     with zmq.Context() as context, context.socket(zmq.REP if comm.rank == 0 else zmq.REQ) as link:
         if comm.rank == 0:
-            link.bind(f"ipc://{tempfile.mkdtemp(dir=os.path.dirname(os.environ['HOCKET_RENDEZVOUS'][5:]))}/zmq")
-        place = comm.share(link.last_endpoint.decode())[0]
-        if comm.rank == 0:
+            link.bind(place)
             table = np.zeros(count, np.float32)
             for _ in range((comm.size - 1) * pushes):
                 _, came = link.recv_multipart()
@@ -95,7 +95,7 @@ def _zmq(comm: Any, pushes: int, count: int) -> list[float]:
         link.connect(place)
 
         def push() -> None:
-            link.send_multipart([header, values], copy=True)
+            link.send_multipart([header, values.data], copy=True)
             link.recv()
 
         seconds = _timed(pushes, push)

@@ -104,7 +104,7 @@ def row(
     """What the workers have found, beside what is predicted."""
     steps = len(lots[0])
     measured = sum(each[-1][0] for each in found) / len(found) / steps / unit
-    every = sorted(pair for each in found for pair in each)
+    every = sorted(tuple(pair) for each in found for pair in each)
     above = [at for at, (_, value) in enumerate(every) if not value < ENOUGH]
     until = above[-1] + 1 if above else 0
     enough = every[until][0] / unit if until < len(every) else None

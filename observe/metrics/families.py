@@ -68,7 +68,7 @@ class Reader:
         self._comms = [weakref.ref(comm) for comm in comms]
         self._kinds: set[tuple[str, ...]] = set()
         self._waits: dict[str, _Waits] = defaultdict(_Waits)
-        self._marks: dict[tuple[str, str], int] = {}
+        self._marks: dict[tuple[str, ...], float] = {}
         self._lock = threading.Lock()
 
     def read(self) -> dict[str, Values]:
