@@ -217,6 +217,25 @@ class Emptying(Pipe):
         self.pieces.clear()
 
 
+class Telling(Pipe):
+    """Whose reader is told of the end, in Python: no law is broken."""
+
+    over = False
+
+    def shut(self) -> None:
+        self.over = True
+
+    def peek(self, want: int) -> tuple[int, int, bytes] | None:
+        head = super().peek(want)
+        if head is None and self.over:
+            raise ConnectionResetError("the peer closed its pipe")
+        return head
+
+
+def test_a_transport_of_python_may_notice_that_its_peer_has_closed() -> None:
+    laws.closing_is_noticed(lambda: reference(Telling))
+
+
 BROKEN = [
     (Reordering, laws.messages_arrive_in_order), (Losing, laws.many_small_messages_arrive),
     (Overwriting, laws.messages_arrive_in_order), (Unbuffered, laws.a_short_message_needs_no_reader),
