@@ -3,7 +3,7 @@
  * One file without a name (a memfd), or a file of a trace:
  *
  *     page 0          hk_recorder: facts of the process
- *     page 1          hk_ring[HK_RINGS]: where the ring of each engine lies, and how many records it ever got
+ *     page 1          hk_ring[HK_RINGS]: where the ring of each engine lies, and how many bytes of records it ever got
  *     HK_ABOUT_AT     HK_ABOUT bytes for each ring: a line of JSON tells whose it is
  *     from texts_at   lines of JSON, appended only; line n is what a record's `what` = n means
  *     ring[i].at      records
@@ -67,7 +67,7 @@ typedef struct hk_record {
 
 typedef struct hk_ring {
     uint64_t at;        /* offset in the file */
-    uint64_t written;   /* records, ever; released after each */
+    uint64_t written;   /* bytes, ever; released after each record */
     uint32_t room;      /* records: a power of two */
     uint32_t claimed;   /* is it anybody's? */
     uint64_t unused[5];
@@ -91,9 +91,8 @@ typedef struct hk_recorder {
 typedef struct hk_writer {
     hk_record *records;
     hk_ring *ring;
-    uint64_t n, mask;   /* the writer's own: what others scribble into the file moves nothing */
+    uint64_t n, mask;   /* bytes; the writer's own: what others scribble into the file moves nothing */
     uint64_t last;      /* the last time known, ns */
-    hk_record *open;    /* the last record, if it is a call that may become HK_SAW_CALLED */
     uint32_t traces;    /* write what only traces have? */
 } hk_writer;
 
@@ -102,28 +101,30 @@ static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, 
 /* `tail`: kind, and above it peer, step and lane, 16 bits each. */
 static inline hk_record *hk_append(hk_writer *w, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes, uint64_t tail) {
     uint64_t n = w->n;
-    hk_record *r = &w->records[n & w->mask];
+    hk_record *r = (hk_record *)((char *)w->records + (n & w->mask));
     r->ns = ns;
     r->seq = seq;
     r->what = what;
     r->bytes = bytes;
     memcpy(&r->kind, &tail, sizeof tail);
-    w->n = n + 1;
-    hk_store64(&w->ring->written, n + 1);
+    w->n = n + sizeof *r;
+    hk_store64(&w->ring->written, n + sizeof *r);
     return r;
 }
 
 static inline void hk_put(hk_writer *w, uint64_t ns, uint32_t kind, uint32_t seq, uint32_t what, uint64_t bytes,
                           uint32_t peer, uint32_t step, uint32_t lane) {
-    w->open = NULL;
     if (ns > w->last) w->last = ns;
     hk_append(w, ns, seq, what, bytes,
               (uint64_t)(uint16_t)lane << 48 | (uint64_t)(uint16_t)step << 32 | (uint32_t)(uint16_t)peer << 16 | kind);
 }
 
-/* A call begins: two of these in each short call are too many, so its end is told in the same record (hk_called). */
-static inline hk_record *hk_put_call(hk_writer *w, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes) {
-    return hk_append(w, ns, seq, what, bytes, ~(uint64_t)0xFFFF | HK_SAW_CALL);
+/* A call begins: two of these in each short call are too many, so its end is told in the same record, which then is
+ * HK_SAW_CALLED.  `named`: seq and what, side by side, as one store is cheaper than two. */
+static inline hk_record *hk_put_call(hk_writer *w, const uint32_t named[2], uint64_t bytes) {
+    uint64_t both;
+    memcpy(&both, named, sizeof both);
+    return hk_append(w, w->last, (uint32_t)both, (uint32_t)(both >> 32), bytes, ~(uint64_t)0xFFFF | HK_SAW_CALL);
 }
 
 #endif

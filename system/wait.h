@@ -9,12 +9,10 @@
 #ifndef HK_WAIT_H
 #define HK_WAIT_H
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,25 +46,13 @@ typedef struct hk_wait {
     uint64_t since;     /* ns, when the spinning ended */
     uint64_t away;      /* ... for how long another process had our core in the latest step */
     uint64_t delay;     /* the kernel's count of such time, ns, at the latest sleep; 0: it was not asked */
-    uint32_t asks;      /* the caller's: `away` is wanted of sleeps, too */
+    uint64_t (*asks)(void); /* the caller's: tells that count (run_delay.h), if `away` is wanted of sleeps, too */
 } hk_wait;
 
 static inline uint64_t hk_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* How long this thread was ready to run and had no core, ns: the second number of its schedstat.  0 where the kernel does
- * not tell.  It opens a file, so only traces ask. */
-static inline uint64_t hk_run_delay(void) {
-    char text[64] = "";
-    unsigned long long delay = 0;
-    int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    return n > 0 && sscanf(text, "%*u %llu", &delay) == 1 ? delay : 0;
 }
 
 static inline void hk_sleep_on(uint32_t *bell, uint32_t seen, uint64_t ns) {
@@ -202,7 +188,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         hk_pause();
         return 0;
     }
-    if (w->asks && w->delay == 0) w->delay = hk_run_delay();
+    if (w->asks && w->delay == 0) w->delay = w->asks();
     w->shared = 1;
     uint64_t nap = waited < 1000000000u ? 1000000u : 10000000u; /* 1 ms, after a second 10 ms */
     if (nfds > 0) {
@@ -221,7 +207,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         nanosleep(&t, NULL);
     }
     if (w->asks) {
-        uint64_t delay = hk_run_delay();
+        uint64_t delay = w->asks();
         w->away = delay - w->delay;
         w->delay = delay;
     }

@@ -15,17 +15,20 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, number, step_opens, was_away
+from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, RAISED, TIMED_OUT, Core, Run,
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
                                             State, hk_load32, hk_now, hk_wait, hk_wait_reset,
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_FIRST, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_put)
 from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
 
+
+cdef extern from "system/run_delay.h" nogil:
+    uint64_t hk_run_delay() noexcept
 
 cdef extern from "poll.h" nogil:
     enum: POLLIN
@@ -221,6 +224,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             break
         if e.concurrent and hk_load32(&e.pending):
             rc |= e.others(e)               # same pass: our own messages go first on their channels
+            r.weight |= NOTED
             if e.failed:                    # a queued run broke off in a message, and the channels have let go of ours
                 rc = failed_before(e, r)
                 break
@@ -234,7 +238,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 call_moves(e, r)
             continue
         attends = e.attends if e.attends and hk_load32(elsewhere.engines) else 0
-        if r.weight or e.trace != NULL or attends & HOLDS:
+        if r.weight or attends & HOLDS:
             call_waits(r)
         if attends:
             now = hk_now()
@@ -251,7 +255,9 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
                 if rc < 0:
                     break
                 continue                    # one pass over the queued runs, then our own turn again
-        w.asks = e.trace != NULL
+        w.asks = NULL
+        if e.trace != NULL:
+            w.asks = &hk_run_delay
         if helps:
             waited = elsewhere.wait_step(&w, &e.ladder, e, fds, nfds)
         else:
@@ -400,9 +406,9 @@ cdef void tell_waits(Core* e, Run* r, uint64_t since) noexcept nogil:
                     peers[n], kinds[n] = x.peers[j], kind
                 n += 1
     for told in range(min(n, <int>MOST_TOLD)):
-        hk_put(e.record, since, kinds[told], number(r), r.what, 0, <uint32_t>peers[told], r.t - 1, n)
+        hk_put(e.record, since, kinds[told], r.number, r.what, 0, <uint32_t>peers[told], r.t - 1, n)
     if n == 0:
-        hk_put(e.record, since, HK_SAW_WAIT_RECV, number(r), r.what, 0, HK_NOBODY, r.t - 1, 0)
-    r.told = True
+        hk_put(e.record, since, HK_SAW_WAIT_RECV, r.number, r.what, 0, HK_NOBODY, r.t - 1, 0)
+    r.told, r.weight = True, r.weight | NOTED
     if r.blocked_at == 0:
         r.blocked_at = since

@@ -10,14 +10,14 @@ import weakref
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from hocket.collectives.engine.events cimport call_begins, call_ends
+from hocket.collectives.engine.events cimport call_begins, call_returns
 from hocket.collectives.engine.drive cimport drive, place_residuals, run_free, run_init
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, HELPS, HOLDS, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
                                      hk_load32, hk_now, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
-from hocket.collectives.recording.recorder cimport Writer
+from hocket.collectives.recording.recorder cimport Writer, hk_record
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
@@ -188,7 +188,7 @@ cdef class Engine:
             self.counter.seq += 1
             self.seq = self.counter.seq
             self.counter.recent[self.seq % RECENT] = plan
-        r.call.tag = (<uint64_t>self.seq << 32) | plan.fingerprint
+        r.call.tag, r.number = (<uint64_t>self.seq << 32) | plan.fingerprint, self.seq
         self.recent[self.seq % RECENT] = plan
 
     def count_with(self, Engine other) -> None:
@@ -242,19 +242,20 @@ cdef class Engine:
         The GIL is kept for the first microseconds: a small call is over before another thread could have used it.
         """
         cdef int rc = BLOCKED
+        cdef hk_record* record
         if r.device == NULL:
             r.base[SCRATCH] = self.scratch
         r.waits = True
         self.plan = plan
         self.in_call, self.caller = True, this_thread()
-        call_begins(&self.core, r, plan.nbytes, plan.small)
+        record = call_begins(&self.core, r, plan.nbytes, plan.small)
         if self.polls_with_gil and plan.small:
             rc = drive(&self.core, r, min(self.polls_with_gil, <int>self.core.ladder.spins_now))
         if rc == BLOCKED:
             with nogil:
                 rc = drive(&self.core, r, 0)
         if rc == DONE:
-            call_ends(&self.core, r, plan.nbytes)
+            call_returns(&self.core, r, plan.nbytes, record)
             self.in_call = False       # after an error it stays True: until the verdict, others ask what it was doing
         else:
             self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came

@@ -11,11 +11,17 @@ than TOLD_NS are always recorded, with the peers that are waited for.  In a trac
 
 from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
 
-from hocket.collectives.engine.run cimport Core, Run, hk_now
+from hocket.collectives.engine.run cimport TIMED, Core, Run, hk_now
 from hocket.collectives.plans.plan cimport RECV, REDUCE, SEND, Instr
 from hocket.collectives.recording.recorder cimport (
     HK_NOBODY, HK_SAW_CALL, HK_SAW_CALLED, HK_SAW_DONE, HK_SAW_FAIL, HK_SAW_KERNEL, HK_SAW_MOVED, HK_SAW_NO_CORE,
-    HK_SAW_RECV_READY, HK_SAW_SEND_READY, HK_SAW_STEP, hk_put, hk_put_call)
+    HK_SAW_RECV_READY, HK_SAW_SEND_READY, HK_SAW_STEP, hk_put, hk_put_call, hk_record)
+
+cdef extern from *:
+    """
+    #define hk_seldom(x) __builtin_expect(!!(x), 0)
+    """
+    bint seldom "hk_seldom" (bint) nogil
 
 cdef enum:
     ALL = 32
@@ -25,27 +31,21 @@ cdef enum:
     TOLD_NS = 50000             # a wait that lasts so long is recorded
 
 
-cdef inline uint32_t number(Run* r) noexcept nogil:
-    """A call's number in its engine; of a message, which has none, its tag."""
-    return <uint32_t>r.call.tag if r.matched else <uint32_t>(r.call.tag >> 32)
-
-
-cdef inline void call_begins(Core* e, Run* r, size_t nbytes, bint small) noexcept nogil:
+cdef inline hk_record* call_begins(Core* e, Run* r, size_t nbytes, bint small) noexcept nogil:
+    """Returns its record, for `call_returns`."""
     cdef uint64_t others = OF_SMALL - 1 if small else OF_LARGE - 1 if nbytes < HUGE_BYTES else 0
     cdef uint64_t calls = r.count.calls + 1
     r.count.calls = calls
     r.count.bytes += nbytes
     r.blocked_at = r.weight = 0
     r.told = False
-    if e.trace != NULL:
+    if seldom(calls & others == 0 or calls <= ALL or e.trace != NULL):
+        r.weight = TIMED | (1 if calls <= ALL else others + 1 if calls & others == 0 else 0)
         r.kernel_ns = r.kernel_bytes = 0
-    if calls & others == 0 or calls <= ALL or e.trace != NULL:
-        r.weight = 1 if calls <= ALL else others + 1 if calls & others == 0 else 0
         r.began = hk_now()
         if e.record != NULL:
             e.record.last = r.began
-    if e.record != NULL:
-        e.record.open = hk_put_call(e.record, e.record.last, number(r), r.what, nbytes)
+    return &e.nowhere if e.record == NULL else hk_put_call(e.record, &r.number, nbytes)
 
 
 cdef inline void call_waits(Run* r) noexcept nogil:
@@ -59,16 +59,16 @@ cdef inline void call_moves(Core* e, Run* r) noexcept nogil:
     cdef uint64_t now
     if r.blocked_at:
         now = hk_now()
-        r.count.waited += (now - r.blocked_at) * r.weight
+        r.count.waited += (now - r.blocked_at) * <uint32_t>r.weight
         if r.told:
-            hk_put(e.record, now, HK_SAW_MOVED, number(r), r.what, now - r.blocked_at, HK_NOBODY, r.t - 1, HK_NOBODY)
+            hk_put(e.record, now, HK_SAW_MOVED, r.number, r.what, now - r.blocked_at, HK_NOBODY, r.t - 1, HK_NOBODY)
             r.told = False
         r.blocked_at = 0
 
 
 cdef inline void step_ends(Core* e, Run* r) noexcept nogil:
     if r.kernel_ns:
-        hk_put(e.trace, hk_now(), HK_SAW_KERNEL, number(r), <uint32_t>min(r.kernel_ns, <uint64_t>UINT32_MAX), r.kernel_bytes,
+        hk_put(e.trace, hk_now(), HK_SAW_KERNEL, r.number, <uint32_t>min(r.kernel_ns, <uint64_t>UINT32_MAX), r.kernel_bytes,
                HK_NOBODY, r.t - 1, HK_NOBODY)
     r.kernel_ns = r.kernel_bytes = 0
 
@@ -76,25 +76,35 @@ cdef inline void step_ends(Core* e, Run* r) noexcept nogil:
 cdef inline void step_opens(Core* e, Run* r) noexcept nogil:
     """In a trace: the step before has ended, with its kernels."""
     step_ends(e, r)
-    hk_put(e.trace, hk_now(), HK_SAW_STEP, number(r), r.what, 0, HK_NOBODY, r.t, HK_NOBODY)
+    hk_put(e.trace, hk_now(), HK_SAW_STEP, r.number, r.what, 0, HK_NOBODY, r.t, HK_NOBODY)
+
+
+cdef inline void call_returns(Core* e, Run* r, size_t nbytes, hk_record* begun) noexcept nogil:
+    """A blocking call is done, and its result is there.  `begun`: its record, in which its end is told if nothing else is."""
+    call_moves(e, r)
+    if seldom(r.weight):
+        write_end(e, r, nbytes)
+    else:
+        begun.kind = HK_SAW_CALLED
 
 
 cdef inline void call_ends(Core* e, Run* r, size_t nbytes) noexcept nogil:
-    """It is done, and its result is there."""
-    cdef uint64_t now
+    """A queued one; others may have begun and ended meanwhile."""
     call_moves(e, r)
+    write_end(e, r, nbytes)
+
+
+cdef inline void write_end(Core* e, Run* r, size_t nbytes) noexcept nogil:
+    cdef uint64_t now = 0
     if e.trace != NULL:
         step_ends(e, r)
-    if r.weight or e.trace != NULL:
+    if r.weight & TIMED:
         now = hk_now()
-        r.count.ns += (now - r.began) * r.weight
-        if e.record != NULL:
-            hk_put(e.record, now, HK_SAW_DONE, number(r), r.what, nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
+        r.count.ns += (now - r.began) * <uint32_t>r.weight
     elif e.record != NULL:
-        if e.record.open != NULL:
-            e.record.open.kind = HK_SAW_CALLED
-        else:
-            hk_put(e.record, e.record.last, HK_SAW_DONE, number(r), r.what, nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
+        now = e.record.last
+    if e.record != NULL:
+        hk_put(e.record, now, HK_SAW_DONE, r.number, r.what, nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
 
 
 cdef inline void message(Core* e, Run* r, int place, uint32_t kind, uint64_t ns) noexcept nogil:
@@ -103,7 +113,7 @@ cdef inline void message(Core* e, Run* r, int place, uint32_t kind, uint64_t ns)
     cdef Instr* x = &r.instrs[place]
     if x.kind == SEND or x.kind == RECV or x.kind == REDUCE:
         for j in range(x.npeers):
-            hk_put(e.trace, ns, kind - (HK_SAW_RECV_READY - HK_SAW_SEND_READY) * (x.kind == SEND), number(r), r.what,
+            hk_put(e.trace, ns, kind - (HK_SAW_RECV_READY - HK_SAW_SEND_READY) * (x.kind == SEND), r.number, r.what,
                    r.states[place].total, <uint32_t>x.peers[j], r.t - 1, place)
 
 
@@ -113,10 +123,10 @@ cdef inline void was_away(Core* e, Run* r, uint64_t ns) noexcept nogil:
     Before that it did not matter: there was nothing to do.
     """
     if ns:
-        hk_put(e.trace, hk_now(), HK_SAW_NO_CORE, number(r), r.what, ns, HK_NOBODY, r.t - 1, HK_NOBODY)
+        hk_put(e.trace, hk_now(), HK_SAW_NO_CORE, r.number, r.what, ns, HK_NOBODY, r.t - 1, HK_NOBODY)
 
 
 cdef inline void call_fails(Core* e, Run* r, int code) noexcept nogil:
     if e.record != NULL:
-        hk_put(e.record, hk_now(), HK_SAW_FAIL, number(r), r.what, <uint64_t>-code, <uint32_t>r.culprit, HK_NOBODY,
+        hk_put(e.record, hk_now(), HK_SAW_FAIL, r.number, r.what, <uint64_t>-code, <uint32_t>r.culprit, HK_NOBODY,
                HK_NOBODY)

@@ -12,7 +12,7 @@ because
 tests/collectives/engine/test_matching.py walks through all small interleavings.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -88,7 +88,7 @@ cdef inline int take(Run* r, State* s, int peer, uint64_t tag, size_t length) no
     """This message is the run's own; MISMATCH if it is not as long, or of another dtype."""
     if tag >> 32 != r.call.tag >> 32 or length != s.total:
         return not_ours(r, peer, tag, length)
-    r.source, r.call.tag = peer, tag
+    r.source, r.call.tag, r.number = peer, tag, <uint32_t>tag
     return DONE
 
 

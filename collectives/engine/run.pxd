@@ -4,7 +4,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Step
-from hocket.collectives.recording.recorder cimport hk_writer
+from hocket.collectives.recording.recorder cimport hk_record, hk_writer
 from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
@@ -25,8 +25,9 @@ cdef extern from "system/wait.h" nogil:
         uint64_t yield_ns, slow_ns
         int home
     struct hk_wait:
-        uint32_t polls, told, asks
+        uint32_t polls, told
         uint64_t away
+        uint64_t (*asks)() noexcept nogil
     uint64_t hk_now()
     void hk_ring_bell(uint32_t* bell)
     void hk_ladder_learn(hk_ladder* to, const hk_ladder* learned)
@@ -49,6 +50,15 @@ cdef enum: EARLIER_CALLS_NS = 1000000000   # for calls before the one that the r
 cdef enum:                  # who may drive an engine (a channel's library may mind; see Engine.thread)
     ANY_THREAD = 0
     CALLERS = 1             # threads that call hocket, but not its own
+
+
+cdef extern from *:         # of Run.weight
+    """
+    #define HK_TIMED ((uint64_t)1 << 32)
+    #define HK_NOTED ((uint64_t)1 << 33)
+    """
+    const uint64_t TIMED "HK_TIMED"
+    const uint64_t NOTED "HK_NOTED"     # its record is not the last one any more: its end needs another
 
 
 cdef enum:                  # of Core.attends
@@ -123,11 +133,12 @@ cdef struct Run:            # one execution of a plan
     uint64_t limit          # ns that a wait may last while nothing moves, 0: for ever
     uint64_t deadline       # ns, 0: not set in this wait
     Count* count            # of its kind of call
-    uint64_t weight         # for how many calls its time stands, 0: it is not timed
+    uint64_t weight         # low half: for how many calls its time stands; above it TIMED and NOTED; 0: neither
     uint64_t began          # ns
     uint64_t blocked_at     # ... since when nothing moves, 0: something does, or nobody has looked
     bint told               # ... and is that recorded?
-    uint32_t what           # its kind of call, in the recorder's table
+    uint32_t number         # among its engine's calls; of a message, which has none, its tag ...
+    uint32_t what           # ... and its kind of call, in the recorder's table: side by side, as records have them
     uint64_t kernel_ns, kernel_bytes    # in a trace: of this step's kernels
 
 
@@ -148,6 +159,7 @@ cdef extern from *:
 cdef inline void match(Run* r, uint64_t label) noexcept nogil:
     """Make `r` a send or recv of messages with this label."""
     r.call.tag = label & ~ASKS_ANY_TAG
+    r.number = <uint32_t>label
     r.matched = ANY_TAG if label & ASKS_ANY_TAG else EXACT
 
 
@@ -193,6 +205,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     int failed_culprit
     hk_writer* record       # where its calls are recorded, or NULL ...
     hk_writer* trace        # ... and the same again in a trace, which has more of them; else NULL
+    hk_record nowhere       # what is written instead where nothing is recorded
     hk_ladder ladder, queued    # of blocking calls, and of waits for works: under the GIL
     uint32_t* bell
     PyObject* self          # the Engine (borrowed)

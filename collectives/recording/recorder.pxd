@@ -33,11 +33,10 @@ cdef extern from "system/record.h" nogil:
         hk_record* records
         hk_ring* ring
         uint64_t n, mask, last
-        hk_record* open
         uint32_t traces
     void hk_put(hk_writer*, uint64_t ns, uint32_t kind, uint32_t seq, uint32_t what, uint64_t bytes, uint32_t peer,
                 uint32_t step, uint32_t lane)
-    hk_record* hk_put_call(hk_writer*, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes)
+    hk_record* hk_put_call(hk_writer*, const uint32_t* named, uint64_t bytes)
 
 
 cdef class Writer:              # of one ring

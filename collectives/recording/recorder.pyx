@@ -167,7 +167,7 @@ cdef class Recorder:
         w.writer.ring.written, w.writer.ring.room = 0, self.room
         w.writer.ring.at = HK_RINGS_AT + number * self.room * sizeof(hk_record)
         w.writer.records = <hk_record*>(<char*>self.base + w.writer.ring.at)
-        w.writer.mask, w.writer.last, w.writer.traces = self.room - 1, hk_now(), head.traced
+        w.writer.mask, w.writer.last, w.writer.traces = (self.room - 1) * sizeof(hk_record), hk_now(), head.traced
         memcpy(<char*>self.base + HK_ABOUT_AT + number * HK_ABOUT, <char*>text, len(text))
         hk_store32(&w.writer.ring.claimed, 1)
         if number == head.rings:

@@ -308,15 +308,15 @@ def unshortened(text: str) -> tuple[int, ...]:
 def _newest(data: Any, number: int, most: int) -> tuple[NDArray[Any], int]:
     """A ring's records in the order in which they were written, and how many are lost."""
     ring = _array(data, RING, HEADS_AT, RINGS)[number]
-    at, room, written = (int(ring[name]) for name in ("at", "room", "written"))
-    if not 0 < room <= MOST_RECORDS or at + room * RECORD.itemsize > len(data) or written >= 1 << 63:
+    at, room, written = int(ring["at"]), int(ring["room"]), int(ring["written"]) // RECORD.itemsize
+    if not 0 < room <= MOST_RECORDS or at + room * RECORD.itemsize > len(data):
         return np.empty(0, RECORD), 0
     count = min(written, room, most)
     first = (written - count) % room
     ahead = min(count, room - first)  # records before the ring begins again
     pieces = [_array(data, RECORD, at + first * RECORD.itemsize, ahead), _array(data, RECORD, at, count - ahead)]
     copied = np.concatenate(pieces)
-    now = int(_array(data, RING, HEADS_AT, RINGS)["written"][number])
+    now = int(_array(data, RING, HEADS_AT, RINGS)["written"][number]) // RECORD.itemsize
     # Meanwhile the oldest may have been overwritten, and one more is on its way.
     gone = min(max(0, now + 1 - room - (written - count)), len(copied)) if now != written else 0
     return copied[gone:], written - count + gone

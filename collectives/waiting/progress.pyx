@@ -3,15 +3,16 @@
 Queued runs of an engine go one after the other (collectives), or side by side (send and recv); engines progress
 independently, so two communicators may be used in different order on different ranks.  Whoever claims an engine
 (`Core.claimed`) drives it: hocket's own thread (lead.pyx), or a caller that waits, which so runs its own operation without
-a hand-off.  Who issues a message or a short call tries it once, so that it leaves before another thread is awake.  Two threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments:
-never while data moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
+a hand-off.  Who issues a message or a short call tries it once, so that it leaves before another thread is awake.  Two
+threads drive two engines at once.  One lock guards the lists and the claims, and is held for moments: never while data
+moves, and never by a thread that wants the GIL.  sleep.pyx: how they wait.
 """
 
 from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed, overdue, tell_waits
-from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits, number
+from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
                                      run_stopped)
 from hocket.collectives.plans.plan cimport SEND
@@ -95,10 +96,8 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
     if not n.counted:           # its turn has come
         n.counted = True
         if e.trace != NULL and n.submitted:
-            hk_put(e.trace, n.submitted, HK_SAW_SUBMIT, number(&n.run), n.run.what, n.nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
+            hk_put(e.trace, n.submitted, HK_SAW_SUBMIT, n.run.number, n.run.what, n.nbytes, HK_NOBODY, HK_NOBODY, HK_NOBODY)
         call_begins(e, &n.run, n.nbytes, n.small)
-        if e.record != NULL:
-            e.record.open = NULL        # other calls may end before it
     if hk_load32(&n.unwanted) and n.run.source < 0:
         n.run.count.calls -= 1  # it is no call, and what it waited was not for one
         n.run.count.bytes -= n.nbytes
@@ -123,7 +122,7 @@ cdef int advance_node(Core* e, Node* n) noexcept nogil:
 cdef inline void blocked(Core* e, Node* n) noexcept nogil:
     """Nothing moves: since when.  A run that is not timed reads no clock for it before LOOKS tries were in vain."""
     n.vain += 1
-    if n.run.weight or e.trace != NULL or n.vain == LOOKS:
+    if n.run.weight or n.vain == LOOKS:
         call_waits(&n.run)
     if e.record != NULL and n.vain % LOOKS == 0 and not n.run.told and hk_now() - n.run.blocked_at > TOLD_NS:
         tell_waits(e, &n.run, n.run.blocked_at)

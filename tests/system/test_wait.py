@@ -9,3 +9,7 @@ from support import c_rules
 
 def test_who_meets_slow_yields_sleeps_without_them(tmp_path: Path) -> None:
     c_rules.hold(Path(__file__).parent / "wait_rules.c", tmp_path)
+
+
+def test_how_long_a_thread_had_no_core_is_read_by_itself(tmp_path: Path) -> None:
+    c_rules.hold(Path(__file__).parent / "run_delay_rules.c", tmp_path)

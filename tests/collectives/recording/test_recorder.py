@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -123,6 +124,43 @@ def test_messages_are_recorded_by_their_tag() -> None:
         ring = ring_of(part, "messages")
         assert set(ring.records["seq"].tolist()) == {5}
         assert part.what(int(ring.records["what"][-1])).text.startswith(verb)
+
+
+def test_a_message_that_others_overtake_ends_in_a_record_of_its_own() -> None:
+    """While it waits, other threads' messages fill the ring more than once; its first record is another's by then."""
+
+    def calls(comm: hocket.Communicator) -> None:
+        peer, out = comm.rank ^ 1, np.zeros(1)
+
+        def others() -> None:
+            y = np.zeros(1)
+            for _ in range(1200):
+                if comm.rank == 0:
+                    comm.send(y, peer, 1)
+                else:
+                    comm.recv(y, peer, 1, async_op=True).wait()
+            if comm.rank == 0:
+                comm.recv(y, peer, 2)
+                comm.send(y, peer, 99)
+            else:
+                comm.send(y, peer, 2)
+
+        for _ in range(40):  # the first ones are timed, and end in a record of their own anyway
+            comm.recv(out, peer) if comm.rank else comm.send(out, peer)
+        if comm.rank == 0:
+            others()
+            return
+        beside = threading.Thread(target=others)
+        waits = threading.Thread(target=lambda: comm.recv(out, peer, 99))
+        waits.start()
+        time.sleep(0.02)
+        beside.start()
+        beside.join()
+        waits.join()
+
+    ring = ring_of(recorded(calls)[1], "messages")
+    ended = ring.records[ring.records["seq"] == 99]
+    assert ended["kind"].tolist()[-1:] == [Kind.DONE] and Kind.CALLED not in ring.records["kind"]
 
 
 def test_rings_are_bounded_and_used_again() -> None:

@@ -39,7 +39,8 @@ def recording(written: int, about: object = ABOUT, lines: list[object] = LINES) 
     for at, text in ((TEXTS_AT, texts), (ABOUT_AT, json.dumps(about).encode() + b"\n")):
         data[at : at + len(text)] = text
     rings = np.frombuffer(data, RING, RINGS, HEADS_AT)
-    rings["at"][0], rings["written"][0], rings["room"][0], rings["claimed"][0] = RINGS_AT, written, ROOM, 1
+    rings["at"][0], rings["written"][0], rings["room"][0], rings["claimed"][0] = (
+        RINGS_AT, written * RECORD.itemsize, ROOM, 1)
     records = np.frombuffer(data, RECORD, ROOM, RINGS_AT)
     for n in range(max(0, written - ROOM), written):
         records[n % ROOM] = (100 + n, n + 1, 1, 8, Kind.CALLED, NOBODY, NOBODY, NOBODY)
