@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.bench.server import exchange, mixed, rate, stragglers
-from hocket.system.namespaces.hosts import refusal
+from hocket.bench.server import exchange, mixed, placement, rate, stragglers
+from hocket.system.namespaces.hosts import hosts, refusal
 from hocket.system.namespaces.switch import switch
 
 WHY_NOT = refusal("1gbit")
@@ -65,3 +65,14 @@ def test_a_tensor_as_protobuf() -> None:
     for count in (1, 31, 32, 300, 100_000):
         data = bytes(range(256)) * (4 * count // 256 + 1)
         assert exchange._decoded(exchange._encoded(data[: 4 * count])) == data[: 4 * count]
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_places_of_servers() -> None:
+    with hosts("1gbit") as names:
+        rows = placement.asked(names, nbytes=4096, compute=0.02, steps=3)
+    assert [row["what"] for row in rows] == [*placement.PLACES]
+    for row in rows:
+        place = placement.PLACES[row["what"]]
+        assert 0 < row["sum"] <= len(place.workers), "no worker is faster than one alone"
+        assert (row["near"] > 0, row["far"] > 0) == (place.workers[0] < placement.EACH, place.workers[-1] > placement.EACH)
