@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import in_threads, same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import MismatchError
+from support.worlds import in_threads, same, spread
 
 ASLEEP = 0.05
 """Seconds after which hocket's own thread sleeps, if nothing is queued."""
