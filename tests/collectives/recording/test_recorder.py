@@ -107,7 +107,7 @@ def test_marks_and_failures_are_there() -> None:
         assert part.facts.rank == 1 or Kind.FAIL in ring_of(part).records["kind"]
 
 
-@pytest.mark.parametrize(("name", "value", "why"), [("", 0, "a text"), (3, 0, "a text"), ("a", -1, "2\\*\\*63")])
+@pytest.mark.parametrize(("name", "value", "why"), [("", 0, "a string"), (3, 0, "a string"), ("a", -1, "2\\*\\*63")])
 def test_marks_of_another_kind_are_refused(name: object, value: int, why: str) -> None:
     with hocket.local_world(1) as world, pytest.raises(hocket.ArgumentError, match=why):
         world.run(lambda comm: comm.mark(name, value))
