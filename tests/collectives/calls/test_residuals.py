@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from encoded import sent
-from worlds import Program, same, spread
 
 import hocket
 from hocket.algorithms import Algorithm, hierarchical, names
@@ -16,6 +15,7 @@ from hocket.collectives.calls.codecs import BY_NAME
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Natural, OneBit, Sign
 from hocket.errors import ArgumentError, MismatchError
+from support.worlds import Program, same, spread
 
 Array = np.ndarray[Any, Any]
 LENGTHS = (0, 1, 255, 256, 257, 4099, 130_003)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import SGD, Client, Downpour, Range, Rows, serve
+from support.worlds import same, spread
 
 
 def downpours(comm: Communicator) -> None:

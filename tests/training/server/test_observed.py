@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from worlds import spread
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.observe.files.reading import read
 from hocket.observe.metrics.families import Reader
 from hocket.tools import top
 from hocket.training import Client, Range, serve
+from support.worlds import spread
 
 TRACE = "SERVER_TRACE"
 

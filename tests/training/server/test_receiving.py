@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Client, Rows, serve
 from hocket.training.server.worker.handles import Handle
 from hocket.training.server.worker.receiving import Receiver
+from support.worlds import same, spread
 
 
 class Lock:

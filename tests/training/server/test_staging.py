@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 import pytest
-from worlds import same, spread
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Client, Range, Rows, Staged, serve
+from support.worlds import same, spread
 
 SHAPES = [(3, 4), (4, 2), (700,), (5,), (2, 2), (9,)]
 

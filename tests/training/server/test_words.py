@@ -18,4 +18,5 @@ def test_words_that_are_alike_come_near() -> None:
     first, last = map(float, re.findall(r"from ([\d.]+) to ([\d.]+)", done.stdout)[0])
     assert done.stdout.startswith("2 ranks, 1500 words") and last < 0.65 * first
     places = [int(place) for place in re.findall(r"is word (\d+) beside", done.stdout)]
-    assert len(places) == 3 and sorted(places)[1] < 300, done.stdout  # two of the three; chance gives a fifth each
+    # Two of the three: chance gives each of them a fifth.
+    assert len(places) == 3 and sorted(places)[1] < 300, done.stdout
