@@ -10,7 +10,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "words.py"
 
 
 def test_words_that_are_alike_come_near() -> None:
-    """By chance a word is at place 750 beside another one of 1,500; all three below 300: one time in 125."""
+    """By chance a word is at place 750 beside another one of 1,500."""
     command = [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, str(EXAMPLE)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
