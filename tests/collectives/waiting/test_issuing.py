@@ -70,7 +70,7 @@ def order_is_kept(comm: Communicator) -> None:
     if comm.rank == 0:
         stuck = comm.send(long, 1, 5, async_op=True)
         behind, beside = comm.send(short, 1, 5, async_op=True), comm.send(short, 2, 5, async_op=True)
-        assert beside.done() and not stuck.done() and not behind.done()
+        assert beside.wait() and not stuck.done() and not behind.done()  # at once, if no other thread is at it
         comm.send(short, 2, 6)
         assert stuck.wait() and behind.wait()
     elif comm.rank == 2:
