@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded import sent
 
 import hocket
 from hocket.algorithms import Algorithm, hierarchical, names
@@ -15,6 +14,7 @@ from hocket.collectives.calls.codecs import BY_NAME
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Natural, OneBit, Sign
 from hocket.errors import ArgumentError, MismatchError
+from support.codec_laws import sent
 from support.worlds import Program, same, spread
 
 Array = np.ndarray[Any, Any]
