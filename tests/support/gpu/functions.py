@@ -247,8 +247,8 @@ def everything(comm: Any) -> None:
 
 
 WRONG = {
-    "shape": (lambda a, b: put(read(a)[:-1]), ArgumentError, "it must give another of these"),
-    "dtype": (lambda a, b: put(read(a).astype(np.float64)), ArgumentError, "op gave float64["),
+    "shape": (lambda a, b: put(read(a)[:-1]), ArgumentError, "like its two arguments"),
+    "dtype": (lambda a, b: put(read(a).astype(np.float64)), ArgumentError, "op returned float64["),
     "host": (lambda a, b: read(a), ArgumentError, "op returned an array in host memory; its arguments are on GPU 0"),
     "nothing": (lambda a, b: None, ArgumentError, "the result of op is None"),
     "raises": (lambda a, b: 1 // 0, ZeroDivisionError, "by zero"),
