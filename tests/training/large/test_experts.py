@@ -145,7 +145,7 @@ def in_two_steps(comm: Any) -> None:
 
 
 def hosts_of_different_sizes(comm: Any) -> None:
-    with pytest.raises(ArgumentError, match="needs as many ranks on each host, and there are 2, 1"):
+    with pytest.raises(ArgumentError, match="needs the same number of ranks on each host; the hosts have 2, 1"):
         Experts(Hosts(comm, 2), [Linear(0)], hierarchical=True)
 
 
