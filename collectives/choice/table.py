@@ -1,7 +1,7 @@
 """Which algorithm where nothing has been measured: decision tables, as data.  The first row that fits wins.
 
 "a host" rows hold where all ranks share one, "hosts" rows elsewhere.  Rows of a transport inside the host come before
-those: "cuda" for arrays on GPUs that map each other's memory, "cuda kernels" where each rank has a GPU of its own.
+those: "cuda" for arrays on GPUs that map each other's memory, "cuda kernels" where kernels of all ranks meet.
 `HOCKET_TUNING=off hocket tune --check` shows how far the table is from the best.  Where the op does not commute, rows
 whose algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
 """

@@ -75,7 +75,7 @@ cdef bint look(object x, Seen* s) except -1:
         return see_array(<np.ndarray>x, s)
     if <PyObject*>Py_TYPE(x) == _tensor_type and _tensor_type != NULL:
         return see_tensor(x, s)
-    return bool(_cuda_types) and type(x) in _cuda_types and see_cuda(x, s)
+    return type(x) in _cuda_types and see_cuda(x, s)
 
 
 cdef bint see_array(np.ndarray a, Seen* s) noexcept:

@@ -1,4 +1,4 @@
-"""Calls that one kernel of each rank carries out: the ranks have a GPU each, where the kernels meet by flags.
+"""Calls that one kernel of each rank carries out.  The kernels meet by flags, on a GPU of each rank or on one under MPS.
 
 The hosts meet first, as before another library's collective (MEETING in collectives/delegates/meeting.py).  So all ranks
 are in the same call, and a kernel waits for the others' streams, never for their hosts.  kernels/gpu/flags.cuh is how
@@ -57,7 +57,7 @@ cdef class Meeting:
     """This rank's part in the meetings of a queue's kernels.
 
     `rooms`: the addresses of all ranks' ROOM bytes, as mapped here, this rank's included; FLAGS bytes are enough for
-    `barrier`.  `multiprocessors`: of the smallest GPU among them, so that the grids are the same.
+    `barrier`.  `multiprocessors`: what each rank has for them at least, so that the grids are the same.
     """
 
     def __init__(self, Device device, int rank, list rooms, int multiprocessors):

@@ -355,7 +355,7 @@ cdef void begin(Node* n) noexcept nogil:
     hk_store32(&n.core.claimed, 0)
     pthread_mutex_lock(&lock)
     n.unknown = False
-    if hk_load32(&n.status) == BLOCKED:
+    if hk_load32(&n.core.pending):      # it is not over, or others are queued, whose thread found our claim
         rouse()
     pthread_mutex_unlock(&lock)
 

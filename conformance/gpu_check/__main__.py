@@ -35,7 +35,7 @@ BUDGET = 570.0
 """Seconds for all parts together."""
 LAST_WORDS = 600
 MPS = os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
-"""Is there where CUDA's Multi-Process Service runs."""
+"""A pipe that exists while CUDA's Multi-Process Service runs."""
 
 
 class Part(NamedTuple):

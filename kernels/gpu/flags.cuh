@@ -1,6 +1,7 @@
 /* Meetings of the devices of several ranks inside a running kernel.
  *
- * Only for ranks on devices of their own: the blocks of all must run at the same time, so a grid has at most 64.
+ * The blocks of all ranks must run at the same time, so a grid has at most 64: each rank has a device of its own, or CUDA's MPS
+ * runs them side by side on one.
  * Block b of a rank meets block b of its peers, by flags that lie in the memory of the rank that waits for them:
  * flags[phase][block][peer], u32, zero at first.  An epoch is the number of a call, the same at all ranks, not 0 at
  * first, and grows by one from call to call, whatever kernel it is.  A peer is never more than one call ahead, so two

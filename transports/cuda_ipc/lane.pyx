@@ -22,8 +22,8 @@ cdef extern from "system/atomics.h" nogil:
 SLOT = HK_C_SLOT_BYTES
 """Bytes of a piece that a channel takes at once."""
 SEGMENT = HK_C_SLOTS * HK_C_SLOT_BYTES
-"""Bytes of a pipelined chunk.  Of registered memory it is one piece: few long kernels, as each waits for a mark first.  On an
-H100, two ranks, 256 MiB: 1.24 ms with 4 MiB, 0.79 with 16, 0.64 with 32 under MPS; 19.6 and 5.6 with 4 and 16 in turns."""
+"""Bytes of a pipelined chunk.  Of registered memory it is one piece: few long kernels, as each waits for a mark first.
+docs/gpu.md has what other sizes gave."""
 
 cdef enum:
     HANDLE = 64             # bytes
