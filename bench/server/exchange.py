@@ -16,11 +16,9 @@ import argparse
 import importlib.util
 import json
 import os
-import secrets
 import socket
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +29,7 @@ import numpy as np
 import hocket
 from hocket.bench.overlap.shaped import heading
 from hocket.bench.rivals.launchers import mpirun
-from hocket.conformance.jobs.ranks import findings, found_on, main_or_rank
+from hocket.conformance.jobs.ranks import findings, found_here, found_on, main_or_rank
 from hocket.errors import ArgumentError
 from hocket.system.namespaces.hosts import V4, hosts, refusal, remove_stale
 from hocket.training import Client, Range, serve
@@ -281,13 +279,7 @@ def words(nbytes: int, rounds: int, address: str, names: str) -> list[str]:
 
 def asked(nbytes: int, rounds: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows inside a host, and Open MPI's if that is installed."""
-    with tempfile.TemporaryDirectory(prefix="hocket-exchange-") as folder:
-        env = {
-            **os.environ, "HOCKET_SIZE": "2", "HOCKET_RENDEZVOUS": f"unix:{folder}/meet",
-            "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        line = words(nbytes, rounds, "127.0.0.1", ";".join(names))
-        yield from findings([(line, {**env, "HOCKET_RANK": str(r)}) for r in range(2)], MODULE, PATIENCE)
+    yield from found_here(words(nbytes, rounds, "127.0.0.1", ";".join(names)), 2, "exchange", PATIENCE)
     try:
         before, env = mpirun("openmpi", 2)
     except ArgumentError:

@@ -16,10 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +25,7 @@ import numpy as np
 
 import hocket
 from hocket.bench.overlap.shaped import heading
-from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.conformance.jobs.ranks import found_here, main_or_rank
 from hocket.training import Client, Range, serve
 from hocket.training.server.shards.clocks import staleness
 
@@ -116,13 +113,8 @@ def row(
 
 def asked(steps: int, unit: float, workers: int, clocks: str) -> list[dict[str, Any]]:
     """The rows."""
-    with tempfile.TemporaryDirectory(prefix="hocket-stragglers-") as folder:
-        common = {
-            **os.environ, "HOCKET_SIZE": str(workers + 1), "HOCKET_RENDEZVOUS": f"unix:{folder}/meet",
-            "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        words = [sys.executable, "-m", MODULE, "rank", str(steps), str(unit), clocks]
-        return findings([(words, {**common, "HOCKET_RANK": str(r)}) for r in range(workers + 1)], MODULE, PATIENCE)
+    words = [sys.executable, "-m", MODULE, "rank", str(steps), str(unit), clocks]
+    return found_here(words, workers + 1, "stragglers", PATIENCE)
 
 
 def line(found: dict[str, Any]) -> str:

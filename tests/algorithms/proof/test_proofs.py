@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from hocket.algorithms import CONTRACTS, Algorithm, Send, get, ids, names, verify
@@ -24,25 +26,25 @@ def roots(algorithm: Algorithm, size: int, few: bool = False) -> set[int]:
     return {0, size // 3, size - 1} if few else set(range(size))
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
-def test_every_size_and_root(algorithm: Algorithm) -> None:
-    for size in SMALL:
+def verify_all(algorithm: Algorithm, sizes: Iterable[int], large: Iterable[int]) -> None:
+    """Every root of `sizes`, and few of `large`."""
+    for size in sizes:
         for root in roots(algorithm, size):
             verify(algorithm, size, root)
-    for size in LARGE:
+    for size in large:
         for root in roots(algorithm, size, few=True):
             verify(algorithm, size, root)
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=label)
+def test_every_size_and_root(algorithm: Algorithm) -> None:
+    verify_all(algorithm, SMALL, LARGE)
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("algorithm", ALL, ids=label)
 def test_further_sizes_and_every_root(algorithm: Algorithm) -> None:
-    for size in BETWEEN:
-        for root in roots(algorithm, size):
-            verify(algorithm, size, root)
-    for size in LARGER:
-        for root in roots(algorithm, size, few=True):
-            verify(algorithm, size, root)
+    verify_all(algorithm, BETWEEN, LARGER)
 
 
 @pytest.mark.parametrize("algorithm", ALL, ids=label)
