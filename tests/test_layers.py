@@ -64,6 +64,7 @@ EXCEPTIONS = {
     "conformance/gpu_check/torch.py": "torch",
     "bench/compression/ddp.py": "torch",
     "bench/outer/characters.py": "torch",
+    "bench/outer/peers/ways.py": "torch",
     "bench/large/beside_torch.py": "torch",
     "bench/overlap/training.py": "torch",
     "bench/rivals/horovod.py": "horovod",

@@ -1,0 +1,1 @@
+"""Fewer rounds, beside the loops of torchft and Flower."""
