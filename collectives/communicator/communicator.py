@@ -64,6 +64,7 @@ from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
+from hocket.collectives.communicator.lanes import Laned
 from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messages import Message, Messenger
 from hocket.collectives.communicator.observing import Observing
@@ -79,15 +80,13 @@ from hocket.collectives.plans.planner import Planner
 from hocket.collectives.waiting.grouping import at_once
 from hocket.errors import ArgumentError
 
-HIGHEST = 1000
-"""The highest priority of a lane; the lowest is -HIGHEST."""
 PARTS = frozenset({
     "ending", "gpus", "membership", "messenger", "reporter", "runner", "shortcut", "world",
 })  # fmt: skip
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(PointToPoint, Extending, Observing, Renewing):
+class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -114,7 +113,7 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
         self._serial = 0
         """How many communicators all members have made of this one: a part of their names, so that none has another's.
         Messages of one that was closed may still be on their way."""
-        self._lanes: dict[str, Communicator] = {}
+        self._lanes = {}
         world.admit(self)
 
     # --- collectives with work of their own; collectives.pyx and point_to_point.pyx have the other calls
@@ -266,52 +265,6 @@ class Communicator(PointToPoint, Extending, Observing, Renewing):
         if idle:
             made.membership.idle()
         return made
-
-    @at_once
-    def lane(self, name: str, priority: int = 0) -> Communicator:
-        """The communicator of the same ranks whose calls are ordered among themselves, but not with those made here.
-
-        So a small urgent call need not wait for a long one that is under way: asynchronous calls on lanes of a higher
-        `priority` are served first at every step, and a long call goes on with its next piece when they cannot move.
-        (MPI users dup communicators, which have no priorities.)  This communicator has priority 0.
-
-        All ranks make a lane together, at the first use of its name; later uses return the same lane.  It is closed by
-        itself, or with the job; then its name stands for a new lane.  Raises ArgumentError if the ranks' priorities
-        differ, or if the lane has another one.  Cost: two allgathers, the first time.
-
-        >>> import hocket, numpy as np
-        >>> def both(comm):
-        ...     bulk = comm.allreduce(np.ones(1 << 20), async_op=True)
-        ...     flag = comm.lane("urgent", priority=1).allreduce(np.ones(1))     # does not wait for the first
-        ...     return int(flag[0]), int(bulk.result()[0])
-        >>> hocket.local_world(2).run(both)[0]
-        (2, 2)
-        """
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"name={reprlib.repr(name)} must be a string")
-        priority = whole(priority, "priority")
-        if abs(priority) > HIGHEST:
-            raise ArgumentError(f"priority={priority} must be between -{HIGHEST} and {HIGHEST}")
-        self._lanes = self._open_lanes()
-        made = self._lanes.get(name)
-        if made is None:
-            self.reporter.usable()
-            within = f"lane({name!r})"
-            self._serial += 1
-            made = type(self)(self.world, f"{self.name}/{self._serial}:{name}", self.members, self.tuning, priority)
-            rows = self.runner.share([priority, made.membership.offer()], within)
-            other = next((r for r, (asked, _) in enumerate(rows) if asked != priority), None)
-            if other is not None:
-                raise ArgumentError(f"{within} has priority {priority} here and {rows[other][0]} on rank {other}")
-            made.membership.accept([offer for _, offer in rows])
-            self._lanes[name] = made
-        elif made.membership.priority != priority:
-            raise ArgumentError(f"lane({name!r}) was made with priority {made.membership.priority}, not {priority}")
-        return made
-
-    def _open_lanes(self) -> dict[str, Communicator]:
-        """The lanes by name, without those that were closed."""
-        return {name: lane for name, lane in list(self._lanes.items()) if not lane.reporter.closed}
 
     @at_once
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:

@@ -13,9 +13,9 @@ from hocket.collectives.choice.choose import Choice, choose
 from hocket.collectives.choice.layout import candidates
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.choice.tuning import Reads
-from hocket.collectives.communicator.ways import ways
 from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.delegates.mpi import NO_JOB
+from hocket.collectives.job.ways import ways
 from hocket.errors import ArgumentError
 from hocket.system import tls
 

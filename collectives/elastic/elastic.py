@@ -128,8 +128,7 @@ class Elastic:
             self._store.set(DOORS, json.dumps([each for seat in now.seats for each in seat.addresses]))
         if self.generation:
             said = world.session.exchange(self._lanes, wait)
-            for name, priority in common([lanes for lanes in said if lanes is not None]):
-                comm.lane(name, priority=priority)
+            comm.lanes(dict(common([lanes for lanes in said if lanes is not None])))
         self._lanes = {}
 
     # --- from one generation to the next

@@ -78,7 +78,7 @@ class Declared:
         declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
         serial = agree(self.comm, settings, declared)
         count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
-        lanes = [self.comm.lane(f"overlap.{serial}.{i}", count // 2 - i) for i in range(count)]
+        lanes = self.comm.lanes({f"overlap.{serial}.{i}": count // 2 - i for i in range(count)})
         self._carriers = [Carrier(lane, settings.codec, settings.method) for lane in lanes]
         if self._loaded is not None:
             self._load(self._loaded)

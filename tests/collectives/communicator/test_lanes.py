@@ -111,6 +111,51 @@ def test_ranks_that_disagree() -> None:
         assert "'world/1:x'" in said and re.search(r"float64\[3\].*float64\[4\]", said, re.S), said
 
 
+def test_many_lanes_in_one_exchange() -> None:
+    """As many calls of this communicator as for one lane."""
+
+    def made(comm: hocket.Communicator) -> tuple[list[str], int, int, bool]:
+        import numpy as np
+
+        def calls() -> int:
+            return sum(row.calls for row in comm.stats() if row.collective == "allgather" and not row.lane)
+
+        before = calls()
+        comm.lane("first", 7)
+        between = calls()
+        lanes = comm.lanes({f"lane {i}": 500 - i for i in range(100)} | {"first": 7})
+        after = calls()
+        assert [lane.membership.priority for lane in lanes] == [*range(500, 400, -1), 7]
+        sums = [lane.allreduce(np.ones(3), async_op=True) for lane in reversed(lanes)]
+        assert all((work.result() == comm.size).all() for work in sums)
+        again = comm.lanes({lane.name.split(":")[1]: lane.membership.priority for lane in lanes})
+        return [lane.name for lane in lanes[::50]], between - before, after - between, again == lanes
+
+    names = ["world/2:lane 0", "world/52:lane 50", "world/1:first"]
+    assert hocket.local_world(3).run(made) == [(names, 2, 2, True)] * 3
+
+
+def test_ranks_that_make_other_lanes() -> None:
+    """The short text of a call shows six names: where these are equal, the call itself finds what differs."""
+
+    def differ(comm: hocket.Communicator) -> list[str]:
+        said, same = [], dict.fromkeys("tuvwxyz", 0)
+        for lanes in ([{"a": 0}, {"b": 0}], [{"c": 1}, {"c": 2}], [{"d": 0, "e": 1}, {"d": 0, "e": 2}]):
+            with pytest.raises(hocket.ArgumentError) as error:
+                comm.lanes(same | lanes[comm.rank])
+            said.append(str(error.value))
+        with pytest.raises(hocket.ArgumentError) as error:
+            comm.lanes(same if comm.rank else same | {"f": 3})
+        return [*said, str(error.value)]
+
+    name, one, priority, count = hocket.local_world(2).run(differ)[0]
+    within = "lanes(['t', 'u', 'v', 'w', 'x', 'y', ...])"
+    assert name == f"{within}: rank 1 makes 'b' where this rank makes 'a'"
+    assert one == f"{within} has priority 1 here and 2 on rank 1: 'c'"
+    assert priority == f"{within} has priority 1 here and 2 on rank 1: 'e'"
+    assert count == f"{within}: rank 1 makes 7 lanes, this rank 8"
+
+
 CLOSED = """
     import gc, hocket, weakref
     comm = hocket.init()
