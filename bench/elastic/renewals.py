@@ -48,10 +48,15 @@ class Members:
 
     def take(self, uid: str, act: Any, depth: int = 0) -> None:
         """What a process does, and sends then."""
-        began = time.thread_time() if uid in self.spent else 0.0
-        sent = [(each.uid, json.dumps(pack(each.message))) for each in act(self.all[uid]) if isinstance(each, To)]
+        began = time.perf_counter() if uid in self.spent else 0.0
+        found = [each for each in act(self.all[uid]) if isinstance(each, To)]
+        texts: dict[int, str] = {}  # what goes to several is encoded once, as between processes
+        for each in found:
+            if id(each.message) not in texts:
+                texts[id(each.message)] = json.dumps(pack(each.message))
+        sent = [(each.uid, texts[id(each.message)]) for each in found]
         if uid in self.spent:
-            self.spent[uid] += time.thread_time() - began
+            self.spent[uid] += time.perf_counter() - began
         for to, text in sent:
             if to in self.all:
                 self.flight.append((uid, to, text, depth + 1))

@@ -16,7 +16,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.control.elastic.door import Door, Iam, Take
@@ -24,7 +24,7 @@ from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
 from hocket.control.elastic.reaching import PEER, Own, address_of, reach
 from hocket.control.handshake import Hello
-from hocket.control.link import Link
+from hocket.control.link import Link, Packed, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
@@ -361,12 +361,16 @@ class Mesh:
         if number == self.now.number:
             self._do(self.generations.late())
 
-    def _do(self, instructions: Iterable[To | Claim]) -> None:
+    def _do(self, instructions: Sequence[To | Claim]) -> None:
+        ready: dict[int, Packed] = {}
+        """What goes to several members is encoded once; `instructions` keeps the messages, so no id is used twice."""
         for each in instructions:
             if isinstance(each, Claim):
                 self._claim(each)
             elif each.uid in self._links:
-                self._links[each.uid].send(pack(each.message))
+                key = id(each.message)
+                ready[key] = ready.get(key) or encode(pack(each.message))
+                self._links[each.uid].post(ready[key])
         self._look()
 
     def _claim(self, claim: Claim) -> None:

@@ -281,6 +281,7 @@ class Generations:
             found += self._begin_round(generation, round_)
         agreement = generation.of(round_)
         mine = deque(agreement.take(generation.ranks[by], message, number))
+        same: tuple[type, Any, Says] | None = None  # what goes to several members is one object, and encoded once
         while mine:
             each = mine.popleft()
             if isinstance(each, of.Claim):
@@ -288,7 +289,10 @@ class Generations:
             elif each.rank == generation.rank:
                 mine += agreement.take(each.rank, each.message, each.generation)
             else:
-                found.append(To(generation.seats[each.rank].uid, Says(each.generation, pack(each.message), round_)))
+                what = each.message
+                if same is None or same[:2] != (type(what), what) or same[2].generation != each.generation:
+                    same = type(what), what, Says(each.generation, pack(what), round_)
+                found.append(To(generation.seats[each.rank].uid, same[2]))
         if round_ and agreement.made is not None:
             generation.over(round_, agreement.made)
         if generation is self.now and generation.decree.made is not None:

@@ -222,3 +222,22 @@ def test_a_round_that_the_others_have_left_far_behind_is_over() -> None:
     assert stopped.now.next_round() == 40
     made = stopped.now.outcome(1)
     assert made is not None and made.members == (0, 1) and made.infos == ("a39", "b39")
+
+
+def test_what_all_hear_is_one_message() -> None:
+    """So that it is encoded once: at 1,000 ranks it has the infos of all, 60 kB."""
+    net = Net("abcd")
+    said: list[To] = []
+    heard = net.do
+
+    def do(uid: str, instructions: list[To | Claim]) -> None:
+        said.extend(each for each in instructions if isinstance(each, To) and uid == "a")
+        heard(uid, instructions)
+
+    net.do = do  # type: ignore[method-assign]
+    for uid in net.all:
+        net.call(uid)
+    net.settle()
+    for word in ("prepare", "accept", "decided"):
+        same = [each.message for each in said if [*each.message.word] == [word]]
+        assert len(same) == 3 and len({id(message) for message in same}) == 1, (word, same)
