@@ -18,7 +18,7 @@ from hocket.algorithms.drawing.draw import Drawing, show
 from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm, algorithm, get, names, register, vouch
-from hocket.algorithms.language.schedule import Chunks, Copy, Op, Recv, Schedule, Send, Step, ids
+from hocket.algorithms.language.schedule import Action, Chunks, Copy, Recv, Schedule, Send, Step, ids
 from hocket.algorithms.prediction.cost import cost
 from hocket.algorithms.prediction.simulate import Prediction, simulate
 from hocket.algorithms.prediction.topology import Link, Topology, topology
@@ -32,7 +32,7 @@ __all__ = [
     "Copy",
     "Drawing",
     "Link",
-    "Op",
+    "Action",
     "Prediction",
     "Recv",
     "Schedule",

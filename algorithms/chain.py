@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hocket.algorithms.language.compose import mirror
 from hocket.algorithms.language.registry import algorithm
-from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
+from hocket.algorithms.language.schedule import Action, Recv, Schedule, Send
 
 
 @algorithm("reduce", "chain", pipeline=True, repeats=False)
@@ -17,7 +17,7 @@ def reduce(rank: int, size: int, root: int) -> Schedule:
     place = (rank - root) % size  # 0 is the root, the last one begins
     for step in range(size - 1):
         sender = size - 1 - step
-        ops: tuple[Op, ...] = ()
+        ops: tuple[Action, ...] = ()
         if place == sender:
             ops = (Send((rank - 1) % size, 0),)
         elif place == sender - 1:

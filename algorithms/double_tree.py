@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hocket.algorithms.language.compose import mirror, then
 from hocket.algorithms.language.registry import algorithm
-from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
+from hocket.algorithms.language.schedule import Action, Recv, Schedule, Send
 
 
 class _Tree(NamedTuple):
@@ -59,7 +59,7 @@ def _up(rank: int, size: int) -> Schedule:
     """Both halves climb their tree, level by level."""
     trees = [_tree(size, odd) for odd in (1, 0)]
     for level in range(max(tree.height for tree in trees), 0, -1):
-        ops: list[Op] = []
+        ops: list[Action] = []
         for half, tree in enumerate(trees):
             above = tree.parent[rank]
             if tree.depth[rank] == level and above is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hocket.algorithms.language.registry import algorithm
-from hocket.algorithms.language.schedule import Op, Recv, Schedule, Send
+from hocket.algorithms.language.schedule import Action, Recv, Schedule, Send
 
 
 @algorithm("scan", "linear", order="rank", pipeline=True)
@@ -37,7 +37,7 @@ def exclusive_doubling(rank: int, size: int) -> Schedule:
 
 def _linear(rank: int, size: int, first: int) -> Schedule:
     for step in range(first, size - 1):
-        ops: tuple[Op, ...] = ()
+        ops: tuple[Action, ...] = ()
         if rank == step:
             ops = (Send(rank + 1, 0),)
         elif rank == step + 1:

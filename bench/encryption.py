@@ -29,8 +29,8 @@ from hocket.bench.harness import limits
 from hocket.conformance.jobs.ranks import found_here, main_or_rank
 from hocket.system import tls
 from hocket.system.cores import processor
-from hocket.transports.tcp.stream import SocketChannels
-from hocket.transports.tcp.tls_channels import TlsChannels
+from hocket.transports.tcp.stream import SocketStreams
+from hocket.transports.tcp.tls_channels import TlsStreams
 from hocket.transports.tcp.transport import tuned
 
 LARGE, BURST, BURSTS = 1 << 20, 4, 200
@@ -133,11 +133,11 @@ def _ends() -> list[tuple[float, float]]:
         with a, b:
             for sock in (a, b):
                 tuned(sock).setblocking(False)
-            out: Any = SocketChannels(a)
-            into: Any = SocketChannels(b)
+            out: Any = SocketStreams(a)
+            into: Any = SocketStreams(b)
             if encrypt:
                 one, other = _joined(a, b)
-                out, into = TlsChannels(one), TlsChannels(other)
+                out, into = TlsStreams(one), TlsStreams(other)
                 into.receive_from(other)
             for _ in range(MOVES):
                 pairs.append(limits.through(out.send, into.recv, LARGE))

@@ -34,8 +34,8 @@ from hocket.bench.rivals.perftest import (
     LONG_CALLS,
     PERFTEST,
     SMALL_CALLS,
+    Ends,
     Found,
-    Place,
     machine_seconds,
     perftest,
 )
@@ -56,7 +56,7 @@ LATENCY, BANDWIDTH = 2.0, 0.85
 class Pair:
     """Two ranks over a transport; between orders they sleep in a read."""
 
-    def __init__(self, transport: str, place: Place, gid_index: int) -> None:
+    def __init__(self, transport: str, place: Ends, gid_index: int) -> None:
         self.stack = contextlib.ExitStack()
         directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-verbs-"))
         words = [sys.executable, "-m", "hocket.bench.verbs", "rank"]
@@ -149,11 +149,11 @@ def _used() -> float:
 # ------------------------------------------------------------------------------------------------- the table
 
 
-def places() -> list[Place]:
+def places() -> list[Ends]:
     """One device, and two of them where there are."""
     devices = sorted(os.listdir(SYSTEM)) if os.path.isdir(SYSTEM) else []
-    found = [Place("one device", (devices[0], devices[0]))] if devices else []
-    return found + ([Place("across", (devices[0], devices[1]))] if len(devices) > 1 else [])
+    found = [Ends("one device", (devices[0], devices[0]))] if devices else []
+    return found + ([Ends("across", (devices[0], devices[1]))] if len(devices) > 1 else [])
 
 
 def missing() -> str | None:
@@ -169,10 +169,10 @@ def missing() -> str | None:
 
 Rows = dict[tuple[str, str], list[Found]]
 """(who and what, place) -> rounds."""
-TCP = Place("tcp")
+TCP = Ends("tcp")
 
 
-def measure(rounds: int, gid_index: int, where: Sequence[Place]) -> Rows:
+def measure(rounds: int, gid_index: int, where: Sequence[Ends]) -> Rows:
     """All in turns."""
     rows: Rows = {}
     with contextlib.ExitStack() as stack:
@@ -213,7 +213,7 @@ LINES = (
 """(title, ours, theirs, which number, its factor)"""
 
 
-def report(rows: Rows, where: Sequence[Place]) -> list[str]:
+def report(rows: Rows, where: Sequence[Ends]) -> list[str]:
     lines = [
         "| | place | hocket verbs | perftest, pyverbs | ratio | target | hocket tcp |",
         "|---|---|---|---|---|---|---|",
@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", help="write every round there")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the stack ends the ranks
-    where: list[Place] = []
+    where: list[Ends] = []
     if why := missing():
         print(f"# verbs: not measured: {why}", flush=True)
     else:

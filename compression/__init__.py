@@ -6,7 +6,7 @@
     step.py          calls that count together
     rates.py         learning rates
     choice/          the methods by name, and which of them is fastest here
-    codecs.py        codecs with parameters, for `codec=` too
+    quantizers.py    codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's
     residuals.py     where codecs find what is owed
     bucket.py        vectors that are averaged together
@@ -26,7 +26,6 @@ from hocket.compression.adasum import AdaSum
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.fastest import choose
 from hocket.compression.choice.names import resolved
-from hocket.compression.codecs import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.compressor import Compressor
 from hocket.compression.dense import Coded, DoubleSqueeze
 from hocket.compression.elias import Elias
@@ -34,6 +33,7 @@ from hocket.compression.entries import Stats
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Averaged, Method
 from hocket.compression.own import Own
+from hocket.compression.quantizers import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.allreduce import allreduce_sparse
 from hocket.compression.sparse.methods import NonZero, RandomK, Sparse, Threshold, TopK

@@ -30,7 +30,7 @@ STATE = {"method", "size", "entries"}
 class Compressor:
     """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
 
-    `method`: a name, such as "int8", "topk:0.01" or "powersgd:4" (names.py has them all); a codec that codecs.py makes;
+    `method`: a name, such as "int8", "topk:0.01" or "powersgd:4" (names.py has them all); a codec of quantizers.py;
     or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`: what is owed is multiplied by it in each
     call.
 

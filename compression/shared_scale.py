@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.codecs import checked_clip, checked_levels, checked_seed
 from hocket.compression.method import Array, Averaged, Kept, Together, chunks
+from hocket.compression.quantizers import checked_clip, checked_levels, checked_seed
 
 WORD = 64
 

@@ -22,7 +22,7 @@ FLOAT = np.dtype(np.float32)
 def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     """The bytes that stand for x, a float32 array of any shape.
 
-    `method`: a codec of blocks ("int8", "fp8", "int4", "sign", or one that codecs.py makes), or "topk:..." or
+    `method`: a codec of blocks ("int8", "fp8", "int4", "sign", or one that quantizers.py makes), or "topk:..." or
     "threshold:..."; what else a `Compressor` has needs several ranks.  `key`: of the random numbers, where a codec
     rounds at random; give each call another one.
 

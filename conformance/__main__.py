@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, ends
+from hocket.conformance import GROUP_LAWS, LAWS, InProcess, NotOfferedError, ends
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,8 +49,8 @@ def _kept(name: str, law: Any, target: Any, sides: Any) -> bool:
         if law in GROUP_LAWS and sides is not None:
             law(sides)
         elif isinstance(target, type):
-            with Lanes(cast(Any, target)) as lanes:
-                law(lanes.sides if law in GROUP_LAWS else lanes.pair)
+            with InProcess(cast(Any, target)) as ranks:
+                law(ranks.sides if law in GROUP_LAWS else ranks.pair)
         elif law in GROUP_LAWS:
             raise NotOfferedError("needs a class, or --sides")
         else:

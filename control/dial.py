@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hocket.control.handshake import ATTEMPT, Address, AuthError, Client, Connection, Hello, where
 from hocket.errors import TransportError
 
-Place = tuple[str, int] | tuple[str, int, int, int]
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 """A socket's name; IPv6's have two numbers more."""
 LOOK = 0.1  # seconds between two looks at whether to go on
 ANSWER = 0.25  # seconds for a system to take a connection, before it is asked anew; doubled each time
@@ -105,7 +105,7 @@ def peer_uid(sock: socket.socket) -> int:
     return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
 
 
-def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, Place]]:
+def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, SocketAddress]]:
     """The IPv4 and IPv6 addresses of a host, in the system's order."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -12,7 +12,7 @@ from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType
 
 
-class Op(NamedTuple):
+class Reduction(NamedTuple):
     """One row: the dtype kinds it accepts, and the words an error uses for them."""
 
     code: int
@@ -27,8 +27,8 @@ _ORDERED = _INTEGERS | {"float"}
 _NUMBERS = _ORDERED | {"complex"}
 _PAIRS = frozenset({"pair"})
 
-OPS: tuple[Op, ...] = tuple(
-    Op(code, *row)
+OPS: tuple[Reduction, ...] = tuple(
+    Reduction(code, *row)
     for code, row in enumerate(
         (
             ("sum", _NUMBERS, "numbers or bool", ("add",)),
@@ -53,7 +53,7 @@ _CALLED = [op.name for op in OPS[:4]] + ["avg"] + [op.name for op in OPS[4:]]
 _SYNONYMS = {alias: op.name for op in OPS for alias in op.aliases} | {"mean": "avg", "average": "avg"}
 
 
-def by_name(name: str) -> Op:
+def by_name(name: str) -> Reduction:
     """The row called `name`, in any case, or one of its aliases."""
     try:
         return _BY_NAME[name.lower()]

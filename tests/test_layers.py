@@ -181,7 +181,7 @@ def test_every_room_is_seen() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("control/protocol/faults.py", "from hocket.transports.base import Lane\n"),
+        ("control/protocol/faults.py", "from hocket.transports.base import Channels\n"),
         ("algorithms/language/registry.py", "import numpy\n"),
         ("transports/shm/ring.h", '#include "kernels/dtypes.h"\n'),
         ("kernels/cpu/reduce.pyx", "from hocket.system.cuda cimport driver\n"),

@@ -30,8 +30,8 @@ from hocket.tools.forking import allowed
 from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
 from hocket.tools.hosts import Hosts, hosts
 from hocket.tools.output import Screen, Source
-from hocket.tools.place import place
 from hocket.tools.rank import Rank, common, environment, start
+from hocket.tools.run_folder import place
 from hocket.tools.run_options import asked
 
 TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first

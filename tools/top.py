@@ -20,7 +20,7 @@ MOST_MARKS = 8
 """Names of marks that are shown of a rank: the latest."""
 
 
-class Row(NamedTuple):
+class Rank(NamedTuple):
     """One rank."""
 
     rank: int
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 class Jobs(NamedTuple):
     """What there is to show."""
 
-    jobs: dict[str, list[Row]]
+    jobs: dict[str, list[Rank]]
     """By the job's id; ranks in order."""
     held_up_by: dict[str, list[int]]
     unseen: list[int]
@@ -83,7 +83,7 @@ def look() -> Jobs:
     return Jobs(rows, held, without_one(found))
 
 
-def _row(part: Recorded, process: Found) -> Row:
+def _row(part: Recorded, process: Found) -> Rank:
     marks: dict[str, int] = {}
     calls, nbytes, first, last = 0, 0, 0, 0
     for ring in part.rings:
@@ -99,7 +99,7 @@ def _row(part: Recorded, process: Found) -> Row:
             last = max(last, int(ended["ns"][-1]))
     seconds = (last - first) * 1e-9
     rates = (calls / seconds, nbytes / seconds) if seconds > 0 else (0.0, 0.0)
-    return Row(
+    return Rank(
         part.facts.rank, process.pid, process.state, standings(part),
         dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.refused,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """What a transport is, for Python: the cold half of channel.h.
 
-A transport finds out which peers it reaches and opens *lanes* to them: a lane is one ordered channel to and one
-from each member of a communicator.  Everything here happens once per process or per communicator; the bytes
+A transport finds out which peers it reaches and opens *channels* to them: one ordered channel to and
+one from each member of a communicator.  Everything here happens once per process or per communicator; the bytes
 themselves go through the C table of channel.h (or, slowly, through a `PyChannel`).
 
 A third party adds one by the entry-point group `hocket.transports`: name -> class with this interface;
@@ -97,8 +97,8 @@ class PyChannel(Protocol):
 
 
 @runtime_checkable
-class Lane(Protocol):
-    """The channels of one communicator, or of one of its queues, over one transport.
+class Channels(Protocol):
+    """All channels of one communicator, or of one of its queues, over one transport.
 
     It may have a method `look()`: an `open` that waits calls `self.look()` several times a second.  The collectives
     replace it by one that raises, to end the wait (a timeout, another rank's failure).  And
@@ -106,7 +106,7 @@ class Lane(Protocol):
     be copied.  And `unopened() -> list[int]`: members that have opened their channels to this rank, and may have sent,
     while this rank has opened none to them; without it what they sent is not noticed when the job ends.  And
     `agree(offers)`, where members may read each other's memory: True if all can; then `usual` is the rules and
-    `read_from` takes another one (shm/lane.pyx has them).  And `thread: int`, the only thread that may drive its
+    `read_from` takes another one (shm/channels.pyx has them).  And `thread: int`, the only thread that may drive its
     channels: its identifier, or CALLERS (mpi/job.py); 0, or without it: any.  And `pinned: bool`, asked after `close`:
     does a library still hold memory of callers?  Then their arrays are kept until the process ends.  And
     `priority`, set before any `open`: that of the communicator's lane, as what lies below may serve higher ones first.
@@ -120,13 +120,13 @@ class Lane(Protocol):
 
         May wait for the peer's process, never for it to call `open` too: it may be waiting for a third one.  Until it
         does, its channel gives HK_AGAIN.  Other threads may open other peers and use open channels meanwhile.  What it
-        raises fails the call.  The lane itself is kept alive as long as its channels may be used.
+        raises fails the call.  This object is kept alive as long as its channels may be used.
         """
 
     def close(self) -> None:
         """All members have finished, or are gone; what was taken still arrives.  May come twice.
 
-        Not called for the lanes of a communicator that has failed: `Transport.close` ends those too.
+        Not called for those of a communicator that has failed: `Transport.close` ends them too.
         """
 
 
@@ -164,12 +164,12 @@ class Transport(Protocol):
         A transport is used only if it is open at both ends; waiting for a peer is bounded by `Context.timeout`.
         """
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> Lane:
-        """A new lane for a communicator of these world ranks, in which this rank is member `index`.
+    def channels(self, name: str, index: int, members: Sequence[int]) -> Channels:
+        """Channels for a communicator of these world ranks, in which this rank is member `index`: none is open yet.
 
-        `name` (10 letters and digits) is the same on all members, and of no other lane.  Members
+        `name` (10 letters and digits) is the same on all members, and of no others.  Members
         reached by other transports are never opened.
         """
 
     def close(self) -> None:
-        """Close everything, lanes too; never raises."""
+        """Close everything, channels too; never raises."""

@@ -1,4 +1,4 @@
-/* The transport interface: one direction between two ranks on one lane.
+/* The transport interface: one direction between two ranks of one communicator.
  *
  * A channel carries messages in order.  A message is a header (tag, length) and `length` bytes.  Neither side
  * ever blocks: a call that cannot proceed says HK_AGAIN, and the engine, which knows all the channels it waits
@@ -7,10 +7,10 @@
  *
  * Each function that a run calls is told of its call by an argument, `hk_call`, the same for all messages of the call.
  *
- * Threads: the channels of a lane are used by one thread at a time, not always the same, with the GIL or without; other
- * lanes run beside it.  So a function takes the GIL before it touches Python, and waits for no lock whose holder may
+ * Threads: the channels of a communicator are used by one thread at a time, not always the same, with the GIL or without; other
+ * communicators' run beside it.  So a function takes the GIL before it touches Python, and waits for no lock whose holder may
  * want the GIL.
- * Failure: once a run has failed, for whatever reason, nothing but `forget` is called on the channels of its lane.
+ * Failure: once a run has failed, for whatever reason, nothing but `forget` is called on the channels of its communicator.
  *
  * Must not know: what a collective, an element or a schedule is. */
 #ifndef HK_CHANNEL_H
@@ -58,14 +58,14 @@ typedef struct hk_channel_ops {
      * so a header may have gone ahead, if that is remembered.
      * A message of 4 KiB is taken, and settled, though the peer does not read (two ranks may send before they
      * receive), nor has opened its side; a sender whom nobody reads is stopped after a bounded number of bytes, and
-     * of messages.  What was taken arrives, though the lane is closed next. */
+     * of messages.  What was taken arrives, though the channels are closed next. */
     long (*send)(hk_channel *, const hk_call *, uint64_t length, uint64_t done, const void *src, size_t len);
     /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so), 0 while some do, HK_LOST or
      * HK_FAULT when that will not change.  Asked when a message has been taken to its end, or in the middle (of what
      * was taken so far), again and again until it is not 0: often nothing else is called meanwhile. */
     int (*settled)(hk_channel *, const hk_call *);
     /* Send one message to several peers with one write.  NULL where a transport cannot.
-     * All or nothing; same results as `send`.  All are channels of one lane, with this same function. */
+     * All or nothing; same results as `send`.  All are channels of one communicator, with this same function. */
     long (*multicast)(hk_channel *const *, int n, const hk_call *, uint64_t length, uint64_t done, const void *src,
                       size_t len);
     /* 1: a message has begun, view filled; or HK_AGAIN ...  Takes nothing, and may be asked any number of times.
@@ -83,7 +83,7 @@ typedef struct hk_channel_ops {
      * Returns how many, never 0, or HK_AGAIN ... after which the same call comes again.  When its head has been peeked,
      * a message is taken by `recv` alone, or by `peek` and `consume` alone. */
     long (*recv)(hk_channel *, const hk_call *, void *dst, size_t len);
-    /* A run over this lane has failed: when this returns, nothing reads or writes the caller's memory any more,
+    /* A run over these channels has failed: when this returns, nothing reads or writes the caller's memory any more,
      * whatever was under way.  The channel need not carry anything after it.  NULL: nothing does between calls. */
     void (*forget)(hk_channel *);
 } hk_channel_ops;

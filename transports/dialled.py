@@ -1,4 +1,4 @@
-"""What lanes have in common whose channels are connections, made one by one when a call first needs them."""
+"""Channels that are connections, made one by one when a call first needs them: what tcp and verbs have in common."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Protocol
 
 
 class Dialler(Protocol):
-    """A transport that knows which lanes it must close."""
+    """A transport that knows which channels it must close."""
 
-    lanes: Any
-    """A set; a weak one where lanes that nobody holds any more close themselves."""
+    unclosed: Any
+    """A set; a weak one where channels that nobody holds any more close themselves."""
 
 
-class DialledLane:
-    """One lane of `transport`, for these world ranks."""
+class DialledChannels:
+    """The channels of `transport` to these world ranks."""
 
     def look(self) -> object:
         """Called now and then while `open` waits; replaced by who has a reason to end it, by raising."""
 
     def __init__(self, transport: Dialler, name: str, members: Sequence[int]) -> None:
         self.name, self.members = name, members
-        self._lanes = transport.lanes
-        self._lanes.add(self)
+        self._unclosed = transport.unclosed
+        self._unclosed.add(self)
 
     def offer(self) -> None:
         """The peers know the transport's address already."""
 
     def close(self) -> None:
-        self._lanes.discard(self)
+        self._unclosed.discard(self)

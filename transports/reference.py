@@ -56,9 +56,9 @@ class Exchange:
         self.pipes: dict[tuple[str, int, int], Pipe] = {}
         self.lock = threading.Lock()
 
-    def pipe(self, lane: str, source: int, dest: int) -> Pipe:
+    def pipe(self, name: str, source: int, dest: int) -> Pipe:
         with self.lock:
-            return self.pipes.setdefault((lane, source, dest), Pipe())
+            return self.pipes.setdefault((name, source, dest), Pipe())
 
 
 class ReferenceTransport:
@@ -80,15 +80,15 @@ class ReferenceTransport:
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         return [None] * self.size
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> ReferenceLane:
-        return ReferenceLane(self.exchange, name, self.rank, members)
+    def channels(self, name: str, index: int, members: Sequence[int]) -> ReferenceChannels:
+        return ReferenceChannels(self.exchange, name, self.rank, members)
 
     def close(self) -> None:
         self.exchange.pipes.clear()
 
 
-class ReferenceLane:
-    """One lane's pipes."""
+class ReferenceChannels:
+    """The pipes of one communicator."""
 
     def __init__(self, exchange: Exchange, name: str, rank: int, members: Sequence[int]) -> None:
         self.exchange, self.name, self.rank, self.members = exchange, name, rank, members

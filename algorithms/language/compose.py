@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
-from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids
+from hocket.algorithms.language.schedule import Action, Copy, Recv, Schedule, Send, Step, ids
 from hocket.errors import ArgumentError
 
 
@@ -22,7 +22,7 @@ def mirror(schedule: Iterable[Step]) -> Schedule:
         yield tuple(_turned(op) for op in step)
 
 
-def _turned(op: Op) -> Op:
+def _turned(op: Action) -> Action:
     if isinstance(op, Send):
         return Recv(op.peer, op.chunks)
     if isinstance(op, Recv):
@@ -51,7 +51,7 @@ def embed(schedule: Iterable[Step], ranks: Sequence[int], pieces: Callable[[int]
     Messages that come to carry nothing disappear; the steps stay, so that all ranks stay aligned.
     """
 
-    def spread(op: Op) -> list[Op]:
+    def spread(op: Action) -> list[Action]:
         if isinstance(op, Copy):
             return [Copy(a, b) for a, b in zip(pieces(op.source), pieces(op.target), strict=True)]
         chunks = tuple(piece for chunk in ids(op.chunks) for piece in pieces(chunk))
@@ -72,7 +72,7 @@ def pipelined(schedule: Iterable[Step], segments: int, span: int) -> Schedule:
         yield tuple(_shifted(op, k * span) for k in range(segments) if 0 <= t - k < len(steps) for op in steps[t - k])
 
 
-def _shifted(op: Op, by: int) -> Op:
+def _shifted(op: Action, by: int) -> Action:
     if not by:
         return op
     if isinstance(op, Copy):

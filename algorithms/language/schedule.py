@@ -46,12 +46,12 @@ class Copy(NamedTuple):
     target: int
 
 
-Op: TypeAlias = Send | Recv | Copy
-Step: TypeAlias = tuple[Op, ...]
+Action: TypeAlias = Send | Recv | Copy
+Step: TypeAlias = tuple[Action, ...]
 Schedule: TypeAlias = Iterator[Step]
 
 
-def touched(op: Op) -> Sequence[int]:
+def touched(op: Action) -> Sequence[int]:
     """The chunk ids that an op reads or writes."""
     return (op.source, op.target) if isinstance(op, Copy) else ids(op.chunks)
 

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import index
 
 from hocket.algorithms.language.registry import Algorithm
-from hocket.algorithms.language.schedule import Copy, Op, Recv, Send, Step
+from hocket.algorithms.language.schedule import Action, Copy, Recv, Send, Step
 from hocket.algorithms.proof.verify import verify
 from hocket.errors import Error, ScheduleError
 
@@ -53,7 +53,7 @@ def _program(algorithm: Algorithm, rank: int, size: int, root: int) -> list[Step
     return [tuple(_plain(op) for op in step) for step in steps]
 
 
-def _plain(op: Op) -> Op:
+def _plain(op: Action) -> Action:
     """The op, of ints and tuples."""
     if isinstance(op, Copy):
         return Copy(index(op.source), index(op.target))

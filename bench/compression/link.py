@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.collectives.calls.codecs import AUTO, BY_NAME, found
+from hocket.collectives.calls.encodings import AUTO, BY_NAME, found
 from hocket.collectives.choice.cases import numpy_dtype
 from hocket.compression import Compressor
 from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved

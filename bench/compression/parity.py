@@ -53,7 +53,7 @@ from hocket.errors import ArgumentError
 EPOCHS = 20
 
 
-class Row(NamedTuple):
+class Recipe(NamedTuple):
     method: Callable[[], Method] | None
     feedback: bool = True
     momentum: float = MOMENTUM
@@ -65,26 +65,26 @@ def _sparse_dgc(warmup: Sequence[float]) -> Method:
 
 
 ROWS = {
-    "float32": Row(None),
-    "int8": Row(lambda: resolved("int8")),
-    "int4": Row(lambda: resolved("int4")),
-    "qsgd 7": Row(lambda: resolved(QSGD(7))),
-    "qsgd 1": Row(lambda: resolved(QSGD(1))),
-    "qsgd 22 l2": Row(lambda: resolved(QSGD(22, norm="l2"))),
-    "terngrad": Row(lambda: resolved(TernGrad())),
-    "terngrad shared": Row(lambda: resolved("shared:1")),
-    "elias qsgd 4 l2": Row(lambda: resolved("elias:4")),
-    "sign alone": Row(lambda: resolved("sign"), feedback=False),
-    "doublesqueeze sign": Row(lambda: resolved("doublesqueeze:sign")),
-    "doublesqueeze onebit": Row(lambda: DoubleSqueeze(OneBit())),
-    "topk 1% alone": Row(lambda: TopK(0.01), feedback=False),
-    "topk 1%": Row(lambda: TopK(0.01)),
-    "ef21 topk 1%": Row(lambda: EF21(TopK(0.01))),
-    "ef21 topk 10%": Row(lambda: EF21(TopK(0.1))),
-    "dgc 0.1%": Row(lambda: _sparse_dgc((0.25, 0.063, 0.0156, 0.004)), momentum=0.0),
-    "dgc 0.1% cold": Row(lambda: _sparse_dgc(()), momentum=0.0),
-    "powersgd 1": Row(lambda: PowerSGD(1)),
-    "powersgd 4": Row(lambda: PowerSGD(4)),
+    "float32": Recipe(None),
+    "int8": Recipe(lambda: resolved("int8")),
+    "int4": Recipe(lambda: resolved("int4")),
+    "qsgd 7": Recipe(lambda: resolved(QSGD(7))),
+    "qsgd 1": Recipe(lambda: resolved(QSGD(1))),
+    "qsgd 22 l2": Recipe(lambda: resolved(QSGD(22, norm="l2"))),
+    "terngrad": Recipe(lambda: resolved(TernGrad())),
+    "terngrad shared": Recipe(lambda: resolved("shared:1")),
+    "elias qsgd 4 l2": Recipe(lambda: resolved("elias:4")),
+    "sign alone": Recipe(lambda: resolved("sign"), feedback=False),
+    "doublesqueeze sign": Recipe(lambda: resolved("doublesqueeze:sign")),
+    "doublesqueeze onebit": Recipe(lambda: DoubleSqueeze(OneBit())),
+    "topk 1% alone": Recipe(lambda: TopK(0.01), feedback=False),
+    "topk 1%": Recipe(lambda: TopK(0.01)),
+    "ef21 topk 1%": Recipe(lambda: EF21(TopK(0.01))),
+    "ef21 topk 10%": Recipe(lambda: EF21(TopK(0.1))),
+    "dgc 0.1%": Recipe(lambda: _sparse_dgc((0.25, 0.063, 0.0156, 0.004)), momentum=0.0),
+    "dgc 0.1% cold": Recipe(lambda: _sparse_dgc(()), momentum=0.0),
+    "powersgd 1": Recipe(lambda: PowerSGD(1)),
+    "powersgd 4": Recipe(lambda: PowerSGD(4)),
 }
 
 IID = [name for name in ROWS if name not in ("int4", "sign alone", "topk 1% alone", "ef21 topk 1%")]
@@ -104,7 +104,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def trained(comm: Any, row: Row, known: Data, epochs: int, shards: str) -> Outcome:
+def trained(comm: Any, row: Recipe, known: Data, epochs: int, shards: str) -> Outcome:
     """All models, by one way to average."""
     models, count = known.digits.shape
     parameters, depth, began = weights(models), len(LAYERS) - 1, time.perf_counter()

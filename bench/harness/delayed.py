@@ -92,14 +92,14 @@ class Delayed:
     def reach(self, offers: Sequence[str | None]) -> list[str | None]:
         return [None if offer and os.path.isdir(offer) else "its folder is not visible here" for offer in offers]
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> _Lane:
-        return _Lane(self.folder.name, name, index, len(members), self.delay)
+    def channels(self, name: str, index: int, members: Sequence[int]) -> _Channels:
+        return _Channels(self.folder.name, name, index, len(members), self.delay)
 
     def close(self) -> None:
         self.folder.cleanup()
 
 
-class _Lane:
+class _Channels:
     def __init__(self, folder: str, name: str, index: int, size: int, delay: int) -> None:
         self.folder, self.name, self.index, self.delay = folder, name, index, delay
         self.senders: list[_Sender] = []

@@ -39,7 +39,7 @@ TRUST, DECAY = 0.02, 1e-4
 """Of LARS: its coefficient, and what of the weights is added to the gradient."""
 
 
-class Row(NamedTuple):
+class Recipe(NamedTuple):
     times: int
     """Batches of EACH images a rank and round."""
     scale: float
@@ -50,15 +50,15 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "batch 64": Row(1, 1),
-    "batch 512, rate x 8, 5 epochs of warm-up": Row(TIMES, TIMES, 5),
-    "batch 512, LARS, 5 epochs of warm-up": Row(TIMES, TIMES, 5, lars=True),
-    "control: batch 512, the same rate": Row(TIMES, 1),
-    "control: batch 512, rate x 8 at once": Row(TIMES, TIMES),
+    "batch 64": Recipe(1, 1),
+    "batch 512, rate x 8, 5 epochs of warm-up": Recipe(TIMES, TIMES, 5),
+    "batch 512, LARS, 5 epochs of warm-up": Recipe(TIMES, TIMES, 5, lars=True),
+    "control: batch 512, the same rate": Recipe(TIMES, 1),
+    "control: batch 512, rate x 8 at once": Recipe(TIMES, TIMES),
 }
 
 
-def trained(comm: Any, row: Row, known: Data, epochs: int) -> tuple[Array, float, int]:
+def trained(comm: Any, row: Recipe, known: Data, epochs: int) -> tuple[Array, float, int]:
     """(accuracies in percent, loss in training, rounds)."""
     models, count = known.digits.shape
     parameters, which, rounds = weights(models), np.arange(models)[:, None], 0

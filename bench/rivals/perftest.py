@@ -25,7 +25,7 @@ Found = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Place:
+class Ends:
     """Two ends: the device of each, empty for TCP."""
 
     name: str
@@ -58,7 +58,7 @@ UNITS = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 """Bytes/s: perftest's MB is 2^20."""
 
 
-def perftest(tool: str, place: Place, gid_index: int) -> Found:
+def perftest(tool: str, place: Ends, gid_index: int) -> Found:
     """One round of it, server and client."""
     port = _free_port()
     small = tool.endswith("_lat")

@@ -18,7 +18,7 @@ from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Any
 
-from hocket.bench.rivals.perftest import LONG, LONG_CALLS, PATIENCE, SMALL_CALLS, WARM, Found, Place, machine_seconds
+from hocket.bench.rivals.perftest import LONG, LONG_CALLS, PATIENCE, SMALL_CALLS, WARM, Ends, Found, machine_seconds
 from hocket.errors import Error
 
 PYVERBS = ("pyverbs_send_lat", "pyverbs_write_bw")
@@ -29,7 +29,7 @@ def installed() -> bool:
     return find_spec("pyverbs") is not None
 
 
-def pyverbs(tool: str, place: Place, gid_index: int) -> Found:
+def pyverbs(tool: str, place: Ends, gid_index: int) -> Found:
     """One round, in a process of its own."""
     words = [sys.executable, "-m", "hocket.bench.rivals.pyverbs_pair", tool, *place.devices, str(gid_index)]
     begin = machine_seconds()

@@ -14,11 +14,11 @@ from typing import Any
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
-from hocket.collectives.plans.instr import ALIGN, IN, OUT, ChunkLayout, Place, Residuals, cut, offsets
+from hocket.collectives.plans.instr import ALIGN, IN, OUT, ChunkLayout, Location, Residuals, cut, offsets
 from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DType
 
-Chunks = tuple[Sequence[int], Callable[[int], Place], Callable[[int], Place]]
+Chunks = tuple[Sequence[int], Callable[[int], Location], Callable[[int], Location]]
 """The elements of each chunk, and where it lies: the place of one that this rank brings, and of one that it wants, with
 offsets in elements."""
 
@@ -132,7 +132,7 @@ class Call:
         counts, source, target = self._chunks(algorithm, rank, size)
         width = self.model.dtype.itemsize
 
-        def here(place: Callable[[int], Place]) -> Callable[[int], Place]:
+        def here(place: Callable[[int], Location]) -> Callable[[int], Location]:
             return lambda chunk: (place(chunk)[0], place(chunk)[1] * width)
 
         held = counts if self.wire.block > 1 else None

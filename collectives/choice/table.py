@@ -20,7 +20,7 @@ HIERARCHICAL_FROM = 64 * KB
 """Below this one more level costs more steps than the shared links save."""
 
 
-class Row(NamedTuple):
+class Choice(NamedTuple):
     """Up to that many ranks and bytes, use that algorithm.
 
     Bytes are a rank's whole vector; for alltoall one block of it.
@@ -31,90 +31,94 @@ class Row(NamedTuple):
     name: str
 
 
-def _scan_rows(nbytes: int) -> tuple[Row, ...]:
+def _scan_rows(nbytes: int) -> tuple[Choice, ...]:
     """Beyond `nbytes`, a chain is better for few ranks."""
-    return Row(ANY, nbytes, "recursive_doubling"), Row(16, ANY, "linear"), Row(ANY, ANY, "recursive_doubling")
+    return Choice(ANY, nbytes, "recursive_doubling"), Choice(16, ANY, "linear"), Choice(ANY, ANY, "recursive_doubling")
 
 
-ROWS: dict[tuple[str, str], tuple[Row, ...]] = {
+ROWS: dict[tuple[str, str], tuple[Choice, ...]] = {
     ("allreduce", "a host"): (
-        Row(2, 8 * KB, "one_shot"),
-        Row(4, 4 * KB, "one_shot"),
-        Row(8, 2 * KB, "one_shot"),
-        Row(16, ANY, "direct"),
-        Row(ANY, 8 * KB, "recursive_doubling"),
-        Row(ANY, 512 * KB, "halving_doubling"),
-        Row(ANY, ANY, "ring"),
-        Row(ANY, ANY, "double_binary_tree"),
+        Choice(2, 8 * KB, "one_shot"),
+        Choice(4, 4 * KB, "one_shot"),
+        Choice(8, 2 * KB, "one_shot"),
+        Choice(16, ANY, "direct"),
+        Choice(ANY, 8 * KB, "recursive_doubling"),
+        Choice(ANY, 512 * KB, "halving_doubling"),
+        Choice(ANY, ANY, "ring"),
+        Choice(ANY, ANY, "double_binary_tree"),
     ),
     # Measured only where two and four ranks share one GPU.  A rank issues 4 p - 2 copies, waits and so on for one_shot
     # and 10 p - 8 for direct (tests/collectives/gpu/test_collectives.py counts them), some microseconds each; one_shot
     # moves more, which takes a few more microseconds up to here.
-    ("allreduce", "cuda"): (Row(8, 1024 * KB, "one_shot"), Row(ANY, 64 * KB, "recursive_doubling")),
+    ("allreduce", "cuda"): (Choice(8, 1024 * KB, "one_shot"), Choice(ANY, 64 * KB, "recursive_doubling")),
     # Measured on one GPU under MPS only (docs/gpu.md).  Up to 1 MiB a kernel of each rank does all of it (meeting.pyx).
     # From these sizes on vLLM's kernel takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
     ("allreduce", "cuda kernels"): (
-        Row(2, 1024 * KB, "one_shot"),
-        Row(4, 512 * KB, "one_shot"),
-        Row(8, 256 * KB, "one_shot"),
+        Choice(2, 1024 * KB, "one_shot"),
+        Choice(4, 512 * KB, "one_shot"),
+        Choice(8, 256 * KB, "one_shot"),
     ),
     ("allreduce", "hosts"): (
-        Row(2, 64 * KB, "one_shot"),
-        Row(8, 16 * KB, "one_shot"),
-        Row(8, 4096 * KB, "direct"),
-        Row(ANY, 8 * KB, "recursive_doubling"),
-        Row(ANY, 512 * KB, "halving_doubling"),
-        Row(ANY, ANY, "ring"),
-        Row(16, ANY, "direct"),
-        Row(ANY, ANY, "double_binary_tree"),
+        Choice(2, 64 * KB, "one_shot"),
+        Choice(8, 16 * KB, "one_shot"),
+        Choice(8, 4096 * KB, "direct"),
+        Choice(ANY, 8 * KB, "recursive_doubling"),
+        Choice(ANY, 512 * KB, "halving_doubling"),
+        Choice(ANY, ANY, "ring"),
+        Choice(16, ANY, "direct"),
+        Choice(ANY, ANY, "double_binary_tree"),
     ),
     ("reduce_scatter", "a host"): (
-        Row(16, ANY, "direct"),
-        Row(ANY, 512 * KB, "recursive_halving"),
-        Row(ANY, ANY, "ring"),
-        Row(ANY, ANY, "direct"),
+        Choice(16, ANY, "direct"),
+        Choice(ANY, 512 * KB, "recursive_halving"),
+        Choice(ANY, ANY, "ring"),
+        Choice(ANY, ANY, "direct"),
     ),
     ("reduce_scatter", "hosts"): (
-        Row(8, 512 * KB, "direct"),
-        Row(ANY, 512 * KB, "recursive_halving"),
-        Row(ANY, ANY, "ring"),
-        Row(ANY, ANY, "direct"),
+        Choice(8, 512 * KB, "direct"),
+        Choice(ANY, 512 * KB, "recursive_halving"),
+        Choice(ANY, ANY, "ring"),
+        Choice(ANY, ANY, "direct"),
     ),
-    ("allgather", "a host"): (Row(16, ANY, "direct"), Row(ANY, 512 * KB, "recursive_doubling"), Row(ANY, ANY, "ring")),
+    ("allgather", "a host"): (
+        Choice(16, ANY, "direct"),
+        Choice(ANY, 512 * KB, "recursive_doubling"),
+        Choice(ANY, ANY, "ring"),
+    ),
     ("allgather", "hosts"): (
-        Row(8, 512 * KB, "direct"),
-        Row(ANY, 8 * KB, "bruck"),
-        Row(ANY, 512 * KB, "recursive_doubling"),
-        Row(ANY, ANY, "ring"),
+        Choice(8, 512 * KB, "direct"),
+        Choice(ANY, 8 * KB, "bruck"),
+        Choice(ANY, 512 * KB, "recursive_doubling"),
+        Choice(ANY, ANY, "ring"),
     ),
-    ("broadcast", "a host"): (Row(ANY, ANY, "direct"),),
+    ("broadcast", "a host"): (Choice(ANY, ANY, "direct"),),
     ("broadcast", "hosts"): (
-        Row(2, ANY, "direct"),
-        Row(4, 32 * KB, "direct"),
-        Row(16, 32 * KB, "binomial"),
-        Row(16, ANY, "chain"),
-        Row(ANY, 64 * KB, "binomial"),
-        Row(ANY, ANY, "scatter_allgather"),
+        Choice(2, ANY, "direct"),
+        Choice(4, 32 * KB, "direct"),
+        Choice(16, 32 * KB, "binomial"),
+        Choice(16, ANY, "chain"),
+        Choice(ANY, 64 * KB, "binomial"),
+        Choice(ANY, ANY, "scatter_allgather"),
     ),
     ("reduce", "a host"): (
-        Row(16, ANY, "direct"),
-        Row(ANY, 64 * KB, "binomial"),
-        Row(ANY, ANY, "reduce_scatter_gather"),
-        Row(ANY, ANY, "binomial"),
+        Choice(16, ANY, "direct"),
+        Choice(ANY, 64 * KB, "binomial"),
+        Choice(ANY, ANY, "reduce_scatter_gather"),
+        Choice(ANY, ANY, "binomial"),
     ),
     ("reduce", "hosts"): (
-        Row(2, ANY, "direct"),
-        Row(4, 64 * KB, "direct"),
-        Row(ANY, 64 * KB, "binomial"),
-        Row(ANY, ANY, "reduce_scatter_gather"),
-        Row(ANY, ANY, "binomial"),
+        Choice(2, ANY, "direct"),
+        Choice(4, 64 * KB, "direct"),
+        Choice(ANY, 64 * KB, "binomial"),
+        Choice(ANY, ANY, "reduce_scatter_gather"),
+        Choice(ANY, ANY, "binomial"),
     ),
-    ("gather", "a host"): (Row(ANY, ANY, "direct"),),
-    ("gather", "hosts"): (Row(8, ANY, "direct"), Row(ANY, 64 * KB, "binomial"), Row(ANY, ANY, "direct")),
-    ("scatter", "a host"): (Row(ANY, ANY, "direct"),),
-    ("scatter", "hosts"): (Row(8, ANY, "direct"), Row(ANY, 64 * KB, "binomial"), Row(ANY, ANY, "direct")),
-    ("alltoall", "a host"): (Row(16, ANY, "direct"), Row(ANY, ANY, "pairwise")),
-    ("alltoall", "hosts"): (Row(ANY, 256, "bruck"), Row(ANY, ANY, "pairwise")),
+    ("gather", "a host"): (Choice(ANY, ANY, "direct"),),
+    ("gather", "hosts"): (Choice(8, ANY, "direct"), Choice(ANY, 64 * KB, "binomial"), Choice(ANY, ANY, "direct")),
+    ("scatter", "a host"): (Choice(ANY, ANY, "direct"),),
+    ("scatter", "hosts"): (Choice(8, ANY, "direct"), Choice(ANY, 64 * KB, "binomial"), Choice(ANY, ANY, "direct")),
+    ("alltoall", "a host"): (Choice(16, ANY, "direct"), Choice(ANY, ANY, "pairwise")),
+    ("alltoall", "hosts"): (Choice(ANY, 256, "bruck"), Choice(ANY, ANY, "pairwise")),
     ("scan", "a host"): _scan_rows(64 * KB),
     ("scan", "hosts"): _scan_rows(512 * KB),
     ("exscan", "a host"): _scan_rows(64 * KB),

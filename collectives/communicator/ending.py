@@ -187,6 +187,6 @@ def _open_to_senders(queue: Queue, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank {peer} does not answer at the end of the job", [peer])
 
-    for lane in queue.lanes.values():
+    for channels in queue.channels.values():
         with contextlib.suppress(Error):  # the peer is gone, or late: the end does not wait for it
-            queue.connect(lane.unopened() if hasattr(lane, "unopened") else (), look)
+            queue.connect(channels.unopened() if hasattr(channels, "unopened") else (), look)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hocket.arguments import human, whole
-from hocket.collectives.calls.codecs import AUTO
-from hocket.collectives.calls.codecs import COLLECTIVES as CODED
+from hocket.collectives.calls.encodings import AUTO
+from hocket.collectives.calls.encodings import COLLECTIVES as CODED
 from hocket.collectives.choice.choose import Choice, choose
 from hocket.collectives.choice.layout import candidates
 from hocket.collectives.choice.setting import asked
@@ -96,11 +96,11 @@ def _queueing(comm: Communicator) -> list[str]:
 
 def _reads(comm: Communicator) -> list[str]:
     """From how many bytes messages are read where they lie, if all ranks can."""
-    lane = comm.membership.main.readable
-    if lane is None:
+    readable = comm.membership.main.readable
+    if readable is None:
         return []
     by = "as hocket tune has measured" if comm.membership.reads else "by the CPU's maker"
-    return [f"  {Reads(*lane.rule).words} ({by})"]
+    return [f"  {Reads(*readable.rule).words} ({by})"]
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

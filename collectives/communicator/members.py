@@ -18,7 +18,7 @@ from hocket.transports.base import Traits
 Groups = tuple[tuple[int, ...], ...]
 
 
-def lane_name(what: str) -> str:
+def channels_name(what: str) -> str:
     """10 letters and digits, 50 bits: two of 1,000 communicators share one in 1 of 2,000,000,000 jobs.
 
     Such a job fails with a MismatchError, as messages carry a checksum of their communicator's name (plans/planner.py).
@@ -91,15 +91,15 @@ class Members:
     def make_queue(self, kind: str, forced: str | None, owner: Any, make: Callable[..., Queue] = Queue) -> Queue:
         """A queue whose channels are not open yet; `owner` is told of its long waits.  `make`: its class."""
         transports = [None if r == self.world.rank else self.world.transport(r, forced) for r in self.world_ranks]
-        name = lane_name(f"{self.name}|{kind}|{forced}")
+        name = channels_name(f"{self.name}|{kind}|{forced}")
         used = [t for t in dict.fromkeys(transports) if t is not None]
-        lanes = {t: self.world.transports[t].lane(name, self.rank, self.world_ranks) for t in used}
-        for lane in lanes.values():
-            if hasattr(lane, "priority"):
-                lane.priority = self.priority
+        channels = {t: self.world.transports[t].channels(name, self.rank, self.world_ranks) for t in used}
+        for each in channels.values():
+            if hasattr(each, "priority"):
+                each.priority = self.priority
         near = forced is None or self.world.traits.get(forced, Traits()).local  # no traits: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
-        routes = Routes(transports, lanes, self.world.traits, groups, self._between(groups, forced))
+        routes = Routes(transports, channels, self.world.traits, groups, self._between(groups, forced))
         queue = make(name, self.rank, routes, self.world.cores, priority=self.priority, concurrent=kind == "messages")
         queue.engine.owner, queue.recorder = owner, self.world.recorder
         if queue.recorder is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from hocket.algorithms.language.contract import reduces
-from hocket.collectives.calls import codecs, residuals
+from hocket.collectives.calls import encodings, residuals
 from hocket.collectives.calls.ask import Ask, Lasting, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
@@ -70,13 +70,13 @@ class Runner:
         refuse_inside()
         how = resolve(ask.op, call.model, self.size) if reduces(call.collective) else NO_OP
         codec, lasting = ask.codec, call.is_told_by_shape and how.user is None
-        if codec == codecs.AUTO:
+        if codec == encodings.AUTO:
             residuals.refuse(ask)
-            codecs.check(call, codecs.AUTO, how.name)
+            encodings.check(call, encodings.AUTO, how.name)
             codec = self.worth.codec(ask, call.on_wire(call.count))
             lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
         if codec is not None:
-            call = codecs.encoded(call, codec, how.name)
+            call = encodings.encoded(call, codec, how.name)
         call = residuals.attached(call, ask)
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x
@@ -167,7 +167,7 @@ class Runner:
     def queue(self, kind: str, forced: str | None) -> Queue:
         """The queue for this kind of call over this transport.  All members make it together, at its first use.
 
-        A queue of messages is made by this rank alone if the transport's lanes offer nothing.  Where the job has not
+        A queue of messages is made by this rank alone if the transport's channels offer nothing.  Where the job has not
         opened the transport, all ranks do so beside what they are doing.
         """
         with self._making.setdefault((kind, forced), threading.Lock()):

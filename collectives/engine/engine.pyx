@@ -1,4 +1,4 @@
-"""The engine: one ordered queue of plans, run over the channels of its lanes, in the caller's thread, without the GIL.
+"""The engine: one ordered queue of plans, run over its channels, in the caller's thread, without the GIL.
 
 How a run goes forward is in drive.pyx, what an instruction does in instructions.pyx; asynchronous runs are in waiting/,
 where progress.pyx drives them.

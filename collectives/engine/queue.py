@@ -1,6 +1,6 @@
-"""A queue: one engine, and the lanes that carry it to each member.
+"""A queue: one engine, and the channels that carry its bytes to and from each member.
 
-Channels are opened when a plan first needs them; a lane inside the host costs nothing to open and is opened at once,
+A channel is opened when a plan first needs it; one inside the host costs nothing to open and is opened at once,
 so that lowering knows which channels can multicast.
 """
 
@@ -25,7 +25,7 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
 from hocket.collectives.recording.own import OwnRecorder
 from hocket.errors import ArgumentError
-from hocket.transports.base import Lane, Traits
+from hocket.transports.base import Channels, Traits
 from hocket.transports.loopback import Loopback
 
 SPIN_ALONE, SPIN_STREAM, SPIN_SHARED = 4000, 300, 1
@@ -80,7 +80,7 @@ class Routes(NamedTuple):
 
     transports: Sequence[str | None]
     """To each; None: this rank itself."""
-    lanes: dict[str, Lane]
+    channels: dict[str, Channels]
     """Of these transports, by name."""
     traits: Mapping[str, Traits]
     """Of every transport that is open in this job, by name."""
@@ -106,14 +106,14 @@ class Queue:
         self, name: str, index: int, routes: Routes, cores: Cores, *, priority: int = 0, concurrent: bool = False,
         segment: int = 0,
     ) -> None:  # fmt: skip
-        transports, lanes, traits, self.groups, between = routes
-        self.name, self.transports, self.lanes, self._crowded = name, transports, lanes, cores.crowded
+        transports, channels, traits, self.groups, between = routes
+        self.name, self.transports, self.channels, self._crowded = name, transports, channels, cores.crowded
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if cores.crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
         out = not all(t.local for t in self._traits)
         self.engine = Engine(index, len(transports), spins, concurrent, polls, cores.home, priority, cores.scarce, out)
-        self.engine.thread = max((getattr(lane, "thread", 0) for lane in lanes.values()), default=0)
+        self.engine.thread = max((getattr(each, "thread", 0) for each in channels.values()), default=0)
         self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
         self.layout = Layout(tuple(map(len, self.groups)), *between, self.segment)
@@ -127,12 +127,12 @@ class Queue:
         self.library: Any = None
         """The MPI communicator of the members, for algorithm="mpi"; made at its first use."""
         self.readable: Any = None
-        """The lane whose members can all read each other's memory, if there is one: the same on all."""
+        """The channels whose members can all read each other's memory, if there are any: the same on all."""
         self._local = {name for name in transports if name is not None and traits[name].local}
         self._opening = [threading.Lock() for _ in transports]
-        pinning: list[Any] = [lane for lane in lanes.values() if hasattr(lane, "pin")]
-        self._pins = [lane.pin for lane in pinning]
-        self.pin_from = min((lane.pin_from for lane in pinning), default=sys.maxsize)
+        pinning: list[Any] = [each for each in channels.values() if hasattr(each, "pin")]
+        self._pins = [each.pin for each in pinning]
+        self.pin_from = min((each.pin_from for each in pinning), default=sys.maxsize)
         """Bytes of an array from which `pin` does something."""
 
     def keep(self, key: Hashable, plan: Plan) -> None:
@@ -181,15 +181,15 @@ class Queue:
         return holds
 
     def offer(self) -> dict[str, Any]:
-        """What the other members need; see `Lane.offer`."""
-        return {name: lane.offer() for name, lane in self.lanes.items()}
+        """What the other members need; see `Channels.offer`."""
+        return {name: channels.offer() for name, channels in self.channels.items()}
 
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:
         """Take the other members' offers, and open what is local."""
         self.offers = offers
-        for name, lane in self.lanes.items():
-            if hasattr(lane, "agree") and lane.agree([offer.get(name) for offer in offers]):
-                self.readable = lane
+        for name, channels in self.channels.items():
+            if hasattr(channels, "agree") and channels.agree([offer.get(name) for offer in offers]):
+                self.readable = channels
         self.connect(p for p in range(len(self.transports)) if self.is_local(p))
 
     def read_from(self, reads: Reads | None) -> None:
@@ -220,15 +220,15 @@ class Queue:
                 own = Loopback()
                 self.engine.connect(peer, own.capsule, own.capsule, own)
                 return
-            lane = self.lanes[transport]
-            if hasattr(lane, "look"):
-                lane.look = functools.partial(look, peer)
+            channels = self.channels[transport]
+            if hasattr(channels, "look"):
+                channels.look = functools.partial(look, peer)
             try:
-                ends = lane.open(peer, self.offers[peer].get(transport))
-                self.engine.connect(peer, *self.over(peer, *ends), (lane, self.context))
+                ends = channels.open(peer, self.offers[peer].get(transport))
+                self.engine.connect(peer, *self.over(peer, *ends), (channels, self.context))
             finally:
-                if hasattr(lane, "look"):
-                    vars(lane).pop("look", None)  # it holds the communicator
+                if hasattr(channels, "look"):
+                    vars(channels).pop("look", None)  # it holds the communicator
 
     def over(self, peer: int, send: Any, recv: Any) -> tuple[Any, Any]:
         """The channels that calls use, over those of the transport."""
@@ -249,7 +249,7 @@ class Queue:
         """At the end: wait at most `limit` seconds for what the last barrier does not wait for."""
 
     def let_go(self) -> None:
-        """Before the lanes are closed: free what uses them."""
+        """Before the channels are closed: free what uses them."""
 
     @property
     def eager(self) -> int:
@@ -265,10 +265,10 @@ class Queue:
             _pinned.append(self)
             return
         self.let_go()
-        for lane in self.lanes.values():
-            lane.close()
+        for channels in self.channels.values():
+            channels.close()
         failed_in_mpi = self.library is not None and self.engine.failed
-        if failed_in_mpi or any(getattr(lane, "pinned", False) for lane in self.lanes.values()):
+        if failed_in_mpi or any(getattr(each, "pinned", False) for each in self.channels.values()):
             _pinned.append(self)
 
 

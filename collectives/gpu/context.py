@@ -1,4 +1,4 @@
-"""What `GpuQueue` stands on: this rank's lane, streams, scratch memory and kernels; made by all members together.
+"""What `GpuQueue` stands on: this rank's channels, streams, scratch memory and kernels; made by all members together.
 
 Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
 one can map the other's memory (transports/cuda_ipc/protocol.h), else through pinned memory and the host channel
@@ -22,14 +22,14 @@ from hocket.collectives.gpu.stream_ops import StreamOps
 from hocket.collectives.gpu.trial import Found, Share, first, tried
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
-from hocket.transports.cuda_ipc import lane
-from hocket.transports.pinned import channels
+from hocket.transports.cuda_ipc.channels import SEGMENT, CudaChannels
+from hocket.transports.pinned.channels import SLOT, Pinned
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.members import Members
 
 LAST_WORD = 1.0
-"""Seconds that a lane waits at its end for its peers to let go."""
+"""Seconds that channels wait at their end for their peers to let go."""
 RELEASE_WAIT = 1.0
 """Seconds that the end of the process waits until streams no longer wait for peers."""
 RESULTS_WAIT = 1.0
@@ -39,12 +39,12 @@ RELEASES, RELEASE_EVERY = 100, 0.1
 
 
 class GpuContext:
-    """A queue's part of this rank's GPU: lanes to the peers, streams, scratch memory and kernels."""
+    """A queue's part of this rank's GPU: channels to the peers, streams, scratch memory and kernels."""
 
     def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
         self.device = driver.device(ordinal)
         near = next(group for group in groups if rank in group)
-        self.segment = channels.SLOT if any(map(any, found.mapped)) else lane.SEGMENT
+        self.segment = SLOT if any(map(any, found.mapped)) else SEGMENT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
         mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
         self.transport = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"
@@ -58,35 +58,35 @@ class GpuContext:
         self._closing, self._hurry, self._released = threading.Event(), threading.Event(), threading.Event()
         self.is_driven: Callable[[], bool] = lambda: False
         """Is a call of the queue under way in some thread?"""
-        self.pinned = channels.Pinned(self.device)
+        self.pinned = Pinned(self.device)
         self.ops = StreamOps(self.device)
         self.meeting: Meeting | None = None
         """Where kernels of this queue meet those of the other ranks."""
         self._processors = 0 if found.why_apart else found.processors
         self._rank, self._order = rank, [near.index(r) for r in sorted(near)]
-        self.lane: lane.Lane | None = None
+        self.channels: CudaChannels | None = None
         self.offer: Any = None
         """What the peers need (JSON)."""
         try:
             if len(self._near) > 1:  # besides this rank there are others
                 room = ROOM if self._processors else 0
-                self.lane = lane.Lane(self.device, near.index(rank), len(near), not found.why_events, room)
-                self.offer = self.lane.offer()
+                self.channels = CudaChannels(self.device, near.index(rank), len(near), not found.why_events, room)
+                self.offer = self.channels.offer()
         except BaseException:
             self._give_back(clean=True)
             raise
 
     def open(self, peer: int, offer: Any, out: Any, in_: Any) -> tuple[Any, Any]:
         """GPU channels over these host channels."""
-        if self.lane is None or peer not in self._near:
+        if self.channels is None or peer not in self._near:
             return self.pinned.open(out, in_)
         self._opened.append(self._near[peer])
-        return self.lane.open(self._near[peer], offer, out, in_)
+        return self.channels.open(self._near[peer], offer, out, in_)
 
     def complete(self) -> None:
         """The channels to all peers of this host are open: let kernels meet, if they can."""
-        if self._processors and self.lane is not None:
-            rooms = [self.lane.room(place) for place in self._order]
+        if self._processors and self.channels is not None:
+            rooms = [self.channels.room(place) for place in self._order]
             self.meeting = Meeting(self.device, self._rank, rooms, self._processors)
             self.ops.join(self.meeting)
 
@@ -100,11 +100,11 @@ class GpuContext:
 
     def register(self, buffer: Buffer) -> str:
         """Let peers of this host read the allocation of `buffer` in place.  Why they cannot, or ""."""
-        if self.lane is None:
+        if self.channels is None:
             return "no other rank's GPU is mapped here"
         if buffer.device != self.device.ordinal:
             return f"it is on GPU {buffer.device}, and this communicator works on {self.device}"
-        why = self.lane.register(buffer.address)
+        why = self.channels.register(buffer.address)
         if not why:
             self._kept.append(buffer)
         return why
@@ -135,9 +135,9 @@ class GpuContext:
             return
         if self.meeting is not None:
             self.meeting.abort()
-        if self.lane is not None:
+        if self.channels is not None:
             for _ in range(RELEASES):  # after that no peer uses what is given back below
-                could = self.lane.release()
+                could = self.channels.release()
                 self._released.set()
                 if not could or self._closing.wait(RELEASE_EVERY):
                     return
@@ -149,7 +149,7 @@ class GpuContext:
 
     def leave(self) -> None:
         """End the streams' waits now; called for contexts whose `abort` has begun to."""
-        if self.lane is not None:
+        if self.channels is not None:
             self._hurry.set()
             self._released.wait(RELEASE_WAIT)
 
@@ -161,9 +161,9 @@ class GpuContext:
         if self._releasing is not None or not self._last.acquire(blocking=False):
             return
         left = []
-        if self.lane is not None:
+        if self.channels is not None:
             deadline, left = time.monotonic() + LAST_WORD, self._opened
-            while (left := [peer for peer in left if not self.lane.end(peer)]) and time.monotonic() < deadline:
+            while (left := [peer for peer in left if not self.channels.end(peer)]) and time.monotonic() < deadline:
                 time.sleep(0.001)
         self._closing.set()
         self._hurry.set()
@@ -172,14 +172,14 @@ class GpuContext:
         self._give_back(clean=not left)
 
     def _give_back(self, clean: bool) -> None:
-        if self.lane is not None:
+        if self.channels is not None:
             self.device.settle()  # work that uses the peers' memory has ended
         self.ops.close()
         self.pinned.close()
         if self.meeting is not None:
             self.meeting.close()
-        if self.lane is not None:
-            self.lane.close(clean)
+        if self.channels is not None:
+            self.channels.close(clean)
         if not clean:
             _mapped.extend(self._kept)
         self._kept.clear()

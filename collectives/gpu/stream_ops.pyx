@@ -23,7 +23,7 @@ from hocket.collectives.gpu.compiled import function
 from hocket.errors import ArgumentError, Error, TransportError
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.gpu.launch import arguments, geometry, meeting_geometry
-from hocket.transports.cuda_ipc.lane import SLOT
+from hocket.transports.cuda_ipc.channels import SLOT
 
 cdef enum:
     WAYS = 8                # operands that the usual kernels take (kernels/gpu/cuda.cuh)

@@ -18,7 +18,7 @@ IN, OUT, SCRATCH, BEFORE, AFTER, OWNED_BEFORE, OWNED_AFTER = range(7)
 ALIGN = 64
 """Scratch and the cuts of long vectors fall on cache lines."""
 
-Place = tuple[int, int]
+Location = tuple[int, int]
 """(space, offset in bytes)"""
 Piece = tuple[int, int, int]
 """(space, offset, length in bytes)"""
@@ -85,10 +85,10 @@ class ChunkLayout:
     """Where the chunks of one call lie.  Lengths in bytes on the wire, offsets in bytes of the caller's arrays."""
 
     lengths: Sequence[int]
-    source: Callable[[int], Place]
-    """Place of a chunk that this rank brings."""
-    target: Callable[[int], Place]
-    """Place of a chunk that this rank wants."""
+    source: Callable[[int], Location]
+    """Where a chunk lies that this rank brings."""
+    target: Callable[[int], Location]
+    """Where a chunk lies that this rank wants."""
     held: Sequence[int] | None = None
     """Elements of each chunk here, where several are encoded as one."""
     plain: Sequence[int] = ()

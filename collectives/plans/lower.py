@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
-from hocket.algorithms.language.schedule import Copy, Op, Recv, Schedule, Send, Step, ids, touched
+from hocket.algorithms.language.schedule import Action, Copy, Recv, Schedule, Send, Step, ids, touched
 from hocket.collectives.plans.instr import (
     AFTER,
     ALIGN,
@@ -31,9 +31,9 @@ from hocket.collectives.plans.instr import (
     ChunkLayout,
     Elements,
     Instr,
+    Location,
     Lowered,
     Piece,
-    Place,
     Residual,
     Wires,
 )  # fmt: skip
@@ -86,8 +86,8 @@ class _Lowering:
         self.result = Lowered()
         contract = CONTRACTS[algorithm.collective]
         count = len(layout.lengths) - algorithm.scratch
-        self.place: list[Place | None] = [None] * len(layout.lengths)
-        self.home: list[Place | None] = [None] * len(layout.lengths)
+        self.place: list[Location | None] = [None] * len(layout.lengths)
+        self.home: list[Location | None] = [None] * len(layout.lengths)
         self.wanted: list[int] = []
         for c in range(count):
             if contract.holds(rank, size, root, c):
@@ -149,7 +149,7 @@ class _Lowering:
         return Residual(before, after, [self.layout.residuals.at(c) for c in chunks if self.lengths[c]] or [0])
 
     def _apply(
-        self, chunks: list[int], what: Apply, to: Callable[[int], Place] | None, residual: Residual | None = None
+        self, chunks: list[int], what: Apply, to: Callable[[int], Location] | None, residual: Residual | None = None
     ) -> Instr:
         """`to`: where each chunk comes to; None: it stays where it is."""
         src = self._pieces(chunks, self.place)
@@ -181,7 +181,7 @@ class _Lowering:
 
     # --- where things lie
 
-    def _pieces(self, chunks: Sequence[int], places: Sequence[Place | None]) -> list[Piece]:
+    def _pieces(self, chunks: Sequence[int], places: Sequence[Location | None]) -> list[Piece]:
         """Chunks in message order, neighbours in memory joined."""
         pieces: list[Piece] = []
         for c in chunks:
@@ -196,19 +196,19 @@ class _Lowering:
             del pieces[0]
         return pieces or [(OUT, 0, 0)]
 
-    def _fresh(self, chunk: int) -> Place:
+    def _fresh(self, chunk: int) -> Location:
         place = SCRATCH, self.result.scratch
         self.result.scratch += -(-self.lengths[chunk] // ALIGN) * ALIGN
         return place
 
-    def _home(self, chunk: int) -> Place:
+    def _home(self, chunk: int) -> Location:
         place = self.home[chunk] or self._fresh(chunk)
         self.home[chunk] = place
         return place
 
     # --- ops
 
-    def _copy(self, source: int, target: int, to: Place) -> Instr:
+    def _copy(self, source: int, target: int, to: Location) -> Instr:
         src = self._pieces([source], self.place)
         self.place[target] = to
         return Instr("copy", src=src, dst=self._pieces([target], self.place))
@@ -217,7 +217,7 @@ class _Lowering:
         busy = op.target in sent and self.place[op.target] == self._home(op.target)
         return self._copy(op.source, op.target, self._fresh(op.target) if busy else self._home(op.target))
 
-    def _sends(self, ops: list[Send], before: Sequence[Place | None]) -> list[Instr]:
+    def _sends(self, ops: list[Send], before: Sequence[Location | None]) -> list[Instr]:
         groups: Groups = []
         for op in ops:
             chunks = tuple(ids(op.chunks))
@@ -238,7 +238,7 @@ class _Lowering:
                 return None
         return None
 
-    def _recvs(self, ops: list[Recv], sent: set[int], before: Sequence[Place | None]) -> list[Instr]:
+    def _recvs(self, ops: list[Recv], sent: set[int], before: Sequence[Location | None]) -> list[Instr]:
         groups: Groups = []
         plain: dict[int, bool] = {}
         for op in ops:
@@ -252,7 +252,7 @@ class _Lowering:
         return [self._recv(chunks, peers, plain[i], sent, before) for i, (chunks, peers) in enumerate(groups)]
 
     def _recv(
-        self, chunks: tuple[int, ...], peers: list[int], plain: bool, sent: set[int], before: Sequence[Place | None]
+        self, chunks: tuple[int, ...], peers: list[int], plain: bool, sent: set[int], before: Sequence[Location | None]
     ) -> Instr:
         if len(peers) > MAX_WAYS:
             raise ScheduleError(
@@ -278,7 +278,7 @@ class _Lowering:
         floats, dice = self._held(chunks), self._dice(chunks)
         return Instr(kind, sorted(peers), own, after, src, dst, held=floats, dice=dice, residual=residual)
 
-    def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Place | None]) -> bool:
+    def _settle(self, chunks: tuple[int, ...], sent: set[int], before: Sequence[Location | None]) -> bool:
         """Give the received chunks their new places.  True: the receive must wait for this step's sends."""
         clash = [c for c in chunks if c in sent and before[c] == self._home(c)]
         small = sum(self.lengths[c] for c in chunks) <= self.eager
@@ -298,7 +298,7 @@ def _used(steps: Sequence[Step]) -> set[int]:
     return used
 
 
-def _overwrites(op: Op) -> bool:
+def _overwrites(op: Action) -> bool:
     return isinstance(op, Recv) and not op.reduce
 
 

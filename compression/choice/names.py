@@ -9,11 +9,11 @@ from typing import Any
 from hocket.arguments import choices
 from hocket.codecs import HALF_NAMES, Codec
 from hocket.compression.adasum import AdaSum
-from hocket.compression.codecs import QSGD
 from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
 from hocket.compression.elias import Elias
 from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Method
+from hocket.compression.quantizers import QSGD
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.methods import NonZero, RandomK, Threshold, TopK
 from hocket.compression.sparse.two_bits import TwoBits

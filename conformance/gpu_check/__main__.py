@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hocket.conformance.gpu_check.rows import Options, Row, heard, say, table
+from hocket.conformance.gpu_check.rows import Finding, Options, heard, say, table
 from hocket.errors import ArgumentError, Error
 from hocket.system.cores import processor, usable_cores
 from hocket.system.cuda import driver
@@ -88,17 +88,17 @@ def chosen(words: str | None) -> list[Part]:
 def perform(where: str, options: Options) -> None:
     """In the part's own process: print its rows as they come."""
     module, _, function = where.partition(":")
-    part: Callable[[Options], Iterable[Row]] = getattr(importlib.import_module(module), function)
+    part: Callable[[Options], Iterable[Finding]] = getattr(importlib.import_module(module), function)
     for row in part(options):
         say(row)
 
 
-def watched(part: Part, options: Options, limit: float, path: str | None = None) -> list[Row]:
+def watched(part: Part, options: Options, limit: float, path: str | None = None) -> list[Finding]:
     """The rows of a part that runs in a process of its own; the last says how that ended.
 
     What it writes to stderr is appended to the file `path`.
     """
-    rows: list[Row] = []
+    rows: list[Finding] = []
     command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-m", "hocket.conformance.gpu_check"]
     command += ["--perform", part.where, json.dumps(options._asdict())]
     start = time.monotonic()
@@ -118,13 +118,13 @@ def watched(part: Part, options: Options, limit: float, path: str | None = None)
             file.write(f"--- {part.name}\n{words}\n")
     took = time.monotonic() - start
     if ended == 0:
-        return [*rows, Row("the part", "complete", ok=True, note=f"{took:.1f} s")]
+        return [*rows, Finding("the part", "complete", ok=True, note=f"{took:.1f} s")]
     why = f"not at its end after {limit:.0f} s" if ended is None else f"ended with {ended}"
     last = " | ".join(words[-LAST_WORDS:].splitlines()[-6:])
-    return [*rows, Row("the part", why, ok=False, note=f"{took:.1f} s; {last}")]
+    return [*rows, Finding("the part", why, ok=False, note=f"{took:.1f} s; {last}")]
 
 
-def _read(lines: Any, rows: list[Row]) -> None:
+def _read(lines: Any, rows: list[Finding]) -> None:
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
             row = heard(line)
@@ -145,7 +145,7 @@ def _end(process: subprocess.Popen[str], limit: float) -> int | None:
             process.wait(10)
 
 
-def write(path: str, before: dict[str, Any], parts: dict[str, list[Row]]) -> None:
+def write(path: str, before: dict[str, Any], parts: dict[str, list[Finding]]) -> None:
     content = {
         "command": sys.argv, "machine": before, "load_after": list(os.getloadavg()),
         "parts": {name: [row._asdict() for row in rows] for name, rows in parts.items()},
@@ -197,10 +197,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check(parts: Sequence[Part], options: Options, limit: float, path: str | None,
           log: str | None = None) -> int:  # fmt: skip
     before, deadline = _machine(), time.monotonic() + BUDGET
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[Finding]] = {}
     for part in parts:
         left = min(part.seconds, limit, deadline - time.monotonic())
-        late = [Row("the part", "no time was left", ok=False)]
+        late = [Finding("the part", "no time was left", ok=False)]
         found[part.name] = watched(part, options, left, log) if left > 5 or left == limit else late
         failed = sum(row.ok is False for row in found[part.name])
         print(f"# {part.name}: {len(found[part.name])} rows, {failed} failed", file=sys.stderr, flush=True)

@@ -8,14 +8,14 @@ from functools import partial
 from statistics import median
 
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Options, Row
+from hocket.conformance.gpu_check.rows import Finding, Options
 from hocket.kernels.gpu import catalogue
 
 CALLS, BLOCKS = 100, 21
 LEGACY = 0
 
 
-def calls(options: Options) -> Iterator[Row]:
+def calls(options: Options) -> Iterator[Finding]:
     """By ctypes or Cython, which takes about a microsecond of each."""
     gpu = Gpu()
     event, out = gpu.event(), gpu.alloc(64)
@@ -28,7 +28,7 @@ def calls(options: Options) -> Iterator[Row]:
             ("launch a kernel of one block", partial(kernel, stream)),
             ("launch it, and wait for its end", partial(_settled, gpu, kernel, stream)),
         ):
-            yield Row(f"{what}, {name}", 1e6 * _seconds(gpu, call), "us")
+            yield Finding(f"{what}, {name}", 1e6 * _seconds(gpu, call), "us")
 
 
 def _settled(gpu: Gpu, kernel: Callable[[int], None], stream: int) -> None:

@@ -15,7 +15,7 @@ from hocket.conformance.gpu_check.driver import Gpu
 from hocket.conformance.gpu_check.kinds import Array, Kind, Plain, kinds, missing
 from hocket.conformance.gpu_check.laws import dtype_of
 from hocket.conformance.gpu_check.processes import DIED, LIMIT, die_in, job
-from hocket.conformance.gpu_check.rows import Options, Row, at_most, say
+from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.times import times
 from hocket.errors import ArgumentError, PeerLostError
 from hocket.kernels.dtypes import by_name
@@ -42,7 +42,7 @@ class Verdicts:
         counts = self.comm.allgather(np.array([len(self.wrong)]))
         if self.comm.rank == 0:
             note = f"wrong on each rank: {counts.tolist()}; {'; '.join(self.wrong[:4])}" if counts.any() else ""
-            say(Row(name, f"{self.calls} calls", ok=not counts.any(), note=note))
+            say(Finding(name, f"{self.calls} calls", ok=not counts.any(), note=note))
         self.calls, self.wrong = 0, []
 
 
@@ -85,13 +85,13 @@ def bits(comm: Any, options: Options) -> None:
         _streams(comm, kind)
     if comm.rank == 0:
         gpus = comm.gpus
-        say(Row("arrays go from GPU to GPU", "yes" if gpus.why_staged == "" else "no", ok=gpus.why_staged == "",
+        say(Finding("arrays go from GPU to GPU", "yes" if gpus.why_staged == "" else "no", ok=gpus.why_staged == "",
                 note=gpus.why_staged or ""))  # fmt: skip
-        say(Row("streams wait for", "nothing" if gpus.why_events else "words", note=gpus.why_events))
-        say(Row("kernels meet", "no" if gpus.why_apart else "yes", note=gpus.why_apart))
+        say(Finding("streams wait for", "nothing" if gpus.why_events else "words", note=gpus.why_events))
+        say(Finding("kernels meet", "no" if gpus.why_apart else "yes", note=gpus.why_apart))
         for name in options.arrays:
             if missing(name):
-                say(Row(f"arrays of {name}", "not checked", note=missing(name)))
+                say(Finding(f"arrays of {name}", "not checked", note=missing(name)))
 
 
 def _registered(comm: Any, kind: Kind, verdicts: Verdicts) -> None:
@@ -157,7 +157,7 @@ def _streams(comm: Any, kind: Any) -> None:
             wrong += int((kind.get(x) != want).sum())
     verdict = comm.allreduce(np.array([wrong]))
     if comm.rank == 0:
-        say(Row(f"another stream than the default one, {kind.name}", f"{int(verdict[0])} wrong",
+        say(Finding(f"another stream than the default one, {kind.name}", f"{int(verdict[0])} wrong",
                 ok=bool(verdict[0] == 0)))  # fmt: skip
 
 
@@ -183,9 +183,9 @@ def lose(comm: Any, options: Options) -> None:
         found = f"PeerLostError: {str(why)[:150]}"
     took = time.monotonic() - start - 0.05
     ok = found.startswith("PeerLostError")
-    say(Row(f"{name} hears of it after", took, "s", "<= 5", ok and took <= 5, note=found))
+    say(Finding(f"{name} hears of it after", took, "s", "<= 5", ok and took <= 5, note=found))
     stuck = gpu.drained(0, RELEASED)
-    say(Row(f"{name}: the stream of the calls", stuck or "is done", ok=not stuck))
+    say(Finding(f"{name}: the stream of the calls", stuck or "is done", ok=not stuck))
     start = time.monotonic()
     comm.close()
     say(at_most(f"{name} leaves the job in", time.monotonic() - start, "s", 5))
@@ -193,14 +193,14 @@ def lose(comm: Any, options: Options) -> None:
         os._exit(0)  # giving back the array waits for the stream
 
 
-def killed(options: Options) -> Iterator[Row]:
+def killed(options: Options) -> Iterator[Finding]:
     for world in (2, 4):
         start, name = time.monotonic(), f"{world} ranks, the last is killed"
         yield from job(name, world, lose, options, 20, {world - 1: DIED})
         yield at_most(f"{name}: all have ended after", time.monotonic() - start, "s", 20)
 
 
-def _part(work: Callable[[Any, Options], None], size: int, seconds: float, options: Options) -> Iterator[Row]:
+def _part(work: Callable[[Any, Options], None], size: int, seconds: float, options: Options) -> Iterator[Finding]:
     yield from job(f"{size} ranks", size, work, options, seconds)
 
 

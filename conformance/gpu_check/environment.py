@@ -27,7 +27,7 @@ from hocket.conformance.gpu_check.driver import (
 )
 from hocket.conformance.gpu_check.kinds import CUPY, missing, version
 from hocket.conformance.gpu_check.processes import job, together
-from hocket.conformance.gpu_check.rows import Options, Row, say, size_text
+from hocket.conformance.gpu_check.rows import Finding, Options, say, size_text
 from hocket.errors import Error
 from hocket.system.cuda import nvrtc
 
@@ -40,27 +40,28 @@ NCCL_SHARES = (2, 30, 3)
 """The first version that lets two ranks share a GPU, when asked to."""
 
 
-def environment(options: Options) -> Iterator[Row]:
+def environment(options: Options) -> Iterator[Finding]:
     gpu = Gpu()
     major, minor = gpu.device.capability
-    yield Row("GPU", gpu.device.name, note=f"compute capability {major}.{minor}, {gpu.multiprocessors} multiprocessors")
+    note = f"compute capability {major}.{minor}, {gpu.multiprocessors} multiprocessors"
+    yield Finding("GPU", gpu.device.name, note=note)
     driver = gpu.out(ctypes.c_int, "cuDriverGetVersion")
-    yield Row("CUDA of the driver", f"{driver // 1000}.{driver % 1000 // 10}")
-    yield Row("nvidia-smi", "", note=_smi())
+    yield Finding("CUDA of the driver", f"{driver // 1000}.{driver % 1000 // 10}")
+    yield Finding("nvidia-smi", "", note=_smi())
     for name, which, wanted in (
         ("IPC events", IPC_EVENTS, 1), ("stream memory operations", MEMOPS, None), ("MPS", MPS, None)
     ):  # fmt: skip
         found = _attribute(gpu, which)
-        yield Row(name, {0: "no", 1: "yes"}.get(found, "unknown"), ok=None if wanted is None else found != 0)
+        yield Finding(name, {0: "no", 1: "yes"}.get(found, "unknown"), ok=None if wanted is None else found != 0)
     mode = _attribute(gpu, COMPUTE_MODE)
-    yield Row("compute mode", MODES.get(mode, "unknown"), ok=mode in (-1, 0))
+    yield Finding("compute mode", MODES.get(mode, "unknown"), ok=mode in (-1, 0))
     cache = _attribute(gpu, L2_BYTES)
-    yield Row("L2 cache", size_text(cache) if cache > 0 else "unknown")
-    yield Row("NVRTC", "", note=_nvrtc())
+    yield Finding("L2 cache", size_text(cache) if cache > 0 else "unknown")
+    yield Finding("NVRTC", "", note=_nvrtc())
     for name, packages in PACKAGES.items():
-        yield Row(name, version(*packages) or "not installed")
+        yield Finding(name, version(*packages) or "not installed")
     for kind in ("cupy", "torch"):
-        yield Row(f"arrays of {kind}", missing(kind) or "yes")
+        yield Finding(f"arrays of {kind}", missing(kind) or "yes")
 
 
 def _attribute(gpu: Gpu, which: int) -> int:
@@ -90,15 +91,15 @@ def _nvrtc() -> str:
 # ------------------------------------------------------------------------------------------------ memory
 
 
-def _place(gpu: Gpu, name: str, address: int) -> Row:
+def _place(gpu: Gpu, name: str, address: int) -> Finding:
     """Whether other processes may map what lies there, and where in its allocation that is."""
     try:
         legacy = gpu.pointer(LEGACY_IPC, address) & 1
         start, size = gpu.pointer(RANGE_START, address), gpu.pointer(RANGE_SIZE, address)
     except Error as why:
-        return Row(name, "unknown", note=str(why))
+        return Finding(name, "unknown", note=str(why))
     note = f"{address - start} bytes into an allocation of {size_text(size)}"
-    return Row(name, "may be mapped" if legacy else "may not be mapped", note=note)
+    return Finding(name, "may be mapped" if legacy else "may not be mapped", note=note)
 
 
 def _of_cupy() -> None:
@@ -125,17 +126,17 @@ def _reduce_expandable(comm: Any, options: Options) -> None:
         comm.allreduce(x, timeout=20)
         wrong += int((x != comm.size * (comm.size + 1) / 2).sum().item())
     if comm.rank == 0:
-        say(Row("allreduce of tensors in expandable segments", f"{wrong} wrong", ok=wrong == 0))
+        say(Finding("allreduce of tensors in expandable segments", f"{wrong} wrong", ok=wrong == 0))
 
 
-def memory(options: Options) -> Iterator[Row]:
+def memory(options: Options) -> Iterator[Finding]:
     yield _place(gpu := Gpu(), "cuMemAlloc, as hocket's windows", gpu.alloc(1 << 20))
     if why := missing("cupy"):
-        yield Row("CuPy's memory", "not checked", note=why)
+        yield Finding("CuPy's memory", "not checked", note=why)
     else:
         yield from together("CuPy's memory", [_of_cupy], 20)
     if why := missing("torch"):
-        yield Row("torch's memory", "not checked", note=why)
+        yield Finding("torch's memory", "not checked", note=why)
         return
     for name, setting in (
         ("torch, the usual allocator", "expandable_segments:False"),
@@ -172,19 +173,20 @@ def _nccl_rank(rank: int, place: str, largest: int) -> None:
             torch.cuda.synchronize()
         if rank == 0:
             took = (time.perf_counter() - start) / calls
-            say(Row(f"NCCL, 2 ranks on one GPU, {size_text(nbytes)}", 1e6 * took, "us"))
+            say(Finding(f"NCCL, 2 ranks on one GPU, {size_text(nbytes)}", 1e6 * took, "us"))
     os._exit(0)  # its own end may wait for the other's kernels
 
 
-def nccl(options: Options) -> Iterator[Row]:
+def nccl(options: Options) -> Iterator[Finding]:
     """No verdict depends on it: it is there to compare with, where it can be had."""
     if why := missing("torch"):
-        yield Row("NCCL, 2 ranks on one GPU", "not tried", note=why)
+        yield Finding("NCCL, 2 ranks on one GPU", "not tried", note=why)
         return
     torch: Any = importlib.import_module("torch")
     found = tuple(torch.cuda.nccl.version())
     if found < NCCL_SHARES:
-        yield Row("NCCL, 2 ranks on one GPU", "refused", note=f"it is {found}; the first to allow that: {NCCL_SHARES}")
+        note = f"it is {found}; the first to allow that: {NCCL_SHARES}"
+        yield Finding("NCCL, 2 ranks on one GPU", "refused", note=note)
         return
     with tempfile.TemporaryDirectory() as place:
         calls = [partial(_nccl_rank, rank, place, options.largest) for rank in range(2)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu, Launch
 from hocket.conformance.gpu_check.laws import dtype_of, samples
-from hocket.conformance.gpu_check.rows import Options, Row, size_text
+from hocket.conformance.gpu_check.rows import Finding, Options, size_text
 from hocket.conformance.oracle import Array, same
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import by_name
@@ -168,19 +168,19 @@ def _microseconds(ranks: Ranks, launches: Sequence[Launch]) -> float:
     return median(times)
 
 
-def flags(options: Options) -> Iterator[Row]:
+def flags(options: Options) -> Iterator[Finding]:
     gpu = Gpu()
     sizes = [n for n in (SIZES[:2] if options.quick else SIZES) if n <= options.largest]
     for world in WORLDS:
         ranks = Ranks(gpu, world, max(sizes))
         dtypes = ("float32",) if options.quick else ("float32", "bfloat16", "int8", "complex128")
         wrong = results(ranks, dtypes, (1, 257, min(sizes[-1] // 16, 100_003)))
-        yield Row(f"{world} ranks: results", f"{len(wrong)} wrong", ok=not wrong, note="; ".join(wrong[:3]))
+        yield Finding(f"{world} ranks: results", f"{len(wrong)} wrong", ok=not wrong, note="; ".join(wrong[:3]))
         if wrong:
             continue
         barrier = ranks.launches(catalogue.BARRIER, 1, lambda r: ())
-        yield Row(f"{world} ranks: barrier", _microseconds(ranks, barrier), "us")
+        yield Finding(f"{world} ranks: barrier", _microseconds(ranks, barrier), "us")
         for nbytes in sizes:
             for name, (launches, _) in collectives(ranks, "float32", nbytes // 4).items():
-                yield Row(f"{world} ranks: {name}, {size_text(nbytes)}", _microseconds(ranks, launches), "us")
+                yield Finding(f"{world} ranks: {name}, {size_text(nbytes)}", _microseconds(ranks, launches), "us")
         ranks.close()

@@ -16,7 +16,7 @@ import numpy as np
 
 from hocket.conformance.gpu_check.driver import BUSY, MEMOPS, Gpu
 from hocket.conformance.gpu_check.processes import DIED, SPAWN, die_in, together
-from hocket.conformance.gpu_check.rows import Options, Row, at_most, say
+from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
 from hocket.errors import Error
 from hocket.kernels.gpu import catalogue as kernels
 from hocket.kernels.gpu import launch
@@ -65,7 +65,7 @@ class Side:
             raise TimeoutError("the other process is silent")
         return self.pipe.recv()
 
-    def tell(self, row: Row) -> None:
+    def tell(self, row: Finding) -> None:
         if self.rank == 0:
             say(row)
 
@@ -80,7 +80,7 @@ class Side:
         """Wait, bounded, until the stream is done; else end at once, as an orderly end would wait for the stream."""
         why = self.gpu.drained(self.stream, PATIENCE)
         if why:
-            self.tell(Row("a stream's work", why, ok=False))
+            self.tell(Finding("a stream's work", why, ok=False))
             os._exit(3)
 
 
@@ -99,23 +99,23 @@ def _timed(side: Side, name: str, turn: Callable[[int], None], turns: int, targe
         turn(i)
     side.drain()
     took = 1e6 * (time.perf_counter() - start) / turns
-    side.tell(Row(name, took, "us") if target is None else at_most(name, took, "us", target))
+    side.tell(Finding(name, took, "us") if target is None else at_most(name, took, "us", target))
     side.meet()
 
 
 def opening(side: Side) -> None:
-    side.tell(Row("opening a handle of memory", side.open_us[0], "us"))
-    side.tell(Row("opening a handle of an event", side.open_us[1], "us"))
+    side.tell(Finding("opening a handle of memory", side.open_us[0], "us"))
+    side.tell(Finding("opening a handle of an event", side.open_us[1], "us"))
     try:
         Mapped(side.device, side.own.handle)
-        side.tell(Row("opening one's own handle of memory", "is allowed"))
+        side.tell(Finding("opening one's own handle of memory", "is allowed"))
     except Error as why:
-        side.tell(Row("opening one's own handle of memory", "is refused", note=str(why)))
+        side.tell(Finding("opening one's own handle of memory", "is refused", note=str(why)))
     side.meet()
     if side.rank == 0:
         into = side.gpu.alloc(side.payload)
         calls = [partial(side.device.copy, into, side.peer + FLAGS, side.payload, 0)] * 5
-        say(Row("copy from the other's memory", 2 * side.payload / side.gpu.seconds(calls) / 1e9, "GB/s"))
+        say(Finding("copy from the other's memory", 2 * side.payload / side.gpu.seconds(calls) / 1e9, "GB/s"))
     side.meet()
 
 
@@ -172,7 +172,7 @@ def by_kernels(side: Side) -> None:
     status = np.zeros(1, np.uint32)
     gpu.device.copy(status.ctypes.data, words, 4, side.stream)
     side.drain()
-    side.tell(Row("... and none gave up", launch.explain_status(int(status[0])) or "yes"))
+    side.tell(Finding("... and none gave up", launch.explain_status(int(status[0])) or "yes"))
 
 
 def killed_event(side: Side) -> None:
@@ -204,7 +204,7 @@ def killed_word(side: Side) -> None:
     start = time.monotonic()
     why = gpu.drained(side.stream, PATIENCE)
     took = 1e3 * (time.monotonic() - start)
-    say(Row("... after its own process has written the word", why or f"goes on, {took:.1f} ms", ok=not why))
+    say(Finding("... after its own process has written the word", why or f"goes on, {took:.1f} ms", ok=not why))
     os._exit(0)
 
 
@@ -216,7 +216,7 @@ def _killed(side: Side, name: str) -> None:
     why = side.gpu.drained(side.stream, PATIENCE)
     took = 1e3 * (time.monotonic() - start)
     found = f"goes on after {took:.0f} ms" if not why else "hangs" if why.startswith("still") else "fails"
-    say(Row(name, found, note=why or ("" if waits else "it did not wait before either")))
+    say(Finding(name, found, note=why or ("" if waits else "it did not wait before either")))
     if name.startswith("a stream that waits for an event"):
         os._exit(0)  # an orderly end could wait for that stream
 
@@ -240,16 +240,16 @@ def memops() -> None:
     gpu.write_word(stream, word, 7)
     gpu.await_word(stream, word, 7)
     why = gpu.drained(stream, PATIENCE)
-    say(Row("stream memory operations", why or "work", ok=not why, note=f"attribute {gpu.attribute(MEMOPS)}"))
+    say(Finding("stream memory operations", why or "work", ok=not why, note=f"attribute {gpu.attribute(MEMOPS)}"))
     os._exit(3 if why else 0)
 
 
-def handoff(options: Options) -> Iterator[Row]:
+def handoff(options: Options) -> Iterator[Finding]:
     refused = list(together("stream memory operations", [memops], 20))
     yield from refused
     for name, experiment, needs_words, ends in EXPERIMENTS:
         if needs_words and refused:
-            yield Row(name, "not tried", note="it needs stream memory operations")
+            yield Finding(name, "not tried", note="it needs stream memory operations")
             continue
         pipes, words = SPAWN.Pipe(), SPAWN.RawArray("Q", 2)
         calls = [partial(_start, experiment, rank, pipes[rank], words, options.largest) for rank in range(2)]

@@ -19,7 +19,7 @@ from hocket.compression import QSGD, Int, Natural, OneBit, TernGrad
 from hocket.conformance.gpu_check.arena import Arena
 from hocket.conformance.gpu_check.driver import Gpu
 from hocket.conformance.gpu_check.laws import checksum, dtype_of, samples
-from hocket.conformance.gpu_check.rows import Options, Row
+from hocket.conformance.gpu_check.rows import Finding, Options
 from hocket.conformance.oracle import SMALL, Array
 from hocket.kernels import ops
 from hocket.kernels.codecs import CODECS, HALVES, Codec
@@ -241,18 +241,18 @@ def compile_all(gpu: Gpu, kernels: Sequence[Kernel]) -> int:
     return 0
 
 
-def check(options: Options) -> Iterator[Row]:
+def check(options: Options) -> Iterator[Finding]:
     gpu = Gpu()
     wanted = [each for each in checks() if not options.quick or QUICK.fullmatch(each[1].name)]
     start = time.monotonic()
     late = compile_all(gpu, [kernel for _, kernel, _ in wanted])
     note = f"{late} modules were not compiled in time: their kernels are not checked" if late else ""
-    yield Row(f"{len(gpu.images)} modules compiled beforehand", time.monotonic() - start, "s", note=note)
+    yield Finding(f"{len(gpu.images)} modules compiled beforehand", time.monotonic() - start, "s", note=note)
     if late:
         wanted = [each for each in wanted if each[1].module in gpu.images]
     left = {kernel.name for kernel in catalogue.catalogue() if not kernel.name.startswith(MEETINGS)}
     left -= {kernel.name for _, kernel, _ in checks()}
-    yield Row("kernels of the catalogue without a check", len(left), ok=not left, note=", ".join(sorted(left)))
+    yield Finding("kernels of the catalogue without a check", len(left), ok=not left, note=", ".join(sorted(left)))
     arena, rng = Arena(gpu), np.random.default_rng(2026)
     for family in dict.fromkeys(each[0] for each in wanted):
         kernels = launches = 0
@@ -262,4 +262,5 @@ def check(options: Options) -> Iterator[Row]:
             kernels, launches = kernels + 1, launches + len(found)
             failed += [f"{kernel.name}, {wrong}" for wrong in found if wrong][:1]
         note = "; ".join(failed[:5])
-        yield Row(f"{family}: {kernels} kernels, {launches} launches", f"{len(failed)} wrong", ok=not failed, note=note)
+        name = f"{family}: {kernels} kernels, {launches} launches"
+        yield Finding(name, f"{len(failed)} wrong", ok=not failed, note=note)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.conformance.gpu_check.rows import Options, Row
+from hocket.conformance.gpu_check.rows import Finding, Options
 
 SPAWN = multiprocessing.get_context("spawn")  # a process that has a context must not fork
 LIMIT = 20.0
@@ -20,7 +20,7 @@ LIMIT = 20.0
 
 
 def together(name: str, calls: Sequence[Callable[[], object]], seconds: float,
-             ends: Mapping[int, int] | None = None) -> Iterator[Row]:
+             ends: Mapping[int, int] | None = None) -> Iterator[Finding]:
     """Run each call in a process of its own, which prints its rows itself; these rows are only what went wrong.
 
     `ends`: the exit status that is wanted of some, instead of 0.
@@ -39,15 +39,15 @@ def together(name: str, calls: Sequence[Callable[[], object]], seconds: float,
                 process.kill()
             process.join(5)
     if late:
-        yield Row(name, "hangs", ok=False, note=f"processes {late} had not ended after {seconds:g} s")
+        yield Finding(name, "hangs", ok=False, note=f"processes {late} had not ended after {seconds:g} s")
     for i, process in enumerate(processes):
         wanted = (ends or {}).get(i, 0)
         if i not in late and process.exitcode != wanted:
-            yield Row(name, f"ended with {process.exitcode}", ok=False, note=f"process {i}; wanted: {wanted}")
+            yield Finding(name, f"ended with {process.exitcode}", ok=False, note=f"process {i}; wanted: {wanted}")
 
 
 def job(name: str, size: int, work: Callable[[Any, Options], object], options: Options, seconds: float,
-        ends: Mapping[int, int] | None = None, **environment: str) -> Iterator[Row]:
+        ends: Mapping[int, int] | None = None, **environment: str) -> Iterator[Finding]:
     """work(comm, options) on `size` ranks of hocket."""
     with tempfile.TemporaryDirectory(prefix="hocket-gpu-") as place:
         base = {

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Options, Row, at_least, size_text
+from hocket.conformance.gpu_check.rows import Finding, Options, at_least, size_text
 from hocket.kernels.codecs import CODECS
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
@@ -74,13 +74,13 @@ def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[Work]:
     yield Work("pack (segments copied together)", catalogue.COPY, 2.0 * packs[0][1] * SEGMENT, lambda i: packs[i])
 
 
-def rooflines(options: Options) -> Iterator[Row]:
+def rooflines(options: Options) -> Iterator[Finding]:
     gpu, n = Gpu(), options.largest // 4096 * 4096
     noise = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)
     given = [gpu.alloc(n, noise) for _ in range(INPUTS)]
     out = gpu.alloc(n)
     copied = 2 * n / copy_seconds(gpu, out, given, n) / 1e9
-    yield Row(f"copy of {size_text(n)}, read and written", copied, "GB/s")
+    yield Finding(f"copy of {size_text(n)}, read and written", copied, "GB/s")
     relative: dict[int, list[float]] = {blocks: [] for blocks in BLOCKS}
     seconds: dict[str, float] = {}
     for work in works(gpu, given, out, n):
@@ -95,17 +95,17 @@ def rooflines(options: Options) -> Iterator[Row]:
         if work.like:
             ratio = seconds[work.like] / seconds[work.name]
             note = f"{n / 4e9 / seconds[work.name]:.0f} G floats/s; the ratio is to: {work.like}"
-            yield Row(work.name, rates[AS_NOW], "GB/s", f">= {OF_ENCODING}", ratio >= OF_ENCODING, ratio, note)
+            yield Finding(work.name, rates[AS_NOW], "GB/s", f">= {OF_ENCODING}", ratio >= OF_ENCODING, ratio, note)
             continue
         for blocks, rate in rates.items():
             relative[blocks].append(rate / copied)
         best = max(rates, key=lambda blocks: rates[blocks])
         note = "blocks of a multiprocessor: " + ", ".join(f"{b}: {rate / copied:.3f}" for b, rate in rates.items())
-        yield Row(work.name, rates[best], "GB/s", f">= {TARGET}", rates[best] >= TARGET * copied, rates[best] / copied,
-                  f"{note}; best {best}")  # fmt: skip
+        fast, ratio = rates[best] >= TARGET * copied, rates[best] / copied
+        yield Finding(work.name, rates[best], "GB/s", f">= {TARGET}", fast, ratio, f"{note}; best {best}")
         now = rates[AS_NOW] / copied
         yield at_least(f"{work.name}, {AS_NOW} blocks as now", now, "of copy", TARGET, ratio=now)
     least = {blocks: min(ratios) for blocks, ratios in relative.items()}
     best = max(least, key=lambda blocks: least[blocks])
     note = ", ".join(f"{blocks}: {ratio:.3f}" for blocks, ratio in least.items())
-    yield Row("blocks of a multiprocessor with the best worst kernel", best, note=f"the worst of each: {note}")
+    yield Finding("blocks of a multiprocessor with the best worst kernel", best, note=f"the worst of each: {note}")

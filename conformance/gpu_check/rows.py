@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 MARK = "row "
 
 
-class Row(NamedTuple):
+class Finding(NamedTuple):
     """One finding.  `ok` is None for a figure that nothing is asked of."""
 
     name: str
@@ -35,22 +35,22 @@ class Options(NamedTuple):
     arrays: tuple[str, ...] = ("plain", "cupy", "torch")
 
 
-def say(row: Row) -> None:
+def say(row: Finding) -> None:
     """Tell it to the process that started the part.  One write: the ranks of a part share its output."""
     print(MARK + json.dumps(row._asdict()) + "\n", end="", flush=True)
 
 
-def heard(line: str) -> Row | None:
+def heard(line: str) -> Finding | None:
     """What `say` has written, or None."""
-    return Row(**json.loads(line[len(MARK) :])) if line.startswith(MARK) else None
+    return Finding(**json.loads(line[len(MARK) :])) if line.startswith(MARK) else None
 
 
-def at_most(name: str, value: float, unit: str, most: float, **more: Any) -> Row:
-    return Row(name, value, unit, f"<= {most:g}", value <= most, **more)
+def at_most(name: str, value: float, unit: str, most: float, **more: Any) -> Finding:
+    return Finding(name, value, unit, f"<= {most:g}", value <= most, **more)
 
 
-def at_least(name: str, value: float, unit: str, least: float, **more: Any) -> Row:
-    return Row(name, value, unit, f">= {least:g}", value >= least, **more)
+def at_least(name: str, value: float, unit: str, least: float, **more: Any) -> Finding:
+    return Finding(name, value, unit, f">= {least:g}", value >= least, **more)
 
 
 def size_text(nbytes: int) -> str:
@@ -60,7 +60,7 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def table(parts: Mapping[str, Sequence[Row]]) -> str:
+def table(parts: Mapping[str, Sequence[Finding]]) -> str:
     """All rows, under their part's name."""
     lines = [f"{'what':<58} {'value':>22} {'target':>10} {'ratio':>7}  verdict"]
     for name, rows in parts.items():

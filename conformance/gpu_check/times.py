@@ -15,7 +15,7 @@ from hocket.conformance.gpu_check.driver import Gpu
 from hocket.conformance.gpu_check.kinds import Kind, kinds, missing
 from hocket.conformance.gpu_check.processes import LIMIT
 from hocket.conformance.gpu_check.rooflines import copy_seconds
-from hocket.conformance.gpu_check.rows import Options, Row, at_least, at_most, say, size_text
+from hocket.conformance.gpu_check.rows import Finding, Options, at_least, at_most, say, size_text
 
 SIZES = ((8 << 10, 50), (1 << 20, 30), (64 << 20, 5), (256 << 20, 3))
 """Bytes, and calls in a block."""
@@ -70,7 +70,7 @@ def _gloo(comm: Any) -> Any:
 def times(comm: Any, options: Options) -> None:
     world, rate = comm.size, _copy_rate(comm, options)
     tell = say if comm.rank == 0 else lambda row: None
-    tell(Row("copy, read and written", rate / 1e9, "GB/s"))
+    tell(Finding("copy, read and written", rate / 1e9, "GB/s"))
     sizes = [(n, calls) for n, calls in SIZES if n <= options.largest]
     found: dict[int, float] = {}
     for kind in kinds(options.arrays):
@@ -89,31 +89,31 @@ def times(comm: Any, options: Options) -> None:
         _calls(comm, kind, tell)
     gloo = _gloo(comm)
     if gloo is None:
-        tell(Row("Gloo with CUDA tensors", "not measured", note=missing("torch")))
+        tell(Finding("Gloo with CUDA tensors", "not measured", note=missing("torch")))
         return
     torch_kind: Any = next(iter(kinds(("torch",))))
     for nbytes, _ in sizes:
         x = torch_kind.put(np.zeros(nbytes // 4, np.float32))
         calls, blocks = GLOO_CALLS.get(nbytes, 1), 1 if nbytes > LARGE else 3
         took = _blocks(comm, partial(gloo.all_reduce, x), torch_kind.synchronize, calls, blocks)
-        tell(Row(f"Gloo, {size_text(nbytes)}", 1e6 * took, "us"))
+        tell(Finding(f"Gloo, {size_text(nbytes)}", 1e6 * took, "us"))
         ratio, name = took / found[nbytes], f"times faster than Gloo, {size_text(nbytes)}"
-        tell(at_least(name, ratio, "x", 10) if nbytes >= LARGE else Row(name, ratio, "x"))
+        tell(at_least(name, ratio, "x", 10) if nbytes >= LARGE else Finding(name, ratio, "x"))
     gloo.destroy_process_group()
 
 
-def _time_row(name: str, nbytes: int, took: float, world: int, rate: float, target: bool = False) -> Row:
+def _time_row(name: str, nbytes: int, took: float, world: int, rate: float, target: bool = False) -> Finding:
     two, one = (3 * world + 1) * nbytes / rate, world * (world + 1) * nbytes / rate
     note = f"floors: {1e6 * two:.1f} us in two shots, {1e6 * one:.1f} us in one; the ratio is that of the lower one"
     floor = min(one, two)
     if target:
-        return Row(name, 1e6 * took, "us", ">= 0.75", floor >= 0.75 * took, floor / took, note)
+        return Finding(name, 1e6 * took, "us", ">= 0.75", floor >= 0.75 * took, floor / took, note)
     if nbytes == 8 << 10:
         return at_most(name, 1e6 * took, "us", 60, ratio=floor / took, note=note)
-    return Row(name, 1e6 * took, "us", ratio=floor / took, note=note)
+    return Finding(name, 1e6 * took, "us", ratio=floor / took, note=note)
 
 
-def _calls(comm: Any, kind: Kind, tell: Callable[[Row], None]) -> None:
+def _calls(comm: Any, kind: Kind, tell: Callable[[Finding], None]) -> None:
     """What the host spends on a call, in bursts that the GPU's queue takes; and on the same one of a host array."""
     host = np.zeros(2048, np.float32)
     for name, array in (("", kind.put(host)), (", of the host", host)):
@@ -128,4 +128,4 @@ def _calls(comm: Any, kind: Kind, tell: Callable[[Row], None]) -> None:
                 times.append((time.perf_counter() - start) / BURST)
         kind.synchronize()
         note = f"90 of 100 bursts of {BURST} are below {1e6 * sorted(times)[len(times) * 9 // 10]:.1f}"
-        tell(Row(f"8 KiB allreduce, the host's share, {kind.name}{name}", 1e6 * median(times), "us", note=note))
+        tell(Finding(f"8 KiB allreduce, the host's share, {kind.name}{name}", 1e6 * median(times), "us", note=note))

@@ -10,7 +10,7 @@ from typing import Any
 
 from hocket.conformance.gpu_check.kinds import missing
 from hocket.conformance.gpu_check.processes import job
-from hocket.conformance.gpu_check.rows import Options, Row, say
+from hocket.conformance.gpu_check.rows import Finding, Options, say
 
 COUNT = 3_000_001
 LATE = 20_000_000
@@ -18,10 +18,10 @@ LATE = 20_000_000
 STEPS = 5
 
 
-def backend(options: Options) -> Iterator[Row]:
+def backend(options: Options) -> Iterator[Finding]:
     why = missing("torch")
     if why:
-        yield Row("hocket under torch.distributed", "not checked", note=why)
+        yield Finding("hocket under torch.distributed", "not checked", note=why)
     else:
         yield from job("torch.distributed, 2 ranks", 2, ranks, options, 60)
 
@@ -36,12 +36,12 @@ def ranks(comm: Any, options: Options) -> None:
         right = torch.tensor([int(check(torch, dist, comm.rank, comm.size))])
         dist.all_reduce(right, dist.ReduceOp.MIN)
         if comm.rank == 0:
-            say(Row(name, "right" if right.item() else "wrong", ok=bool(right.item())))
+            say(Finding(name, "right" if right.item() else "wrong", ok=bool(right.item())))
     kept = torch.ones(COUNT, device="cuda")
     dist.all_reduce(kept, async_op=True).wait()
     if comm.rank == 0:
         gpus = dist.group.WORLD.comm.gpus
-        say(Row("they go from GPU to GPU", "yes" if gpus.why_staged == "" else "no", note=gpus.why_staged or "",
+        say(Finding("they go from GPU to GPU", "yes" if gpus.why_staged == "" else "no", note=gpus.why_staged or "",
                 ok=gpus.why_staged == ""))  # fmt: skip
     dist.destroy_process_group()
     del kept  # the allocator asks for the stream that it was used in

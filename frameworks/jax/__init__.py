@@ -2,7 +2,7 @@
 
     calls.py         what users call, with the checks of arguments
     start.py         `init`: where jax.distributed has started the processes, they meet through its key-value store
-    failing.py       `cause`: hocket's own error behind JAX's; what happens at the end of the process
+    causes.py        `cause`: hocket's own error behind JAX's; what happens at the end of the process
 
     primitives.py    the calls as primitives of JAX: shapes, vmap, and how each runs on NumPy arrays
     gradients.py     their derivatives
@@ -25,7 +25,7 @@ from hocket.jax.calls import (
     send,
     sendrecv,
 )
-from hocket.jax.failing import cause
+from hocket.jax.causes import cause
 from hocket.jax.start import init
 
 __all__ = [

@@ -2,7 +2,7 @@
 
     register.py  the backend's name, in each process
     group.py     `init_collective_group(..., backend="hocket")`
-    failing.py   hocket's errors, which are RuntimeErrors too, as those of Ray's own groups are
+    errors.py    hocket's errors, which are RuntimeErrors too, as those of Ray's own groups are
     tensors.py   NumPy, torch and CuPy arrays in one call
     train.py     Ray Train: `HocketConfig` for functions that call hocket themselves
     launch.py    `run(function, n)`: n actors, one rank each

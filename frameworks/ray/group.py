@@ -9,7 +9,7 @@ from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import ReduceOp, unset_timeout_ms
 
 from hocket.errors import Error
-from hocket.ray.failing import ArgumentError, in_rays_words
+from hocket.ray.errors import ArgumentError, in_rays_words
 from hocket.ray.register import NAME
 from hocket.ray.store import join
 from hocket.ray.tensors import alike, dealt, flat, joined, readable, writable

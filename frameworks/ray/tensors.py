@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.ray.failing import ArgumentError
+from hocket.ray.errors import ArgumentError
 
 
 def _is_torch(x: Any) -> bool:

@@ -8,7 +8,7 @@ The group, from its name to its end:
     group.py         the process group
     backend.py       the same calls as one backend of several in a group
     identity.py      what both say of themselves, and how they end
-    failing.py       hocket's errors, of classes that torch's users catch
+    errors.py        hocket's errors, of classes that torch's users catch
 
 A call:
     calls.py         their collectives and messages, under torch's names

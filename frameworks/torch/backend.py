@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Backend
 
 from hocket.torch.bootstrap import communicator
 from hocket.torch.calls import Calls
-from hocket.torch.failing import in_torchs_words
+from hocket.torch.errors import in_torchs_words
 from hocket.torch.identity import Identity
 from hocket.torch.names import with_aliases
 from hocket.torch.register import NAME

@@ -14,7 +14,7 @@ import torch
 
 from hocket.compression.sparse.coo import allreduce_coo
 from hocket.torch import quick
-from hocket.torch.failing import ArgumentError, in_torchs_words
+from hocket.torch.errors import ArgumentError, in_torchs_words
 from hocket.torch.issuing import Issuing, waits
 from hocket.torch.ops import op_of
 from hocket.torch.tensors import Tensor, apart, gathered, moved, readable, scattered, unit, writable

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hocket.torch.failing import ArgumentError
+from hocket.torch.errors import ArgumentError
 from hocket.torch.hooks import carrier, comm_of
 
 

@@ -18,7 +18,7 @@ from hocket.torch import functional
 from hocket.torch.bootstrap import communicator, met
 from hocket.torch.callers import pass_over_torch
 from hocket.torch.calls import Calls
-from hocket.torch.failing import in_torchs_words
+from hocket.torch.errors import in_torchs_words
 from hocket.torch.identity import Identity
 from hocket.torch.names import with_aliases
 from hocket.torch.register import NAME, present

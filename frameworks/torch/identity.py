@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import hocket
 from hocket import Communicator
-from hocket.torch.failing import in_torchs_words
+from hocket.torch.errors import in_torchs_words
 from hocket.torch.register import NAME
 
 WAIT = 5.0

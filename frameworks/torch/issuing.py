@@ -18,7 +18,7 @@ from torch.autograd.profiler import record_function
 import hocket
 from hocket import Communicator
 from hocket.extending import outside_group
-from hocket.torch.failing import as_torch, in_torchs_words
+from hocket.torch.errors import as_torch, in_torchs_words
 from hocket.torch.tensors import After, Tensor
 from hocket.torch.works import Work
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hocket.torch.failing import ArgumentError
+from hocket.torch.errors import ArgumentError
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

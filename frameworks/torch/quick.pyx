@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hocket.errors import Error
-from hocket.torch.failing import as_torch
+from hocket.torch.errors import as_torch
 from hocket.torch.works import Work
 
 cdef object profiled = torch._C._autograd._profiler_enabled

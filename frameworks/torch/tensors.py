@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hocket.extending import TORCH_NAMES
-from hocket.torch.failing import ArgumentError
+from hocket.torch.errors import ArgumentError
 
 Tensor = torch.Tensor
 After = Callable[[], object]

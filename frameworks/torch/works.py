@@ -23,7 +23,7 @@ from torch.futures import Future
 import hocket
 from hocket import Work as Handle
 from hocket.extending import drive
-from hocket.torch.failing import as_torch
+from hocket.torch.errors import as_torch
 from hocket.torch.streams import Side, side_of
 from hocket.torch.tensors import After
 

@@ -5,7 +5,8 @@
  * Or by an event that both have: the setter's stream records it, and the waiter's host polls until that is done.  No
  * stream waits for it, as only the setter could end that, and it may be gone; so the host waits for the GPU.
  *
- * Which of the two is settled for all of a lane's marks when it is made (transports/cuda_ipc/proof.py tries them). */
+ * Which of the two is settled for all marks of a communicator when its channels are made
+ * (transports/cuda_ipc/proof.py tries them). */
 #ifndef HK_MARK_H
 #define HK_MARK_H
 

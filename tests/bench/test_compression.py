@@ -40,7 +40,7 @@ def test_training_with_fewer_bits() -> None:
 
     def losses(comm: hocket.Communicator) -> dict[str, parity.Outcome]:
         rows = {name: parity.ROWS[name] for name in ("float32", "int8")}
-        rows["topk"] = parity.Row(lambda: parity.TopK(0.001), feedback=False)
+        rows["topk"] = parity.Recipe(lambda: parity.TopK(0.001), feedback=False)
         return {name: parity.trained(comm, row, known, 3, "sorted") for name, row in rows.items()}
 
     found = hocket.local_world(2).run(losses)[0]

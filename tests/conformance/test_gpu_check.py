@@ -21,7 +21,7 @@ import pytest
 from hocket.conformance.gpu_check import __main__ as gpu_check
 from hocket.conformance.gpu_check import flags, kernels
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Options, Row, table
+from hocket.conformance.gpu_check.rows import Finding, Options, table
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.gpu import catalogue, launch
@@ -119,10 +119,10 @@ def run(env: dict[str, str], *words: str, seconds: float = 100) -> subprocess.Co
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds)
 
 
-def found(path: Path) -> dict[str, dict[str, Row]]:
+def found(path: Path) -> dict[str, dict[str, Finding]]:
     """Part -> name -> row."""
     parts = json.loads(path.read_text())["parts"]
-    return {part: {row["name"]: Row(**row) for row in rows} for part, rows in parts.items()}
+    return {part: {row["name"]: Finding(**row) for row in rows} for part, rows in parts.items()}
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -181,14 +181,14 @@ def test_hand_off(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
 
 BAD = """
 import os, subprocess, time
-from hocket.conformance.gpu_check.rows import Row
+from hocket.conformance.gpu_check.rows import Finding
 
 def hangs(options):
-    yield Row("left behind", subprocess.Popen(["sleep", "60"]).pid)
+    yield Finding("left behind", subprocess.Popen(["sleep", "60"]).pid)
     time.sleep(60)
 
 def crashes(options):
-    yield Row("before", 1, ok=True)
+    yield Finding("before", 1, ok=True)
     os.abort()
 
 def raises(options):
@@ -197,7 +197,7 @@ def raises(options):
 
 def fine(options):
     print("this is no row")
-    yield Row("fine", 1.5, "us", "<= 2", True, 0.75)
+    yield Finding("fine", 1.5, "us", "<= 2", True, 0.75)
 """
 
 
@@ -227,7 +227,8 @@ def test_parts_are_chosen_by_name() -> None:
 
 
 def test_the_table() -> None:
-    text = table({"a": [Row("speed", 3.14159, "GB/s", ">= 2", True, 1.57), Row("that", "no", ok=False, note="why")]})
+    findings = [Finding("speed", 3.14159, "GB/s", ">= 2", True, 1.57), Finding("that", "no", ok=False, note="why")]
+    text = table({"a": findings})
     lines = text.splitlines()
     assert lines[2] == "--- a" and lines[-1] == "    why"
     assert lines[3].split() == ["speed", "3.142", "GB/s", ">=", "2", "1.57", "pass"]

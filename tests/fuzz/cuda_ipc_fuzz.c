@@ -146,15 +146,15 @@ static uint64_t game(const hk_device *d) {
     static const hk_channel_ops out_ops = {.send = host_send}, in_ops = {.peek = host_peek, .consume = host_consume};
     static const size_t pieces[] = {0, 1, 70000, HK_R_FROM, HK_C_SLOT_BYTES + 5, 3 * HK_C_SLOT_BYTES};
     hk_channel out[MEMBERS] = {{.ops = &out_ops}, {.ops = &out_ops}, {.ops = &out_ops}};
-    hk_c_lane *lane = calloc(1, sizeof *lane);
+    hk_c_common *common = calloc(1, sizeof *common);
     hk_c_pair *pairs = calloc(MEMBERS, sizeof *pairs);
     hk_device device = *d;
     hk_view v;
     uint64_t moves = 0;
-    lane->device = &device, lane->size = MEMBERS, lane->window = (char *)(uintptr_t)window;
-    lane->pair = calloc(MEMBERS, sizeof *lane->pair);
-    for (uint32_t i = 0; i < 3; i++) lane->registered.memory[i] = (hk_r_memory){caller + (i << 25), 1 << 25, {{0}}};
-    lane->registered.count = (uint32_t)roll(4);
+    common->device = &device, common->size = MEMBERS, common->window = (char *)(uintptr_t)window;
+    common->pair = calloc(MEMBERS, sizeof *common->pair);
+    for (uint32_t i = 0; i < 3; i++) common->registered.memory[i] = (hk_r_memory){caller + (i << 25), 1 << 25, {{0}}};
+    common->registered.count = (uint32_t)roll(4);
     floods = roll(50) == 0;
     for (int p = 0; p < MEMBERS; p++) {
         if (p == OURS) continue;
@@ -166,9 +166,9 @@ static uint64_t game(const hk_device *d) {
         pair->theirs = (const char *)(uintptr_t)(theirs + OURS * HK_C_SLOTS * HK_C_SLOT_BYTES);
         pair->their_shared = (const char *)(uintptr_t)(theirs + MEMBERS * HK_C_SLOTS * HK_C_SLOT_BYTES);
         peers[p] = (struct peer){.in = {.ops = &in_ops}, .pair = pair};
-        hk_c_open(pair, lane, p, &out[p], &peers[p].in);
+        hk_c_open(pair, common, p, &out[p], &peers[p].in);
     }
-    const hk_call call = {.tag = 1, .stream = lane};
+    const hk_call call = {.tag = 1, .stream = common};
     hk_channel *const both[] = {&pairs[0].tx.base, &pairs[2].tx.base};
     while (++moves < 5000 && (pairs[0].ended == 0 || pairs[2].ended == 0)) {
         const int p = roll(2) ? 0 : 2;
@@ -196,7 +196,7 @@ static uint64_t game(const hk_device *d) {
             must(pairs[i].left <= pairs[i].length, "more bytes than the message has");
         }
     }
-    free(lane->pair), free(lane), free(pairs);
+    free(common->pair), free(common), free(pairs);
     return moves;
 }
 

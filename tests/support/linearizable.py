@@ -10,7 +10,7 @@ NEVER = math.inf
 """The end of an operation whose process was killed: a write may have taken effect, at any time, or not."""
 
 
-class Op(NamedTuple):
+class Access(NamedTuple):
     """One operation between two moments of one clock: it wrote this value, or read it."""
 
     begin: float
@@ -19,7 +19,7 @@ class Op(NamedTuple):
     value: Any
 
 
-def wrong(history: Iterable[Op], first: Any) -> str:
+def wrong(history: Iterable[Access], first: Any) -> str:
     """Why no order of the operations explains the history of a register that begins with `first`; "" if one does."""
     ops = sorted(op for op in history if op.writes or op.end < NEVER)
     seen: set[tuple[int, int, Any]] = set()
@@ -43,7 +43,7 @@ def wrong(history: Iterable[Op], first: Any) -> str:
     return f"{len(ops)} operations are not linearizable; the first that cannot be explained is near {ops[furthest]}"
 
 
-def _next(ops: list[Op], start: int, done: int) -> list[int]:
+def _next(ops: list[Access], start: int, done: int) -> list[int]:
     """Those that may come next: no other that is left had ended before they began."""
     left, ended = [], NEVER
     for i in range(start, len(ops)):

@@ -146,9 +146,9 @@ def test_the_rank_that_ends_or_calls_something_else_is_named(alone: str, tmp_pat
     assert last in file.read_text().partition("rank 1 of 3, pid ")[2].splitlines()[1]
 
 
-def row(**changes: Any) -> top.Row:
+def row(**changes: Any) -> top.Rank:
     standing = Standing("a\x1b[2Jb", "collectives", True, 7, "all\nreduce", "x.py:3", 4.0, (1, 2), True, False)
-    made = top.Row(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, 0)
+    made = top.Rank(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, 0)
     return made._replace(**changes)
 
 

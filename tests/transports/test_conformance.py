@@ -15,24 +15,24 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.instr import About, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
-from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, Pair, Side, Sides, ends, laws
+from hocket.conformance import GROUP_LAWS, LAWS, InProcess, NotOfferedError, Pair, Side, Sides, ends, laws
 from hocket.system.tls import KEY, Tls
 from hocket.transports.adapter import Adapter
 from hocket.transports.base import Context
 from hocket.transports.reference import Pipe
-from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.channels import RingChannels
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import Window
-from hocket.transports.tcp.stream import SocketChannels
-from hocket.transports.tcp.tls_channels import TlsChannels
+from hocket.transports.tcp.stream import SocketStreams
+from hocket.transports.tcp.tls_channels import TlsStreams
 from hocket.transports.tcp.transport import TcpTransport
 
 
 def rings(private: bool) -> Callable[[int], list[list[Side | None]]]:
     def sides(size: int) -> list[list[Side | None]]:
         windows = [Window(private=private) for _ in range(size)]
-        lanes = [RingLane(r, windows) for r in range(size)]
-        opened = [[(*lanes[a].open(b, lanes[b].offer()), (lanes, windows)) for b in range(size)] for a in range(size)]
+        rings = [RingChannels(r, windows) for r in range(size)]
+        opened = [[(*rings[a].open(b, rings[b].offer()), (rings, windows)) for b in range(size)] for a in range(size)]
         return [[None if a == b else Side(*opened[a][b]) for b in range(size)] for a in range(size)]
 
     return sides
@@ -54,7 +54,7 @@ def tcp() -> tuple[socket.socket, socket.socket]:
 
 def streams(connected: Callable[[], tuple[socket.socket, socket.socket]]) -> Pair:
     def side(link: socket.socket) -> Side:
-        channels = SocketChannels(link)
+        channels = SocketStreams(link)
 
         def close() -> None:  # the descriptor stays ours: the engine of this side may still look at it
             if link.fileno() >= 0:
@@ -85,7 +85,7 @@ def encrypted(renew: int | None = None) -> Pair:
         (a_out, b_in), (b_out, a_in) = stream(b"a" * KEY), stream(b"b" * KEY)
         sides = []
         for out, into in ((a_out, a_in), (b_out, b_in)):
-            channels = TlsChannels(out)
+            channels = TlsStreams(out)
             channels.receive_from(into)
             sides.append(Side(channels.send, channels.recv, channels, lambda ends=(out, into): hang_up(ends)))  # type: ignore[misc]
         return sides[0], sides[1]
@@ -140,9 +140,9 @@ def encrypting_tcp(context: Context) -> TcpTransport:
 
 @pytest.mark.parametrize("kind", [ShmTransport, TcpTransport, encrypting_tcp])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law_over_lanes(law: Callable[[Pair], None], kind: Any) -> None:
-    with Lanes(kind) as lanes, memory_cannot_tell(law, kind is ShmTransport):
-        law(lanes.pair)
+def test_law_between_ranks_of_a_process(law: Callable[[Pair], None], kind: Any) -> None:
+    with InProcess(kind) as ranks, memory_cannot_tell(law, kind is ShmTransport):
+        law(ranks.pair)
 
 
 # --- a transport that breaks a law is found out
@@ -282,7 +282,7 @@ def test_a_mistake_is_a_fault_and_is_shown(kind: type[Pipe], words: str, caplog:
     assert words in caplog.text and "Traceback" in caplog.text
 
 
-def test_who_drives_stops_when_another_run_on_the_lane_fails() -> None:
+def test_who_drives_stops_when_another_run_of_the_engine_fails() -> None:
     """Its channels have let go of its memory, and the other's message was left in the middle."""
     side, other = reference()
     engine = Engine(0, 2, 200, concurrent=True)

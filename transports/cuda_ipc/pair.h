@@ -10,22 +10,22 @@
 static inline int hk_c_release(hk_c_pair *p, void *stream) {
     int rc = 0;
     for (int i = 0; i < HK_C_ALL && rc == 0; i++) {
-        rc = hk_mark_release(&p->peer_ready[i], p->lane->device, stream);
-        if (rc == 0) rc = hk_mark_release(&p->peer_done[i], p->lane->device, stream);
+        rc = hk_mark_release(&p->peer_ready[i], p->common->device, stream);
+        if (rc == 0) rc = hk_mark_release(&p->peer_done[i], p->common->device, stream);
     }
     return rc;
 }
 
 /* Put the two ends on their host channels; their waiting is that of these. */
-static inline void hk_c_open(hk_c_pair *p, hk_c_lane *lane, int peer, hk_channel *out, hk_channel *in) {
-    p->lane = lane;
+static inline void hk_c_open(hk_c_pair *p, hk_c_common *common, int peer, hk_channel *out, hk_channel *in) {
+    p->common = common;
     p->out = out;
     p->in = in;
-    p->slots = lane->window + (size_t)peer * HK_C_SLOTS * HK_C_SLOT_BYTES;
+    p->slots = common->window + (size_t)peer * HK_C_SLOTS * HK_C_SLOT_BYTES;
     p->tx.pair = p->rx.pair = p;
     p->tx.base = (hk_channel){.ops = &hk_c_tx_ops, .fd = in->fd, .events = in->fd < 0 ? 0 : 1 /* POLLIN */, .bell = in->bell};
     p->rx.base = (hk_channel){.ops = &hk_c_rx_ops, .fd = in->fd, .bell = in->bell};
-    lane->pair[peer] = p;
+    common->pair[peer] = p;
 }
 
 #endif

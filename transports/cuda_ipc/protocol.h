@@ -10,7 +10,7 @@
  * ranks may share one GPU.  A packet is sent after the mark that it tells of has been issued, and a mark is set again
  * only after its waiter has issued the wait: that is what a slot's turn is.  Nothing sets marks for an empty piece.
  *
- * A slot of the lane's shared ones may be named to several readers (multicast).  All work on the stream of their call.
+ * A slot of the shared ones may be named to several readers (multicast).  All work on the stream of their call.
  *
  * What lies in registered memory (registered.h), and is long, is not copied into a slot: the packet names the place, and
  * the reader uses it there.  A slot's turn is taken all the same, for its marks.  The message is settled when the reader
@@ -32,7 +32,7 @@
 
 enum {
     HK_C_SLOTS = 4,                       /* of each pair ... */
-    HK_C_SHARED = 8,                      /* ... and of the lane */
+    HK_C_SHARED = 8,                      /* ... and of the communicator */
     HK_C_ALL = HK_C_SLOTS + HK_C_SHARED,  /* that one peer can be told of: its own come first */
     HK_C_WORDS = 2 * HK_C_ALL,            /* of each member in a window, behind the slots: its ready, then its done */
     HK_C_OUTBOX = 256,                    /* packets that wait for the host channel: fewer than this, see hk_c_post */
@@ -60,8 +60,8 @@ _Static_assert(4 * sizeof(uint64_t) == HK_R_HALF, "half of a handle");
 
 typedef struct hk_c_pair hk_c_pair;
 
-/* What all pairs of a lane share. */
-typedef struct hk_c_lane {
+/* What all pairs of a communicator share. */
+typedef struct hk_c_common {
     hk_device *device;
     char *window;               /* size * HK_C_SLOTS slots, then HK_C_SHARED */
     int size;
@@ -69,7 +69,7 @@ typedef struct hk_c_lane {
     int readers[HK_C_SHARED];   /* of each shared slot, that have not said that they are done */
     uint32_t next_shared;
     hk_r_ours registered;
-} hk_c_lane;
+} hk_c_common;
 
 typedef struct hk_c_end {
     hk_channel base;
@@ -78,7 +78,7 @@ typedef struct hk_c_end {
 
 struct hk_c_pair {
     hk_c_end tx, rx;
-    hk_c_lane *lane;
+    hk_c_common *common;
     hk_channel *out, *in; /* the host channels */
     int ended;            /* HK_LOST or HK_FAULT: why nothing more will come */
     hk_c_packet outbox[HK_C_OUTBOX];
@@ -109,7 +109,7 @@ struct hk_c_pair {
 /* The driver has refused something: the channel's last words. */
 static inline int hk_c_refused(hk_c_end *e) {
     e->pair->ended = HK_FAULT;
-    e->base.words = e->pair->lane->device->words;
+    e->base.words = e->pair->common->device->words;
     return HK_FAULT;
 }
 
@@ -151,7 +151,7 @@ static inline void hk_c_hear_of_memory(hk_c_pair *p, const hk_c_packet *k) {
     } else if (k->kind == HK_C_MAPPED) {
         r->knows[k->memory] = k->slot ? HK_R_IS_MAPPED : HK_R_REFUSED;
     } else {
-        const int mapped = hk_r_hear(r, p->lane->device, k->memory, k->slot, k);
+        const int mapped = hk_r_hear(r, p->common->device, k->memory, k->slot, k);
         if (mapped >= 0)
             hk_c_post(p, (hk_c_packet){.kind = HK_C_MAPPED, .memory = k->memory, .slot = (uint16_t)mapped});
     }
@@ -184,7 +184,7 @@ static inline void hk_c_hear(hk_c_pair *p, const hk_c_packet *k) {
         p->busy &= ~(1u << k->slot);
         if (!(p->empty >> k->slot & 1)) p->due |= 1u << k->slot, hk_mark_expect(&p->peer_done[k->slot]);
         p->empty &= ~(1u << k->slot);
-        if (k->slot >= HK_C_SLOTS) p->lane->readers[k->slot - HK_C_SLOTS]--;
+        if (k->slot >= HK_C_SLOTS) p->common->readers[k->slot - HK_C_SLOTS]--;
     }
 }
 

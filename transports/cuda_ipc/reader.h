@@ -27,7 +27,7 @@ static inline int hk_c_front(hk_c_pair *p) {
 
 /* The piece in front is there, or the stream waits for it.  1, 0 not yet, or -1. */
 static inline int hk_c_await(hk_c_pair *p, void *stream) {
-    hk_device *d = p->lane->device;
+    hk_device *d = p->common->device;
     if (p->awaited) return 1;
     const int entered = hk_device_enter(d);
     const int rc = entered < 0 ? -1 : hk_mark_await(&p->peer_ready[p->piece[p->first % HK_C_ALL].slot], d, stream);
@@ -38,7 +38,7 @@ static inline int hk_c_await(hk_c_pair *p, void *stream) {
 
 /* `n` bytes of the piece in front have been used: at its end the slot is given back. */
 static inline int hk_c_use(hk_c_pair *p, void *stream, size_t n) {
-    hk_device *d = p->lane->device;
+    hk_device *d = p->common->device;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];
     int rc = 0;
     p->taken += n;
@@ -80,7 +80,7 @@ static int hk_c_consume(hk_channel *ch, const hk_call *call, size_t len, int end
 static long hk_c_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
-    hk_device *d = p->lane->device;
+    hk_device *d = p->common->device;
     int rc = hk_c_front(p);
     if (rc != 1) return rc;
     const hk_c_packet *k = &p->piece[p->first % HK_C_ALL];

@@ -1,6 +1,6 @@
 /* Registered memory: allocations that stay, which peers map and read where they are.
  *
- * Ours are in a table of the lane, by number; a peer hears of one with the first message from it, and says whether it
+ * Ours are in a table of the rank, by number; a peer hears of one with the first message from it, and says whether it
  * has mapped it.  What is said of a peer's is not believed: how large it is, the driver says. */
 #ifndef HK_REGISTERED_H
 #define HK_REGISTERED_H

@@ -7,7 +7,7 @@
 /* Before a slot is written: is this reader's stream through with it, or does ours wait for that?  1, 0 not yet, or -1. */
 static inline int hk_c_reclaim(hk_c_pair *p, void *stream, unsigned slot) {
     if (!(p->due >> slot & 1)) return 1;
-    const int rc = hk_mark_await(&p->peer_done[slot], p->lane->device, stream);
+    const int rc = hk_mark_await(&p->peer_done[slot], p->common->device, stream);
     if (rc != 1) return rc;
     p->due &= ~(1u << slot);
     p->direct &= ~(1u << slot);
@@ -19,7 +19,7 @@ static inline int hk_c_can_read(hk_c_pair *p, int memory) {
     if (memory < 0) return 0;
     uint8_t *knows = &p->registered.knows[memory];
     if (*knows == HK_R_UNKNOWN) {
-        const char *handle = p->lane->registered.memory[memory].handle.reserved;
+        const char *handle = p->common->registered.memory[memory].handle.reserved;
         for (uint16_t half = 0; half < 2; half++) {
             hk_c_packet k = {.kind = HK_C_MEMORY, .memory = (uint32_t)memory, .slot = half};
             memcpy(&k, handle + half * HK_R_HALF, HK_R_HALF);
@@ -42,10 +42,10 @@ static inline void hk_c_hand_over(hk_c_pair *p, hk_c_packet k) {
 /* Name a piece that lies in registered memory to its reader.  1, 0 not yet, or -1. */
 static inline int hk_c_name(hk_c_pair *p, const hk_call *call, uint64_t length, int memory, const void *src, size_t len) {
     const unsigned slot = p->next % HK_C_SLOTS;
-    const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->lane->registered.memory[memory].at;
+    const uint64_t offset = (CUdeviceptr)(uintptr_t)src - p->common->registered.memory[memory].at;
     const int rc = hk_c_reclaim(p, call->stream, slot);
     if (rc != 1) return rc;
-    if (hk_mark_set(&p->ready[slot], p->lane->device, call->stream) != 0) return -1;
+    if (hk_mark_set(&p->ready[slot], p->common->device, call->stream) != 0) return -1;
     p->next++;
     p->direct |= 1u << slot;
     hk_c_hand_over(p, (hk_c_packet){call->tag, length, len, offset, (uint32_t)memory, HK_C_DIRECT, (uint16_t)slot});
@@ -54,7 +54,7 @@ static inline int hk_c_name(hk_c_pair *p, const hk_call *call, uint64_t length, 
 
 /* Put a piece into the slot whose turn it is.  1, 0 not yet, or -1. */
 static inline int hk_c_put(hk_c_pair *p, const hk_call *call, uint64_t length, const void *src, size_t len) {
-    hk_device *d = p->lane->device;
+    hk_device *d = p->common->device;
     const unsigned slot = p->next % HK_C_SLOTS;
     if (len) {
         const int rc = hk_c_reclaim(p, call->stream, slot);
@@ -70,12 +70,12 @@ static inline int hk_c_put(hk_c_pair *p, const hk_call *call, uint64_t length, c
 static long hk_c_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
-    hk_device *d = p->lane->device;
+    hk_device *d = p->common->device;
     (void)done;
     hk_c_pump(p);
     if (p->ended) return p->ended;
     if (p->busy >> p->next % HK_C_SLOTS & 1) return HK_AGAIN;
-    const int memory = hk_r_find(&p->lane->registered, src, len), direct = hk_c_can_read(p, memory);
+    const int memory = hk_r_find(&p->common->registered, src, len), direct = hk_c_can_read(p, memory);
     if (!direct && len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
     const int entered = hk_device_enter(d);
     int rc = -1;
@@ -91,7 +91,7 @@ static long hk_c_send(hk_channel *ch, const hk_call *call, uint64_t length, uint
 static int hk_c_settled(hk_channel *ch, const hk_call *call) {
     hk_c_end *e = (hk_c_end *)ch;
     hk_c_pair *p = e->pair;
-    hk_device *d = p->lane->device;
+    hk_device *d = p->common->device;
     int rc = 1;
     hk_c_pump(p);
     if (p->ended) return p->ended;
@@ -127,17 +127,17 @@ static inline int hk_c_name_to_all(hk_channel *const *chs, int n, const hk_call 
     return rc;
 }
 
-/* Put a piece into the lane's shared slot whose turn it is, for these readers.  1, 0 not yet, or -1. */
-static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int n, const hk_call *call, uint64_t length,
+/* Put a piece into the shared slot whose turn it is, for these readers.  1, 0 not yet, or -1. */
+static inline int hk_c_put_for_all(hk_c_common *common, hk_channel *const *chs, int n, const hk_call *call, uint64_t length,
                                    const void *src, size_t len) {
-    hk_device *d = lane->device;
-    const unsigned i = lane->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
+    hk_device *d = common->device;
+    const unsigned i = common->next_shared % HK_C_SHARED, slot = HK_C_SLOTS + i;
     int rc = 1;
     if (len) {
-        for (int j = 0; j < lane->size && rc == 1; j++)
-            if (lane->pair[j]) rc = hk_c_reclaim(lane->pair[j], call->stream, slot);
+        for (int j = 0; j < common->size && rc == 1; j++)
+            if (common->pair[j]) rc = hk_c_reclaim(common->pair[j], call->stream, slot);
         if (rc != 1) return rc;
-        char *to = lane->window + ((size_t)lane->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
+        char *to = common->window + ((size_t)common->size * HK_C_SLOTS + i) * HK_C_SLOT_BYTES;
         if (hk_device_copy(d, call->stream, to, src, len) != 0) return -1;
         for (int j = 0; j < n; j++) {
             hk_mark *ready = &((hk_c_end *)chs[j])->pair->ready[slot];
@@ -145,8 +145,8 @@ static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int 
             if (hk_mark_set(ready, d, call->stream) != 0) return -1;
         }
     }
-    lane->next_shared++;
-    lane->readers[i] = n;
+    common->next_shared++;
+    common->readers[i] = n;
     for (int j = 0; j < n; j++)
         hk_c_hand_over(((hk_c_end *)chs[j])->pair,
                        (hk_c_packet){call->tag, length, len, .kind = HK_C_PIECE, .slot = (uint16_t)slot});
@@ -154,31 +154,31 @@ static inline int hk_c_put_for_all(hk_c_lane *lane, hk_channel *const *chs, int 
 }
 
 /* Has everybody who was named the shared slot said that it is done? */
-static inline int hk_c_is_free(hk_c_lane *lane) {
-    const unsigned i = lane->next_shared % HK_C_SHARED;
-    for (int j = 0; j < lane->size && lane->readers[i]; j++) /* perhaps one who is not asked now: hear it */
-        if (lane->pair[j] && lane->pair[j]->busy >> (HK_C_SLOTS + i) & 1) hk_c_pump(lane->pair[j]);
-    return lane->readers[i] == 0;
+static inline int hk_c_is_free(hk_c_common *common) {
+    const unsigned i = common->next_shared % HK_C_SHARED;
+    for (int j = 0; j < common->size && common->readers[i]; j++) /* perhaps one who is not asked now: hear it */
+        if (common->pair[j] && common->pair[j]->busy >> (HK_C_SLOTS + i) & 1) hk_c_pump(common->pair[j]);
+    return common->readers[i] == 0;
 }
 
 static long hk_c_multicast(hk_channel *const *chs, int n, const hk_call *call, uint64_t length, uint64_t done,
                            const void *src, size_t len) {
     hk_c_end *e = (hk_c_end *)chs[0];
-    hk_c_lane *lane = e->pair->lane;
-    hk_device *d = lane->device;
+    hk_c_common *common = e->pair->common;
+    hk_device *d = common->device;
     (void)done;
     for (int j = 0; j < n; j++) {
         hk_c_pump(((hk_c_end *)chs[j])->pair);
         if (((hk_c_end *)chs[j])->pair->ended) return ((hk_c_end *)chs[j])->pair->ended;
     }
-    const int memory = hk_r_find(&lane->registered, src, len), direct = hk_c_all_can_read(chs, n, memory);
-    if (!direct && !hk_c_is_free(lane)) return HK_AGAIN;
+    const int memory = hk_r_find(&common->registered, src, len), direct = hk_c_all_can_read(chs, n, memory);
+    if (!direct && !hk_c_is_free(common)) return HK_AGAIN;
     if (!direct && len > HK_C_SLOT_BYTES) len = HK_C_SLOT_BYTES;
     const int entered = hk_device_enter(d);
     int rc = -1;
     if (entered >= 0)
         rc = direct ? hk_c_name_to_all(chs, n, call, length, memory, src, len)
-                    : hk_c_put_for_all(lane, chs, n, call, length, src, len);
+                    : hk_c_put_for_all(common, chs, n, call, length, src, len);
     hk_device_leave(d, entered);
     return rc == 1 ? (long)len : rc == 0 ? HK_AGAIN : hk_c_refused(e);
 }

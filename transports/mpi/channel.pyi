@@ -2,7 +2,7 @@ from typing import Any
 
 from hocket.transports.mpi.library import Mpi
 
-class MpiChannels:
+class MpiPair:
     send: Any
     recv: Any
     pinned: int

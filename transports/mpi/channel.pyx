@@ -38,7 +38,7 @@ cdef struct Ends:
     hk_mpi_receiver receiver
 
 
-cdef class MpiChannels:
+cdef class MpiPair:
     """The two channels to and from rank `peer` of the communicator with this handle.
 
     `send_tag` is the peer's, `recv_tag` ours; each takes the tag after it too.  Must be closed.

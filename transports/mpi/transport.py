@@ -18,8 +18,8 @@ from hocket.transports.base import Context, Traits
 from hocket.transports.mpi.job import MpiJob, told_to_finalize
 
 CLOSE_SECONDS = 0.2
-"""How long a lane that closes waits until its last packets have been taken."""
-_unfinished: list[MpiLane] = []
+"""Seconds that channels that close wait until their last packets have been taken."""
+_unfinished: list[MpiChannels] = []
 """Closed, with something still under way: MPI may write into their memory, so they stay."""
 
 
@@ -44,7 +44,7 @@ class MpiTransport:
         self.rank = context.rank
         self.job: MpiJob = context.mpi
         self.traits = Traits(segment=SEGMENTS.get(self.job.vendor, SEGMENT))
-        self.lanes: list[MpiLane] = []
+        self.unclosed: list[MpiChannels] = []
         told_to_finalize(self.close)
 
     @staticmethod
@@ -77,57 +77,57 @@ class MpiTransport:
     def detail(self, rank: int) -> str:
         return self.job.about
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> MpiLane:
+    def channels(self, name: str, index: int, members: Sequence[int]) -> MpiChannels:
         _sweep(0.0)
-        lane = MpiLane(self, members)
-        self.lanes.append(lane)
-        return lane
+        channels = MpiChannels(self, members)
+        self.unclosed.append(channels)
+        return channels
 
     def close(self) -> None:
-        for lane in list(self.lanes):
-            lane.close()
+        for channels in list(self.unclosed):
+            channels.close()
         _sweep(0.0)
 
 
-class MpiLane:
-    """One lane's channels."""
+class MpiChannels:
+    """The channels of one communicator."""
 
     def __init__(self, transport: MpiTransport, members: Sequence[int]) -> None:
         self.transport, self.members = transport, members
         self.thread = transport.job.thread
         """Who may drive these channels; see Engine.thread."""
         self.tag = transport.job.next_tags()
-        self.channels: list[Any] = []  # not emptied by `close`: an engine may still point to them
+        self.pairs: list[Any] = []  # not emptied by `close`: an engine may still point to them
 
     def offer(self) -> dict[str, int]:
         return {"tag": self.tag}
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
-        from hocket.transports.mpi.channel import MpiChannels
+        from hocket.transports.mpi.channel import MpiPair
 
         job = self.transport.job
-        channels = MpiChannels(job.mpi, job.handle, self.members[peer], offer["tag"], self.tag)
-        self.channels.append(channels)
-        return channels.send, channels.recv
+        pair = MpiPair(job.mpi, job.handle, self.members[peer], offer["tag"], self.tag)
+        self.pairs.append(pair)
+        return pair.send, pair.recv
 
     def close(self) -> None:
-        if self not in self.transport.lanes:
+        if self not in self.transport.unclosed:
             return
-        self.transport.lanes.remove(self)
+        self.transport.unclosed.remove(self)
         if not self.ended(CLOSE_SECONDS):
             _unfinished.append(self)
 
     def ended(self, seconds: float) -> bool:
         """Is nothing under way any more, after so many seconds at most?  Ends what can be ended."""
         deadline = time.monotonic() + seconds
-        done = [each.close(max(0.0, deadline - time.monotonic())) for each in self.channels]
+        done = [each.close(max(0.0, deadline - time.monotonic())) for each in self.pairs]
         return all(done)
 
     @property
     def pinned(self) -> bool:
         """Does MPI still hold memory of callers?  Then their arrays must stay."""
-        return any(each.pinned for each in self.channels)
+        return any(each.pinned for each in self.pairs)
 
 
 def _sweep(seconds: float) -> None:
-    _unfinished[:] = [lane for lane in _unfinished if not lane.ended(seconds)]
+    _unfinished[:] = [channels for channels in _unfinished if not channels.ended(seconds)]

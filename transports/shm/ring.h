@@ -11,7 +11,7 @@
  *   released
  *
  * Slots: each ring has its own, cut one after the other from a circle of `slots_bytes`, so that a slow reader holds up
- * nobody else; the multicast slots of a lane are shared by all its rings: written once, named in one line per reader.
+ * nobody else; the multicast slots of a rank are shared by all its rings: written once, named in one line per reader.
  * Both are taken from the window when they are first needed, and at first few: most ranks of a large job never talk to
  * each other, and many communicators make a few calls only.
  * The circle is larger than two cores' own caches: a line that the reader still has must be taken back from its core,
@@ -37,7 +37,7 @@ enum {
     HK_INLINE = 48,
     HK_SLOT_BYTES = 65536, /* at most */
     HK_SLOT_ALIGN = 128,   /* lines are fetched in pairs */
-    HK_SHARED_SLOTS = 32,  /* of a lane that is used much; at first HK_FIRST_SHARED */
+    HK_SHARED_SLOTS = 32,  /* of a communicator that is used much; at first HK_FIRST_SHARED */
     HK_FIRST_SHARED = 8,
     HK_FIRST_CIRCLE = 4 * HK_SLOT_BYTES,
     HK_GROW_AFTER = 4, /* times round the first ones */
@@ -77,18 +77,18 @@ typedef struct hk_ring {
 
 #define HK_NEVER UINT64_MAX
 
-/* A lane's block in the window: a ring for each rank. */
-#define HK_LANE_BYTES(size) ((size_t)(size) * sizeof(hk_ring))
+/* A communicator's block in the window: a ring for each rank. */
+#define HK_RINGS_BYTES(size) ((size_t)(size) * sizeof(hk_ring))
 
 /* The slots of one ring. */
 #define HK_SLOTS_BYTES(circle) ((size_t)(circle) + HK_SMALL_SLOTS * HK_SMALL_BYTES)
 
 typedef struct hk_producer hk_producer;
 
-/* Memory of the window for a lane, as long as that lives.  NULL: there is none, and `why` says why, as long. */
-typedef char *hk_take(void *lane, size_t nbytes, const char **why);
+/* Memory of the window for `taker`, as long as that lives.  NULL: there is none, and `why` says why, as long. */
+typedef char *hk_take(void *taker, size_t nbytes, const char **why);
 
-/* The multicast slots of a lane, private to its rank. */
+/* The multicast slots of a communicator, private to its rank. */
 typedef struct hk_shared_slots {
     char *slot; /* `count` of HK_SLOT_BYTES, or NULL: not needed yet */
     uint32_t count, most; /* at most HK_SHARED_SLOTS, more than HK_SMALL_SLOTS */
@@ -112,7 +112,7 @@ struct hk_producer {
     uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */
     hk_shared_slots *shared;
     hk_take *take;
-    void *lane; /* what it takes memory for */
+    void *taker; /* what it takes memory for */
     uint32_t *peer_bell;
     uint32_t next;                /* packets written */
     uint32_t released;            /* as last seen */

@@ -77,7 +77,7 @@ static inline int hk_by_name(const hk_producer *p, int traffic, const void *src,
 
 /* The first message that needs a slot takes them.  0: there is no memory. */
 static inline int hk_take_slots(hk_producer *p, char **slots, size_t nbytes) {
-    *slots = p->take(p->lane, nbytes, &p->base.words);
+    *slots = p->take(p->taker, nbytes, &p->base.words);
     if (*slots == NULL) p->base.error = ENOMEM;
     return *slots != NULL;
 }
@@ -86,7 +86,7 @@ static inline int hk_take_slots(hk_producer *p, char **slots, size_t nbytes) {
 static inline void hk_grow_circle(hk_producer *p) {
     if (p->slots_bytes == p->slots_most || p->cut < (uint64_t)HK_GROW_AFTER * p->slots_bytes) return;
     const char *why;
-    char *larger = p->take(p->lane, HK_SLOTS_BYTES(p->slots_most), &why);
+    char *larger = p->take(p->taker, HK_SLOTS_BYTES(p->slots_most), &why);
     if (larger != NULL) {
         p->slots = larger;
         p->cut = p->given_back = p->oldest = p->newest = 0;
@@ -98,7 +98,7 @@ static inline void hk_grow_circle(hk_producer *p) {
 static inline void hk_grow_shared(hk_producer *p, hk_shared_slots *m) {
     if (m->count == m->most || m->next < HK_GROW_AFTER * m->count) return;
     const char *why;
-    char *more = p->take(p->lane, (size_t)m->most * HK_SLOT_BYTES, &why);
+    char *more = p->take(p->taker, (size_t)m->most * HK_SLOT_BYTES, &why);
     if (more != NULL) m->slot = more, m->count = m->most, m->warm = m->next + m->count;
     m->most = m->count;
 }

@@ -32,7 +32,7 @@ from hocket.control.handshake import Hello
 from hocket.errors import PeerLostError, TransportError
 from hocket.system.machine import boot_id, new_folder
 from hocket.transports.base import Context, Traits
-from hocket.transports.shm.lane import EAGER, NO_MEMORY, SLOT, RingLane
+from hocket.transports.shm.channels import EAGER, NO_MEMORY, SLOT, RingChannels
 from hocket.transports.shm.window import LEAST, LITTLE, RESERVE, Window, address_limit, read_memory, room
 
 PURPOSE = "shm"
@@ -178,8 +178,8 @@ class ShmTransport:
             return "copied twice, as the system does not let this process read that one's memory"
         return "that process's memory can be read"
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> RingLane:
-        return RingLane(index, [self.windows[r] for r in members], [self.pids[r] for r in members])
+    def channels(self, name: str, index: int, members: Sequence[int]) -> RingChannels:
+        return RingChannels(index, [self.windows[r] for r in members], [self.pids[r] for r in members])
 
     def _shut_door(self) -> None:
         self._listener.close()
@@ -226,8 +226,8 @@ class ThreadTransport:
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         return [None] * len(self.windows)
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> RingLane:
-        return RingLane(index, [self.windows[r] for r in members])
+    def channels(self, name: str, index: int, members: Sequence[int]) -> RingChannels:
+        return RingChannels(index, [self.windows[r] for r in members])
 
     def close(self) -> None:
         pass

@@ -13,7 +13,7 @@ cdef class Window:
     cdef bint private
     cdef object lock        # threads allocate at once; `release` is called by finalizers, also in the middle of `alloc`
     cdef list holes         # (bytes, offset) given back
-    cdef list retired       # (addresses of readers' words, blocks) of lanes that were closed, but may still be read
+    cdef list retired       # (addresses of readers' words, blocks) of channels that were closed, but may still be read
 
     cdef int _map(self, size_t reserve) except -1
     cdef size_t _proven_size(self) except 0

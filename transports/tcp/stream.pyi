@@ -1,7 +1,7 @@
 import socket as _socket
 from typing import Any
 
-class SocketChannels:
+class SocketStreams:
     socket: _socket.socket
     send: Any
     recv: Any

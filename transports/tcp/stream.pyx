@@ -20,7 +20,7 @@ cdef extern from "transports/tcp/stream.h" nogil:
     const hk_channel_ops hk_receiver_ops
 
 
-cdef class SocketChannels:
+cdef class SocketStreams:
     """The two channels over stream sockets, which this object owns and closes.
 
     `socket` carries both directions, or with `receive=False` only ours, until `receive_from` gives the other's.

@@ -2,7 +2,7 @@ from typing import Any
 
 from hocket.system.tls import Tls
 
-class TlsChannels:
+class TlsStreams:
     send: Any
     recv: Any
     def __init__(self, out: Tls) -> None: ...

@@ -25,7 +25,7 @@ cdef extern from "transports/tcp/tls_channels.h" nogil:
     const hk_channel_ops hk_tls_receiver_ops
 
 
-cdef class TlsChannels:
+cdef class TlsStreams:
     """The two channels over encrypted streams: `out` for ours, and the peer's when it has come.
 
     Both ends' handshakes are over.  This object owns and closes the sockets.

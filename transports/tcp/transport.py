@@ -1,4 +1,4 @@
-"""The tcp transport: for each pair of ranks and lane one stream in each direction, opened at first use.
+"""The tcp transport: for each communicator and pair of ranks one stream in each direction, opened at first use.
 
 Each rank listens on one port of the interface that routes to the other ranks (never on all of them, and never on
 loopback if another host takes part).  Who sends dials; every connection proves the job's key first, so a stranger,
@@ -28,12 +28,12 @@ from hocket.system.machine import boot_id, seen_here
 from hocket.system.queueing import queueing
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
-from hocket.transports.dialled import DialledLane
-from hocket.transports.tcp.stream import SocketChannels
-from hocket.transports.tcp.tls_channels import TlsChannels
+from hocket.transports.dialled import DialledChannels
+from hocket.transports.tcp.stream import SocketStreams
+from hocket.transports.tcp.tls_channels import TlsStreams
 
 log = logging.getLogger("hocket.transports")
-Channels = SocketChannels | TlsChannels
+Streams = SocketStreams | TlsStreams
 PURPOSE = "tcp:"
 VERDICT = 0.5
 """Seconds that a failed handshake waits for the news that its peer is lost."""
@@ -53,19 +53,19 @@ class TcpTransport:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._lock = threading.RLock()  # a lane that is dropped closes itself, also in the middle of what holds it
+        self._lock = threading.RLock()  # dropped channels close themselves, also in the middle of what holds it
         self._closed = False
         self._arrived: dict[tuple[int, str], tuple[Any, socket.socket]] = {}
         """Streams, as their channels take them: sockets, or Tls; and their sockets."""
-        self._waiting: dict[tuple[int, str], tuple[Channels, int]] = {}
+        self._waiting: dict[tuple[int, str], tuple[Streams, int]] = {}
         """With the priorities of their lanes."""
         self._too_late: dict[tuple[int, str], None] = {}
-        """Streams that may still be on their way to lanes that have been closed, the oldest first."""
+        """Streams that may still be on their way to channels that have been closed, the oldest first."""
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = context.listen(place, self._on_peer)
         self._addresses: dict[int, tuple[str, int]] = {}
         self._ciphers: dict[int, int] = {}
-        self.lanes: weakref.WeakSet[TcpLane] = weakref.WeakSet()
+        self.unclosed: weakref.WeakSet[TcpChannels] = weakref.WeakSet()
         self._purpose = encryption.MARK if context.encrypt else PURPOSE
 
     @staticmethod
@@ -136,37 +136,37 @@ class TcpTransport:
                 self._too_late.pop(key, None)
                 link.close()
 
-    def open(self, rank: int, lane: str, look: Callable[[], object], priority: int = 0) -> Channels:
+    def open(self, rank: int, name: str, look: Callable[[], object], priority: int = 0) -> Streams:
         """Channels to and from `rank`: ours over the stream that we dial, theirs over the one that they dial.
 
         So nobody waits here until the other makes the same call: its reactor answers.  `look` is called between
         attempts, and raises if there is no more use in trying.
         """
         me = self.context
-        hello = me.hello(self._purpose + lane, rank)
+        hello = me.hello(self._purpose + name, rank)
         deadline = time.monotonic() + me.timeout
-        channels: Channels
+        streams: Streams
         while True:
             left = max(0.01, deadline - time.monotonic())
             link = connect(("tcp", *self._addresses[rank]), me.key, hello, left, look)
             tuned(link)
             mark(link, priority)
             if not me.encrypt:
-                channels = SocketChannels(link, receive=False)
+                streams = SocketStreams(link, receive=False)
                 break
             end = self._secured(link, rank, hello.purpose, deadline, look)
             if end is not None:
-                channels = TlsChannels(end)
+                streams = TlsStreams(end)
                 break
         key = rank, hello.purpose
         with self._lock:
             if key in self._arrived:
                 stream, incoming = self._arrived.pop(key)
                 mark(incoming, priority)
-                channels.receive_from(stream)
+                streams.receive_from(stream)
             else:
-                self._waiting[key] = channels, priority
-        return channels
+                self._waiting[key] = streams, priority
+        return streams
 
     def _secured(
         self, link: Connection, rank: int, purpose: str, deadline: float, look: Callable[[], object]
@@ -191,33 +191,34 @@ class TcpTransport:
             link.close()
             raise
 
-    def arrived(self, lane: TcpLane) -> list[int]:
-        """The members of `lane` whose streams wait for it to be opened."""
+    def arrived(self, channels: TcpChannels) -> list[int]:
+        """The members whose streams wait until `channels` open theirs."""
         with self._lock:
-            return [i for i, rank in enumerate(lane.members) if (rank, self._purpose + lane.name) in self._arrived]
+            purpose = self._purpose + channels.name
+            return [i for i, rank in enumerate(channels.members) if (rank, purpose) in self._arrived]
 
-    def forget(self, lane: TcpLane) -> None:
-        """Nobody waits for its streams any more: those that come are closed."""
+    def forget(self, channels: TcpChannels) -> None:
+        """Nobody waits for their streams any more: those that come are closed."""
         with self._lock:
-            for rank in lane.members:
-                key = rank, self._purpose + lane.name
+            for rank in channels.members:
+                key = rank, self._purpose + channels.name
                 arrived, _ = self._arrived.pop(key, (None, None))
                 if arrived is not None:
                     arrived.close()
                 elif rank != self.context.rank:
                     waiting = self._waiting.pop(key, None)
-                    if waiting is not None or rank not in lane.opened:
+                    if waiting is not None or rank not in channels.opened:
                         self._too_late[key] = None
             while len(self._too_late) > TOO_LATE:
                 self._too_late.pop(next(iter(self._too_late)))
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> TcpLane:
-        return TcpLane(self, name, members)
+    def channels(self, name: str, index: int, members: Sequence[int]) -> TcpChannels:
+        return TcpChannels(self, name, members)
 
     def close(self) -> None:
         self._listener.close()
-        for lane in list(self.lanes):
-            lane.close()
+        for channels in list(self.unclosed):
+            channels.close()
         with self._lock:
             self._closed = True
             for stream, _ in self._arrived.values():
@@ -225,8 +226,8 @@ class TcpTransport:
             self._arrived.clear()
 
 
-class TcpLane(DialledLane):
-    """One lane's streams."""
+class TcpChannels(DialledChannels):
+    """The streams of one communicator."""
 
     priority = 0
     """Of the communicator's lane."""
@@ -234,15 +235,15 @@ class TcpLane(DialledLane):
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
         super().__init__(transport, name, members)
         self.transport = transport
-        self.channels: list[Channels] = []
+        self.streams: list[Streams] = []
         self.opened: set[int] = set()
         """Members, by world rank."""
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
-        channels = self.transport.open(self.members[peer], self.name, self.look, self.priority)
+        streams = self.transport.open(self.members[peer], self.name, self.look, self.priority)
         self.opened.add(self.members[peer])
-        self.channels.append(channels)
-        return channels.send, channels.recv
+        self.streams.append(streams)
+        return streams.send, streams.recv
 
     def unopened(self) -> list[int]:
         """Members whose streams have come, and that this rank has opened none to."""
@@ -250,8 +251,8 @@ class TcpLane(DialledLane):
 
     def close(self) -> None:
         self.transport.forget(self)
-        for channels in self.channels:  # which stay: an engine may still know them
-            channels.close()
+        for streams in self.streams:  # which stay: an engine may still know them
+            streams.close()
         super().close()
 
     def __del__(self) -> None:

@@ -82,13 +82,13 @@ class Outgoing:
     """The writing end of a channel, and the connection to its reader."""
 
     def __init__(
-        self, transport: VerbsTransport, rank: int, lane: str, look: Callable[[], object] = lambda: None
+        self, transport: VerbsTransport, rank: int, name: str, look: Callable[[], object] = lambda: None
     ) -> None:
         me, theirs = transport.context, transport.address_of(rank)
         deadline = time.monotonic() + me.timeout
         path = transport.port.path(theirs)
         place: Any = ("tcp", theirs["host"], theirs["port"])
-        sock = connect(place, me.key, me.hello(PURPOSE + lane, rank), me.timeout, look)
+        sock = connect(place, me.key, me.hello(PURPOSE + name, rank), me.timeout, look)
         self._changed = threading.Event()
         self._said: Message | None = None
         self._ended_how = ""

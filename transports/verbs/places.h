@@ -26,7 +26,7 @@ typedef struct hk_v_reader {
     hk_v_end end;
     hk_pins *pins;
     char *ring;
-    /* To the same peer, or NULL: what it sent may be lost while we wait for the answer.  It is of the same lane, so no
+    /* To the same peer, or NULL: what it sent may be lost while we wait for the answer.  It is of the same channels, so no
      * other thread uses it meanwhile. */
     hk_v_writer *beside;
     char *stage; /* HK_V_STAGES of HK_V_PIECE, made when first needed */

@@ -20,7 +20,7 @@ from typing import Any
 from hocket.control.handshake import Hello
 from hocket.errors import ArgumentError, TransportError
 from hocket.transports.base import Context, Traits
-from hocket.transports.dialled import DialledLane
+from hocket.transports.dialled import DialledChannels
 from hocket.transports.verbs.channels import OFFER_MIN
 from hocket.transports.verbs.connections import PURPOSE, Arrival, Incoming, Outgoing
 from hocket.transports.verbs.device import devices, library
@@ -40,7 +40,7 @@ class VerbsTransport:
         self.context = context
         self.port = choose(context.rdma)
         self.device = self.port.device
-        self.lanes: set[VerbsLane] = set()
+        self.unclosed: set[VerbsChannels] = set()
         self._lock = threading.Lock()
         self._addresses: dict[int, dict[str, Any]] = {}
         self._readers: dict[tuple[int, str], Incoming] = {}
@@ -106,32 +106,32 @@ class VerbsTransport:
         if not hello.purpose.startswith(PURPOSE):
             sock.close()
             return
-        lane = hello.purpose.removeprefix(PURPOSE)
-        Arrival(self, sock, lambda: self.incoming(hello.rank, lane), lane == PROBE)
+        name = hello.purpose.removeprefix(PURPOSE)
+        Arrival(self, sock, lambda: self.incoming(hello.rank, name), name == PROBE)
 
-    def incoming(self, rank: int, lane: str) -> Incoming:
+    def incoming(self, rank: int, name: str) -> Incoming:
         """The reading end of a channel: whoever needs it first, we or the writer, makes it."""
-        if lane == PROBE:
+        if name == PROBE:
             made = Incoming(self.device)
             self._probes.add(made)
             return made
         with self._lock:
-            return self._readers.setdefault((rank, lane), Incoming(self.device))
+            return self._readers.setdefault((rank, name), Incoming(self.device))
 
-    def forget(self, lane: str) -> None:
+    def forget(self, name: str) -> None:
         with self._lock:
-            gone = [key for key in self._readers if key[1] == lane]
+            gone = [key for key in self._readers if key[1] == name]
             closed = [self._readers.pop(key) for key in gone]
         for each in closed:
             each.close()
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> VerbsLane:
-        return VerbsLane(self, name, members)
+    def channels(self, name: str, index: int, members: Sequence[int]) -> VerbsChannels:
+        return VerbsChannels(self, name, members)
 
     def close(self) -> None:
         self._listener.close()
-        for lane in list(self.lanes):
-            lane.close()
+        for channels in list(self.unclosed):
+            channels.close()
         for each in [*self._readers.values(), *self._probes]:
             each.close()
         self._readers.clear()
@@ -139,8 +139,8 @@ class VerbsTransport:
             self.device.close()
 
 
-class VerbsLane(DialledLane):
-    """One lane's channels."""
+class VerbsChannels(DialledChannels):
+    """The channels of one communicator."""
 
     pin_from = OFFER_MIN
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hocket.torch.failing import ArgumentError
+from hocket.torch.errors import ArgumentError
 from hocket.training import Timing
 
 Tensor = torch.Tensor

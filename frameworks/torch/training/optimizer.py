@@ -10,7 +10,7 @@ import torch
 
 import hocket
 from hocket.arguments import whole
-from hocket.torch.failing import ArgumentError
+from hocket.torch.errors import ArgumentError
 from hocket.torch.training.forward import Forward
 from hocket.torch.training.gradients import Averages, Gradients
 from hocket.torch.training.parameters import communicator

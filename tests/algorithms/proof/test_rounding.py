@@ -8,7 +8,7 @@ from hocket.algorithms import CONTRACTS, Algorithm, Recv, Send, get, hierarchica
 from hocket.algorithms.language.schedule import Schedule
 from hocket.algorithms.proof.rounding import numbers
 from hocket.algorithms.proof.walk import start, walk
-from hocket.collectives.calls.codecs import COLLECTIVES
+from hocket.collectives.calls.encodings import COLLECTIVES
 from hocket.errors import ScheduleError
 
 ALL = [get(collective, name) for collective in COLLECTIVES for name in names(collective)]

@@ -10,7 +10,7 @@ import pytest
 
 import hocket
 from hocket.algorithms import Algorithm, hierarchical, names
-from hocket.collectives.calls.codecs import BY_NAME
+from hocket.collectives.calls.encodings import BY_NAME
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Natural, OneBit, Sign
 from hocket.errors import ArgumentError, MismatchError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.transports.shm.lane import NO_MEMORY
+from hocket.transports.shm.channels import NO_MEMORY
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import read_memory
 from support import jobs

@@ -7,7 +7,7 @@ import pytest
 
 from hocket.collectives.plans.instr import Instr
 from hocket.conformance.ends import End, Side, data, each, pieces
-from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.channels import RingChannels
 from hocket.transports.shm.window import Window
 
 KB = 1024
@@ -19,10 +19,10 @@ KB = 1024
 )
 def test_pieces(length: int, wanted: list[int]) -> None:
     windows = [Window(), Window()]
-    lanes = [RingLane(r, windows) for r in range(2)]
+    rings = [RingChannels(r, windows) for r in range(2)]
     ends = []
-    for r, lane in enumerate(lanes):
-        side = Side(*lane.open(1 - r, lanes[1 - r].offer()), lane)
+    for r, own in enumerate(rings):
+        side = Side(*own.open(1 - r, rings[1 - r].offer()), own)
         ends.append(End(r, [None, side] if r == 0 else [side, None]))
     sent, label, seen = data(length), 1 << 32, []
 

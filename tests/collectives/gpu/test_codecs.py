@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hocket.system.namespaces import hosts as namespaces
-from hocket.transports.cuda_ipc import lane
-from hocket.transports.pinned import channels
+from hocket.transports.cuda_ipc.channels import SLOT as MAPPED_SLOT
+from hocket.transports.pinned.channels import SLOT as PINNED_SLOT
 from support.gpu import ranks as gpu_ranks
 from support.gpu.cases import APART, DELAY, MORE
 from support.two_hosts import job_on
@@ -33,8 +33,8 @@ def test_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ipc", "slot"),
     [
-        pytest.param(1, lane.SLOT, id="mapped", marks=pytest.mark.more),
-        pytest.param(0, channels.SLOT, id="pinned"),
+        pytest.param(1, MAPPED_SLOT, id="mapped", marks=pytest.mark.more),
+        pytest.param(0, PINNED_SLOT, id="pinned"),
     ],
 )
 def test_messages_of_several_slots(ipc: int, slot: int, built: Path, tmp_path: Path) -> None:

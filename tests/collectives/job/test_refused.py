@@ -131,8 +131,8 @@ LATER = """
 import os, resource
 from support import limited
 import numpy as np
-from hocket.transports.shm import lane
-lane.READS = {"": ((16385, 16385),) * 2}
+from hocket.transports.shm import channels
+channels.READS = {"": ((16385, 16385),) * 2}
 import hocket
 comm = hocket.init(transport="shm")
 WHAT

@@ -196,15 +196,15 @@ first, anew, real = hvd.rank(), [], job.resume
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def resume(world, *more):
-    anew.append(world.size)
+def resume(comm, *more):
+    anew.append(comm.size)
     if first == 2 and len(anew) == 2:
         die()                       # while rank 3 waits for it in its second rebuild
-    real(world, *more)
+    real(comm, *more)
     if first == 0:
         die()                       # rank 2 trains already
     if first == 3 and len(anew) == 1:
-        while not world.world.gone.lost:
+        while not comm.world.gone.lost:
             time.sleep(0.01)
         time.sleep(1)               # rank 2 knows of it too
         job.abandon()

@@ -224,7 +224,7 @@ def test_a_group_whose_last_calls_differ_is_destroyed(again: bool, tmp_path: pat
     assert "destroy_process_group(): the ranks called different things (communicator 'world/1'" in ends[0].err, ends
 
 
-@pytest.mark.parametrize("turn", ["hocket.torch.failing.as_torch", "hocket.horovod.exceptions.as_horovod"])
+@pytest.mark.parametrize("turn", ["hocket.torch.errors.as_torch", "hocket.horovod.exceptions.as_horovod"])
 def test_errors_of_frameworks_are_pickled(turn: str) -> None:
     module, _, function = turn.rpartition(".")
     for kind in errors.KINDS:

@@ -1,6 +1,6 @@
 """A transport of another package whose channels are C: named pipes between the processes of a host.
 
-The cold half.  Each rank reads from pipes in a directory of its own, one for each lane and peer.
+The cold half.  Each rank reads from pipes in a directory of its own, one for each communicator and peer.
 
     python -m hocket.conformance hocket_fifos:FifosTransport
     HOCKET_TRANSPORT=fifos hocket bench allreduce -n 2 --check
@@ -37,14 +37,14 @@ class FifosTransport:
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         return [None if offer and os.path.isdir(offer) else "its pipes are not visible here" for offer in offers]
 
-    def lane(self, name: str, index: int, members: Sequence[int]) -> FifosLane:
-        return FifosLane(self.directory, name, index, len(members))
+    def channels(self, name: str, index: int, members: Sequence[int]) -> FifosChannels:
+        return FifosChannels(self.directory, name, index, len(members))
 
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class FifosLane:
+class FifosChannels:
     def __init__(self, directory: str, name: str, index: int, size: int) -> None:
         self.directory, self.name, self.index, self.size = directory, name, index, size
         self.incoming: list[int] = []

@@ -7,7 +7,7 @@ import pathlib
 import random
 import signal
 
-from support.linearizable import NEVER, Op, wrong
+from support.linearizable import NEVER, Access, wrong
 from support.serving import NEW, ROLES, Cluster
 
 RECORDS = ROLES + """
@@ -32,7 +32,7 @@ client.close()
 """
 
 
-def of_slice(folder: str, first: int) -> list[Op]:
+def of_slice(folder: str, first: int) -> list[Access]:
     """What all workers did to the slice that begins with this element."""
     ops = []
     for path in pathlib.Path(folder).glob("history-*"):
@@ -41,7 +41,7 @@ def of_slice(folder: str, first: int) -> list[Op]:
         for (begin, number), (end, seen) in zip(lines[::2], ends, strict=False):
             if seen:
                 assert len(set(seen[first : first + 16])) == 1, f"{path.name} has read two writes in one slice: {seen}"
-            ops.append(Op(begin, end, bool(number), float(number) if number or not seen else seen[first]))
+            ops.append(Access(begin, end, bool(number), float(number) if number or not seen else seen[first]))
     return ops
 
 
@@ -64,12 +64,12 @@ def test_slices_are_linearizable_where_servers_and_workers_die() -> None:
             assert not (why := wrong(history, 0.0)), why
 
 
-def write(begin: float, end: float, value: int) -> Op:
-    return Op(begin, end, True, value)
+def write(begin: float, end: float, value: int) -> Access:
+    return Access(begin, end, True, value)
 
 
-def read(begin: float, end: float, value: int) -> Op:
-    return Op(begin, end, False, value)
+def read(begin: float, end: float, value: int) -> Access:
+    return Access(begin, end, False, value)
 
 
 def test_the_checker_knows_what_is_linearizable() -> None:
@@ -98,7 +98,7 @@ def test_the_checker_on_random_histories() -> None:
             writes = dice.random() < 0.4
             value = moment if writes else value
             begin, ended[who] = max(ended[who], moment - 2 * dice.random()), moment + 2 * dice.random()
-            ops.append(Op(begin, ended[who], writes, value))
+            ops.append(Access(begin, ended[who], writes, value))
     assert len(ops) > 300 and not wrong(ops, 0)
     at = next(i for i in range(250, len(ops)) if not ops[i].writes)
     assert wrong([*ops[:at], ops[at]._replace(value=ops[at - 50].value), *ops[at + 1 :]], 0)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from hocket.conformance import LAWS, NotOfferedError, Pair, Side, laws
 from hocket.conformance.ends import End
-from hocket.transports.mpi.channel import MpiChannels
+from hocket.transports.mpi.channel import MpiPair
 from hocket.transports.mpi.library import Mpi
 
 mpi = Mpi(MPI)
@@ -25,8 +25,8 @@ tags = iter(range(0, 30000, 4))
 
 
 def side(comm: Any, peer: int, mine: int, theirs: int) -> Side:
-    channels = MpiChannels(mpi, comm.handle, peer, theirs, mine)
-    return Side(channels.send, channels.recv, channels)
+    pair = MpiPair(mpi, comm.handle, peer, theirs, mine)
+    return Side(pair.send, pair.recv, pair)
 
 
 def pair_alone() -> tuple[Side, Side]:

@@ -208,11 +208,11 @@ def test_what_the_driver_refuses_a_receiver_is_a_fault(function: str, ranks: Ope
 @pytest.mark.parametrize("function", ["cuMemHostAlloc", "cuEventCreate"])
 def test_a_pair_that_cannot_be_opened_leaves_nothing(function: str, nth: int) -> None:
     side, _ = python()
-    lanes = channels.Pinned(DEVICE)
+    pinned = channels.Pinned(DEVICE)
     CUDA.refuse(function, nth, NUMBERS["CUDA_ERROR_OUT_OF_MEMORY"])
     with pytest.raises(TransportError, match=r"GPU 0.*CUDA error 2"):
-        lanes.open(side.send, side.recv)
-    assert lanes.close()
+        pinned.open(side.send, side.recv)
+    assert pinned.close()
 
 
 @pytest.mark.parametrize("host", ["shm"], indirect=True)

@@ -18,13 +18,13 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.gpu.stream_ops import OnStream, StreamOps
 from hocket.collectives.plans.instr import About, Instr
 from hocket.collectives.plans.plan import Plan
-from hocket.conformance import Lanes, Pair, Side
+from hocket.conformance import InProcess, Pair, Side
 from hocket.conformance.ends import WORDS, pieces
 from hocket.system.cuda import driver
 from hocket.transports.adapter import Adapter
 from hocket.transports.pinned import channels
 from hocket.transports.reference import Pipe
-from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.channels import RingChannels
 from hocket.transports.shm.window import Window
 from hocket.transports.tcp.transport import TcpTransport
 from support.gpu.arrays import GpuArray
@@ -57,8 +57,8 @@ def nothing_is_left() -> Iterator[None]:
 def memory() -> tuple[Side, Side]:
     """Rings whose reader may read what the producer names."""
     windows = [Window() for _ in range(2)]
-    lanes = [RingLane(rank, windows, [os.getpid()] * 2) for rank in range(2)]
-    a, b = (Side(*lanes[r].open(1 - r, lanes[1 - r].offer()), (lanes, windows)) for r in range(2))
+    rings = [RingChannels(rank, windows, [os.getpid()] * 2) for rank in range(2)]
+    a, b = (Side(*rings[r].open(1 - r, rings[1 - r].offer()), (rings, windows)) for r in range(2))
     return a, b
 
 
@@ -75,8 +75,8 @@ HOSTS = ("shm", "tcp", "python")
 
 @pytest.fixture(params=HOSTS)
 def host(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    with Lanes(TcpTransport) as lanes:
-        yield {"shm": memory, "tcp": lanes.pair, "python": python}[request.param]
+    with InProcess(TcpTransport) as ranks:
+        yield {"shm": memory, "tcp": ranks.pair, "python": python}[request.param]
 
 
 class Sides:

@@ -91,11 +91,11 @@ enum { CIRCLE = 2 * HK_SLOT_BYTES, GROWN = 2 * CIRCLE, FIRST_SHARED = HK_SMALL_S
 #define ALL_SLOTS \
     (READERS * (HK_SLOTS_BYTES(CIRCLE) + HK_SLOTS_BYTES(GROWN)) + (size_t)(FIRST_SHARED + SHARED) * HK_SLOT_BYTES)
 
-static size_t window_size(void) { return (HK_LANE_BYTES(READERS) + ALL_SLOTS + REGION + 4095) / 4096 * 4096; }
+static size_t window_size(void) { return (HK_RINGS_BYTES(READERS) + ALL_SLOTS + REGION + 4095) / 4096 * 4096; }
 
-static char *from_window(void *lane, size_t nbytes, const char **why) {
+static char *from_window(void *taker, size_t nbytes, const char **why) {
     (void)why;
-    place *w = lane;
+    place *w = taker;
     char *at = w->untaken;
     if ((w->untaken += nbytes) > w->region) die(1, "slots were taken twice");
     return at;
@@ -108,7 +108,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
     w->window = window, w->window_bytes = window_size();
     uint32_t *bells = calloc(4 * (READERS + 1), sizeof *bells);
     w->producer_bell = bells;
-    w->untaken = w->window + HK_LANE_BYTES(READERS);
+    w->untaken = w->window + HK_RINGS_BYTES(READERS);
     w->region = w->untaken + ALL_SLOTS;
     w->shared.count = FIRST_SHARED, w->shared.most = SHARED;
     for (int i = 0; i < HK_SHARED_SLOTS; i++) {
@@ -122,7 +122,7 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
         p->base.ops = &hk_producer_ops, c->base.ops = &hk_consumer_ops;
         p->window = w->window, p->window_bytes = w->window_bytes;
         p->ring = c->ring = (hk_ring *)w->window + i;
-        p->shared = &w->shared, p->take = from_window, p->lane = w, p->slots_bytes = CIRCLE, p->slots_most = GROWN;
+        p->shared = &w->shared, p->take = from_window, p->taker = w, p->slots_bytes = CIRCLE, p->slots_most = GROWN;
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
         p->far_moved = HK_BY_REF_MIN, p->far_reduced = start % 3 ? HK_BY_REF_MIN : HK_NEVER;

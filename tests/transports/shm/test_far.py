@@ -9,8 +9,8 @@ from support import jobs
 
 EITHER = """
     import numpy as np
-    from hocket.transports.shm import lane
-    lane.READS = {{"": (({moved}, {reduced}),) * 2}}
+    from hocket.transports.shm import channels
+    channels.READS = {{"": (({moved}, {reduced}),) * 2}}
     import hocket
     comm = hocket.init(transport="shm")
     for n in (5000, 300_001, 1_200_003, 2_560_000):

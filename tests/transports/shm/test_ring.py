@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket.errors import TransportError
-from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.channels import RingChannels
 from hocket.transports.shm.transport import RINGS
 from hocket.transports.shm.window import Window, read_memory
 from support import headers
@@ -140,13 +140,13 @@ def test_a_missing_check_is_noticed(old: str, new: str, job: tuple[str, int, int
 
 def test_a_peer_cannot_name_a_block_outside_its_window() -> None:
     mine, theirs = Window(), Window()
-    lane = RingLane(0, [mine, theirs])
-    offer = RingLane(1, [mine, theirs]).offer()
-    lane.open(1, offer)
+    rings = RingChannels(0, [mine, theirs])
+    offer = RingChannels(1, [mine, theirs]).offer()
+    rings.open(1, offer)
     at = offer["at"]
     for wrong in (at + 64, 0, theirs.reserved - 4096, at + 4096, 2**64 - 4096, 2**63):
         with pytest.raises(TransportError, match="outside its window"):
-            lane.open(1, {"at": wrong, "reads": []})
+            rings.open(1, {"at": wrong, "reads": []})
 
 
 def test_memory_of_another_process_is_read_if_the_system_lets_us() -> None:

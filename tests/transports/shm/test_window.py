@@ -11,7 +11,7 @@ import pytest
 
 from hocket.errors import TransportError
 from hocket.transports.shm import transport
-from hocket.transports.shm.lane import RingLane
+from hocket.transports.shm.channels import RingChannels
 from hocket.transports.shm.window import Window
 from support import jobs
 
@@ -79,18 +79,18 @@ def test_a_window_ends_where_its_memory_does() -> None:
 def test_a_block_beyond_the_end_of_a_peers_window_is_refused() -> None:
     mine, their_own = Window(), Window()
     theirs = borrowed(their_own)
-    lane = RingLane(0, [mine, theirs])
+    rings = RingChannels(0, [mine, theirs])
     for at in (their_own.size, 1 << 33, theirs.reserved // 2):
         with pytest.raises(TransportError, match="outside its window"):
-            lane.open(1, {"at": at, "reads": []})
-    lane.open(1, RingLane(1, [mine, their_own]).offer())
+            rings.open(1, {"at": at, "reads": []})
+    rings.open(1, RingChannels(1, [mine, their_own]).offer())
 
 
 @pytest.mark.parametrize("offer", [{}, None, {"at": "8192", "reads": []}, {"at": -1, "reads": []}, {"at": 8192}])
 def test_an_offer_that_is_none_is_refused(offer: object) -> None:
-    lane = RingLane(0, [Window(), Window()])
+    rings = RingChannels(0, [Window(), Window()])
     with pytest.raises(TransportError, match="does not say where its block is"):
-        lane.open(1, offer)  # type: ignore[arg-type]
+        rings.open(1, offer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -118,34 +118,34 @@ def test_descriptors_that_were_not_asked_for_are_not_kept() -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_lane_takes_memory_as_it_is_used() -> None:
+def test_channels_take_memory_as_they_are_used() -> None:
     """Of 64 ranks most never talk to each other."""
     windows = [Window() for _ in range(2)]
     before = windows[0].size
     members = [windows[i % 2] for i in range(64)]  # all on this host
-    lane = RingLane(0, members)
+    rings = RingChannels(0, members)
     assert windows[0].size - before < 300 << 10, windows[0].size
-    lane.close()
+    rings.close()
 
 
 def test_memory_comes_back_when_all_have_closed() -> None:
     """Not before: the other may still be reading."""
     mine, theirs = Window(), Window()
-    one, other = RingLane(0, [mine, borrowed(theirs)]), RingLane(1, [borrowed(mine), theirs])
+    one, other = RingChannels(0, [mine, borrowed(theirs)]), RingChannels(1, [borrowed(mine), theirs])
     first = one.offset
     ends = one.open(1, other.offer()), other.open(0, one.offer())
     one.close()
-    again = RingLane(0, [mine, borrowed(theirs)])
+    again = RingChannels(0, [mine, borrowed(theirs)])
     assert again.offset != first
     other.close()
-    assert RingLane(0, [mine, borrowed(theirs)]).offset == first
+    assert RingChannels(0, [mine, borrowed(theirs)]).offset == first
     del ends
 
 
-def test_a_dropped_lane_is_closed() -> None:
+def test_dropped_channels_are_closed() -> None:
     mine, theirs = Window(), Window()
-    one, other = RingLane(0, [mine, borrowed(theirs)]), RingLane(1, [borrowed(mine), theirs])
+    one, other = RingChannels(0, [mine, borrowed(theirs)]), RingChannels(1, [borrowed(mine), theirs])
     one.open(1, other.offer()), other.open(0, one.offer())
     first = one.offset
     del one, other
-    assert RingLane(0, [mine, borrowed(theirs)]).offset == first
+    assert RingChannels(0, [mine, borrowed(theirs)]).offset == first

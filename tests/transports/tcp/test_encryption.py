@@ -175,7 +175,7 @@ comm.close()
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_slow_rank_is_waited_for(who: int) -> None:
-    """It is stopped in the middle of a lane's handshake for longer than that may take: the dialling one tries anew."""
+    """It is stopped in a channel's handshake for longer than that may take: the dialling one tries anew."""
     with job(SLOW.format(who=who)) as running:
         pid, until = running.processes[who].pid, time.monotonic() + 20
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":

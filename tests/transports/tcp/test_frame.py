@@ -22,7 +22,7 @@ from hocket.conformance.ends import End, Side
 from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, Client, Hello, Server, prove
 from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
 from hocket.control.reactor import Reactor
-from hocket.transports.tcp.stream import SocketChannels
+from hocket.transports.tcp.stream import SocketStreams
 from support import headers, jobs
 
 ROOT = Path(__file__).parents[3]
@@ -83,7 +83,7 @@ def test_a_long_payload_begins_where_the_kernel_copies_it_fast(length: int, plac
     room = numpy.full(length + 8192, 7, numpy.uint8)
     at = (place - room.ctypes.data) % 4096
     ours, theirs = socket.socketpair()
-    channels = SocketChannels(ours)
+    channels = SocketStreams(ours)
     with theirs:
         theirs.settimeout(30)
         end = End(0, [None, Side(channels.send, channels.recv, channels)])

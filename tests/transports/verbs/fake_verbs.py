@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hocket.collectives.plans.instr import Instr
-from hocket.conformance import Lanes, ends
+from hocket.conformance import InProcess, ends
 from hocket.conformance.ends import End, data, each
 from hocket.transports.verbs import port
 from hocket.transports.verbs.channels import OFFER_MIN
@@ -81,8 +81,8 @@ class Registered(End):
 
 
 @pytest.fixture
-def lanes() -> Iterator[Lanes]:
-    with Lanes(VerbsTransport) as made:
+def ranks() -> Iterator[InProcess]:
+    with InProcess(VerbsTransport) as made:
         yield made
 
 

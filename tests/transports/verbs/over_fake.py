@@ -20,7 +20,7 @@ import pytest
 from fake_verbs import FAKE, LONG, PINS, Registered, both, get, pin, put, talk
 
 from hocket.collectives.plans.instr import Instr
-from hocket.conformance import GROUP_LAWS, LAWS, Lanes, NotOfferedError, ends
+from hocket.conformance import GROUP_LAWS, LAWS, InProcess, NotOfferedError, ends
 from hocket.conformance.ends import End, data, each
 from hocket.errors import TransportError
 from hocket.transports.verbs.transport import VerbsTransport
@@ -28,19 +28,21 @@ from hocket.transports.verbs.transport import VerbsTransport
 # ------------------------------------------------------------------------------------------------------- the laws
 
 @pytest.mark.parametrize("law", [*LAWS, *GROUP_LAWS], ids=lambda law: law.__name__)
-def test_law(law: Callable[[Any], None], lanes: Lanes) -> None:
+def test_law(law: Callable[[Any], None], ranks: InProcess) -> None:
     none = law.__name__ == "a_multicast_reaches_every_reader"
     with pytest.raises(NotOfferedError) if none else contextlib.nullcontext():
-        law(lanes.sides if law in GROUP_LAWS else lanes.pair)
+        law(ranks.sides if law in GROUP_LAWS else ranks.pair)
     assert not get("bad_keys")
 
 
 @pytest.mark.parametrize("law", [*LAWS, GROUP_LAWS[0]], ids=lambda law: law.__name__)
-def test_law_of_registered_arrays(law: Callable[[Any], None], lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_law_of_registered_arrays(
+    law: Callable[[Any], None], ranks: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("laws", "ends"):
         monkeypatch.setattr(f"hocket.conformance.{module}.End", Registered)
     began = {name: get(name) for name in ("long_writes", "binds", "invalidated")}
-    law(lanes.sides if law in GROUP_LAWS else lanes.pair)
+    law(ranks.sides if law in GROUP_LAWS else ranks.pair)
     made = {name: get(name) - n for name, n in began.items()}
     if law.__name__ in ("a_message_may_exceed_every_buffer", "both_directions_at_once"):
         pieces = 2 * (5_000_003 // (256 << 10))
@@ -52,12 +54,12 @@ def test_law_of_registered_arrays(law: Callable[[Any], None], lanes: Lanes, monk
 
 
 @pytest.mark.parametrize("status", range(1, 24))
-def test_a_failed_completion_is_said_in_words(status: int, lanes: Lanes) -> None:
+def test_a_failed_completion_is_said_in_words(status: int, ranks: InProcess) -> None:
     FAKE.ibv_wc_status_str.restype = ctypes.c_char_p
     words, silence = (FAKE.ibv_wc_status_str(n).decode() for n in (status, 12))
     said = 0
     for at in (1, 2, 3, 4, 6, 9, 14, 23):
-        pair = lanes.pair()
+        pair = ranks.pair()
         put(fail_status=status, fail_at=at)
         began = time.monotonic()
         ended = both(pair)
@@ -71,8 +73,8 @@ def test_a_failed_completion_is_said_in_words(status: int, lanes: Lanes) -> None
 
 
 @pytest.mark.parametrize("at", range(1, 40, 3))
-def test_a_refused_request_is_said(at: int, lanes: Lanes) -> None:
-    pair = lanes.pair()
+def test_a_refused_request_is_said(at: int, ranks: InProcess) -> None:
+    pair = ranks.pair()
     put(refuse_post=at, refuse_errno=12)
     ended = both(pair)
     assert "fault: the device refused a work request" in ended and "done" not in ended, ended
@@ -80,8 +82,8 @@ def test_a_refused_request_is_said(at: int, lanes: Lanes) -> None:
 
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("length", [0, 8])
-def test_a_place_in_the_ring_that_is_lost_is_said_at_once(length: int, reduced: bool, lanes: Lanes) -> None:
-    a, b = lanes.pair()
+def test_a_place_in_the_ring_that_is_lost_is_said_at_once(length: int, reduced: bool, ranks: InProcess) -> None:
+    a, b = ranks.pair()
     one, other = ends.End(0, [None, a]), ends.End(1, [b, None])
     assert one.send(ends.data(length)) == "done"
     put(refuse_recv=1, refuse_errno=12)
@@ -90,32 +92,32 @@ def test_a_place_in_the_ring_that_is_lost_is_said_at_once(length: int, reduced: 
 
 
 @pytest.mark.parametrize("what", ["mr", "mw"])
-def test_what_cannot_be_registered_is_copied(what: str, lanes: Lanes) -> None:
+def test_what_cannot_be_registered_is_copied(what: str, ranks: InProcess) -> None:
     if what == "mw":
         put(refuse_mw=-1)
-        assert both(lanes.pair()) == ["done", "done"]
+        assert both(ranks.pair()) == ["done", "done"]
         return
     for first in range(1, 8):
         put(refuse_mr=0)
-        pair = lanes.pair()
+        pair = ranks.pair()
         put(refuse_mr=first, refuse_errno=12)
         assert both(pair) == ["done", "done"]
     put(refuse_mr=0)
-    pair, began = lanes.pair(), get("long_writes")
+    pair, began = ranks.pair(), get("long_writes")
     put(refuse_mr=-1)
     assert both(pair) == ["done", "done"] and get("long_writes") == began
 
 
 @pytest.mark.parametrize("what", ["mr", "qp", "cq", "channel", "modify"])
-def test_a_channel_that_cannot_be_made_is_an_error(what: str, lanes: Lanes) -> None:
-    table = lanes.sides(2)
+def test_a_channel_that_cannot_be_made_is_an_error(what: str, ranks: InProcess) -> None:
+    table = ranks.sides(2)
     assert table
     transports = table[0][1].owner[1]  # type: ignore[union-attr]
     for at in range(1, 5):
         put(**{f"refuse_{what}": at}, refuse_errno=12)
         with contextlib.suppress(TransportError):
-            for lane in [t.lane(f"x{what}{at}", i, [0, 1]) for i, t in enumerate(transports)]:
-                lane.open(1 - transports.index(lane.transport), None)
+            for channels in [t.channels(f"x{what}{at}", i, [0, 1]) for i, t in enumerate(transports)]:
+                channels.open(1 - transports.index(channels.transport), None)
             assert get(f"refuse_{what}") > 0, "it was refused, and nobody said so"
         put(**{f"refuse_{what}": 0})
 
@@ -123,18 +125,18 @@ def test_a_channel_that_cannot_be_made_is_an_error(what: str, lanes: Lanes) -> N
 def test_unreachable_where_nothing_can_be_made() -> None:
     put(refuse_qp=-1, refuse_errno=12)
     words = "no queue pair: Cannot allocate memory.*ulimit -l"
-    with pytest.raises(AssertionError, match=words), Lanes(VerbsTransport) as lanes:
-        lanes.pair()
+    with pytest.raises(AssertionError, match=words), InProcess(VerbsTransport) as ranks:
+        ranks.pair()
     put(refuse_qp=0, max_inline=16)
     words = "fake0 gives no queue pair: Invalid argument"
-    with pytest.raises(AssertionError, match=words), Lanes(VerbsTransport) as lanes:
-        lanes.pair()
+    with pytest.raises(AssertionError, match=words), InProcess(VerbsTransport) as ranks:
+        ranks.pair()
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.1])
-def test_closed_in_the_middle(delay: float, lanes: Lanes) -> None:
+def test_closed_in_the_middle(delay: float, ranks: InProcess) -> None:
     """Nothing is left, and the other end hears of it."""
-    pair = lanes.pair()
+    pair = ranks.pair()
 
     def run(end: End) -> str:
         if end.rank == 0:
@@ -159,13 +161,13 @@ def test_closed_in_the_middle(delay: float, lanes: Lanes) -> None:
 def test_a_transport_may_be_closed_while_a_peer_comes() -> None:
     """What a late writer was given goes too."""
     for seconds in (0.0, 0.002, 0.005, 0.01, 0.02):
-        lanes = Lanes(VerbsTransport)
-        lanes.sides(2)
-        one, other = (made for made in lanes.made if isinstance(made, VerbsTransport))
+        ranks = InProcess(VerbsTransport)
+        ranks.sides(2)
+        one, other = (made for made in ranks.made if isinstance(made, VerbsTransport))
 
         def knock(one: VerbsTransport = one) -> None:
             with contextlib.suppress(TransportError, OSError):
-                one.lane("late", 0, [0, 1]).open(1, None)
+                one.channels("late", 0, [0, 1]).open(1, None)
 
         one.context.timeout = 1.0
         thread = threading.Thread(target=knock)
@@ -173,13 +175,13 @@ def test_a_transport_may_be_closed_while_a_peer_comes() -> None:
         time.sleep(seconds)
         other.close()
         thread.join(20)
-        lanes.close()
+        ranks.close()
 
 
 # --------------------------------------------------------------------------------------- memory that is ours again
 
-def test_the_key_to_a_received_message_is_dead(lanes: Lanes) -> None:
-    pair = lanes.pair()
+def test_the_key_to_a_received_message_is_dead(ranks: InProcess) -> None:
+    pair = ranks.pair()
     x, began = data(LONG), get("long_writes")
 
     def send(end: End) -> list[str]:
@@ -195,9 +197,9 @@ def test_the_key_to_a_received_message_is_dead(lanes: Lanes) -> None:
     assert get("long_writes") == began + 5 * 3
 
 
-def test_a_late_write_is_refused(lanes: Lanes) -> None:
+def test_a_late_write_is_refused(ranks: InProcess) -> None:
     """The reader gives up between its invitation and the write: its memory is its own again."""
-    pair, given_up = lanes.pair(), threading.Event()
+    pair, given_up = ranks.pair(), threading.Event()
     put(hold=1)
 
     def send(end: End) -> str:
@@ -217,9 +219,9 @@ def test_a_late_write_is_refused(lanes: Lanes) -> None:
     assert sent == "lost" and got == ("timeout", True) and not get("bad_keys")
 
 
-def test_an_array_in_use_stays(lanes: Lanes) -> None:
+def test_an_array_in_use_stays(ranks: InProcess) -> None:
     """... while other threads fill the cache; and what it carries arrives."""
-    pair = lanes.pair()
+    pair = ranks.pair()
     transports, stop = pair[0].owner[1], threading.Event()
 
     def fill() -> None:
@@ -238,9 +240,9 @@ def test_an_array_in_use_stays(lanes: Lanes) -> None:
         thread.join()
 
 
-def test_the_owner_dies_while_it_travels(lanes: Lanes) -> None:
+def test_the_owner_dies_while_it_travels(ranks: InProcess) -> None:
     """The collectives keep their arrays; if somebody did not, the run would end, and nothing else would be harmed."""
-    pair = lanes.pair()
+    pair = ranks.pair()
     end = Registered(0, [None, pair[0]])
     x = data(LONG)
     device = pair[0].owner[1][0].device
@@ -254,8 +256,8 @@ def test_the_owner_dies_while_it_travels(lanes: Lanes) -> None:
         side.close()
 
 
-def test_what_is_offered_travels_as_json(lanes: Lanes) -> None:
-    pair = lanes.pair()
+def test_what_is_offered_travels_as_json(ranks: InProcess) -> None:
+    pair = ranks.pair()
     transport = pair[0].owner[1][0]
     assert json.loads(json.dumps(transport.offer()))["gids"][2] == ["RoCE v2, IPv4", transport.port.gids[2][2].hex()]
     windows = "through windows" if get("windows") else "registered one by one, as the device has no windows"

@@ -8,7 +8,7 @@ EAGER: int
 Rule = tuple[int | None, int | None]
 READS: dict[str, tuple[Rule, Rule]]
 
-class RingLane:
+class RingChannels:
     rank: int
     size: int
     offset: int

@@ -1,4 +1,4 @@
-"""The rings of one lane (ring.h), inside the ranks' windows."""
+"""The rings of one communicator (ring.h), inside the ranks' windows."""
 
 import os
 
@@ -27,7 +27,7 @@ cdef extern from "transports/shm/ring.h" nogil:
     enum: HK_SLOT_BYTES
     enum: HK_BY_REF_MIN
     uint64_t HK_NEVER
-    size_t HK_LANE_BYTES(size_t size)
+    size_t HK_RINGS_BYTES(size_t size)
     struct hk_ring:
         uint32_t gone
     struct hk_shared_slots:
@@ -44,8 +44,8 @@ cdef extern from "transports/shm/ring.h" nogil:
         int self
         uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
-        char* (*take)(void* lane, size_t nbytes, const char** why) noexcept nogil
-        void* lane
+        char* (*take)(void* taker, size_t nbytes, const char** why) noexcept nogil
+        void* taker
         uint32_t* peer_bell
         uint32_t next
     struct hk_consumer:
@@ -87,14 +87,14 @@ def circle(own_cache, peers):
     return min(max(1 << max(0, each.bit_length() - 1), LEAST), MOST)
 
 
-cdef char* take(void* lane, size_t nbytes, const char** why) noexcept nogil:
-    """Memory of the window's, kept until the lane is closed and no peer reads it.  NULL: there is none."""
+cdef char* take(void* taker, size_t nbytes, const char** why) noexcept nogil:
+    """Memory of the window's, kept until the channels are closed and no peer reads it.  NULL: there is none."""
     with gil:
-        return (<RingLane>lane).more(nbytes, why)
+        return (<RingChannels>taker).more(nbytes, why)
 
 
-cdef class RingLane:
-    """The rings of one lane: this rank's block in its own window, and its readers' view of the peers' blocks.
+cdef class RingChannels:
+    """The rings of one communicator: this rank's block in its own window, and its readers' view of the peers' blocks.
 
     `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.  `pids[i]`: of
     members whose memory this process may read; NO_MEMORY: it may not.
@@ -122,12 +122,12 @@ cdef class RingLane:
         self.circle = circle(L2, sum(window is not None for window in windows) - 1)
         self.usual = READS.get(maker(), READS[""])
         self.read_from(*self.usual[0])
-        self.offset = self.own.alloc(HK_LANE_BYTES(self.size))
+        self.offset = self.own.alloc(HK_RINGS_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
         if self.producers == NULL or self.consumers == NULL:
             raise MemoryError
-        self.blocks = [(self.offset, HK_LANE_BYTES(self.size))]
+        self.blocks = [(self.offset, HK_RINGS_BYTES(self.size))]
         self.shared.count, self.shared.most = HK_FIRST_SHARED, HK_SHARED_SLOTS
         for i in range(HK_SHARED_SLOTS):
             self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
@@ -182,14 +182,14 @@ cdef class RingLane:
             offset, far = offer["at"], self.rank in offer["reads"]
         except (KeyError, TypeError, OverflowError):
             raise TransportError(f"rank {peer} does not say where its block is: {offer!r}") from None
-        if offset % PAGE or offset < FIRST or offset > end or HK_LANE_BYTES(self.size) > end - offset:
+        if offset % PAGE or offset < FIRST or offset > end or HK_RINGS_BYTES(self.size) > end - offset:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
         p.far, p.self = far, os.getpid()
         p.far_moved, p.far_reduced = self.far_moved, self.far_reduced
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
-        p.shared, p.take, p.lane = &self.shared, take, <void*>self
+        p.shared, p.take, p.taker = &self.shared, take, <void*>self
         p.slots_bytes, p.slots_most = HK_FIRST_CIRCLE, self.circle
         p.peer_bell = <uint32_t*>(theirs.base + BELL)
         p.base.bell = <uint32_t*>(self.own.base + BELL)

@@ -1,4 +1,4 @@
-"""Pairs and sides over lanes of a transport, all of whose ranks are in this process."""
+"""Pairs and sides of a transport's channels, between ranks that are all in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REACH = 30.0
 """Seconds for all ranks to test their transports."""
 
 
-class Lanes:
+class InProcess:
     """What `kind(context)` makes, opened as `hocket.init` does it; a context manager that closes all of it.
 
     Offers travel as JSON; all ranks test their transports at the same time; then one rank after the other opens its
@@ -42,12 +42,12 @@ class Lanes:
             self.made.append(transports[-1])
         self._reach(transports)
         name, members = f"{next(self.names):08x}", list(range(size))
-        lanes = [transport.lane(name, rank, members) for rank, transport in enumerate(transports)]
-        self.made += lanes
-        offers = [_sent(lane.offer()) for lane in lanes]
+        channels = [transport.channels(name, rank, members) for rank, transport in enumerate(transports)]
+        self.made += channels
+        offers = [_sent(each.offer()) for each in channels]
 
         def side(rank: int, peer: int) -> Side:
-            return Side(*lanes[rank].open(peer, offers[peer]), (lanes, transports), lanes[rank].close)
+            return Side(*channels[rank].open(peer, offers[peer]), (channels, transports), channels[rank].close)
 
         return [[None if a == b else side(a, b) for b in members] for a in members]
 
@@ -78,9 +78,9 @@ class Lanes:
 
     def close(self) -> None:
         while self.made:
-            self.made.pop().close()  # in the order of `World.close`: lanes, transport, reactor
+            self.made.pop().close()  # in the order of `World.close`: channels, transport, reactor
 
-    def __enter__(self) -> Lanes:
+    def __enter__(self) -> InProcess:
         return self
 
     def __exit__(self, *exc: object) -> None:

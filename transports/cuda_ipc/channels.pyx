@@ -1,4 +1,4 @@
-"""Channels between the GPU memories of ranks of one host (protocol.h): what is made once for each lane and peer."""
+"""Channels between the GPU memories of ranks of one host (protocol.h): what is made once for each communicator and peer."""
 
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -49,11 +49,11 @@ cdef CUevent open_event(const hk_cuda* cuda, str handle) except NULL:
     return event
 
 
-cdef class Lane:
+cdef class CudaChannels:
     """Channels of GPU memory among `size` ranks of this host, of which this is `index`.
 
     `words`: their marks are words in the windows, else events (mark.h); the same on all of them.  `room`: bytes of each
-    window that the lane has no use for.
+    window that the channels have no use for.
     Cost: 4 slots of 8 MiB for each rank and 8 more; 16 events for each peer and 8 more, if it is events.
     """
 
@@ -61,13 +61,13 @@ cdef class Lane:
         cdef size_t own = size * HK_C_WORDS * sizeof(uint32_t) + room
         self.cuda = device.d.cuda
         self.device, self.index, self.words, self.mapped, self.below, self.events = device, index, words, {}, [], []
-        self.lane.pair = <hk_c_pair**>calloc(size, sizeof(hk_c_pair*))
+        self.common.pair = <hk_c_pair**>calloc(size, sizeof(hk_c_pair*))
         self.pairs = <hk_c_pair*>calloc(size, sizeof(hk_c_pair))
-        if self.lane.pair == NULL or self.pairs == NULL:
+        if self.common.pair == NULL or self.pairs == NULL:
             raise MemoryError
         self.window = Shared(device, self._slots(size) + own)
-        self.lane.device, self.lane.size = &device.d, size
-        self.lane.window = <char*><uintptr_t>self.window.address
+        self.common.device, self.common.size = &device.d, size
+        self.common.window = <char*><uintptr_t>self.window.address
         try:
             device.clear(self._word(self.window.address, 0), own)
             if words:
@@ -85,19 +85,19 @@ cdef class Lane:
 
     cdef uint64_t _word(self, uint64_t window, int of):
         """Of a window: where the words begin that member `of` writes."""
-        return window + <size_t>self._slots(self.lane.size) + <size_t>of * HK_C_WORDS * sizeof(uint32_t)
+        return window + <size_t>self._slots(self.common.size) + <size_t>of * HK_C_WORDS * sizeof(uint32_t)
 
     def room(self, int member) -> int:
         """Where its own bytes begin in the window of `member`, which is this rank or has been opened; zeros at first."""
         window = self.window if member == self.index else self.mapped[member]
-        return self._word(window.address, self.lane.size)
+        return self._word(window.address, self.common.size)
 
     cdef int _make_events(self) except -1:
         cdef int i, peer
         cdef uintptr_t shared
         for i in range(HK_C_SHARED):
             self._event()
-        for peer in range(self.lane.size):
+        for peer in range(self.common.size):
             if peer != self.index:
                 for i in range(HK_C_ALL):
                     if i < HK_C_SLOTS:
@@ -115,7 +115,7 @@ cdef class Lane:
 
     def offer(self) -> dict:
         """What the peers need to open their side (JSON)."""
-        cdef int peer, size = self.lane.size
+        cdef int peer, size = self.common.size
         if self.words:
             return {"window": self.window.handle}
         with self.device:
@@ -148,22 +148,22 @@ cdef class Lane:
                 for i in range(HK_C_ALL):
                     p.peer_ready[i].event, p.peer_done[i].event = open_event(self.cuda, ready[i]), open_event(self.cuda, done[i])
         p.theirs = <char*><uintptr_t>mapped.address + <size_t>self.index * HK_C_SLOTS * HK_C_SLOT_BYTES
-        p.their_shared = <char*><uintptr_t>mapped.address + <size_t>self.lane.size * HK_C_SLOTS * HK_C_SLOT_BYTES
+        p.their_shared = <char*><uintptr_t>mapped.address + <size_t>self.common.size * HK_C_SLOTS * HK_C_SLOT_BYTES
         self.below.append((out, in_))
-        hk_c_open(p, &self.lane, peer, channel_of(out), channel_of(in_))
+        hk_c_open(p, &self.common, peer, channel_of(out), channel_of(in_))
         return PyCapsule_New(&p.tx.base, HK_CAPSULE, NULL), PyCapsule_New(&p.rx.base, HK_CAPSULE, NULL)
 
     def register(self, uint64_t address) -> str:
         """Let peers read the allocation that `address` lies in where it is; why they cannot, or "".
 
-        It must stay until the lane is closed.
+        It must stay until the channels are closed.
         """
-        cdef uint32_t n = self.lane.registered.count
-        cdef hk_r_memory* made = &self.lane.registered.memory[n]
+        cdef uint32_t n = self.common.registered.count
+        cdef hk_r_memory* made = &self.common.registered.memory[n]
         cdef int capable = 0
         cdef CUresult rc
         for i in range(n):
-            if address - self.lane.registered.memory[i].at < self.lane.registered.memory[i].size:
+            if address - self.common.registered.memory[i].at < self.common.registered.memory[i].size:
                 return ""
         if n == HK_R_MOST:
             return f"{n} allocations are registered already"
@@ -176,7 +176,7 @@ cdef class Lane:
                 rc = self.cuda.cuIpcGetMemHandle(&made.handle, made.at)
             if rc != 0:
                 return f"CUDA does not share it: {error_text(rc)}"
-        hk_store32(&self.lane.registered.count, n + 1)
+        hk_store32(&self.common.registered.count, n + 1)
         return ""
 
     def release(self) -> bool:
@@ -190,9 +190,9 @@ cdef class Lane:
         if not self.device.is_done(<uintptr_t>self.escape):
             return True
         with self.device:
-            for peer in range(self.lane.size):
-                if self.lane.pair != NULL and self.lane.pair[peer] != NULL and rc == 0:
-                    rc = hk_c_release(self.lane.pair[peer], self.escape)
+            for peer in range(self.common.size):
+                if self.common.pair != NULL and self.common.pair[peer] != NULL and rc == 0:
+                    rc = hk_c_release(self.common.pair[peer], self.escape)
         return rc == 0
 
     def end(self, int peer) -> bool:
@@ -204,7 +204,7 @@ cdef class Lane:
         cdef hk_c_packet goodbye
         memset(&goodbye, 0, sizeof(goodbye))
         goodbye.kind = HK_C_BYE
-        if self.lane.pair[peer] == NULL:
+        if self.common.pair[peer] == NULL:
             return True
         if peer in self.mapped:
             self._let_go(peer)
@@ -240,7 +240,7 @@ cdef class Lane:
 
         But not events of peers who have not said goodbye: CUDA wants nobody to touch those when they are gone.
         """
-        if self.lane.pair == NULL:
+        if self.common.pair == NULL:
             return
         with self.device:
             for event in self.events:
@@ -251,9 +251,9 @@ cdef class Lane:
             self._unmap(peer)
         if clean:
             self.window.close()
-        free(self.lane.pair)
-        self.lane.pair, self.escape, self.events = NULL, NULL, []
+        free(self.common.pair)
+        self.common.pair, self.escape, self.events = NULL, NULL, []
 
     def __dealloc__(self):
-        free(self.lane.pair)
+        free(self.common.pair)
         free(self.pairs)

@@ -5,7 +5,7 @@ from hocket.system.cuda.driver import Device
 SLOT: int
 SEGMENT: int
 
-class Lane:
+class CudaChannels:
     words: bool
     def __init__(self, device: Device, index: int, size: int, words: bool, room: int = 0) -> None: ...
     def room(self, member: int) -> int: ...

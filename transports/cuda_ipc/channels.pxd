@@ -40,19 +40,19 @@ cdef extern from "transports/cuda_ipc/pair.h" nogil:
         hk_mark peer_ready[12]
         hk_mark done[12]
         hk_r_peer registered
-    struct hk_c_lane:
+    struct hk_c_common:
         hk_device* device
         char* window
         int size
         hk_c_pair** pair
         hk_r_ours registered
     int hk_c_release(hk_c_pair*, void*)
-    void hk_c_open(hk_c_pair*, hk_c_lane*, int, hk_channel*, hk_channel*)
+    void hk_c_open(hk_c_pair*, hk_c_common*, int, hk_channel*, hk_channel*)
     void hk_c_post(hk_c_pair*, hk_c_packet)
     void hk_c_pump(hk_c_pair*)
 
 
-cdef class Lane:
+cdef class CudaChannels:
     cdef const hk_cuda* cuda
     cdef Device device
     cdef int index
@@ -62,7 +62,7 @@ cdef class Lane:
     cdef list events        # ours; or, if there are words, none
     cdef readonly bint words
     cdef CUstream escape    # ends waits for words
-    cdef hk_c_lane lane
+    cdef hk_c_common common
     cdef hk_c_pair* pairs
     cdef list _handles(self, hk_mark* marks, int n, int peer)
     cdef int _make_events(self) except -1

@@ -11,7 +11,7 @@ import pytest
 
 from hocket.system import machine
 from hocket.tools import run as launcher
-from hocket.tools.place import LOCK, PREFIX, of_this_host, place, remove_left
+from hocket.tools.run_folder import LOCK, PREFIX, of_this_host, place, remove_left
 from support.launcher import RUN
 
 NOBODY = 65534

@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket.algorithms import hierarchical, names
-from hocket.collectives.calls.codecs import BY_NAME, COLLECTIVES
+from hocket.collectives.calls.encodings import BY_NAME, COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError, MismatchError
