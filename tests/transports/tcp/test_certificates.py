@@ -20,6 +20,19 @@ from hocket.system import tls
 from support import jobs, worlds
 
 KEY = bytes(tls.KEY)
+CA = """
+[ca]
+default_ca = ours
+[ours]
+database = index
+new_certs_dir = .
+rand_serial = yes
+default_md = sha256
+policy = policy
+[policy]
+commonName = supplied
+"""
+"""What `openssl ca` must be told."""
 CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
 
@@ -27,23 +40,27 @@ def openssl(folder: Path, *words: str) -> None:
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
-def issue(folder: Path, name: str, ca: str, days: int = 30, usage: str = "serverAuth,clientAuth") -> None:
-    """name.pem and name.key, of a CA."""
+def issue(folder: Path, name: str, ca: str, end: str = "", usage: str = "serverAuth,clientAuth") -> None:
+    """name.pem and name.key, of a CA, until `end` (of OpenSSL's kind: 20200102000000Z) or for 30 days."""
     (folder / "usage").write_text(f"extendedKeyUsage={usage}\n")
+    (folder / "index").write_text("")
     openssl(folder, "req", *CURVE, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial",
-            "-days", str(days), "-extfile", "usage", "-out", f"{name}.pem")  # fmt: skip
+    # `openssl x509` makes no certificate that ended in the past: newer ones refuse -days -1.
+    until = ["-startdate", "20200101000000Z", "-enddate", end] if end else ["-days", "30"]
+    openssl(folder, "ca", "-batch", "-notext", "-config", "ca.cnf", "-in", f"{name}.csr", "-cert", f"{ca}.pem",
+            "-keyfile", f"{ca}.key", *until, "-extfile", "usage", "-out", f"{name}.pem")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pki")
+    (folder / "ca.cnf").write_text(CA)
     for ca in ("ca", "other"):
         openssl(folder, "req", "-x509", *CURVE, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}")
     issue(folder, "first", "ca")
     issue(folder, "second", "ca")
     issue(folder, "strange", "other")
-    issue(folder, "expired", "ca", days=-1)
+    issue(folder, "expired", "ca", end="20200102000000Z")
     issue(folder, "mail", "ca", usage="emailProtection")
     openssl(folder, "ec", "-in", "first.key", "-aes128", "-passout", "pass:words", "-out", "locked.key")
     return folder
