@@ -1,6 +1,7 @@
 """Build: folder X, or frameworks/X, is the package hocket.X (src/hocket/ holds one symlink per folder)."""
 
 import os
+import re
 from glob import glob
 
 import numpy
@@ -74,23 +75,39 @@ EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
 # Names that nobody links against are three quarters of a library's size; a debugger, a sanitizer and perf want them.
 DEBUG = any(flag.startswith(("-g", "-fsanitize")) for flag in EXTRA)
 STRIP = [] if DEBUG else ["-g0"], [] if DEBUG else ["-Wl,-s"]
-HEADERS = [
-    path
-    for folder in ("system", "kernels", "transports")
-    for path in glob(f"src/hocket/{folder}/**/*.h", recursive=True)
-]
 CORES = len(os.sched_getaffinity(0))
+# How a source names what it is compiled from: #include of C; `cdef extern from` and `cimport` of Cython.
+NAMED = re.compile(r'^ *# *include "(.+?)"|^cdef extern from "(.+?)"|^from (hocket\.[\w.]+) cimport', re.M)
+
+
+def headers(source):
+    """The headers that this .pyx includes, by whatever it includes and cimports: if one changes, it is built again."""
+    named, left = set(), {source, f"{source.removesuffix('pyx')}pxd"}
+    while left:
+        path = left.pop()
+        if path in named or not os.path.isfile(path):
+            continue
+        named.add(path)
+        with open(path) as file:
+            for include, extern, module in NAMED.findall(file.read()):
+                beside = os.path.normpath(f"{os.path.dirname(path)}/{include}")
+                if module:
+                    left.add(f"src/{module.replace('.', '/')}.pxd")
+                else:
+                    left.add(beside if include and os.path.isfile(beside) else f"src/hocket/{include or extern}")
+    return sorted(path for path in named if path.endswith(".h"))
 
 
 def extension(name):
+    source = f"src/hocket/{name.replace('.', '/')}.pyx"
     return Extension(
         f"hocket.{name}",
-        [f"src/hocket/{name.replace('.', '/')}.pyx"],
+        [source],
         include_dirs=["src/hocket", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", *STRIP[0], *EXTRA],
         extra_link_args=[*STRIP[1], *EXTRA],
-        depends=HEADERS,
+        depends=headers(source),
     )
 
 
