@@ -58,9 +58,12 @@ ROWS: dict[tuple[str, str], tuple[Choice, ...]] = {
         Choice(4, 512 * KB, "one_shot"),
         Choice(8, 256 * KB, "one_shot"),
     ),
+    # `one_shot` has one step less than `direct`, but p / 2 times the bytes: it pays below 0.67 (4 ranks), 0.19 (8) of
+    # a link's latency times its rate, which is 4 KB (1 Gbit/s, 30 us) to 50 KB (25 Gbit/s, 15 us).
     ("allreduce", "hosts"): (
         Choice(2, 64 * KB, "one_shot"),
-        Choice(8, 16 * KB, "one_shot"),
+        Choice(4, 8 * KB, "one_shot"),
+        Choice(8, 2 * KB, "one_shot"),
         Choice(8, 4096 * KB, "direct"),
         Choice(ANY, 8 * KB, "recursive_doubling"),
         Choice(ANY, 512 * KB, "halving_doubling"),

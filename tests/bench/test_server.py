@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.bench.server import exchange, mixed, placement, rate, stragglers
+from hocket.bench.server import crossover, exchange, mixed, placement, rate, stragglers
 from hocket.system.namespaces.hosts import hosts, refusal
 from hocket.system.namespaces.switch import switch
 
@@ -77,3 +77,40 @@ def test_places_of_servers() -> None:
         assert 0 < row["sum"] <= len(place.workers), "no worker is faster than one alone"
         assert (row["near"] > 0) == (place.workers[0] < placement.EACH)
         assert (row["far"] > 0) == (place.workers[-1] > placement.EACH)
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [each for each in crossover.COLUMNS if each != crossover.GLOO],
+        pytest.param([crossover.GLOO, crossover.AUTO], marks=pytest.mark.more),  # two processes that import torch
+    ],
+    ids=["ours", "gloo"],
+)
+def test_a_ring_and_servers(columns: list[str]) -> None:
+    """Every cell takes what its bytes and its delays take at least, on a link that loses no time to the machine."""
+    found = crossover.asked(2, 0.005, [1000, 100_000], columns)
+    assert {name for _, name in found.cells} == set(columns)
+    for (nbytes, name), seconds in found.cells.items():
+        assert seconds > 0.005 + nbytes / crossover.RATE, (nbytes, name)
+    assert found.latency > 0.005
+    if "ring" in columns:
+        assert len([*found.rows()]) == 4 and len([*found.verdicts()]) == 2
+
+
+def test_where_a_ring_is_faster_is_found_between_two_sizes() -> None:
+    times = {"ring": lambda n: 4 + n / 100, "recursive doubling": lambda n: 2 + n / 50}
+    found = crossover.crossover(lambda name, n: times[name](n), [10, 100, 1000])
+    assert found is not None and 150 < found < 250
+    assert crossover.crossover(lambda name, n: times[name](n), [10, 100]) is None
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(4, 8.0), (8, 8.8)])
+def test_the_crossover_of_the_model(size: int, wanted: float) -> None:
+    """Hockney's: 2 (p - 1) (a + n / p b) = log2 p (a + n b), so far as a ring's chunks are not cut."""
+    sizes = [1000 * 1.05**i for i in range(100)]
+    found = crossover.crossover(lambda name, n: crossover.predicted(name, size, int(n), 1e-3), sizes)
+    assert found == pytest.approx(wanted * 1e-3 * crossover.RATE, rel=0.2)
+    server, ring = (crossover.predicted(name, size, 4_000_000, 0.0) for name in (crossover.SERVER, "ring"))
+    assert server / ring == pytest.approx(size, rel=0.01)

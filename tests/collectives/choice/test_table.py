@@ -65,7 +65,8 @@ def test_allreduce_between_gpus_of_one_host(size: int, nbytes: int, name: str) -
     ("size", "nbytes", "name"),
     [
         (2, 64 * KB, "one_shot"), (2, 64 * KB + 1, "direct"),
-        (8, 16 * KB, "one_shot"), (8, 4096 * KB, "direct"), (8, 4096 * KB + 1, "ring"),
+        (4, 8 * KB, "one_shot"), (4, 8 * KB + 1, "direct"), (8, 2 * KB, "one_shot"), (8, 2 * KB + 1, "direct"),
+        (8, 4096 * KB, "direct"), (8, 4096 * KB + 1, "ring"),
         (9, 8 * KB, "recursive_doubling"), (9, 512 * KB, "halving_doubling"), (9, 1 << 20, "ring"),
     ],
 )  # fmt: skip
