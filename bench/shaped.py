@@ -142,7 +142,7 @@ def report(lines: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         ring = row["algorithm"] == "ring"
         algorithm = get("allreduce", "ring") if ring else hierarchical("allreduce", there.groups(RANKS * HOSTS))
-        predicted = simulate(algorithm, RANKS * HOSTS, row["nbytes"], there, segment=Traits().segment)
+        predicted = simulate(algorithm, RANKS * HOSTS, row["nbytes"], there, segment=Traits().between_hosts)
         error = predicted.seconds / row["seconds"] - 1
         wire = [each / row["nbytes"] for each in row["wire"][::RANKS]]
         ideal = predicted.share * predicted.seconds * there.link.bandwidth / row["nbytes"]

@@ -91,7 +91,7 @@ def _report(options: argparse.Namespace) -> int:
     chosen: list[Prediction] = []
     for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
         groups = there.groups(size)
-        segment = (RINGS if len(groups) == 1 else Traits()).segment
+        segment = RINGS.segment if len(groups) == 1 else Traits().between_hosts
         where = Layout(tuple(map(len, groups)), "shm", "tcp", segment)
         found = []
         for algorithm, _, _ in some:

@@ -130,7 +130,7 @@ def _call(there: Topology, size: int, collective: str, nbytes: float) -> tuple[f
         ways.append(hierarchical(collective, groups))
     for way in ways:
         if not way.requires(size):
-            made = simulate(way, size, nbytes, there, segment=Traits().segment)
+            made = simulate(way, size, nbytes, there, segment=Traits().between_hosts)
             found.append((made.seconds, float(made.sent)))
     return min(found)
 

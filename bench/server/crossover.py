@@ -188,7 +188,7 @@ def predicted(name: str, size: int, nbytes: int, latency: float) -> float:
     if name in (SERVER, SHARDS):
         share = size - 1 if name == SERVER else (size - 1) / size
         return 2 * (latency + share * nbytes / RATE)
-    flat, segment = Topology(Link(latency, RATE), overhead=0.0, reduction=0.0), Traits().segment
+    flat, segment = Topology(Link(latency, RATE), overhead=0.0, reduction=0.0), Traits().between_hosts
     layout = Layout((1,) * size, "", "tcp", segment)
     calls = ("reduce", "broadcast") if name == TWO else ("allreduce",)
     chosen = [(each, ALGORITHMS.get(name) or usual(each, nbytes, layout, candidates(each, layout))) for each in calls]

@@ -114,7 +114,9 @@ class Queue:
         out = not all(t.local for t in self._traits)
         self.engine = Engine(index, len(transports), spins, concurrent, polls, cores.home, priority, cores.scarce, out)
         self.engine.thread = max((getattr(each, "thread", 0) for each in channels.values()), default=0)
-        self.segment = segment or traits.get(between[1] or between[0], Traits()).segment
+        inside, across = between
+        chunk = traits.get(across, Traits()).between_hosts if across else traits.get(inside, Traits()).segment
+        self.segment = segment or chunk
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
         self.layout = Layout(tuple(map(len, self.groups)), *between, self.segment)
         """What algorithms are chosen by."""
