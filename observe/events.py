@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.observe.timeline import slices
+from hocket.observe.timeline import slices, taken
 from hocket.recording import NOBODY, SPAN, Kind, Recorded, Ring
 
 ENDS = (Kind.DONE, Kind.FAIL)
@@ -35,7 +35,8 @@ def label(ring: Ring) -> str:
 
 def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
     """All that a ring tells.  `until`: when what has not ended ends in the picture; ns of this rank's clock."""
-    records = ring.records[np.argsort(ring.records["ns"], kind="stable")]
+    records = taken(ring.records, np.argsort(ring.records["ns"], kind="stable"))
+    marks = _is(records, Kind.MARK)
     peers = _world(ring)
     found = [
         *_calls(records, until),
@@ -45,8 +46,8 @@ def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
         *_messages(records, "recv", until, peers),
         _ending(records, Kind.KERNEL, "kernels", "kernel", records["what"]),
         _ending(records, Kind.NO_CORE, "no core", "no core", records["bytes"]),
-        *_moments(records[(records["kind"] != Kind.MARK) | (records["lane"] != SPAN)], peers),
-        *_spans(records[(records["kind"] == Kind.MARK) & (records["lane"] == SPAN)], of),
+        *_moments(records, marks[marks["lane"] != SPAN], peers),
+        *_spans(marks[marks["lane"] == SPAN], of),
     ]
     return [part for part in found if len(part.slices)]
 
@@ -62,8 +63,7 @@ def _world(ring: Ring) -> NDArray[np.uint16]:
 
 
 def _is(records: Rows, *kinds: int) -> Rows:
-    found: Rows = records[np.isin(records["kind"], kinds)]
-    return found
+    return taken(records, np.isin(records["kind"], kinds))
 
 
 def _key(records: Rows, *fields: str) -> Rows:
@@ -112,7 +112,8 @@ def _steps(records: Rows, until: int) -> Part:
     rows = _is(records, Kind.STEP, *ENDS)
     ends = np.append(rows["ns"][1:].astype(np.int64), until)
     steps = rows["kind"] == Kind.STEP
-    return Part("steps", "steps", _made(rows[steps], rows["ns"][steps], ends[steps]), "step")
+    begun = taken(rows, steps)
+    return Part("steps", "steps", _made(begun, begun["ns"], ends[steps]), "step")
 
 
 def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
@@ -126,8 +127,9 @@ def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
     found = []
     for kind, group in ((Kind.WAIT_RECV, "waits"), (Kind.WAIT_SEND, "room")):
         mine = rows["kind"] == kind
-        made = _made(rows[mine], rows["ns"][mine], ends[mine])
-        made["peer"], made["bytes"] = peers[rows["peer"][mine]], 0
+        begun = taken(rows, mine)
+        made = _made(begun, begun["ns"], ends[mine])
+        made["peer"], made["bytes"] = peers[begun["peer"]], 0
         what = "wait for a message" if group == "waits" else "wait until it is taken"
         found.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", made, what))
     return found
@@ -140,8 +142,8 @@ def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
     every, over, done = _is(records, ready), _is(records, ended), _is(records, *ENDS)
     found = []
     for peer in np.unique(every["peer"]).tolist():
-        begun = every[every["peer"] == peer]
-        ends = _ends(begun, over[over["peer"] == peer], -1, "step", "lane")
+        begun = taken(every, every["peer"] == peer)
+        ends = _ends(begun, taken(over, over["peer"] == peer), -1, "step", "lane")
         made = _made(begun, begun["ns"], np.where(ends >= 0, ends, _ends_of_calls(begun, done, until)))
         made["peer"] = peers[peer]
         found.append(Part(group, f"{words} {int(peers[peer])}", made, way))
@@ -161,7 +163,8 @@ def _ends_of_calls(begun: Rows, done: Rows, until: int) -> Rows:
 def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
     """What is recorded when it has ended, with its length."""
     wanted = records["kind"] == kind
-    rows, end = records[wanted], records["ns"][wanted].astype(np.int64)
+    rows = taken(records, wanted)
+    end = rows["ns"].astype(np.int64)
     made = _made(rows, np.maximum(0, end - ns[wanted].astype(np.int64)), end)
     made["bytes"][:] = rows["bytes"] if kind == Kind.KERNEL else 0
     return Part(group, group, made, name)
@@ -175,10 +178,10 @@ MOMENTS = {
 }  # fmt: skip
 
 
-def _moments(records: Rows, peers: Rows) -> list[Part]:
+def _moments(records: Rows, marks: Rows, peers: Rows) -> list[Part]:
     found = []
     for kind, (group, name) in MOMENTS.items():
-        rows = _is(records, kind)
+        rows = marks if kind == Kind.MARK else _is(records, kind)
         made = _made(rows, rows["ns"], rows["ns"])
         made["peer"], made["step"] = peers[rows["peer"]], NOBODY
         if kind == Kind.LONG_WAIT:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.observe.attribution import Blame, Stay, Transfer, Usual, Wait, Without, attribute, usual
-from hocket.observe.timeline import Timeline
+from hocket.observe.timeline import Timeline, taken
 
 Rows = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -158,7 +158,7 @@ def _by_track(timeline: Timeline) -> dict[tuple[str, int, int], _Way]:
     for group in ("sends", "receives"):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
-            mine = rows[rows["track"] == track]
+            mine = taken(rows, rows["track"] == track)
             rank, peer = timeline.tracks[track].process, int(mine["peer"][0])
             link = (rank, peer) if group == "sends" else (peer, rank)
             setattr(found[(timeline.tracks[track].comm, *link)], group, mine)

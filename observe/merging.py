@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Clock, Gate, Ping, gates
 from hocket.observe.events import Part, label, links, parts
-from hocket.observe.timeline import COUNT, Timeline, Track, in_line
+from hocket.observe.timeline import COUNT, Timeline, Track, in_line, slices, stacked
 from hocket.recording import Facts, Link, Recorded
 
 GROUPS = {
@@ -64,7 +64,7 @@ def merge(
     zero = _align(lines, clocks)
     timeline = Timeline(
         {rank: _process(each.facts) for rank, each in sorted(byrank.items())},
-        [line.track for line in lines], names, np.concatenate([line.slices for line in lines])
+        [line.track for line in lines], names, stacked([line.slices for line in lines] or [slices(0)])
     )
     _count(timeline, byrank, clocks, zero)
     timeline.about = {**(about or {}), **_about(byrank, clocks, errors, timeline)}
@@ -101,7 +101,7 @@ def _named(lines: list[_Line]) -> list[str]:
                 wanted, which = np.unique(part.names, return_inverse=True)
                 texts = [recorded.what(int(number)).text or f"call {number}" for number in wanted]
                 part.slices["name"] = np.array([numbers.setdefault(t, len(numbers)) for t in texts], np.uint32)[which]
-        line.slices = np.concatenate([part.slices for part, _ in line.parts])
+        line.slices = stacked([part.slices for part, _ in line.parts])
         line.slices["track"] = at
     return list(numbers)
 

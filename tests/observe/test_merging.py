@@ -12,7 +12,7 @@ from hocket.observe.evidence import evidence, hosts_of
 from hocket.observe.files.reading import read
 from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
-from hocket.observe.timeline import Timeline
+from hocket.observe.timeline import Timeline, stacked, taken
 from hocket.recording import RECORD, Kind, Recorded, Ring
 from support.ring_traces import CALLS, Link, Ran, computed, good, recorded, ring, slow
 
@@ -128,3 +128,17 @@ def test_rings_with_nonsense_are_merged_all_the_same() -> None:
         timeline = merge([Recorded(parts[0].facts, parts[0].table, [odd, *parts[0].rings]), parts[1]])
         assert (timeline.slices["end"] >= timeline.slices["begin"]).all() and timeline.slices["begin"].min() >= 0
         evidence(timeline).blame()
+
+
+def test_ranks_that_recorded_nothing_make_an_empty_timeline() -> None:
+    (part,) = recorded(1, ring(1, 1, computed(1), good))
+    timeline = merge([Recorded(part.facts, part.table)])
+    assert len(timeline.slices) == 0 and list(timeline.processes) == [0]
+
+
+def test_rows_are_taken_and_stacked_as_numpy_does() -> None:
+    rows = on_two_hosts().slices
+    mask = rows["track"] % 2 == 0
+    assert (taken(rows, mask) == rows[mask]).all() and (taken(rows, np.array([5, 1])) == rows[[5, 1]]).all()
+    assert (taken(rows[::2], mask[::2]) == rows[::2][mask[::2]]).all()
+    assert (stacked([rows[:3], rows[:0], rows[7:]]) == np.concatenate([rows[:3], rows[7:]])).all()
