@@ -13,5 +13,6 @@
     findings.py     the numbers of a report; words.py: its first lines; page/: as HTML
     metrics/        what ranks that run export: Prometheus, OpenTelemetry, a dashboard for Grafana
     layers.py       communication by the marks of the program
+    cables.py       what lies between two hosts
     replay.py       the run again, by the simulator, with one thing changed
 """

@@ -53,7 +53,7 @@ def evidence(timeline: Timeline) -> Evidence:
     """Cost: some 5 us a slice."""
     first: dict[tuple[int, float], tuple[float, Wait]] = {}
     transfers: list[Transfer] = []
-    messages = _by_track(timeline)
+    messages = ways(timeline)
     for group in ("waits", "room"):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
@@ -101,20 +101,20 @@ def _clocks(timeline: Timeline) -> dict[int, tuple[object, float]]:
     return found
 
 
-class _Way:
+class Way:
     """All messages of one communicator from rank to rank, as the two ends have them."""
 
     def __init__(self) -> None:
         self.sends: Rows = np.empty(0)
         self.receives: Rows = np.empty(0)
 
-    def steps(self, receiving: bool) -> _Steps:
+    def steps(self, receiving: bool) -> Steps:
         """One end's messages, together with what the other end says of them."""
         here, there = (self.receives, self.sends) if receiving else (self.sends, self.receives)
-        return _Steps(here, _other_end(here, there))
+        return Steps(here, _other_end(here, there))
 
 
-class _Steps:
+class Steps:
     """Messages of one step of a call, on one way, are in flight together: they count as one.  In order of ends."""
 
     def __init__(self, rows: Rows, ready: Floats) -> None:
@@ -153,8 +153,9 @@ def _began(rows: Rows) -> Floats:
     return found
 
 
-def _by_track(timeline: Timeline) -> dict[tuple[str, int, int], _Way]:
-    found: dict[tuple[str, int, int], _Way] = defaultdict(_Way)
+def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
+    """By communicator, sender and receiver."""
+    found: dict[tuple[str, int, int], Way] = defaultdict(Way)
     for group in ("sends", "receives"):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
@@ -166,7 +167,7 @@ def _by_track(timeline: Timeline) -> dict[tuple[str, int, int], _Way]:
 
 
 def _waits(
-    timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], _Way]
+    timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], Way]
 ) -> list[tuple[float, Wait]]:
     """Of one track.  A wait is for the messages that were under way then: the first to end after it began; and when."""
     track = timeline.tracks[int(rows["track"][0])]
@@ -192,7 +193,7 @@ def _waits(
     return found
 
 
-def _transfers(link: tuple[int, int], way: _Way) -> list[Transfer]:
+def _transfers(link: tuple[int, int], way: Way) -> list[Transfer]:
     """Of messages that were wanted before they were offered: all of their way is seen.
 
     Where that is rare, as on a link that always has more to carry, also of those that were awaited in the end: one is

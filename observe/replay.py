@@ -17,6 +17,7 @@ from math import inf
 from hocket.algorithms import CONTRACTS, Algorithm, Link, Topology, get, names, simulate
 from hocket.codecs import CODECS
 from hocket.errors import ArgumentError
+from hocket.observe.cables import Cable, cables
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import Findings
 from hocket.observe.policies import policy_would
@@ -52,9 +53,16 @@ class Links(Topology):
     of: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     """From rank to rank of the job."""
     members: tuple[int, ...] = ()
+    host_of: Mapping[int, str] = field(default_factory=dict)
+    cables: Mapping[Cable, Link] = field(default_factory=dict)
+    """Between hosts: all their ranks share it."""
+
+    def _cable(self, source: int, target: int) -> Cable:
+        return self.host_of.get(self.members[source], ""), self.host_of.get(self.members[target], "")
 
     def _between(self, source: int, target: int) -> Link:
-        return self.of.get((self.members[source], self.members[target]), self.link)
+        shared = self.cables.get(self._cable(source, target))
+        return shared or self.of.get((self.members[source], self.members[target]), self.link)
 
     def period(self, size: int) -> int:
         return size
@@ -73,7 +81,11 @@ class Links(Topology):
         return self.reduction or 0.0
 
     def ports(self, source: int, target: int, period: int) -> tuple[tuple[str, int, int], ...]:
-        return (("pair", source, target % period),)
+        cable = self._cable(source, target % period)
+        if cable not in self.cables:
+            return (("pair", source, target % period),)
+        first = {self.host_of[rank]: at for at, rank in reversed(list(enumerate(self.members)))}
+        return (("cable", first[cable[0]], first[cable[1]]),)
 
     def bandwidth(self, port: tuple[str, int, int]) -> float:
         return self._between(port[1], port[2]).bandwidth
@@ -97,7 +109,7 @@ def what_if(found: Findings, change: str) -> str:
     if match := re.fullmatch(r"policy (\S+)", change.strip()):
         return policy_would(found, match[1])
     run = taken(found)
-    changed = _changed(found, run, change)
+    changed = with_change(found, run, change)
     now = reproduced(run)
     then = replayed(changed)
     gain = f"{share(now - then, now)} less" if then <= now else f"{share(then - now, now)} more"
@@ -158,8 +170,10 @@ def _kinds(found: Findings) -> dict[Hashable, tuple[Algorithm | None, float, int
     rows = found.timeline.of("calls")
     about = {calls.name: calls for calls in found.calls}
     longest: dict[Hashable, int] = defaultdict(int)
-    for wait in found.evidence.waits:
-        longest[wait.call] = max(longest[wait.call], wait.nbytes)
+    messages = found.timeline.of("receives")
+    for track, seq, nbytes in zip(*(messages[n].tolist() for n in ("track", "seq", "bytes")), strict=True):
+        call = found.timeline.tracks[track].comm, seq
+        longest[call] = max(longest[call], nbytes)
     made: dict[Hashable, tuple[Algorithm | None, float, int]] = {}
     for track, seq, name, nbytes in zip(*(rows[n].tolist() for n in ("track", "seq", "name", "bytes")), strict=True):
         call, said = (found.timeline.tracks[track].comm, seq), about[found.timeline.names[name]]
@@ -175,7 +189,10 @@ def _algorithm(collective: str, name: str) -> Algorithm | None:
 
 
 def _links(found: Findings) -> Links:
-    """Latency and bandwidth of each link: a line through the mean times of its smallest and its largest messages."""
+    """Latency and bandwidth of each link: a line through the mean times of its smallest and its largest messages.
+
+    Between hosts, those of the cable.
+    """
     seen: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in found.evidence.transfers:
         seen[each.link][each.nbytes].append(each.seconds)
@@ -187,7 +204,7 @@ def _links(found: Findings) -> Links:
     kernels = found.timeline.of("kernels")
     nbytes = int(kernels["bytes"].sum())
     reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
-    return Links(typical, reduction=reducing, of=made)
+    return Links(typical, reduction=reducing, of=made, host_of=hosts_of(found.timeline), cables=cables(found))
 
 
 def _line(points: Mapping[int, float]) -> Link:
@@ -222,7 +239,8 @@ def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
 # --------------------------------------------------------------------------------------------------------- what changes
 
 
-def _changed(found: Findings, run: Run, change: str) -> Run:
+def with_change(found: Findings, run: Run, change: str) -> Run:
+    """The run as it would be.  Raises ArgumentError for what cannot be changed."""
     for pattern, made in CHANGES:
         if match := re.fullmatch(pattern, change.strip()):
             return made(found, run, *match.groups())
@@ -230,7 +248,10 @@ def _changed(found: Findings, run: Run, change: str) -> Run:
 
 
 def _other_link(found: Findings, run: Run, one: str, other: str, times: str) -> Run:
-    """Both directions between two ranks, or two hosts, carry this factor times as much."""
+    """Both directions between two ranks, or two hosts, carry this factor times as much.
+
+    Ranks of two hosts have no link of their own: it is the hosts' cable that is faster.
+    """
     hosts = hosts_of(found.timeline)
     ranks = [{rank for rank, host in hosts.items() if name in (str(rank), host)} for name in (one, other)]
     pairs = {(a, b) for a in ranks[0] for b in ranks[1]} | {(b, a) for a in ranks[0] for b in ranks[1]}
@@ -240,8 +261,14 @@ def _other_link(found: Findings, run: Run, one: str, other: str, times: str) -> 
     factor = float(times)
     if not factor > 0:
         raise ArgumentError(f"--what-if: x{times} must be more than 0")
-    of = {link: Link(e.latency, e.bandwidth * (factor if link in met else 1)) for link, e in run.links.of.items()}
-    return replace(run, links=replace(run.links, of=of))
+    between = {(hosts[a], hosts[b]) for a, b in met}
+    of = {link: _faster(e, factor if link in met else 1) for link, e in run.links.of.items()}
+    faster = {cable: _faster(e, factor if cable in between else 1) for cable, e in run.links.cables.items()}
+    return replace(run, links=replace(run.links, of=of, cables=faster))
+
+
+def _faster(link: Link, factor: float) -> Link:
+    return Link(link.latency, link.bandwidth * factor)
 
 
 def _like_the_median(found: Findings, run: Run, rank: str) -> Run:

@@ -95,3 +95,24 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert trace.main(["merge", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert "has no recordings" in said and "t.html: it does not begin as hocket's recordings do" in said
+
+
+HOSTS = ("anna", "anna", "berta", "berta")
+
+
+def test_a_cable_that_all_ranks_of_two_hosts_share() -> None:
+    """A change of one pair's link is one of the cable."""
+
+    def cable(source: int, dest: int, nbytes: int) -> float:
+        return good(source, dest, nbytes) if HOSTS[source] == HOSTS[dest] else 20e-6 + nbytes / 0.05e9
+
+    def twice(source: int, dest: int, nbytes: int) -> float:
+        return good(source, dest, nbytes) if HOSTS[source] == HOSTS[dest] else 20e-6 + nbytes / 0.1e9
+
+    seen = find(merge(recorded(4, ran_as(computed(4), cable), HOSTS)))
+    found = taken(seen).links.cables
+    assert set(found) == {("anna", "berta"), ("berta", "anna")}
+    assert all(link.bandwidth == pytest.approx(0.05e9, rel=0.03) for link in found.values()), found
+    truth = took(ran_as(computed(4), twice))
+    for change in ("link anna-berta x2", "link 1-2 x2"):
+        assert predicted(what_if(seen, change)) == pytest.approx(truth, rel=0.05), (change, truth)
