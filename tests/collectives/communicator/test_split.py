@@ -11,7 +11,7 @@ import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.members import lane_name
+from hocket.collectives.communicator.members import channels_name
 from hocket.errors import ArgumentError
 from support import jobs
 from support.worlds import PATH, Program, in_threads, same, spread
@@ -217,5 +217,5 @@ def test_names_of_lanes_differ_where_checksums_do_not() -> None:
     """Of 200,000 communicators some share a CRC-32; their lanes must not share a name, or streams would cross."""
     names = [f"world/{i % 97}.{i}/{i * i % 1009}.{i * 7 % 31}|collectives|None" for i in range(200_000)]
     assert len({zlib.crc32(name.encode()) for name in names}) < len(names)
-    made = [lane_name(name) for name in names]
+    made = [channels_name(name) for name in names]
     assert len(set(made)) == len(made) and {len(name) for name in made} == {10}
