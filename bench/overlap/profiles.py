@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -60,40 +62,59 @@ PROFILES = {"VGG-19": _vgg19(), "ResNet-50-like": _resnet50(), "Sockeye-like": _
 CASES = [("VGG-19", 1.0), ("VGG-19", 2.0), ("VGG-19", 0.5), ("ResNet-50-like", 1.0), ("Sockeye-like", 1.0)]
 
 
-def model(profile: Profile, rho: float, first: bool, iterations: int = 6) -> float:
-    """An iteration by the event model: the cable carries one layer after the other.
+SLICES = 1000
+"""Of all bytes: so fine that a cable seems to change its mind at any time."""
 
-    `first`: always the first one's, and each layer's forward pass waits for its own average; else in the order of the
-    backward pass, and all wait for all.
+
+def model(
+    profile: Profile, rho: float, first: bool, ways: int = 1, slices: int | None = SLICES, iterations: int = 6
+) -> float:  # fmt: skip
+    """An iteration by the event model: a cable carries one piece after the other.
+
+    `first`: always one of the first layer's, and each layer's forward pass waits for its own average; else in the order
+    of the backward pass, and all wait for all.  `ways`: 1 of an allreduce; 2 of a server, where each piece is pushed,
+    and pulled when the whole of it was, by a cable that has as much room for each.  `slices`: in how many pieces of one
+    length all bytes are cut; None: a layer is a piece.
     """
     layers = range(len(profile.parameters))
     forward, backward = ([share * o for o in profile.operations] for share in (1 / 3, 2 / 3))
-    bytes_ = [rho * p for p in profile.parameters]
-    left: dict[int, float] = {}
-    clock, begins = 0.0, []
+    waiting: list[list[tuple[int, int, float]]] = [[] for _ in range(ways)]
+    """At each cable, heaps of (what goes first, layer, length)."""
+    under_way: list[tuple[float, tuple[int, int, float]] | None] = [None] * ways
+    left = dict.fromkeys(layers, 0)
+    """Pieces that are not there."""
+    clock, begins, turn = 0.0, [], 0
 
-    def run(until: float | None, need: int | None) -> None:
-        """Let the cable work until a moment, or until a layer (-1: all) is there."""
+    def carry(until: float | None, need: int | None) -> None:
+        """Let the cables work until a moment, or until a layer (-1: all) is there."""
         nonlocal clock
-        while left and (need is None or need == -1 or need in left):
-            turn = min(left) if first else max(left)
-            step = left[turn] if until is None else min(left[turn], until - clock)
-            clock, left[turn] = clock + step, left[turn] - step
-            if left[turn] <= 1e-12:
-                del left[turn]
-            if until is not None and clock >= until - 1e-12:
-                return
-        if until is not None:
-            clock = max(clock, until)
+        while need is None or (any(left.values()) if need == -1 else left[need]):
+            for way in range(ways):
+                if under_way[way] is None and waiting[way]:
+                    piece = heappop(waiting[way])
+                    under_way[way] = clock + piece[2], piece
+            way = min(range(ways), key=lambda way: under_way[way] or (inf,))
+            ending = under_way[way]
+            if ending is None or until is not None and ending[0] > until:
+                break
+            clock, under_way[way] = ending[0], None
+            if way + 1 < ways:
+                heappush(waiting[way + 1], ending[1])
+            else:
+                left[ending[1][1]] -= 1
+        clock = max(clock, until or 0.0)
 
     for _ in range(iterations):
         for i in layers:
-            run(None, i if first else -1)
+            carry(None, i if first else -1)
             begins += [clock] if i == 0 else []
-            run(clock + forward[i], None)
+            carry(clock + forward[i], None)
         for i in reversed(layers):
-            run(clock + backward[i], None)
-            left[i] = bytes_[i]
+            carry(clock + backward[i], None)
+            left[i] = max(1, round((slices or 0) * profile.parameters[i]))
+            for _ in range(left[i]):
+                turn += 1
+                heappush(waiting[0], (i if first else turn, i, rho * profile.parameters[i] / left[i]))
     return begins[-1] - begins[-2]
 
 

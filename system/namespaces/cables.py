@@ -28,8 +28,9 @@ from hocket.system.parent import die_with
 
 MTU = 16_000
 """Bytes of a packet: few enough packets for a program in Python, 12.5 MB/s in and out of 8 hosts."""
-CONTROL = "reno"
-"""Of TCP's congestion: it sends until something is lost.  BBR, which some systems have, holds back up to a fifth."""
+TCP = {"congestion_control": "reno", "wmem": "4096 16384 131072"}
+"""It sends until something is lost (BBR, which some systems have, holds back up to a fifth), and a connection has so
+many bytes on its way that 8 of them to one host wait for less than the 200 ms after which TCP believes them lost."""
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 TURN = 16
 """Frames of a host that are read before the others' are."""
@@ -52,7 +53,8 @@ def cables(count: int, rate: float, delay: float) -> Iterator[list[str]]:
             ip("-n", name, "addr", "add", f"{NET}{i + 1}/24", "dev", CABLE)
             for device in ("lo", CABLE):
                 ip("-n", name, "link", "set", device, "up")
-            ip("netns", "exec", name, "sh", "-c", f"echo {CONTROL} >/proc/sys/net/ipv4/tcp_congestion_control")
+            for setting, value in TCP.items():
+                ip("netns", "exec", name, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/tcp_{setting}")
         words = [sys.executable, "-m", __name__, str(rate), str(delay), *map(str, ends)]
         switch = subprocess.Popen(words, pass_fds=ends, preexec_fn=die_with(os.getpid()))
         stack.callback(switch.wait)

@@ -51,3 +51,19 @@ def test_fusion_saves_most_of_a_delay(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_model_gives_the_known_iterations(rho: float, fifo: float, p3: float) -> None:
     assert model(PROFILES["VGG-19"], rho, first=False) == pytest.approx(fifo, abs=0.001)
     assert model(PROFILES["VGG-19"], rho, first=True) == pytest.approx(p3, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("first", "slices", "known"), [(False, None, 2.049), (False, 1000, 1.334), (True, None, 1.858), (True, 1000, 1.001)]
+)
+def test_the_model_of_a_server_gives_the_known_iterations(first: bool, slices: int | None, known: float) -> None:
+    """Pushed, then pulled, both ways of the cable at once."""
+    assert model(PROFILES["VGG-19"], 1.0, first, ways=2, slices=slices) == pytest.approx(known, abs=0.001)
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_neither_slices_nor_priorities_make_an_iteration_longer(name: str, ways: int) -> None:
+    cases = [(False, None), (False, 400), (True, None), (True, 400)]
+    fifo, slices, priority, both = (model(PROFILES[name], 1.0, first, ways, count) for first, count in cases)
+    assert both <= min(slices, priority) + 0.003 and max(slices, priority) <= fifo + 0.003

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.bench.server import crossover, exchange, mixed, placement, rate, stragglers
+from hocket.bench.server import crossover, duplex, exchange, mixed, placement, rate, stragglers
 from hocket.system.namespaces.hosts import hosts, refusal
 from hocket.system.namespaces.switch import switch
 
@@ -114,3 +114,20 @@ def test_the_crossover_of_the_model(size: int, wanted: float) -> None:
     assert found == pytest.approx(wanted * 1e-3 * crossover.RATE, rel=0.2)
     server, ring = (crossover.predicted(name, size, 4_000_000, 0.0) for name in (crossover.SERVER, "ring"))
     assert server / ring == pytest.approx(size, rel=0.01)
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_pushed_and_pulled_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert duplex.main(["--quick"]) == 0
+    machine, _, head, _, row = capsys.readouterr().out.splitlines()
+    model, _, *numbers = [cell.strip() for cell in row.strip("|").split("|")]
+    fifo, its, ratio, *_ = map(float, numbers)
+    assert "cores, load" in machine and model == "VGG-19" and head.count("|") == 10 and its == 2.05
+    assert ratio == pytest.approx(fifo / its, rel=0.01) and ratio > 0.95, "nothing is faster than the cable"
+
+
+def test_a_model_is_cut_into_slices() -> None:
+    pieces = duplex.cut(duplex.PROFILES["VGG-19"], 10_000, 200)
+    whole = duplex.cut(duplex.PROFILES["VGG-19"], 10_000, None)
+    assert [sum(each) for each in pieces] == [sum(each) for each in whole] and {len(each) for each in whole} == {1}
+    assert 195 < sum(map(len, pieces)) < 220 and max(map(max, pieces)) < 2 * 10_000 / 200
