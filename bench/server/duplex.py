@@ -41,8 +41,8 @@ SLICES = 200
 WAYS = {"FIFO": (False, None), "P3": (True, SLICES)}
 """Does the first layer go first, and in how many slices?"""
 WINDOW = 8
-"""Slices that are pushed and not acknowledged: what is on its way cannot be overtaken, and an acknowledgement comes behind
-the answers before it."""
+"""Slices that are pushed and not acknowledged: what is on its way cannot be overtaken, and an acknowledgement waits
+behind the answers before it."""
 PATIENCE = 600.0
 
 

@@ -4,8 +4,10 @@
 
 Two processes.  Rows: memcpy (both copies in one process); plain sockets; ZMQ without copies; gRPC with one message,
 with messages of 4 MB, and with a tensor that is encoded as TensorFlow's TensorProto is; mpi4py with Open MPI; `send`
-and `recv` of hocket; and its server, whose table keeps what is pushed ("put").  With --rate (root), over a cable
-between two hosts.  The medians of the rounds; each row checks what comes back.
+and `recv` of hocket; and its server, whose table keeps what is pushed ("put").  Rows that end in "copied" are the same
+ways, but what is sent was copied into a message before, and what has come is copied out of one (an answer of the server
+is not copied on its side), in new memory each time, as a library does that has messages of its own.  With --rate
+(root), over a cable between two hosts.  The medians of the rounds; each row checks what comes back.
 
 The ranks are this file again, with the argument `rank`.
 """
@@ -203,6 +205,34 @@ def _pair(w: Worker, transport: str) -> list[float]:
     return w.timed(one)
 
 
+def _copied(w: Worker) -> list[float]:
+    if w.serves:
+        for _ in range(w.rounds):
+            np.copyto(w.back, w.comm.recv(np.empty_like(w.back), 1, transport="tcp"))
+            w.comm.send(w.back.copy(), 1, transport="tcp")
+        return []
+
+    def one(x: Any, back: Any) -> None:
+        w.comm.send(x.copy(), 0, transport="tcp")
+        np.copyto(back, w.comm.recv(np.empty_like(back), 0, transport="tcp"))
+
+    return w.timed(one)
+
+
+def _served_copied(w: Worker) -> list[float]:
+    tables = {"w": Range(w.x.size, optimizer=lambda values, pushed: np.copyto(values, pushed.copy()))}
+    if w.serves:
+        serve(w.comm, tables, on=[0], clock="async", transport="tcp").wait()
+        return []
+    with Client(w.comm, tables, transport="tcp") as client:
+
+        def one(x: Any, back: Any) -> None:
+            client.push("w", x.copy())
+            np.copyto(back, client.pull("w"))
+
+        return w.timed(one)
+
+
 def _served(w: Worker, transport: str) -> list[float]:
     tables = {"w": Range(w.x.size, optimizer="put")}
     if w.serves:
@@ -244,7 +274,9 @@ ROWS: dict[str, tuple[str, Callable[[Worker], list[float]]]] = {
     "gRPC, encoded": ("grpc", lambda w: _grpc(w, w.x.nbytes, encoded=True)),
     "hocket, send and recv, tcp": ("", lambda w: _pair(w, "tcp")),
     "hocket, send and recv, shm": ("", lambda w: _pair(w, "shm")),
+    "hocket, send and recv, tcp, copied": ("", _copied),
     "hocket, a server, tcp": ("", lambda w: _served(w, "tcp")),
+    "hocket, a server, tcp, copied": ("", _served_copied),
     "hocket, a server, shm": ("", lambda w: _served(w, "shm")),
 }
 """By name: the package that it needs, and what both ranks do."""
@@ -298,6 +330,28 @@ def table(rows: Sequence[dict[str, Any]], nbytes: int) -> list[str]:
     return lines
 
 
+WANTED = (
+    ("hocket, a server, tcp", "gRPC, encoded", 2.7),
+    ("hocket, a server, tcp", "hocket, a server, tcp, copied", 1.4),
+    ("hocket, send and recv, tcp", "hocket, send and recv, tcp, copied", 1.4),
+    ("hocket, a server, shm", "memcpy", 0.8),
+)
+"""A row, what it is compared with, and how many times as fast it is to be."""
+TIE = 1.1
+"""The slowest row over a cable takes at most so many times as long as the fastest."""
+
+
+def verdicts(rows: Sequence[dict[str, Any]], between_hosts: bool) -> list[str]:
+    """What is wanted of the rows, and what was found."""
+    by = {row["what"]: row["seconds"] for row in rows}
+    if not between_hosts:
+        return [f"{one}: {by[other] / by[one]:.2f} x {other} ({wanted} wanted)"
+                for one, other, wanted in WANTED if one in by and other in by]  # fmt: skip
+    fastest = min(by.values())
+    late = [f"{name} {each / fastest:.2f}" for name, each in by.items() if each > TIE * fastest]
+    return [f"times the fastest row's, where it is more than {TIE}: {', '.join(late) or 'no row'}"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
     parser.add_argument("--bytes", type=int, default=VGG)
@@ -314,7 +368,7 @@ def main() -> int:
             line = words(o.bytes, o.rounds, V4[0], ";".join(there(between_hosts=True)))
             rows = found_on(names, 1, line, MODULE, PATIENCE)
     heading(["push and pull", "of", f"{o.bytes / 1e6:.0f} MB"])
-    print("\n".join(table(rows, o.bytes)))
+    print("\n".join([*table(rows, o.bytes), "", *verdicts(rows, o.rate is not None)]))
     return 0
 
 

@@ -56,6 +56,13 @@ def test_a_model_is_pushed_and_pulled_beside_others() -> None:
     assert [row["what"] for row in rows] == [*names, exchange.MPI_ROW]
     assert {"ZMQ", "gRPC, encoded", "hocket, a server, shm"} <= set(names)
     assert all(row["seconds"] > 0 for row in rows) and len(exchange.table(rows, 1 << 16)) == 2 + len(rows)
+    assert len(exchange.verdicts(rows, between_hosts=False)) == len(exchange.WANTED)
+
+
+def test_what_is_wanted_of_an_exchange() -> None:
+    rows = [{"what": "hocket, a server, tcp", "seconds": 2.0}, {"what": "gRPC, encoded", "seconds": 5.0}]
+    assert exchange.verdicts(rows, between_hosts=False) == ["hocket, a server, tcp: 2.50 x gRPC, encoded (2.7 wanted)"]
+    assert exchange.verdicts(rows, between_hosts=True)[0].endswith("1.1: gRPC, encoded 2.50")
 
 
 def test_a_tensor_as_protobuf() -> None:
