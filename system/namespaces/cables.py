@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from hocket.errors import ArgumentError
 from hocket.system.namespaces.hosts import CABLE, PREFIX, _remove, ip
 from hocket.system.namespaces.switch import NET
 from hocket.system.parent import die_with
@@ -31,6 +32,7 @@ MTU = 16_000
 TCP = {"congestion_control": "reno", "wmem": "4096 16384 131072"}
 """It sends until something is lost (BBR, which some systems have, holds back up to a fifth), and a connection has so
 many bytes on its way that 8 of them to one host wait for less than the 200 ms after which TCP believes them lost."""
+TUN = "/dev/net/tun"
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 TURN = 16
 """Frames of a host that are read before the others' are."""
@@ -64,7 +66,10 @@ def cables(count: int, rate: float, delay: float) -> Iterator[list[str]]:
 
 def _end(name: str) -> int:
     """The switch's end of a new cable."""
-    end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        end = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
+    except OSError as why:
+        raise ArgumentError(f"cables need {TUN}: {why.strerror}; load it with `modprobe tun`") from None
     fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
     return end
 

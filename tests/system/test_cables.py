@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from hocket.errors import ArgumentError
+from hocket.system.namespaces import cables as module
 from hocket.system.namespaces.cables import Ports, cables
-from hocket.system.namespaces.hosts import refusal
+from hocket.system.namespaces.hosts import PREFIX, ip, refusal
 
 WHY_NOT = refusal()
 HOSTS = [bytes([2, 0, 0, 0, 0, i]) for i in range(3)]
@@ -83,6 +87,14 @@ def test_a_ping_takes_the_delay_both_ways() -> None:
     small, large = map(float, said.split())
     assert small >= 0.06
     assert large >= 0.06 + 0.2, "200 kB one way, at 1 MB/s"
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_a_system_without_tun_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TUN", str(tmp_path / "tun"))
+    with pytest.raises(ArgumentError, match="cables need .*/tun: No such file or directory"), cables(2, 1e6, 0.0):
+        pass
+    assert not [name for name in ip("netns", "list").split() if name.startswith(f"{PREFIX}{os.getpid()}")]
 
 
 ANSWERER = """if True:
