@@ -267,7 +267,7 @@ def _about(
             "pid": facts.pid, "clock_error_us": round(error / 1e3, 1) if error < math.inf else None,
             "drift_ppm": [round(each, 2) for each in clock.drift],
             "steps_of_clock_us": [round(each.ns / 1e3, 1) for each in clock.breaks],
-            "lost": sum(ring.lost for ring in each.rings), "refused": facts.refused, "unnamed": facts.unnamed,
+            "lost": sum(ring.lost for ring in each.rings), "overflow": facts.overflow,
         }  # fmt: skip
     comms = {label(ring): list(ring.members) for each in byrank.values() for ring in each.rings if ring.kind != "rank"}
     return {

@@ -115,6 +115,11 @@ def _gaps(found: Findings) -> list[str]:
     if lost:
         total = sum(rank.lost for rank in found.ranks)
         lines.append(f"{total} older records of {_ranks_in_words(lost)} are lost: the trace shows the end of the run.")
+    said = about if isinstance(about := found.timeline.about.get("ranks"), dict) else {}
+    for rank in found.ranks:
+        facts = said.get(str(rank.rank))
+        if isinstance(facts, dict) and isinstance(facts.get("overflow"), str) and facts["overflow"]:
+            lines.append(f"Rank {rank.rank} could not record everything: {facts['overflow']}.")
     left_out = found.timeline.about.get("left out")
     if isinstance(left_out, int) and left_out:
         lines.append(f"{left_out} older slices were left out of the file.")

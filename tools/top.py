@@ -32,8 +32,8 @@ class Rank(NamedTuple):
     """The latest of each name, and its value."""
     calls_a_second: float
     bytes_a_second: float
-    lost: int
-    """Engines without a ring: their calls are not seen."""
+    overflow: str
+    """What its recorder had no room for, in words."""
 
 
 class Jobs(NamedTuple):
@@ -101,7 +101,7 @@ def _row(part: Recorded, process: Found) -> Rank:
     rates = (calls / seconds, nbytes / seconds) if seconds > 0 else (0.0, 0.0)
     return Rank(
         part.facts.rank, process.pid, process.state, standings(part),
-        dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.refused,
+        dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.overflow,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def as_text(there: Jobs) -> str:
             lines.append(f"  rank {row.rank} ({where}): {words(row.standings[0]) if row.standings else 'no call yet'}")
             lines += [f"      {words(each)}" for each in row.standings[1:4]]
             marks = "".join(f", {name} {value}" for name, value in row.marks.items())
-            lines.append(f"      {rate}{marks}" + (f"; {row.lost} engines are not seen" if row.lost else ""))
+            lines.append(f"      {rate}{marks}" + (f"; {row.overflow}" if row.overflow else ""))
     if there.unseen:
         pids = ", ".join(map(str, there.unseen[:20]))
         lines.append(f"processes with hocket that cannot be seen (HOCKET_RECORDER=0, private memory, no job): {pids}")

@@ -74,7 +74,7 @@ def text(found: Sequence[Found], now: int | None = None) -> str:
     for part, process in parts:
         facts = part.facts
         who = f"rank {facts.rank} of {facts.size}, pid {process.pid or facts.pid} on {printable(facts.host)}"
-        lines.append(f"{who}: {process.state}" + (f", {facts.refused} engines without a ring" if facts.refused else ""))
+        lines.append("; ".join(filter(None, (f"{who}: {process.state}", facts.overflow))))
         lines += [f"    {words(each)}" for each in standings(part, now + facts.timens_ns)]
     merged = sorted((event for part, _ in parts for event in events(part)), key=lambda each: each.ns)
     lines += [f"{(each.ns - now) * 1e-9:12.6f}  rank {each.rank}  {each.text}" for each in merged]

@@ -113,6 +113,8 @@ cdef class Recorder:
             return found
         if head.texts + len(text) > room:
             head.unnamed += 1
+            if self.copy is not None:       # a trace has the same lines
+                (<hk_recorder*>self.copy.base).unnamed += 1
             return 0
         memcpy(<char*>self.base + head.texts_at + head.texts, <char*>text, len(text))
         hk_store64(&head.texts, head.texts + len(text))
@@ -152,6 +154,7 @@ cdef class Recorder:
                                    self.room * sizeof(hk_record))
             except OSError as why:
                 log.warning("hocket: the trace ends here: %s", why)
+                head.refused += 1
                 return None
         if number == HK_RINGS:          # rather one that nobody has had: what others wrote stays to be read
             if self.nfree == 0:
@@ -189,6 +192,7 @@ cdef class Recorder:
                 made = Recorder(memory.make_file(folder), traced=True)
                 for text in list(self.lines):
                     made.line(json.loads(text))
+                (<hk_recorder*>made.base).unnamed = (<hk_recorder*>self.base).unnamed
                 self.copy, _traces = made, 0
             _traces += 1
             return self.copy

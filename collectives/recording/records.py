@@ -135,6 +135,13 @@ class Facts:
     """Texts of the process for which there was no room: records of these have `what` 0."""
 
 
+    @property
+    def overflow(self) -> str:
+        """What there was no room for, in words; "": nothing."""
+        engines = f"{self.refused} engines have no ring, and their calls are not seen" if self.refused else ""
+        return "; ".join(filter(None, (engines, f"{self.unnamed} texts had no room" if self.unnamed else "")))
+
+
 @dataclass(frozen=True)
 class What:
     """A line of the table: what `what` means.  `text` says it for people; the rest is of calls alone."""

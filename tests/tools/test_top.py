@@ -148,7 +148,7 @@ def test_the_rank_that_ends_or_calls_something_else_is_named(alone: str, tmp_pat
 
 def row(**changes: Any) -> top.Rank:
     standing = Standing("a\x1b[2Jb", "collectives", True, 7, "all\nreduce", "x.py:3", 4.0, (1, 2), True, False)
-    made = top.Rank(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, 0)
+    made = top.Rank(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, "")
     return made._replace(**changes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 import time
@@ -14,10 +15,14 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collectives.recording import recorder
+from hocket.collectives.recording import dump, recorder
 from hocket.collectives.recording.processes import recorders
 from hocket.collectives.recording.standing import standings, words
+from hocket.observe.files.reading import read as read_trace
+from hocket.observe.findings import find
+from hocket.observe.words import summary
 from hocket.recording import NOBODY, Kind, Recorded, Ring
+from hocket.tools import top
 from support.jobs import Job, run
 
 x = np.ones(2)
@@ -181,6 +186,35 @@ def test_rings_are_bounded_and_used_again() -> None:
     with hocket.local_world(2) as world:
         refused, after = world.run(many)[0]
     assert refused > 0 and after == refused, "64 rings are not enough, until they are free again"
+
+
+def test_texts_are_bounded_and_what_had_no_room_is_told_everywhere(tmp_path: Path) -> None:
+    """Calls are still named, by their collective; marks have no name."""
+    gc.collect()
+    recorder.forked()
+    path = str(tmp_path / "t.pftrace")
+
+    def marks(comm: hocket.Communicator) -> tuple[Recorded, str, str]:
+        with comm.trace(path):
+            for number in range(6000 * (comm.rank == 1)):
+                comm.mark(f"{number:0190}")
+            comm.allreduce(np.ones(77))
+            comm.barrier()
+        comm.allreduce(np.ones(78))
+        comm.barrier()
+        looked, job = top.look(), comm.world.recorder.job
+        shown = top.as_text(looked._replace(jobs={job: looked.jobs[job]}))
+        return comm.recorder().recorded(), shown, dump.text(recorders(job))
+
+    with hocket.local_world(2) as world:
+        (part, shown, events), _ = world.run(marks)
+    told = f"{part.facts.unnamed} texts had no room"
+    assert part.facts.unnamed > 1000 and part.facts.overflow == told
+    calls = {part.what(int(number)).text for ring in part.rings for number in ring.records["what"]}
+    assert "allreduce(...)" in calls and "allreduce(float64[78], op='sum')" not in calls, calls
+    assert f"; {told}" in shown and f"; {told}" in events
+    said = "\n".join(summary(find(read_trace(path))))
+    assert re.search(r"Rank [01] could not record everything: \d+ texts had no room\.", said), said
 
 
 OFF = """
