@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -22,8 +24,31 @@ COMMANDS = {
 """Word -> the module whose `main(argv)` runs it, and what it does."""
 
 
+ENDED_BY_PIPE = 141
+"""What a shell says of a program that SIGPIPE ended."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code.  2: it made no sense."""
+    """Run a command line; returns the exit code.  2: it made no sense.  141: who read its output has gone."""
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be flushed
+        return ENDED_BY_PIPE
+
+
+def _reader_is_gone() -> bool:
+    """Has who read this process's output gone, as `| head` does?"""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [words[1], "--help"] if len(words) == 2 else ["--help"]

@@ -44,6 +44,19 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hocket doctor" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["--help"], ["show"], ["doctor"], ["top", "--once"]])
+def test_who_reads_may_go(words: list[str]) -> None:
+    """As in `hocket doctor | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "hocket", *words]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_help_of_a_command() -> None:
     done = run("help", "show")
     assert done.returncode == 0 and "usage: hocket show" in done.stdout

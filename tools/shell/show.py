@@ -24,13 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     declared.load()
     try:
         if options.algorithm is None:
-            print(*names(options.collective), sep="\n")
-            return 0
-        drawing = show(options.algorithm, options.collective, options.size, options.root)
-        if options.output is None:
-            print(drawing)
+            shown = "\n".join(names(options.collective))
         else:
-            drawing.save(options.output)
+            drawing = show(options.algorithm, options.collective, options.size, options.root)
+            shown = str(drawing)
+            if options.output is not None:
+                drawing.save(options.output)
+                return 0
     except (Error, OSError) as why:
         made.error(str(why))
+    print(shown)
     return 0
