@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hocket.collectives.choice.tuning import Tuning
@@ -72,6 +73,22 @@ class Extending:
         `tuning`: what `tune` returned, or `comm.tuning` of another communicator.
         """
         self.runner.retune(tuning)
+
+    def whereabouts(self, what: str, seconds: float, late: Sequence[int]) -> str:
+        """For a log: a line for each of these ranks, which hold up `what` for so long by now: what it does, and where.
+
+        The last line names a file of what all ranks of this host did last.  Not collective: ranks that are alive answer
+        within half a second, whatever their program does; of others their recorder tells.  Any thread may call it.
+
+        >>> import hocket
+        >>> def late(comm):
+        ...     said = comm.whereabouts("a tensor", 2.0, [1]) if comm.rank == 0 else ""
+        ...     comm.barrier()
+        ...     return "rank 1 called barrier() at" in said
+        >>> hocket.local_world(2).run(late)
+        [True, False]
+        """
+        return self.reporter.long_waits.whereabouts(what, seconds, late, self.reporter.account())
 
     @property
     def lost(self) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hocket.collectives.communicator.members import Members
@@ -12,6 +13,7 @@ from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
 from hocket.collectives.failures.flight import FlightRecorder
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
+from hocket.collectives.failures.wording import by_rank, describe_account
 from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.queued import oldest, under_way
 from hocket.control.protocol.messages import Account, Stuck
@@ -101,10 +103,31 @@ class LongWaits:
                 text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(found))
                 log.warning("%s%s", text, self.flight.file(found))
 
+    def whereabouts(self, what: str, seconds: float, late: Sequence[int], mine: Account) -> str:
+        """For a log: where the members are that hold up `what` for so long, and the file of what all did last.
+
+        It is kept in the recorder, too.  Waits for the answers of those that are alive.  `mine`: this rank's account.
+        """
+        self._keep(what, seconds, [self.world_ranks[rank] for rank in late])
+        self.told.clear()
+        self.world.session.ask(self.name, [self.world_ranks[rank] for rank in late])
+        until = time.monotonic() + ANSWERS
+        while len(self.told) < len([rank for rank in late if rank != self.rank]) and time.monotonic() < until:
+            time.sleep(ANSWERS / 20)
+        accounts = {self.world.rank: mine, **self.told}
+        found = self.flight.look()
+        seen = self.flight.seen(found)
+        told = {r: describe_account(accounts.get(self.world_ranks[r]), seen.get(r, "")) for r in late}
+        return by_rank(told) + self.flight.file(found)
+
     def _note(self, engine: Engine, waiting: LongWait) -> None:
         """In the recorder: which call waits so long, and for whom if the call itself says so."""
-        account, own = account_of(engine, oldest(engine)), self.world.recorder
-        awaited = account.get("waits_for", [])
-        if own is not None:
-            peer = self.world_ranks[awaited[0]] if len(awaited) == 1 else NOBODY
-            own.put(Kind.LONG_WAIT, account["call"], int(waiting.seconds * 1e9), peer, waiting.seq)
+        account = account_of(engine, oldest(engine))
+        awaited = [self.world_ranks[rank] for rank in account.get("waits_for", [])]
+        self._keep(account["call"], waiting.seconds, awaited, waiting.seq)
+
+    def _keep(self, what: str, seconds: float, awaited: Sequence[int], seq: int = 0) -> None:
+        """`awaited`: world ranks."""
+        if self.world.recorder is not None:
+            peer = awaited[0] if len(awaited) == 1 else NOBODY
+            self.world.recorder.put(Kind.LONG_WAIT, what, int(seconds * 1e9), peer, seq)

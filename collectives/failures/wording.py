@@ -158,9 +158,13 @@ def still_waiting(
     call = f"{mine['call']} at {mine['site']} has waited for {seconds:.0f} s"
     if not late:
         return f"{call}; all ranks are in it"
-    shown = "".join(f"\n  rank {r} {text}" for r, text in list(late.items())[:MOST_SHOWN])
-    more = f"\n  and {len(late) - MOST_SHOWN} more" if len(late) > MOST_SHOWN else ""
-    return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{shown}{more}"
+    return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{by_rank(late)}"
+
+
+def by_rank(texts: Mapping[int, str]) -> str:
+    """A line for each rank, of MOST_SHOWN at most."""
+    shown = "".join(f"\n  rank {rank} {text}" for rank, text in list(texts.items())[:MOST_SHOWN])
+    return shown + (f"\n  and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else "")
 
 
 def holding_up(awaited: Sequence[int], accounts: Mapping[int, Account]) -> list[int]:

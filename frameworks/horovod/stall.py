@@ -1,6 +1,6 @@
 """The stall inspector: after a while rank 0 says which tensors wait for which ranks, and where these are.
 
-What is known of a rank is what hocket's recorder has of it, so it may hang: it is asked nothing.
+Where a rank is, is said as for calls that wait long: `comm.whereabouts`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-import hocket
 from hocket import Communicator
 from hocket.horovod.settings import Settings
 from hocket.training.agreeing import Negotiator
@@ -69,9 +68,10 @@ class StallInspector:
                 self._warned[negotiator, name] = since
                 by_ranks.setdefault(self._missing(negotiator, name), []).append(name)
         for ranks, names in by_ranks.items():
+            where = comm.whereabouts(listed(names), max(ages[name] for name in names), ranks)
             log.warning(
                 "some ranks %shave waited for others for more than %g s: check that all ranks run the same steps.\n"
-                "  %s not submitted: %s%s", of, self._check, have(ranks), listed(names), where(comm, ranks))
+                "  %s not submitted: %s%s", of, self._check, have(ranks), listed(names), where)
         dead = [name for name, age in ages.items() if self._shutdown and age > self._shutdown]
         for name in dead:
             missing = ", ".join(map(str, self._missing(negotiator, name)))
@@ -88,18 +88,6 @@ class StallInspector:
 def have(ranks: Sequence[int]) -> str:
     """As in "ranks 1, 2 have"."""
     return f"ranks {', '.join(map(str, ranks))} have" if len(ranks) > 1 else f"rank {', '.join(map(str, ranks))} has"
-
-
-def where(comm: Communicator, ranks: Sequence[int]) -> str:
-    """A line for each of these ranks of `comm` on this host: what its process does, and its last call."""
-    if not comm.config.recorder:
-        return ""
-    try:
-        seen = comm.recorder().seen(comm.name)
-    except (hocket.Error, OSError):  # no /proc
-        return ""
-    known = [rank for rank in ranks if comm.members[rank] in seen]
-    return "".join(f"\n    rank {rank}: {seen[comm.members[rank]]}" for rank in known[:MANY])
 
 
 def listed(names: list[str]) -> str:

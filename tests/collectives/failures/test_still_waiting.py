@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from support.jobs import Job
@@ -62,3 +64,36 @@ def test_init_says_who_has_not_come() -> None:
     assert [end.code for end in ends] == [0, 0, 0], ends
     assert "rank 0: of 3 ranks, [1] have not come yet" in ends[0].err, ends[0].err
     assert ends[1].err == "", ends[1].err
+
+
+WHERE = """
+import os, time
+import hocket, numpy as np
+from hocket.recording import Kind
+comm = hocket.init()
+comm.allreduce(np.ones(3))
+if comm.rank == 1:
+    time.sleep(2.5)
+elif comm.rank == 2:
+    os.kill(os.getpid(), 19)
+else:
+    time.sleep(0.5)
+    print(comm.whereabouts("tensor a", 7.5, [0, 1, 2]), flush=True)
+    own = comm.recorder().recorded()
+    print([(own.what(int(each["what"])).text, int(each["bytes"])) for each in own.rings[0].records
+           if each["kind"] == Kind.LONG_WAIT], flush=True)
+    os._exit(0)
+"""
+
+
+def test_whoever_waits_for_ranks_can_ask_where_they_are() -> None:
+    """Also for one that is stopped: its recorder tells."""
+    with Job(3, WHERE) as job:
+        job.processes[0].wait(30)
+        job.signal(1, signal.SIGKILL)
+        job.signal(2, signal.SIGKILL)
+        said = job.wait(30)[0].out
+    assert "rank 0 is not in a call on this communicator, it is at rank.py:13 in <module>" in said, said
+    assert "rank 1 is not in a call on this communicator, it is at rank.py:8 in <module>" in said, said
+    assert "rank 2 does not answer (process " in said and "is stopped by a signal; it has finished call 1" in said
+    assert "did last: " in said and "[('tensor a', 7500000000)]" in said, said
