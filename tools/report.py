@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = argparse.ArgumentParser(prog="hocket report", description="What a trace says.", allow_abbrev=False)
     made.add_argument("trace", metavar="TRACE", help="a .pftrace or .json that hocket wrote, packed or not")
     made.add_argument("-o", "--output", metavar="PAGE.html", help="one page that needs nothing else, no network either")
-    changes = '"link 0-1 x2", "rank 2 like the median", "codec int8": replay the run with this changed'
+    changes = '"link 0-1 x2", "rank 2 like the median", "codec int8", "policy priority": replay it so'
     made.add_argument("--what-if", metavar="CHANGE", help=changes)
     options = made.parse_args(argv)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hocket import recording
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.timeline import Timeline
@@ -89,6 +90,23 @@ def test_of_a_rank_that_is_killed_the_trace_has_what_it_did(tmp_path: Path) -> N
     timeline = read(str(path))
     calls = timeline.of("calls")
     assert (timeline.ranks(calls) == 2).sum() == 8 and timeline.about["missing"] == []
+
+
+def test_merging_a_folder_names_what_is_missing(tmp_path: Path) -> None:
+    """A rank whose file is gone, and a file that is none."""
+    parts = tmp_path / "parts"
+    run(3, program(), HOCKET_TRACE=str(parts))
+    for path in parts.iterdir():
+        fd = os.open(path, os.O_RDONLY)
+        if [each.facts.rank for each in recording.read(recording.Part(fd))] == [1]:
+            path.unlink()
+        os.close(fd)
+    (parts / "notes.txt").write_text("x" * 9000)
+    merge = [sys.executable, "-m", "hocket", "trace", "merge", str(parts), "-o", str(tmp_path / "t.json")]
+    ended = subprocess.run(merge, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0 and "Nothing is there of rank 1." in ended.stdout, ended
+    assert "left out: notes.txt: it does not begin as hocket's recordings do" in ended.stderr
+    assert read(str(tmp_path / "t.json")).about["missing"] == [1]
 
 
 def test_a_name_that_is_no_traces(tmp_path: Path) -> None:

@@ -146,6 +146,34 @@ def test_the_rank_that_ends_or_calls_something_else_is_named(alone: str, tmp_pat
     assert last in file.read_text().partition("rank 1 of 3, pid ")[2].splitlines()[1]
 
 
+PRIVATE = """
+import pathlib, sys, time
+from hocket.collectives.recording import memory
+def refuse():
+    raise OSError(38, "Function not implemented")
+memory.make = refuse
+import hocket, numpy as np
+comm = hocket.init()
+comm.allreduce(np.ones(2))
+print(comm.recorder().private, any(len(each.records) for each in comm.recorder().recorded().rings), flush=True)
+pathlib.Path({place!r}, str(comm.rank)).touch()
+time.sleep(60)
+"""
+
+
+def test_where_such_memory_is_refused_the_rank_goes_on_and_is_counted_among_the_unseen(tmp_path: Path) -> None:
+    with Job(1, PRIVATE.format(place=str(tmp_path))) as job:
+        until = time.monotonic() + 30
+        while not list(tmp_path.iterdir()) and time.monotonic() < until:
+            time.sleep(0.02)
+        looked = top.look()
+        pid = job.processes[0].pid
+        job.signal(0, signal.SIGKILL)
+        (end,) = job.wait(20)
+    assert "no memory that other processes can read ([Errno 38] Function not implemented) True" in end.out, end
+    assert pid in looked.unseen and f"{pid}" in top.as_text(looked).partition("cannot be seen")[2]
+
+
 def row(**changes: Any) -> top.Rank:
     standing = Standing("a\x1b[2Jb", "collectives", True, 7, "all\nreduce", "x.py:3", 4.0, (1, 2), True, False)
     made = top.Rank(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, "")
