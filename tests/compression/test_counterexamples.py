@@ -13,7 +13,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import DGC, Compressor, Method
 
 Array = np.ndarray[Any, Any]
-RATE = 0.01
+RATE = 0.03
 
 
 def descend(comm: Communicator, c: Compressor, gradient: Callable[[Array], Array], x: Array, steps: int) -> list[Array]:
@@ -44,14 +44,14 @@ TOP_1 = f"topk:{1 / 3}"
 
 def test_the_largest_element_alone_diverges() -> None:
     """By exactly 1 + 11 rate / 6 in each step."""
-    xs = hocket.local_world(3).run(three_workers, TOP_1, False, 300)[0]
+    xs = hocket.local_world(3).run(three_workers, TOP_1, False, 100)[0]
     lengths = np.linalg.norm([np.ones(3), *xs], axis=1)
     np.testing.assert_allclose(lengths[1:] / lengths[:-1], 1 + 11 * RATE / 6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", [TOP_1, f"ef21:{TOP_1}"])
 def test_with_feedback_it_converges(method: str) -> None:
-    x = hocket.local_world(3).run(three_workers, method, True, 2000)[0][-1]
+    x = hocket.local_world(3).run(three_workers, method, True, 500)[0][-1]
     assert x @ x < 1e-12  # what is kept is float32
 
 
@@ -65,7 +65,7 @@ def corner(comm: Communicator, method: str, feedback: bool) -> float:
     def gradient(x: Array) -> Array:
         return np.sign(x.sum()) / 2 * np.ones(2) + np.sign(x[0] - x[1]) * np.array([1.0, -1.0])
 
-    x = descend(comm, Compressor(comm, method, feedback), gradient, np.array([1.5, 0.5]), 3000)[-1]
+    x = descend(comm, Compressor(comm, method, feedback), gradient, np.array([1.5, 0.5]), 1000)[-1]
     return float(abs(x.sum()) / 2 + abs(x[0] - x[1]))
 
 
