@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.collectives.failures import wording
 from hocket.collectives.gpu.meeting import FLAGS, Meeting
 from hocket.errors import Error, TransportError
 from hocket.kernels.gpu import launch
@@ -81,9 +82,16 @@ def _no_words(members: Members, share: Share, proof: Proof, peers: list[int]) ->
     return why or unheard
 
 
+def _sharing(offers: list[dict[str, Any]]) -> list[list[int]]:
+    """The ranks by GPU: those of one list share one."""
+    by_gpu: dict[str, list[int]] = {}
+    for rank, offer in enumerate(offers):
+        by_gpu.setdefault(offer["uuid"], []).append(rank)
+    return list(by_gpu.values())
+
+
 def _processors(offers: list[dict[str, Any]]) -> int:
-    uuids = [offer["uuid"] for offer in offers]
-    shares: list[int] = [offer["processors"] // uuids.count(offer["uuid"]) for offer in offers]
+    shares: list[int] = [offers[rank]["processors"] // len(ranks) for ranks in _sharing(offers) for rank in ranks]
     return max(1, min(shares))
 
 
@@ -97,11 +105,9 @@ def _unfit(members: Members, mapped: list[list[str]], offers: list[dict[str, Any
         return f"{members.size} ranks, and a kernel meets at most {launch.RANKS}"
     if any(map(any, mapped)):
         return "some ranks' GPUs are not mapped by others"
-    uuids = [offer["uuid"] for offer in offers]
-    for rank, uuid in enumerate(uuids):
-        first_there = uuids.index(uuid)
-        if first_there < rank and not (offers[rank]["side_by_side"] and offers[first_there]["side_by_side"]):
-            return f"ranks {first_there} and {rank} share a GPU, where kernels take turns (but not under CUDA's MPS)"
+    for ranks in _sharing(offers):
+        if len(ranks) > 1 and not all(offers[rank]["side_by_side"] for rank in ranks):
+            return f"{wording.ranks(ranks)} share a GPU, where kernels take turns (but not under CUDA's MPS)"
     return ""
 
 

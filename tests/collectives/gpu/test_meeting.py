@@ -91,7 +91,7 @@ BESIDE = "os.environ['FAKE_CUDA'] = 'first_device=%d' % (int(os.environ['HOCKET_
 @pytest.mark.parametrize(
     ("size", "before", "why"),
     [
-        (3, BESIDE, "ranks 0 and 1 share a GPU"),
+        (3, BESIDE, "ranks 0, 1 share a GPU"),
         (2, APART + ONE + "os.environ['HOCKET_GPU_SYNC'] = 'words'", "rank 1: HOCKET_GPU_SYNC asks for words"),
         (2, APART + ONE + "cuda.library(), gpu_ranks.refuse('cuLaunchKernel', 1, 700)", "rank 1: a kernel that meets"),
         (2, APART + ONE + "cuda.library(), gpu_ranks.refuse('cuMemHostAlloc', 1, 2)", "rank 1: 8 bytes of pinned"),
