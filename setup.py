@@ -44,6 +44,7 @@ EXTENSIONS = [
     "collectives.waiting.news",
     "collectives.waiting.progress",
     "collectives.waiting.queued",
+    "collectives.waiting.selector",
     "collectives.waiting.sleep",
     "jax.handler",
     "kernels.cpu.elias",

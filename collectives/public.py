@@ -58,6 +58,7 @@ from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
 from hocket.collectives.waiting.grouping import group
+from hocket.collectives.waiting.selector import Selector
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any
 from hocket.collectives.waiting.work import Work
 from hocket.errors import (
@@ -79,6 +80,7 @@ __all__ = [
     "PROC_NULL",
     "PeerLostError",
     "ScheduleError",
+    "Selector",
     "TimeoutError",
     "TransportError",
     "Work",
