@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from hocket.collectives.engine.queue import Cores
 from hocket.system.cores import in_core_order
+
+
+class Neighbours(Protocol):
+    pids: list[int]
+    """The processes of this host's ranks."""
+
+
+WORLDS: weakref.WeakSet[Neighbours] = weakref.WeakSet()
+"""The worlds of this process: a pair of `hocket.connect` shares its cores with all ranks of a job here."""
+
+
+def processes() -> list[int]:
+    """Those of this host that this process has met."""
+    return sorted({pid for world in list(WORLDS) for pid in world.pids})
 
 
 def cores_of(met: Sequence[dict[str, Any]], rank: int) -> Cores:
@@ -18,14 +33,16 @@ def cores_of(met: Sequence[dict[str, Any]], rank: int) -> Cores:
 def crowded(met: Sequence[dict[str, Any]]) -> set[str]:
     """The kernels whose ranks outnumber their cores.  (Launchers may have given each rank cores of its own.)
 
-    `met`, by rank: "kernel"; "cores", the numbers of those it may run on; "usable", how many of them its quotas allow.
+    `met`, by rank: "kernel"; "cores", the numbers of those it may run on; "usable", how many of them its quotas allow;
+    "processes", by "pid", that it has met on its host, in other worlds.
     """
     found = set()
     for kernel in {each["kernel"] for each in met}:
         here = [each for each in met if each["kernel"] == kernel]
         cores = len(set().union(*(each["cores"] for each in here)))
         quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
-        if len(here) > min([cores, *quotas]):
+        beside = {pid for each in here for pid in each.get("processes", ())} - {each.get("pid") for each in here}
+        if len(here) + len(beside) > min([cores, *quotas]):
             found.add(kernel)
     return found
 

@@ -7,8 +7,11 @@ import os
 
 import pytest
 
-from hocket.collectives.job.cores import _home
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job.cores import _home, crowded
 from support import jobs
+from support.worlds import spread
 
 ROUNDS = 30
 SHARE = f"""
@@ -45,3 +48,25 @@ def test_who_has_a_core_of_its_own() -> None:
     assert _home(met({"kernel": "other"}, {}), 1) == 4
     assert _home(met({"cores": [4, 5]}, {"cores": [6, 7]}), 0) == -1, "a launcher has dealt them out"
     assert _home(met({"pid": 7}, {"pid": 7}), 0) == -1, "threads of one process"
+
+
+def test_a_pair_shares_its_cores_with_the_job_of_either() -> None:
+    two = [{"kernel": "k", "pid": pid, "cores": [0, 1], "usable": 2} for pid in (1, 2)]
+    assert crowded(two) == set()
+    assert crowded([two[0] | {"processes": [1, 2]}, two[1] | {"processes": []}]) == set()
+    assert crowded([two[0] | {"processes": [1, 2, 3]}, two[1]]) == {"k"}
+    elsewhere = two[1] | {"kernel": "l", "processes": [3, 4]}
+    assert crowded([two[0], elsewhere]) == {"l"}
+
+
+def in_a_job(comm: Communicator) -> None:
+    """As many processes as there are cores, and one more."""
+    address = comm.share("" if comm.rank else (door := hocket.listen(transport="shm")).address)[0]
+    if comm.rank < 2:
+        pair = hocket.connect(address, transport="shm") if comm.rank else door.accept(20)
+        assert pair.world.cores.crowded
+        pair.close()
+
+
+def test_a_pair_inside_a_job() -> None:
+    spread(in_a_job, len(os.sched_getaffinity(0)) + 1, "shm")
