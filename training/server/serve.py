@@ -1,7 +1,6 @@
 """`serve`: this process holds shards of the tables.
 
-A thread for each link receives what a worker or a head says, gives it to the shard's machine (shard.py), and sends what
-that returns; so a worker that is slow, or dies, stops its own thread alone.
+What workers and heads say (incoming.py) is given to the shard's machine (shard.py), and what that returns is sent.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 import hocket
 from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError, Error
+from hocket.training.server.incoming import Incoming
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.shards import snapshots
@@ -53,6 +53,10 @@ class Replica:
         """To the copy, if this is the head."""
         self.head: Link | None = None
 
+    def now(self, generation: int) -> bool:
+        """Is this its generation?"""
+        return self.shard.generation == generation
+
     @property
     def has(self) -> str:
         return IS_HEAD if self.shard.head else WHOLE if self.shard.whole else PART
@@ -88,11 +92,11 @@ class Server:
         self._over = threading.Event()
         self.pairs = hocket.listen(**{"iface": comm.address, **how})
         self._how = how
-        threading.Thread(target=self._accept, name="hocket-serve", daemon=True).start()
+        self._incoming = Incoming(self.pairs, self)
         try:
             self.member = Member(comm, self._says, self._install, self.who)
         except BaseException:
-            self.pairs.close()
+            self._incoming.close()
             raise
         self._counter = threading.Thread(target=self._count, name="hocket-counts", daemon=True)
         self._counter.start()
@@ -143,7 +147,7 @@ class Server:
         self._counter.join()
         if self._folder is not None:
             self.snapshot()
-        self.pairs.close()
+        self._incoming.close()
         self.member.close()
         for link in [*self._links.values(), *self._workers.values()]:
             with contextlib.suppress(Error):
@@ -231,39 +235,45 @@ class Server:
         link = self._links.get(uid)
         if link is None or not link.open:
             try:
-                link = Link(hocket.connect(view.addresses[uid], timeout=REACH, **self._how))
+                link = Link(hocket.connect(view.addresses[uid], timeout=REACH, **self._how), to_server=True)
             except Error as error:
                 log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
             self._links[uid] = link
-            threading.Thread(target=self._run, args=(link.comm, link), name="hocket-copy", daemon=True).start()
+            self._incoming.add(link)
         return link
 
-    # --- links
+    # --- links (incoming.py)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                comm = self.pairs.accept()
-            except Error:
-                return
-            threading.Thread(target=self._run, args=(comm, None), name="hocket-link", daemon=True).start()
+    def knows(self, words: Sequence[int]) -> bool:
+        """Is the frame's shard here?  Else it may come with the next view."""
+        return words[0] >> 8 & 0xFFFFFF in self.replicas
 
-    def _run(self, comm: Any, link: Link | None) -> None:
-        """A link's thread: carry out what comes, until it ends."""
-        worker: list[int] = []
-        link = link or Link(comm)
-        try:
-            while self._take(link, worker):
-                pass
-        except (Error, ValueError, LookupError) as error:
-            if not self._over.is_set():
-                log.info("%s: a link has ended: %s", self.who, error)
-        self._ended(link, worker)
+    def keeps(self, words: Sequence[int]) -> bool:
+        """A push is over once it is applied, if it goes to no copy and is of this view."""
+        replica = self.replicas.get(words[0] >> 8 & 0xFFFFFF)
+        return words[0] & 0xFF != PUSH or replica is None or replica.copy is not None or not replica.now(words[1])
 
-    def _ended(self, link: Link, worker: list[int]) -> None:
+    def carry_out(self, link: Link, frame: Frame) -> None:
+        """What it says.  Waits for the view that it is of, if its shard is not here."""
+        words, keys, payload = frame
+        if payload is not None and words[0] & 0xFF in (PUSH, FORWARD):
+            payload = self._values(words, payload)
+        said = message(words, keys, payload)
+        if type(said) is Hello:
+            self._workers[said.worker] = link
+            self._left.discard(said.worker)
+        number = words[0] >> 8 & 0xFFFFFF
+        replica = self.replicas.get(number) or self._soon(number, words[1])
+        if replica is not None:
+            self._tell(replica, said, link)
+
+    def ended(self, link: Link, error: Exception | None) -> None:
+        """The link's end: its workers are gone, and copies are reached again."""
+        if error is not None and not self._over.is_set():
+            log.info("%s: a link has ended: %s", self.who, error)
         link.close()
-        left = [who for who in worker if self._workers.get(who) is link]  # the others have a new link
+        left = [who for who, its in list(self._workers.items()) if its is link]  # the others have a new link
         for who in left:
             del self._workers[who]
             self._left.add(who)
@@ -276,30 +286,6 @@ class Server:
                 self._tell(replica, Gone(who), None)
         with self._viewed:
             self._viewed.notify_all()
-
-    def _take(self, link: Link, worker: list[int]) -> bool:
-        """One frame.  False: it is the last."""
-        words = link.words()
-        assert words is not None  # there is no time limit
-        first = words[0]
-        kind = first & 0xFF
-        if kind == BYE:
-            return False
-        keys = link.keys(words[7]) if words[7] > 0 and kind in frames.KEYED and first >> 32 != frames.NO_TABLE else None
-        replica = self.replicas.get(first >> 8 & 0xFFFFFF)
-        payload = link.payload(words[6], reuse=kind == PUSH and replica is not None and replica.copy is None)
-        if payload is not None and kind in (PUSH, FORWARD):
-            payload = self._values(words, payload)
-        said = message(words, keys, payload)
-        if type(said) is Hello and self._workers.get(said.worker) is not link:
-            self._workers[said.worker] = link
-            self._left.discard(said.worker)
-            worker.append(said.worker)
-        if replica is None:
-            replica = self._soon(first >> 8 & 0xFFFFFF, words[1])
-        if replica is not None:
-            self._tell(replica, said, link)
-        return True
 
     def _soon(self, number: int, generation: int) -> Replica | None:
         """A shard that this server will have in a generation that is not installed yet.  None: it has not."""
@@ -345,10 +331,10 @@ class Server:
             link = replica.head if to == HEAD else self._workers.get(to)
             if link is None:
                 continue
-            with contextlib.suppress(Error):  # its own thread hears that it has ended
+            with contextlib.suppress(Error):  # who listens to it hears that it has ended
                 frame = framed(replica.number, said)
                 if link is mine:
-                    link.send(frame)
+                    self._incoming.send(link, frame)
                 else:
                     link.post(frame)
 

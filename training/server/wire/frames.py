@@ -37,8 +37,8 @@ from hocket.training.server.wire.messages import (
     Welcome,
 )  # fmt: skip
 
-HEADER, KEYS, PAYLOAD = 1, 2, 3
-"""Tags."""
+HEADER, KEYS, PAYLOAD, SHORT = 1, 2, 3, 4
+"""Tags.  A short frame is one message, if a server gets it."""
 WORDS = 8
 BYE = 0
 """A word without a message: the link's last one."""
@@ -56,9 +56,24 @@ NO_TABLE = 0xFFFF
 class Frame(NamedTuple):
     """What is sent: the header's words, and what follows it."""
 
-    words: list[int]
+    words: Sequence[int]
     keys: Array | None = None
     payload: Array | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Does its header tell of more?"""
+        return bool(self.words[6] or key_count(self.words))
+
+    def lasting(self) -> Frame:
+        """With arrays of its own."""
+        return Frame(self.words, *(None if each is None else each.copy() for each in self[1:]))
+
+
+def key_count(words: Sequence[int]) -> int:
+    """How many keys follow this header."""
+    first = words[0]
+    return words[7] if words[7] > 0 and first & 0xFF in KEYED and first >> 32 != NO_TABLE else 0
 
 
 def codec(number: int) -> Codec | None:

@@ -9,22 +9,28 @@ import math
 import struct
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hocket.training.server.optimizers import Array
-from hocket.training.server.wire.frames import HEADER, KEYS, PAYLOAD, WORDS, Frame
+from hocket.training.server.wire.frames import HEADER, KEYS, PAYLOAD, SHORT, WORDS, Frame, key_count
 
 HEAD = struct.Struct(f"<{WORDS}q")
-SHORT = 64 << 10
+AT_ONCE = 64 << 10
 """Bytes up to which a frame is sent at once; the sender of a longer one lets others post meanwhile."""
+ROOM = 8 << 10
+"""Bytes of a short frame, at most."""
 
 
 class Link:
-    """`comm`: a communicator of two; it belongs to the link.  One thread at a time receives."""
+    """`comm`: a communicator of two; it belongs to the link.  One thread at a time receives.
 
-    def __init__(self, comm: Any) -> None:
+    `to_server`: the other end takes short frames as one message.
+    """
+
+    def __init__(self, comm: Any, to_server: bool = False) -> None:
         comm.set_timeout(math.inf)  # who dies ends it
         self.comm, self.peer = comm, 1 - comm.rank
         self.open = True
@@ -35,13 +41,17 @@ class Link:
         self._sending, self._later = threading.Lock(), deque[Frame]()
         self._scratch = np.empty(0, np.uint8)
         self._coming: Any = None
+        self._short = np.empty(ROOM if to_server else 0, np.uint8)
+        self._room = np.empty(0 if to_server else ROOM, np.uint8)
+        self._posted: Any = None
+        """The last message that was sent and not waited for."""
 
     # --- out
 
     def send(self, frame: Frame) -> None:
         """Send a frame, and wait until its arrays may be changed."""
         words, keys, payload = frame
-        if payload is not None and payload.size > SHORT:
+        if payload is not None and payload.size > AT_ONCE:
             with self._sending:
                 works = self._start(frame)
             self._flush()
@@ -49,14 +59,42 @@ class Link:
                 work.wait()
             return
         with self._sending:
-            HEAD.pack_into(self._outgoing, 0, *words)
-            self._send()
-            if keys is not None and keys.size:
-                self.comm.send(keys, self.peer, KEYS)
-            if payload is not None and payload.size:
-                self.comm.send(payload, self.peer, PAYLOAD)
+            end = self._packed(frame)
+            if end:
+                self.comm.send(self._short[:end], self.peer, SHORT)
+            else:
+                HEAD.pack_into(self._outgoing, 0, *words)
+                self._send()
+                if keys is not None and keys.size:
+                    self.comm.send(keys, self.peer, KEYS)
+                if payload is not None and payload.size:
+                    self.comm.send(payload, self.peer, PAYLOAD)
         if self._later:
             self._flush()
+
+    def _packed(self, frame: Frame) -> int:
+        """Put a short frame together, one thread at a time.  Its bytes; 0: it is sent in pieces."""
+        words, keys, payload = frame
+        if keys is None and payload is None:
+            return 0
+        at = HEAD.size if keys is None else HEAD.size + keys.nbytes
+        end = at if payload is None else at + payload.size
+        room = self._short
+        if end > room.size:
+            return 0
+        HEAD.pack_into(room.data, 0, *words)
+        if keys is not None:
+            room[HEAD.size : at] = keys.view(np.uint8)
+        if payload is not None:
+            room[at:end] = payload
+        return end
+
+    def reply(self, frame: Frame) -> None:
+        """Send it now if it can be on its way at once, else some time soon: never waits."""
+        if frame.payload is None and not self._later and (self._posted is None or self._posted.done()):
+            self.send(frame)
+        else:
+            self.post(frame)
 
     def post(self, frame: Frame) -> None:
         """Send a frame some time soon; its arrays must not change."""
@@ -77,6 +115,7 @@ class Link:
         for array, tag in ((keys, KEYS), (payload, PAYLOAD)):
             if array is not None and array.size:
                 works.append(self.comm.send(array, self.peer, tag, async_op=True))
+        self._posted = works[-1]
         return works
 
     # --- in
@@ -91,6 +130,30 @@ class Link:
                 return None
             self._coming = None
         return HEAD.unpack_from(self._header)
+
+    def frame(self, keeps: Callable[[Sequence[int]], bool]) -> Frame:
+        """The next frame that is sent in pieces.  `keeps(words)`: must its payload last longer than until the next?"""
+        return self.rest(self.header().words, keeps)
+
+    def header(self) -> Frame:
+        """The next frame without what follows its header."""
+        words = self.words()
+        assert words is not None  # there is no time limit
+        return Frame(words)
+
+    def rest(self, words: Sequence[int], keeps: Callable[[Sequence[int]], bool]) -> Frame:
+        """What follows this header."""
+        return Frame(words, self.keys(key_count(words)), self.payload(words[6], reuse=not keeps(words)))
+
+    def short(self, nbytes: int, keeps: Callable[[Sequence[int]], bool]) -> Frame:
+        """A frame that comes as one message of so many bytes."""
+        room = self.comm.recv(self._room[:nbytes], self.peer, SHORT)
+        words = HEAD.unpack_from(room)
+        if keeps(words):
+            room = room.copy()
+        at = HEAD.size + 8 * key_count(words)
+        keys = room[HEAD.size : at].view(np.int64) if at > HEAD.size else None
+        return Frame(words, keys, room[at:] if words[6] else None)
 
     def keys(self, count: int) -> Array | None:
         """The keys behind a header that told of so many."""
@@ -123,7 +186,7 @@ class Shared(Link):
     """A link that several threads of a client use, one at a time."""
 
     def __init__(self, comm: Any) -> None:
-        super().__init__(comm)
+        super().__init__(comm, to_server=True)
         self.ordering, self.receiving = threading.RLock(), threading.Lock()
         self.wanted, self.pulls, self.waiting = threading.Event(), 0, 0
         self.driver: threading.Thread | None = None

@@ -1,0 +1,49 @@
+"""Who hears a server's links: one worker that stops in the middle of a frame stops nobody else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.training import Client, Range, Rows, serve
+from hocket.training.server.wire.frames import HEADER, PUSH, SHORT, WORDS
+from support.worlds import same, spread
+
+LONG = 100_000
+TABLES = {"short": Range(7), "long": Range(LONG), "rows": Rows(2)}
+
+
+def goes_on(comm: Communicator) -> None:
+    """A stranger says that a megabyte follows, and says no more; one leaves a short frame of nonsense."""
+    if comm.rank == 0:
+        assert serve(comm, TABLES, on=[0], clock="async").wait(60)
+        return
+    began = Rows(2).began(np.arange(3))
+    with Client(comm, TABLES) as client:
+        view = client._heads.view
+        assert view is not None
+        if comm.rank == 1:
+            stops, lies = (hocket.connect(view.addresses[view.heads[0]], timeout=20) for _ in range(2))
+            stops.send(np.array([PUSH, 0, 1, 1, 0, 0, 1 << 20, 0]), 0, HEADER)
+            lies.send(np.full(8 * WORDS + 5, 255, np.uint8), 0, SHORT)
+        for turn in range(1, 4):
+            client.push("short", np.ones(7))
+            client.push("long", np.ones(LONG))
+            client.push("rows", np.ones((3, 2)), rows=np.arange(3))
+            assert client.pull("long").min() >= turn, "its own pushes"
+        handles = [client.push_pull("short", np.ones(7), async_op=True) for _ in range(20)]
+        assert handles[-1].wait().min() >= 23
+        while client.pull("short").max() < 23 * (comm.size - 1):
+            pass
+        same(client.pull("rows", rows=np.arange(3)), began + np.float32(3 * (comm.size - 1)), "all of them once")
+        if comm.rank == 1:
+            with pytest.raises(hocket.Error):
+                lies.recv(np.zeros(1), 0, timeout=20)
+            stops.abort("a test is over")
+
+
+@pytest.mark.parametrize("transport", ["threads", "shm", "tcp"])
+def test_who_stops_stops_nobody_else(transport: str) -> None:
+    spread(goes_on, 3, transport)

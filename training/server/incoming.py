@@ -1,0 +1,168 @@
+"""What a server hears: short frames of all links by one thread, long ones by a thread of their link.
+
+A thread that wakes costs more than a short frame does.  So one thread, the reader, waits for all links at once, and
+carries out what is there whole.  It never waits for one link: what takes longer (a long frame, one that is not whole
+yet, a long answer, a shard of a view that has not come) is the link's own thread's, and the reader leaves the link to
+it until it is quiet.  So a worker that is slow, or dies, stops its own thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import hocket
+from hocket.errors import Error
+from hocket.training.server.wire.frames import BYE, HEADER, SHORT, Frame
+from hocket.training.server.wire.link import Link
+
+STAY = 0.002
+"""Seconds without a frame after which a link's thread leaves it to the reader again."""
+LOOK = 1.0
+"""Seconds between two looks whether the server is over."""
+LONG = 64 << 10
+"""Bytes of an answer that the reader leaves to the link's thread."""
+Job = Callable[[], None]
+
+
+class Hears(Protocol):
+    """Whose frames they are."""
+
+    def knows(self, words: Any) -> bool:
+        """Can this frame be carried out without waiting for a view?"""
+
+    def keeps(self, words: Any) -> bool:
+        """Does its payload have to outlive `carry_out`?"""
+
+    def carry_out(self, link: Link, frame: Frame) -> None: ...
+    def ended(self, link: Link, error: Exception | None) -> None:
+        """The link's last call."""
+
+
+class Line:
+    """A link and its thread, which has the link to itself for as long as frames are long."""
+
+    def __init__(self, link: Link, incoming: Incoming) -> None:
+        self.link, self._incoming = link, incoming
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._next: hocket.Selector | None = None
+        threading.Thread(target=self._work, name="hocket-link", daemon=True).start()
+
+    def _work(self) -> None:
+        error = None
+        try:
+            while (job := self.jobs.get()) is not None:
+                job()
+        except (Error, ValueError, LookupError) as why:
+            error = why
+        if self._next is not None:
+            self._next.close()
+        self._incoming.ended(self, error)
+
+    def send(self, frame: Frame) -> None:
+        """A job."""
+        with contextlib.suppress(Error):  # the reader hears that it has ended
+            self.link.send(frame)
+
+    def alone(self, frame: Frame | None, rest: bool) -> None:
+        """A job: carry out this frame, whose `rest` is to come, and those behind it, until a short one comes, or none
+        does for a while."""
+        link, server = self.link, self._incoming.server
+        if frame is None:
+            frame = link.frame(server.keeps)
+        elif rest:
+            frame = link.rest(frame.words, server.keeps)
+        if self._next is None:
+            self._next = hocket.Selector()
+            self._next.register(link.comm)
+        while frame.words[0] & 0xFF != BYE:
+            server.carry_out(link, frame)
+            found = self._next.select(STAY)
+            if found is None or found[1] == SHORT:
+                self._incoming.listen(self)
+                return
+            frame = link.frame(server.keeps)
+        self.jobs.put(None)
+
+
+class Incoming:
+    """All links of a server.  `pairs`: where others connect."""
+
+    def __init__(self, pairs: Any, server: Hears) -> None:
+        self._pairs, self.server = pairs, server
+        self._selector, self._lines = hocket.Selector(), dict[Any, Line]()
+        self._over = False
+        self._reader = threading.Thread(target=self._read, name="hocket-serve", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._accept, name="hocket-accept", daemon=True).start()
+
+    def add(self, link: Link) -> None:
+        """Listen to this link, too."""
+        line = self._lines[link.comm] = Line(link, self)
+        line.jobs.put(lambda: self.listen(line))
+
+    def send(self, link: Link, frame: Frame) -> None:
+        """Send it; if this is the reader, without waiting for the link."""
+        if threading.current_thread() is not self._reader:
+            link.send(frame)
+        elif frame.payload is not None and frame.payload.size > LONG:
+            self._lines[link.comm].jobs.put(lambda: self._lines[link.comm].send(frame))
+        else:
+            link.reply(frame)
+
+    def close(self) -> None:
+        """Accept nobody.  Links that are there end with their other ends."""
+        self._pairs.close()
+        self._over = True
+        self._selector.wake()
+
+    def listen(self, line: Line) -> None:
+        """The reader has it again."""
+        self._selector.register(line.link.comm)
+
+    def ended(self, line: Line, error: Exception | None) -> None:
+        """Its thread ends."""
+        del self._lines[line.link.comm]
+        self.server.ended(line.link, error)
+        self._selector.wake()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                comm = self._pairs.accept()
+            except Error:
+                return
+            self.add(Link(comm))
+
+    def _read(self) -> None:
+        with self._selector as selector:
+            while self._lines or not self._over:
+                found = selector.select(LOOK)
+                if found is not None:
+                    self._take(self._lines[found[0]], *found[1:])
+
+    def _take(self, line: Line, tag: int | None, nbytes: int, whole: bool) -> None:
+        """Carry out what is there whole; else the link is its thread's."""
+        link, server, frame, rest = line.link, self.server, None, False
+        try:
+            if whole and tag == SHORT:
+                frame = link.short(nbytes, server.keeps)
+            elif whole and tag == HEADER:
+                frame = link.header()
+                rest = frame.follows
+            if frame is not None and not rest and frame.words[0] & 0xFF != BYE and server.knows(frame.words):
+                server.carry_out(link, frame)
+                return
+            job = partial(line.alone, frame if frame is None or rest else frame.lasting(), rest)
+        except (Error, ValueError, LookupError) as error:
+            job = partial(_fails, error)
+        self._selector.unregister(link.comm)
+        line.jobs.put(job)
+
+
+def _fails(error: Exception) -> None:
+    raise error
