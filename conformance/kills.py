@@ -113,11 +113,22 @@ class Cluster(ElasticTrial):
         self.board = board_of(self.directory, most)
         self.kinds = ["server"] * servers + ["worker"] * workers
         self.servers = servers
+        self._alive, self._ended = list(range(servers + workers)), list[int]()
+        """Who lived at the last look, and who has ended since `nobody_else` looked."""
+
+    def living(self) -> list[int]:
+        """At the end a thousand have died, so they are not asked again."""
+        gone = {each for each in self._alive if self.code(each) is not None}
+        if gone:
+            self._alive = [each for each in self._alive if each not in gone]
+            self._ended += gone
+        return list(self._alive)
 
     def come(self, kind: str) -> None:
         """One more process of this kind."""
         self.kinds.append(kind)
         self.add(HOCKET_JOIN=f"folder:{self.directory}/lobby", **{ROLE: kind})
+        self._alive.append(len(self.kinds) - 1)
 
     def of(self, kind: str) -> list[int]:
         return [process for process in self.living() if self.kinds[process] == kind]
@@ -152,8 +163,10 @@ class Cluster(ElasticTrial):
 
     def nobody_else(self) -> None:
         """Only those that were killed have ended."""
-        for process in range(self.size):
-            if self.code(process) not in (None, 0, -signal.SIGKILL):
+        self.living()
+        while self._ended:
+            process = self._ended.pop()
+            if self.code(process) not in (0, -signal.SIGKILL):
                 raise Trouble(f"process {process}, a {self.kinds[process]}, has ended: {self.cried(process)[-2000:]}")
 
 
