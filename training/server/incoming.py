@@ -57,7 +57,7 @@ class Line:
         try:
             while (job := self.jobs.get()) is not None:
                 job()
-        except (Error, ValueError, LookupError) as why:
+        except Exception as why:  # a bug of a user's optimizer, too, ends the link on which the push came
             error = why
         if self._next is not None:
             self._next.close()
@@ -158,7 +158,7 @@ class Incoming:
                 server.carry_out(link, frame)
                 return
             job = partial(line.alone, frame if frame is None or rest else frame.lasting(), rest)
-        except (Error, ValueError, LookupError) as error:
+        except Exception as error:  # the thread raises it
             job = partial(_fails, error)
         self._selector.unregister(link.comm)
         line.jobs.put(job)

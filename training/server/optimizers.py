@@ -26,6 +26,8 @@ class Optimizer:
 
     slots: Mapping[str, int] = {}
     """By name: 0, as large as the values; 1, one number."""
+    overwrites = False
+    """Is what was pushed the values from then on?  Then a slice keeps the array that has come."""
 
     def apply(self, values: Array, pushed: Array, slots: Slots) -> None:
         raise NotImplementedError
@@ -43,6 +45,8 @@ class Sum(Optimizer):
 
 class Put(Optimizer):
     """values = pushed."""
+
+    overwrites = True
 
     def apply(self, values: Array, pushed: Array, slots: Slots) -> None:
         values[...] = pushed

@@ -19,17 +19,16 @@ from hocket.errors import ArgumentError, Error
 from hocket.training.server.incoming import Incoming
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
+from hocket.training.server.replica import Replica
 from hocket.training.server.shards import snapshots
-from hocket.training.server.shards.clocks import Clocks, staleness
-from hocket.training.server.shards.shard import COPY, HEAD, Shard
-from hocket.training.server.shards.store import Tables
+from hocket.training.server.shards.clocks import staleness
+from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.tables import Layout, Rows, Table
-from hocket.training.server.views import HEAD as IS_HEAD
-from hocket.training.server.views import PART, WHOLE, Says, View
+from hocket.training.server.views import Says, View
 from hocket.training.server.wire import frames
 from hocket.training.server.wire.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
 from hocket.training.server.wire.link import Link
-from hocket.training.server.wire.messages import Begin, Cut, Filled, Forward, Gone, Hello, Item, Kept, Linked, Role
+from hocket.training.server.wire.messages import Cut, Gone, Hello, Role
 
 log = logging.getLogger("hocket")
 REACH = 5.0
@@ -38,28 +37,6 @@ AGAIN = 0.1
 """Seconds between two attempts to reach it."""
 COUNT = 1.0
 """Seconds between two looks at what has been counted."""
-OF_THE_HEAD = (Item, Filled, Forward)
-"""What a copy hears from its head alone."""
-
-
-class Replica:
-    """A shard here: its machine, and the links to its other replica."""
-
-    def __init__(self, layout: Layout, number: int, bound: float, whole: bool) -> None:
-        self.number, self.lock = number, threading.Lock()
-        self.tables = Tables(layout, number)
-        self.shard = Shard(self.tables, Clocks(bound), whole)
-        self.copy: Link | None = None
-        """To the copy, if this is the head."""
-        self.head: Link | None = None
-
-    def now(self, generation: int) -> bool:
-        """Is this its generation?"""
-        return self.shard.generation == generation
-
-    @property
-    def has(self) -> str:
-        return IS_HEAD if self.shard.head else WHOLE if self.shard.whole else PART
 
 
 class Server:
@@ -130,14 +107,7 @@ class Server:
         for replica in list(self.replicas.values()):
             if not replica.shard.head:
                 continue
-            with replica.lock:
-                shard = replica.shard
-                state = {item: replica.tables.dump(item) for item in replica.tables.items()}
-                kept = snapshots.Book(shard.order, dict(shard.applied), dict(shard.clocks.at))
-            self._folder.write(replica.number, kept, state)
-            self.member.mark("server: snapshot", shard.order)
-            with replica.lock:
-                replica.shard.take(Kept(kept.applied))
+            self.member.mark("server: snapshot", replica.save(self._folder))
 
     def close(self) -> None:
         """Serve no more.  Where ranks may be lost, the others go on with the copies."""
@@ -193,14 +163,11 @@ class Server:
         if replica is None:
             replica = Replica(self.layout, number, staleness(self._clock), whole=head == self.uid)
             if head == self.uid and self._folder is not None:
-                self._restore(replica)
+                replica.restore(self._folder)
             self.replicas[number] = replica
         link = self._to(view, copy) if head == self.uid and copy is not None else None
-        with replica.lock:
-            replica.copy = link
-            out = replica.shard.take(Role(view.generation, head == self.uid, copy is not None, view.workers))
-            self._post_copy(replica, out)
-        self._send(replica, out, None)
+        role = Role(view.generation, head == self.uid, copy is not None, view.workers)
+        self._send(replica, replica.take_role(role, link), None)
         if link is None and head == self.uid and copy is not None:
             self._link_again(replica, view)
 
@@ -212,23 +179,10 @@ class Server:
             while not self._over.wait(AGAIN) and replica.shard.generation == view.generation:
                 link = self._to(view, uid) if uid is not None else None
                 if link is not None:
-                    with replica.lock:
-                        if replica.shard.generation == view.generation:
-                            replica.copy = link
-                            self._post_copy(replica, replica.shard.take(Linked(view.generation)))
+                    replica.reached(link, view.generation)
                     return
 
         threading.Thread(target=until_linked, name="hocket-relink", daemon=True).start()
-
-    def _restore(self, replica: Replica) -> None:
-        found = self._folder.newest(replica.number) if self._folder is not None else None
-        if found is not None:
-            book, state = found
-            for item, arrays in state.items():
-                replica.tables.load(item, arrays)
-            shard = replica.shard
-            shard.order = shard.safe = book.order
-            shard.applied, shard.kept, shard.clocks.at = dict(book.applied), dict(book.applied), dict(book.clocks)
 
     def _to(self, view: View, uid: int) -> Link | None:
         """The link to another server, made if there is none.  None: it cannot be reached now."""
@@ -250,9 +204,11 @@ class Server:
         return words[0] >> 8 & 0xFFFFFF in self.replicas
 
     def keeps(self, words: Sequence[int]) -> bool:
-        """A push is over once it is applied, if it goes to no copy and is of this view."""
-        replica = self.replicas.get(words[0] >> 8 & 0xFFFFFF)
-        return words[0] & 0xFF != PUSH or replica is None or replica.copy is not None or not replica.now(words[1])
+        """A push is over once it is applied, if its table does not keep it, it goes to no copy, and is of this view."""
+        replica, number = self.replicas.get(words[0] >> 8 & 0xFFFFFF), words[0] >> 32
+        if words[0] & 0xFF != PUSH or replica is None or replica.copy is not None or not replica.now(words[1]):
+            return True
+        return number < len(self.layout.tables) and self.layout.overwrites(number)
 
     def carry_out(self, link: Link, frame: Frame) -> None:
         """What it says.  Waits for the view that it is of, if its shard is not here."""
@@ -271,8 +227,9 @@ class Server:
     def ended(self, link: Link, error: Exception | None) -> None:
         """The link's end: its workers are gone, and copies are reached again."""
         if error is not None and not self._over.is_set():
-            log.info("%s: a link has ended: %s", self.who, error)
-        link.close()
+            expected = isinstance(error, (Error, ValueError, LookupError))
+            log.log(logging.INFO if expected else logging.ERROR, "%s: a link has ended: %r", self.who, error)
+        link.close(None if isinstance(error, Error) else error)
         left = [who for who, its in list(self._workers.items()) if its is link]  # the others have a new link
         for who in left:
             del self._workers[who]
@@ -305,29 +262,13 @@ class Server:
         return with_codec.decode(payload, part.end - part.first)
 
     def _tell(self, replica: Replica, said: Any, link: Link | None) -> None:
-        with replica.lock:
-            if type(said) is Begin:
-                replica.head = link
-            elif type(said) in OF_THE_HEAD and link is not replica.head:
-                return  # what was on its way on a link that has ended comes again
-            out = replica.shard.take(said)
-            if replica.copy is not None:
-                self._post_copy(replica, out)
+        out = replica.take(said, link)
         if out:
             self._send(replica, out, link)
 
-    def _post_copy(self, replica: Replica, out: list[tuple[int, Any]]) -> None:
-        """Under the shard's lock: the copy has to hear all in order."""
+    def _send(self, replica: Replica, out: Sequence[tuple[int, Any]], mine: Link | None) -> None:
+        """To workers and the head.  `mine`: the link for which this is done, and which may be waited for."""
         for to, said in out:
-            if to == COPY and replica.copy is not None:
-                with contextlib.suppress(Error):  # its thread hears it
-                    replica.copy.post(framed(replica.number, said))
-
-    def _send(self, replica: Replica, out: list[tuple[int, Any]], mine: Link | None) -> None:
-        """To workers and the head.  This thread waits for its own link alone."""
-        for to, said in out:
-            if to == COPY:
-                continue
             link = replica.head if to == HEAD else self._workers.get(to)
             if link is None:
                 continue

@@ -170,6 +170,11 @@ class Layout:
                 if part.shard == shard:
                     yield number, part
 
+    def overwrites(self, table: int) -> bool:
+        """Do its slices keep the arrays that are pushed?"""
+        found = self.tables[table]
+        return isinstance(found, Range) and found.optimizer.overwrites  # type: ignore[union-attr]
+
     def said(self) -> str:
         """What all ranks have to say alike."""
         return "; ".join(f"{name}: {table.said()}" for name, table in zip(self.names, self.tables, strict=True))

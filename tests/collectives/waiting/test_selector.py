@@ -114,7 +114,7 @@ def test_a_long_message(pairs: Pairs) -> None:
 def test_one_that_has_failed(pairs: Pairs) -> None:
     accepted, connected = pairs[1]
     with selecting(pairs) as selector:
-        connected.abort("enough")
+        connected.abort(ValueError("enough"))
         assert selector.select(timeout=20) == (accepted, None, 0, False)
         with pytest.raises(hocket.Error, match="enough"):
             accepted.recv(np.zeros(1), 1)

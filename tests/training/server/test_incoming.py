@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Client, Range, Rows, serve
+from hocket.training.server.optimizers import Array
 from hocket.training.server.wire.frames import HEADER, PUSH, SHORT, WORDS
 from support.worlds import same, spread
 
@@ -39,11 +42,57 @@ def goes_on(comm: Communicator) -> None:
             pass
         same(client.pull("rows", rows=np.arange(3)), began + np.float32(3 * (comm.size - 1)), "all of them once")
         if comm.rank == 1:
-            with pytest.raises(hocket.Error):
+            with pytest.raises(hocket.PeerLostError, match="rank 0 failed"):
                 lies.recv(np.zeros(1), 0, timeout=20)
-            stops.abort("a test is over")
+            stops.abort(ValueError("a test is over"))
 
 
 @pytest.mark.parametrize("transport", ["threads", "shm", "tcp"])
 def test_who_stops_stops_nobody_else(transport: str) -> None:
     spread(goes_on, 3, transport)
+
+
+def wrong(values: Array, pushed: Array) -> None:
+    if pushed[0] < 0:
+        raise TypeError("a bug of the user's")
+    values += pushed
+
+
+def goes_on_beside_a_bug(comm: Communicator) -> None:
+    tables = {"w": Range(3, optimizer=wrong)}
+    if comm.rank == 0:
+        assert serve(comm, tables, on=[0], clock="async").wait(60)
+        return
+    if comm.rank == 1:
+        with pytest.raises(hocket.PeerLostError, match="a bug of the user's"), Client(comm, tables) as client:
+            client.push("w", -np.ones(3))
+        return
+    with Client(comm, tables) as client:
+        client.push("w", np.ones(3))
+        time.sleep(0.3)
+        client.push("w", np.ones(3))
+        same(client.pull("w"), np.full(3, 2.0, np.float32), "the bug changed nothing")
+
+
+def test_a_bug_in_an_optimizer_ends_the_link_of_its_push() -> None:
+    spread(goes_on_beside_a_bug, 3, "shm")
+
+
+def keeps_what_is_put(comm: Communicator) -> None:
+    """Short frames come into memory that is used again; a table that keeps the array gets one of its own."""
+    tables = {"kept": Range(30, optimizer="put", slice=40)}
+    if comm.rank == 0:
+        assert serve(comm, tables, on=[0], clock="async").wait(60)
+        return
+    with Client(comm, tables) as client:
+        first, second = np.arange(30, dtype=np.float32), np.arange(30, 60, dtype=np.float32)
+        client.push("kept", first)
+        lent = client.pull("kept", async_op=True)
+        client.push("kept", second)
+        same(lent.wait(), first, "an answer has what was there when it was made")
+        same(client.pull("kept"), second, "each slice its own")
+
+
+@pytest.mark.parametrize("transport", ["threads", "shm"])
+def test_what_is_put_is_kept(transport: str) -> None:
+    spread(keeps_what_is_put, 2, transport)

@@ -36,7 +36,10 @@ class What(NamedTuple):
 
 
 class Slice:
-    """A part of a `Range`, and what its optimizer keeps.  What a reader was lent is not changed: a push copies it."""
+    """A part of a `Range`, and what its optimizer keeps.  What a reader was lent is not changed: a push copies it.
+
+    An array that is pushed to an optimizer that `overwrites` belongs to the slice from then on.
+    """
 
     def __init__(self, table: Range, part: Part) -> None:
         self.optimizer: Optimizer = table.optimizer  # type: ignore[assignment]
@@ -55,6 +58,9 @@ class Slice:
         return "" if finite(values) else "a value that was pushed is not finite"
 
     def apply(self, keys: Array | None, values: Array) -> None:
+        if self.optimizer.overwrites:
+            self.values, self.lent = values, False
+            return
         if self.lent:
             self.values, self.lent = self.values.copy(), False
         self.optimizer.apply(self.values, values, self.slots)

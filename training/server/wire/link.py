@@ -175,10 +175,12 @@ class Link:
         """The payload, into this memory of its size."""
         self.comm.recv(room, self.peer, PAYLOAD)
 
-    def close(self) -> None:
-        """Leave it.  The other end does so too, or is gone."""
+    def close(self, why: Exception | None = None) -> None:
+        """Leave it.  The other end does so too, or is gone; or it hears why it is to."""
         if self.open:
             self.open = False
+            if why is not None:
+                self.comm.abort(why)
             self.comm.close(log_as="a link of a parameter server")
 
 

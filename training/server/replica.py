@@ -1,0 +1,98 @@
+"""A shard that this process holds: its machine (shard.py) under a lock, and the links to its other replica."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from hocket.errors import Error
+from hocket.training.server.shards.clocks import Clocks
+from hocket.training.server.shards.shard import COPY, Shard
+from hocket.training.server.shards.snapshots import Book, Folder
+from hocket.training.server.shards.store import Tables
+from hocket.training.server.tables import Layout
+from hocket.training.server.views import HEAD, PART, WHOLE
+from hocket.training.server.wire.frames import framed
+from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.messages import Begin, Filled, Forward, Item, Kept, Linked, Role
+
+OF_THE_HEAD = (Item, Filled, Forward)
+"""What a copy hears from its head alone."""
+Out = list[tuple[int, Any]]
+
+
+class Replica:
+    """`whole`: it holds the shard, from the beginning or from a snapshot."""
+
+    def __init__(self, layout: Layout, number: int, bound: float, whole: bool) -> None:
+        self.number, self.lock = number, threading.Lock()
+        self.tables = Tables(layout, number)
+        self.shard = Shard(self.tables, Clocks(bound), whole)
+        self.copy: Link | None = None
+        """To the copy, if this is the head."""
+        self.head: Link | None = None
+
+    @property
+    def has(self) -> str:
+        return HEAD if self.shard.head else WHOLE if self.shard.whole else PART
+
+    def now(self, generation: int) -> bool:
+        """Is this its generation?"""
+        return self.shard.generation == generation
+
+    def take(self, said: Any, link: Link | None) -> Out:
+        """What is to be sent to workers and to the head.  `link`: on which it came."""
+        with self.lock:
+            if type(said) is Begin:
+                self.head = link
+            elif type(said) in OF_THE_HEAD and link is not self.head:
+                return []  # what was on its way on a link that has ended comes again
+            return self._posted(self.shard.take(said))
+
+    def take_role(self, role: Role, copy: Link | None) -> Out:
+        """Likewise: a new view, with a link to the copy that it names."""
+        with self.lock:
+            self.copy = copy
+            return self._posted(self.shard.take(role))
+
+    def reached(self, copy: Link, generation: int) -> None:
+        """There is a link to the copy of that generation again."""
+        with self.lock:
+            if self.now(generation):
+                self.copy = copy
+                self._posted(self.shard.take(Linked(generation)))
+
+    def _posted(self, out: Out) -> Out:
+        """Under the lock: the copy has to hear all in order."""
+        if self.copy is None:
+            return [each for each in out if each[0] != COPY]
+        for to, said in out:
+            if to == COPY:
+                with contextlib.suppress(Error):  # who listens to it hears that it has ended
+                    self.copy.post(framed(self.number, said))
+        return [each for each in out if each[0] != COPY]
+
+    # --- snapshots
+
+    def restore(self, folder: Folder) -> None:
+        """Begin with the newest snapshot, if there is one."""
+        found = folder.newest(self.number)
+        if found is not None:
+            book, state = found
+            for item, arrays in state.items():
+                self.tables.load(item, arrays)
+            shard = self.shard
+            shard.order = shard.safe = book.order
+            shard.applied, shard.kept, shard.clocks.at = dict(book.applied), dict(book.applied), dict(book.clocks)
+
+    def save(self, folder: Folder) -> int:
+        """Write one.  How many changes it has."""
+        with self.lock:
+            shard = self.shard
+            state = {item: self.tables.dump(item) for item in self.tables.items()}
+            kept = Book(shard.order, dict(shard.applied), dict(shard.clocks.at))
+        folder.write(self.number, kept, state)
+        with self.lock:
+            self.shard.take(Kept(kept.applied))
+        return kept.order
