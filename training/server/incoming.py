@@ -107,7 +107,7 @@ class Incoming:
 
     def send(self, link: Link, frame: Frame) -> None:
         """Send it; if this is the reader, without waiting for the link."""
-        if threading.current_thread() is not self._reader:
+        if threading.get_ident() != self._reader.ident:
             link.send(frame)
         elif frame.payload is not None and frame.payload.size > LONG:
             self._lines[link.comm].jobs.put(lambda: self._lines[link.comm].send(frame))

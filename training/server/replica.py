@@ -42,7 +42,7 @@ class Replica:
         return self.shard.generation == generation
 
     def take(self, said: Any, link: Link | None) -> Out:
-        """What is to be sent to workers and to the head.  `link`: on which it came."""
+        """What is to be sent, and was sent if it is for the copy.  `link`: on which it came."""
         with self.lock:
             if type(said) is Begin:
                 self.head = link
@@ -64,14 +64,13 @@ class Replica:
                 self._posted(self.shard.take(Linked(generation)))
 
     def _posted(self, out: Out) -> Out:
-        """Under the lock: the copy has to hear all in order."""
-        if self.copy is None:
-            return [each for each in out if each[0] != COPY]
-        for to, said in out:
-            if to == COPY:
-                with contextlib.suppress(Error):  # who listens to it hears that it has ended
-                    self.copy.post(framed(self.number, said))
-        return [each for each in out if each[0] != COPY]
+        """`out`, whose messages to the copy are on their way: under the lock, as the copy has to hear all in order."""
+        if self.copy is not None:
+            for to, said in out:
+                if to == COPY:
+                    with contextlib.suppress(Error):  # who listens to it hears that it has ended
+                        self.copy.post(framed(self.number, said))
+        return out
 
     # --- snapshots
 

@@ -270,7 +270,7 @@ class Server:
         """To workers and the head.  `mine`: the link for which this is done, and which may be waited for."""
         for to, said in out:
             link = replica.head if to == HEAD else self._workers.get(to)
-            if link is None:
+            if link is None:  # it is for the copy, or for a worker that is gone
                 continue
             with contextlib.suppress(Error):  # who listens to it hears that it has ended
                 frame = framed(replica.number, said)
