@@ -15,6 +15,7 @@ import pytest
 import hocket
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.lanes import Laned
 from support.worlds import Program, spread
 
 LONG = "x" * 5000
@@ -75,12 +76,13 @@ REFUSED: dict[str, Call] = {
     "dup": lambda on, r, p: on.dup().size == p,
     "subgroup": lambda on, r, p: on.subgroup(range(p)).size == p,
     "lane": lambda on, r, p: on.lane("urgent").size == p,
+    "lanes": lambda on, r, p: [each.size for each in on.lanes({"a": 1, "b": -1})] == [p, p],
     "create_group": lambda on, r, p: on.create_group(range(p), type(on).__name__).size == p,
     "tune": lambda on, r, p: on.tune(["allreduce"], [8], seconds=0.01).points[0].nbytes == 8,
 }
 """What they say outside of a group: is the result right?"""
 APART = {
-    "Grid", "PROC_NULL", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group", "on_stream",
+    "Grid", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group", "on_stream",
     "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
     "mark", "recorder", "trace",  # what this rank did
@@ -89,7 +91,7 @@ APART = {
 
 
 def test_the_whole_surface_is_decided() -> None:
-    methods = vars(Collectives) | vars(Communicator)
+    methods = vars(Collectives) | vars(Laned) | vars(Communicator)
     surface = {name for name, each in methods.items() if inspect.isroutine(each) and not name.startswith("_")}
     errors = {name for name in hocket.__all__ if name.endswith("Error")}
     surface |= set(hocket.__all__) - errors - {"Communicator"}
