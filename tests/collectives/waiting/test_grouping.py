@@ -82,8 +82,8 @@ REFUSED: dict[str, Call] = {
 }
 """What they say outside of a group: is the result right?"""
 APART = {
-    "Grid", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group", "on_stream",
-    "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
+    "Grid", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group",
+    "on_stream", "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
     "mark", "recorder", "trace",  # what this rank did
     "init", "from_mpi", "local_world", "listen", "connect",  # a job of its own
