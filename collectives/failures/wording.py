@@ -34,7 +34,8 @@ def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> s
         now = "at the end of its program" if site == "?" else f"{now} at {site} (its call number {seq})"
         return f"called {account['then']}, and is now {now}"
     if account.get("state") == "idle":
-        last = f"; it has finished {account['seq']} calls here" if account.get("seq") else ""
+        made = account.get("seq", 0)
+        last = f"; it has finished {made} call{'s' * (made != 1)} here" if made else ""
         return f"is not in a call on this communicator{here}{last}{_apart(account, seq - 1)}"
     site, number = account.get("site", "?"), account.get("seq", "?")
     if account.get("call") == CLOSE and site == "?":

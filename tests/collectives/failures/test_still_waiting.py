@@ -97,3 +97,30 @@ def test_whoever_waits_for_ranks_can_ask_where_they_are() -> None:
     assert "rank 1 is not in a call on this communicator, it is at rank.py:8 in <module>" in said, said
     assert "rank 2 does not answer (process " in said and "is stopped by a signal; it has finished call 1" in said
     assert "did last: " in said and "[('tensor a', 7500000000)]" in said, said
+
+
+APART = """
+import time
+import hocket, numpy as np
+comm = hocket.init()
+x = np.ones(2)
+comm.allreduce(x)
+if comm.rank == 1:
+    time.sleep(30)
+for _ in range(3):
+    comm.broadcast(x, root=0)
+try:
+    comm.allreduce(x, timeout=1.0)
+except hocket.TimeoutError as error:
+    print(error, flush=True)
+"""
+
+
+def test_an_error_says_how_many_calls_apart_the_ranks_are() -> None:
+    """The root of a broadcast goes ahead of the others."""
+    with Job(2, APART) as job:
+        job.processes[0].wait(30)
+        job.signal(1, signal.SIGKILL)
+        said = job.wait(30)[0].out
+    assert "it is at rank.py:8 in <module>; it has finished 1 call here, 3 calls behind" in said, said
+    assert "did last: " in said, said
