@@ -1,9 +1,9 @@
-"""What does the recorder cost a call of 8 bytes?
+"""What does the recorder cost a short call, and a trace a longer one?
 
     python -m hocket.bench.observe.recorder [--calls 6400] [--repeats 3] [--blocks 20]
 
-Counts the instructions of an allreduce of one rank, with valgrind's callgrind (`apt-get install valgrind`), and times
-allreduces of two ranks in blocks of 5,000 calls, one with the recorder and one without, by turns.
+Counts the instructions of an allreduce of one rank, with valgrind's callgrind (`apt-get install valgrind`; --calls 0
+does not), and times allreduces of two ranks in blocks by turns: without the recorder, with it, and traced.
 """
 
 from __future__ import annotations
@@ -43,24 +43,34 @@ os._exit(0)
 """
 BLOCKS = """
 import sys, time, hocket, numpy
-comm, x = hocket.init(), numpy.ones(1)
-seconds = {"off": [], "on": []}
-queue, world = comm.membership.main, comm.world
-for block in range(int(sys.argv[1])):
-    for name in ("off", "on"):
-        if name == "off":
-            queue.engine.record(None)
-        else:
-            world.recorder.follow(queue, comm.name, "collectives", comm.members, 0, None)
-        comm.barrier()
-        begin = time.perf_counter()
-        for _ in range(5000):
-            comm.allreduce(x)
-        seconds[name].append((time.perf_counter() - begin) / 5000)
-if comm.rank == 0:
-    print(numpy.median(seconds["off"]) * 1e6, numpy.median(seconds["on"]) * 1e6)
+blocks, calls, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+comm = hocket.init()
+comm.barrier()   # the first call: its queue is followed from then on
+queue, own = comm.membership.main, comm.world.recorder
+about = dict(own.queues)[queue].about
+writers = {"off": None, "on": own._ring(about)}
+own.trace(folder)
+writers["traced"] = own._ring(about)
+for count in map(int, sys.argv[4:]):
+    x, seconds = numpy.ones(count), {name: [] for name in writers}
+    for _ in range(100):
+        comm.allreduce(x)
+    for block in range(blocks):
+        for name, writer in writers.items():
+            queue.engine.record(writer)
+            comm.barrier()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                comm.allreduce(x)
+            seconds[name].append((time.perf_counter() - begin) / calls)
+    if comm.rank == 0:
+        print(8 * count, *(numpy.median(each) * 1e6 for each in seconds.values()))
+queue.engine.record(None)
+own.untrace()
 comm.close()
 """
+COUNTS = 1, 1 << 10, 1 << 13
+"""float64 of the vectors: 8 B, and calls of more than 5 us."""
 
 
 def instructions(calls: int, repeats: int) -> tuple[float, float]:
@@ -82,12 +92,13 @@ def instructions(calls: int, repeats: int) -> tuple[float, float]:
     return min(of_call[::2]), min(of_call[1::2])
 
 
-def times(blocks: int) -> tuple[float, float]:
-    """Microseconds of a call, without and with."""
-    launcher = [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--"]
-    command = [*launcher, sys.executable, "-c", BLOCKS, str(blocks)]
-    off, on = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout.split()
-    return float(off), float(on)
+def times(blocks: int, calls: int) -> list[list[float]]:
+    """By size: bytes, and microseconds of a call without, with the recorder, and traced."""
+    launcher = [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, "-c", BLOCKS]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*launcher, str(blocks), str(calls), folder, *map(str, COUNTS)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+    return [list(map(float, line.split())) for line in said.splitlines()]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,16 +107,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = "of a short loop; a long one has three times as many (6400)"
     made.add_argument("--calls", type=int, default=6400, metavar="N", help=about)
     made.add_argument("--repeats", type=int, default=3, metavar="N", help="of the count; the fewest are told (3)")
-    made.add_argument("--blocks", type=int, default=20, metavar="N", help="of 5,000 calls, each way (20)")
+    made.add_argument("--blocks", type=int, default=20, metavar="N", help="of calls, each way (20)")
+    made.add_argument("--block", type=int, default=2000, metavar="N", help="calls of a block (2000)")
     options = made.parse_args(argv)
-    print("| | off | on | more |\n|---|---|---|---|")
-    if shutil.which("valgrind") is None:
+    if options.calls and shutil.which("valgrind") is None:
         print("no valgrind: instructions are not counted", file=sys.stderr)
-    else:
+    elif options.calls:
+        print("| | off | on | more |\n|---|---|---|---|")
         off, on = instructions(options.calls, options.repeats)
         print(f"| instructions of a call, 1 rank | {off:.0f} | {on:.0f} | {(on / off - 1) * 100:.2f} % |")
-    before, after = times(options.blocks)
-    print(f"| microseconds of a call, 2 ranks | {before:.3f} | {after:.3f} | {(after / before - 1) * 100:.1f} % |")
+    print("\n| bytes, 2 ranks | off, us | on, us | more | traced, us | more |\n|---|---|---|---|---|---|")
+    for nbytes, off, on, traced in times(options.blocks, options.block):
+        print(f"| {nbytes:.0f} | {off:.3f} | {on:.3f} | {on / off - 1:.1%} | {traced:.3f} | {traced / off - 1:.1%} |")
     return 0
 
 

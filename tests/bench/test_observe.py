@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hocket.bench.observe import files, replayed
+from hocket.bench.observe import files, recorder, replayed
 from hocket.system.namespaces.hosts import refusal
 
 WHY_NOT = refusal("100mbit")
@@ -28,3 +28,11 @@ def test_a_replay_predicts_a_run_over_a_faster_cable(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out.splitlines()[-1]
     least, most, own, off = map(float, re.findall(r"([-+]?[\d.]+)%", said))
     assert 98 <= least <= most <= 100.1 and abs(own) <= 10 and abs(off) <= 20, said
+
+
+def test_the_recorder_and_a_trace_have_a_price(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recorder.main(["--calls", "0", "--blocks", "2", "--block", "10"]) == 0
+    said = capsys.readouterr().out
+    number = r"-?[\d.]+%?"
+    rows = re.findall(rf"\| (\d+) \| {number} \| {number} \| {number} \| {number} \| {number} \|", said)
+    assert rows == ["8", "8192", "65536"], said
