@@ -14,6 +14,7 @@ import numpy as np
 import hocket
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
+from hocket.extending import REDUCING
 from hocket.system.cuda import driver
 from support.gpu.arrays import GpuArray, empty, put
 
@@ -28,11 +29,10 @@ MEETING = (("float32", "sum"), ("float32", "max"), ("bfloat16", "sum"), ("int64"
 """What kernels that meet reduce."""
 EXPRESSIONS = {"float32": "a + a - b", "bfloat16": "a > b ? a : b", "bool": "a + b"}
 """What users' ops are, in CUDA C++."""
-REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
+ROOTED = {name for name, row in CONTRACTS.items() if row.rooted}
+IN_PLACE = {name for name, row in CONTRACTS.items() if row.in_place}
 BLOCKS = ("reduce_scatter", "scatter", "alltoall")
 """x has a block for each rank."""
-IN_PLACE = ("allreduce", "broadcast", "scan", "exscan")
 Array = np.ndarray[Any, Any]
 
 
@@ -120,7 +120,7 @@ def every_dtype_and_op(comm: Any) -> None:
         averages = () if dtype.startswith("int") else ("avg",)
         for op in (*ops, *averages):
             for count in (5, 4099):
-                for collective in REDUCING:
+                for collective in sorted(REDUCING):
                     if op == "avg" and collective in ("scan", "exscan"):
                         continue
                     x = of(comm, collective, count, dtype)
