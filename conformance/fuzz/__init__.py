@@ -1,1 +1,1 @@
-"""Random programs on real ranks, each rank of which knows what every result must be."""
+"""Random programs on real ranks; each rank knows what every result must be."""

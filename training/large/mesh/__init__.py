@@ -1,1 +1,1 @@
-"""The ranks of a job as a grid with named axes, each of which is a communicator."""
+"""The ranks of a job as a grid with named axes; each axis is a communicator."""
