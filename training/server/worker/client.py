@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
 from hocket.training.server.shards.store import Change, What
-from hocket.training.server.tables import Layout, Rows, Table, as_keys, shares
+from hocket.training.server.tables import Layout, Part, Rows, Table, as_keys, shares
 from hocket.training.server.views import Says
 from hocket.training.server.worker.encoding import Encoder, wire_codec
 from hocket.training.server.worker.handles import Handle, Open
@@ -26,6 +26,11 @@ from hocket.training.server.worker.ways import Way
 WINDOW = 8 << 20
 LONG = 100_000
 """Nanoseconds of a wait that a trace shows."""
+
+
+def rotated(parts: Sequence[Part], by: int) -> list[Part]:
+    by %= max(1, len(parts))
+    return [*parts[by:], *parts[:by]]
 
 
 class Client:
@@ -58,6 +63,9 @@ class Client:
         self.ways: list[Way] = self._heads.ways
         """To each shard."""
         self.layout = Layout(given, len(self.ways))
+        rank = comm.rank if member is None else member.comm.rank
+        self._parts = [rotated(parts, rank + 1) for parts in self.layout.parts]
+        """Each table's slices: every worker begins with another one, so that they do not all wait for one server."""
         self._join()
 
     def _meet(self, comm: Any, server: Server | None) -> Member | None:
@@ -96,7 +104,7 @@ class Client:
                 self._change(handle, way, name, Change(number, 0, keys[where], array[where].reshape(-1)), (0, 0))
         else:
             flat = array.reshape(-1)
-            for part in self.layout.parts[number]:
+            for part in self._parts[number]:
                 change = Change(number, part.number, None, flat[part.first : part.end])
                 self._change(handle, self.ways[part.shard], name, change, (part.first, part.end))
         return handle if async_op else self._waited(handle, f"push {name}")
@@ -205,7 +213,7 @@ class Client:
                 what = What(number, 0, keys[where], self._answers)
                 self._ask(way, what, Open(handle, (0, 0), 0, result, where, self._answers, alone))
         else:
-            for part in self.layout.parts[number]:
+            for part in self._parts[number]:
                 what, room = What(number, part.number, None, self._answers), flat[part.first : part.end]
                 entry = Open(handle, (part.first, part.end), 0, room, None, self._answers, alone)
                 self._ask(self.ways[part.shard], what, entry)
