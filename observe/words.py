@@ -9,6 +9,7 @@ import numpy as np
 from hocket.observe.attribution import Cause
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import CROWDED, Findings, recurrence
+from hocket.observe.timeline import Timeline
 
 MOST = 4
 """Culprits that are named."""
@@ -42,7 +43,7 @@ def count(number: int, what: str) -> str:
 
 def summary(found: Findings) -> list[str]:
     """Sentences, the most important first."""
-    about, ranks = found.timeline.about, found.ranks
+    ranks = found.ranks
     hosts = len({rank.host for rank in ranks})
     lines = [
         f"{count(len(ranks), 'rank')} on {count(hosts, 'host')}, {seconds(found.seconds)}: "
@@ -58,10 +59,7 @@ def summary(found: Findings) -> list[str]:
     without = sum(part for _, part in found.blame.worst("core"))
     if waited and without >= CROWDED * waited:
         lines.append(f"For {seconds(without)} of it ranks had no core: their hosts have more to run than cores.")
-    lines += _long_waits(found) + _gaps(found)
-    if isinstance(missing := about.get("missing"), list) and missing:
-        lines.append(f"Nothing is there of {_ranks_in_words(missing)}.")
-    return lines
+    return lines + _long_waits(found) + _clocks(found) + gaps(found.timeline)
 
 
 def sentence(found: Findings, cause: Cause, part: float) -> str:
@@ -104,25 +102,32 @@ def _long_waits(found: Findings) -> list[str]:
     return [f"{count(len(rows), 'long wait')} came into the log: the first was rank {rank}'s, in {call}."]
 
 
-def _gaps(found: Findings) -> list[str]:
-    lines = []
+def _clocks(found: Findings) -> list[str]:
     error = found.evidence.error
     if error == math.inf:
-        lines.append("The clocks of some hosts are not known: waits between hosts are not explained.")
-    elif error:
-        lines.append(f"The clocks of the hosts agree within {seconds(error)}; shorter waits are not explained.")
-    lost = [rank.rank for rank in found.ranks if rank.lost]
+        return ["The clocks of some hosts are not known: waits between hosts are not explained."]
+    if error:
+        return [f"The clocks of the hosts agree within {seconds(error)}; shorter waits are not explained."]
+    return []
+
+
+def gaps(timeline: Timeline) -> list[str]:
+    """What the trace has not."""
+    lines, about = [], timeline.about
+    said = ranks if isinstance(ranks := about.get("ranks"), dict) else {}
+    facts = {rank: each for rank in timeline.processes if isinstance(each := said.get(str(rank)), dict)}
+    lost = {rank: each["lost"] for rank, each in facts.items() if isinstance(each.get("lost"), int) and each["lost"]}
     if lost:
-        total = sum(rank.lost for rank in found.ranks)
-        lines.append(f"{total} older records of {_ranks_in_words(lost)} are lost: the trace shows the end of the run.")
-    said = about if isinstance(about := found.timeline.about.get("ranks"), dict) else {}
-    for rank in found.ranks:
-        facts = said.get(str(rank.rank))
-        if isinstance(facts, dict) and isinstance(facts.get("overflow"), str) and facts["overflow"]:
-            lines.append(f"Rank {rank.rank} could not record everything: {facts['overflow']}.")
-    left_out = found.timeline.about.get("left out")
+        total, whose = sum(lost.values()), _ranks_in_words([*lost])
+        lines.append(f"{total} older records of {whose} are lost: the trace shows the end of the run.")
+    for rank, each in facts.items():
+        if isinstance(overflow := each.get("overflow"), str) and overflow:
+            lines.append(f"Rank {rank} could not record everything: {overflow}.")
+    left_out = about.get("left out")
     if isinstance(left_out, int) and left_out:
         lines.append(f"{left_out} older slices were left out of the file.")
+    if isinstance(missing := about.get("missing"), list) and missing:
+        lines.append(f"Nothing is there of {_ranks_in_words(missing)}.")
     return lines
 
 

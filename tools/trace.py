@@ -13,7 +13,10 @@ from hocket.observe.files.names import SUFFIXES
 from hocket.observe.files.writing import write
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
-from hocket.observe.words import printable, summary
+from hocket.observe.words import gaps, printable, summary
+
+MANY = 2_000_000
+"""Slices, above which the summary would take longer than all the rest."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +41,10 @@ def _merge(folder: str, path: str) -> int:
     write(path, timeline)
     for name, why in left.refused.items():
         print(f"left out: {printable(name)}: {why}", file=sys.stderr)
-    for line in summary(find(timeline)):
+    many = len(timeline.slices)
+    if many > MANY:
+        print(f"{many:,} slices: `hocket report` tells who waited for whom (10 s for each million)")
+    for line in gaps(timeline) if many > MANY else summary(find(timeline)):
         print(printable(line, 1000))
     print(f"the trace is {path}: open it at ui.perfetto.dev, or run `hocket report {path}`")
     return 0

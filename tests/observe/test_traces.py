@@ -14,6 +14,7 @@ from hocket import recording
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.timeline import Timeline
+from hocket.tools import trace
 from support.jobs import TESTS, run
 
 PROGRAM = """
@@ -92,8 +93,10 @@ def test_of_a_rank_that_is_killed_the_trace_has_what_it_did(tmp_path: Path) -> N
     assert (timeline.ranks(calls) == 2).sum() == 8 and timeline.about["missing"] == []
 
 
-def test_merging_a_folder_names_what_is_missing(tmp_path: Path) -> None:
-    """A rank whose file is gone, and a file that is none."""
+def test_merging_a_folder_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank whose file is gone, and a file that is none; a large trace is not summed up, but its gaps are named."""
     parts = tmp_path / "parts"
     run(3, program(), HOCKET_TRACE=str(parts))
     for path in parts.iterdir():
@@ -107,6 +110,10 @@ def test_merging_a_folder_names_what_is_missing(tmp_path: Path) -> None:
     assert ended.returncode == 0 and "Nothing is there of rank 1." in ended.stdout, ended
     assert "left out: notes.txt: it does not begin as hocket's recordings do" in ended.stderr
     assert read(str(tmp_path / "t.json")).about["missing"] == [1]
+    monkeypatch.setattr(trace, "MANY", 10)
+    assert trace.main(merge[4:]) == 0
+    said = capsys.readouterr().out
+    assert "slices: `hocket report` tells who waited" in said and "Nothing is there of rank 1." in said
 
 
 def test_a_name_that_is_no_traces(tmp_path: Path) -> None:
