@@ -49,6 +49,8 @@ cdef void dismiss() noexcept nogil              # wake all of hocket's own threa
 cdef bint has_room(Core* e) noexcept nogil      # for this engine's runs; as long as the GIL is kept
 cdef bint submit(Node* n) noexcept nogil        # queue it behind its engine's others; under the GIL.  True: `begin` it
 cdef void begin(Node* n) noexcept nogil         # try it at once, in the thread that issues it, which has claimed its engine
+cdef bint claim_beside(Core* e) noexcept nogil  # take it though runs are queued, to look at what has come; not to drive it
+cdef void release_beside(Core* e) noexcept nogil
 cdef int try_progress(bint caller) noexcept nogil   # everything that this thread (a caller's, or our own) may drive and
                                                 # nobody else drives, once
 cdef void follow(uint32_t* leaves) noexcept nogil       # lock held: sleep until nobody leads, and lead

@@ -176,6 +176,21 @@ cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
     return found
 
 
+cdef bint claim_beside(Core* e) noexcept nogil:
+    cdef bint free
+    pthread_mutex_lock(&lock)
+    free = not hk_load32(&e.claimed) and may_drive(e, True)
+    if free:
+        hk_store32(&e.claimed, 1)
+    pthread_mutex_unlock(&lock)
+    return free
+
+
+cdef void release_beside(Core* e) noexcept nogil:
+    """Nobody is woken: a thread that drives what is queued, and found the claim, looks again within a millisecond."""
+    hk_store32(&e.claimed, 0)
+
+
 cdef int try_progress(bint caller) noexcept nogil:
     """One pass over everything that is queued in this process; not over lower lanes, if a higher one moved or holds."""
     cdef Walk w = Walk(NULL, 0, held_below, BLOCKED, False)

@@ -192,7 +192,7 @@ cdef class Selector:
             hk_wait_reset(&w, &self.ladder, NULL)
 
     cdef object look(self, bint* queued):
-        """The first that has something, in turn.  `queued`: some could not be looked at, as calls are under way there."""
+        """The first that has something, in turn.  `queued`: calls are under way on some of them."""
         cdef int i, place, n = len(self.engines)
         cdef Engine engine
         queued[0] = False
@@ -201,12 +201,12 @@ cdef class Selector:
             engine = <Engine>self.engines[place]
             if engine.core.failed or hk_load32(&engine.core.aborted):
                 found = (None, 0, False)
-            elif not engine.claim():
-                queued[0] = True
-                continue
-            else:
+            elif engine.claim():
                 found = head(&engine.core)
                 engine.release()
+            else:
+                queued[0] = True
+                found = beside(&engine.core)
             if found is not None:
                 self.turn = place + 1
                 return (self.comms[place], *found)
@@ -281,6 +281,16 @@ cdef class Selector:
 
 cdef inline hk_channel* channel(Core* e) noexcept:
     return e.rx[1 - e.rank]
+
+
+cdef object beside(Core* e):
+    """Likewise, while calls are under way: if none of them is in the middle of a message of the peer's."""
+    if not progress.claim_beside(e):
+        return None
+    try:
+        return head(e) if e.rx_owner[1 - e.rank] == NULL else None
+    finally:
+        progress.release_beside(e)
 
 
 cdef object head(Core* e):

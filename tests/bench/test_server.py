@@ -18,8 +18,9 @@ def test_pushes_a_second() -> None:
 
 
 def test_a_row_adds_up_the_workers() -> None:
-    row = rate.row([[0.5, 0.5], [0.25, 0.25]])
-    assert row["per second"] == 6 and row["median us"] == 375e3
+    together = rate.row([[10.0, 10.5, 11.0], [10.0, 10.25, 10.5]])
+    assert together["per second"] == 4 and together["median us"] == 375e3
+    assert rate.row([[10.0, 10.5, 11.0], [11.0, 11.5, 12.0]])["per second"] == 2, "turns make nobody faster"
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -2,8 +2,9 @@
 
 A thread that wakes costs more than a short frame does.  So one thread, the reader, waits for all links at once, and
 carries out what is there whole.  It never waits for one link: what takes longer (a long frame, one that is not whole
-yet, a long answer, a shard of a view that has not come) is the link's own thread's, and the reader leaves the link to
-it until it is quiet.  So a worker that is slow, or dies, stops its own thread alone.
+yet, an answer behind too many others, a shard of a view that has not come) is the link's own thread's, and the reader
+leaves the link to it until it is quiet.  So a worker that is slow, or dies, stops its own thread alone.  Answers are
+posted, and pushes heard meanwhile: what was read of a table is not changed while it is on its way (shards/store.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ STAY = 0.002
 """Seconds without a frame after which a link's thread leaves it to the reader again."""
 LOOK = 1.0
 """Seconds between two looks whether the server is over."""
-LONG = 64 << 10
-"""Bytes of an answer that the reader leaves to the link's thread."""
+AHEAD = 64 << 20
+"""Bytes of answers that wait on a link; whoever asks for more and does not read is not heard until it does."""
 Job = Callable[[], None]
 
 
@@ -106,13 +107,14 @@ class Incoming:
         line.jobs.put(lambda: self.listen(line))
 
     def send(self, link: Link, frame: Frame) -> None:
-        """Send it; if this is the reader, without waiting for the link."""
-        if threading.get_ident() != self._reader.ident:
-            link.send(frame)
-        elif frame.payload is not None and frame.payload.size > LONG:
-            self._lines[link.comm].jobs.put(lambda: self._lines[link.comm].send(frame))
-        else:
+        """Send it.  The link is heard meanwhile, so that pushes come while answers go, up to AHEAD; the reader never
+        waits for one."""
+        if link.ahead < AHEAD:
             link.reply(frame)
+        elif threading.get_ident() != self._reader.ident:
+            link.send(frame)
+        else:
+            self._lines[link.comm].jobs.put(lambda: self._lines[link.comm].send(frame))
 
     def close(self) -> None:
         """Accept nobody.  Links that are there end with their other ends."""

@@ -96,3 +96,27 @@ def keeps_what_is_put(comm: Communicator) -> None:
 @pytest.mark.parametrize("transport", ["threads", "shm"])
 def test_what_is_put_is_kept(transport: str) -> None:
     spread(keeps_what_is_put, 2, transport)
+
+
+def heard_while_answers_wait(comm: Communicator) -> None:
+    """What fills every buffer of the link is asked for, and not read."""
+    tables = {"w": Range(1_000_000)}
+    if comm.rank == 0:
+        assert serve(comm, tables, on=[0], clock="async").wait(60)
+        return
+    with Client(comm, tables) as client:
+        if comm.rank == 1:
+            asked = [client._begin_pull("w", None, None, alone=False) for _ in range(10)]
+            pushed = client.push("w", np.ones(1_000_000), async_op=True)
+            comm.recv(np.zeros(1), 2, timeout=30)
+            assert all(not each.wait().any() for each in asked), "what was there when they were asked"
+            pushed.wait()
+        else:
+            while client.pull("w").min() < 1:
+                pass
+            comm.send(np.zeros(1), 1)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_pushes_are_heard_while_answers_wait(transport: str) -> None:
+    spread(heard_while_answers_wait, 3, transport)

@@ -5,6 +5,7 @@ Frames go out whole and in order, from any thread.  `send` waits until the frame
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 import threading
@@ -43,8 +44,8 @@ class Link:
         self._coming: Any = None
         self._short = np.empty(ROOM if to_server else 0, np.uint8)
         self._room = np.empty(0 if to_server else ROOM, np.uint8)
-        self._posted: Any = None
-        """The last message that was sent and not waited for."""
+        self._posted: deque[tuple[Any, int]] = deque()
+        """The last message of each frame that was sent and not waited for, and the frame's bytes."""
 
     # --- out
 
@@ -91,10 +92,19 @@ class Link:
 
     def reply(self, frame: Frame) -> None:
         """Send it now if it can be on its way at once, else some time soon: never waits."""
-        if frame.payload is None and not self._later and (self._posted is None or self._posted.done()):
+        if frame.payload is None and not self._later and not self.ahead:
             self.send(frame)
         else:
             self.post(frame)
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that were posted, and are not on their way yet."""
+        posted = self._posted
+        with contextlib.suppress(IndexError):  # another thread was here
+            while posted and posted[0][0].done():
+                posted.popleft()
+        return sum(nbytes for _, nbytes in list(posted)) + sum(map(_nbytes, list(self._later)))
 
     def post(self, frame: Frame) -> None:
         """Send a frame some time soon; its arrays must not change."""
@@ -115,7 +125,7 @@ class Link:
         for array, tag in ((keys, KEYS), (payload, PAYLOAD)):
             if array is not None and array.size:
                 works.append(self.comm.send(array, self.peer, tag, async_op=True))
-        self._posted = works[-1]
+        self._posted.append((works[-1], _nbytes(frame)))
         return works
 
     # --- in
@@ -182,6 +192,10 @@ class Link:
             if why is not None:
                 self.comm.abort(why)
             self.comm.close(log_as="a link of a parameter server")
+
+
+def _nbytes(frame: Frame) -> int:
+    return 8 * WORDS + sum(each.nbytes for each in (frame.keys, frame.payload) if each is not None)
 
 
 class Shared(Link):
