@@ -43,7 +43,7 @@ class FlightRecorder:
     def file(self, found: list[Found]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.
 
-        The first rank that comes here writes it.
+        The first rank that comes here writes it: of many that fail at once, one reads the records of all.
         """
         if not found or self.world.recorder is None:
             return ""
@@ -54,7 +54,7 @@ class FlightRecorder:
             path = os.path.join(base, f"{name}.txt")
             with contextlib.suppress(FileExistsError):
                 if not os.path.exists(path):
-                    dump.write(path, dump.text(found))
+                    dump.write(path, lambda: dump.text(found))
                     dump.forget_old(base)
         except OSError as why:
             return f"\nWhat the ranks did last could not be written ({why})."

@@ -70,6 +70,6 @@ class Recorder:
         if os.path.exists(name):
             raise ArgumentError(f"recorder().dump: {name!r} is there already; name a new file")
         try:
-            dump.write(name, dump.text(recorders(self._own.job)))
+            dump.write(name, lambda: dump.text(recorders(self._own.job)))
         except OSError as why:
             raise TransportError(f"recorder().dump: {name!r} cannot be written ({why.strerror})") from None

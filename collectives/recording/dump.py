@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hocket.collectives.recording.processes import Found
@@ -95,11 +95,16 @@ def folder() -> str:
     raise OSError("no folder for the file of events can be made")
 
 
-def write(path: str, content: str) -> None:
-    """A new file that only this user can read, whole or not at all."""
+def write(path: str, content: Callable[[], str]) -> None:
+    """A new file that only this user can read, whole or not at all.  FileExistsError, before `content` is asked: another
+    process writes it."""
     part = f"{path}.part"
     with open(os.open(part, NEW, 0o600), "w") as file:
-        file.write(content)
+        try:
+            file.write(content())
+        except BaseException:
+            os.unlink(part)
+            raise
     os.rename(part, path)
 
 

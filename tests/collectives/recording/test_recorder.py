@@ -313,3 +313,19 @@ def test_recorders_of_nobody_are_not_listed() -> None:
 def test_peers_of_no_communicator_are_nobody() -> None:
     part = recorded(lambda comm: comm.barrier())[0]
     assert ring_of(part).world_rank(NOBODY) is None and ring_of(part).world_rank(5) is None
+
+
+def test_of_many_ranks_that_fail_at_once_one_writes_the_file(tmp_path: Path) -> None:
+    """The others do not read all records first, to find that it is there: of 64 ranks that took seconds."""
+    path = str(tmp_path / "what")
+
+    def content() -> str:
+        with pytest.raises(FileExistsError):
+            dump.write(path, lambda: pytest.fail("a second reader"))
+        return "first"
+
+    dump.write(path, content)
+    assert Path(path).read_text() == "first" and os.listdir(tmp_path) == ["what"]
+    with pytest.raises(ZeroDivisionError):
+        dump.write(f"{path} 2", lambda: str(1 / 0))
+    assert os.listdir(tmp_path) == ["what"]
