@@ -96,8 +96,10 @@ def folder() -> str:
 
 
 def write(path: str, content: Callable[[], str]) -> None:
-    """A new file that only this user can read, whole or not at all.  FileExistsError, before `content` is asked: another
-    process writes it."""
+    """A new file that only this user can read, whole or not at all.
+
+    FileExistsError, before `content` is asked: another process writes it.
+    """
     part = f"{path}.part"
     with open(os.open(part, NEW, 0o600), "w") as file:
         try:
