@@ -32,7 +32,7 @@ def answer(number: int, frame: FrameType | None) -> None:
     for own in list(_own):
         try:
             path = os.path.join(dump.folder(), f"{own.job}-rank{own.rank}-asked-{time.time_ns():x}.txt")
-            dump.write(path, dump.text(recorders(own.job)))
+            dump.write(path, lambda: dump.text(recorders(own.job)))
             log.warning("what the ranks on %s did last: %s", os.uname().nodename, path)
         except OSError as why:
             log.warning("what the ranks did last could not be written (%s)", why)
