@@ -278,6 +278,8 @@ class Story:
         """All leave.  What is wrong with what they said, hold and leave behind."""
         (pathlib.Path(self.trial.directory) / "over").touch()
         late = self.trial.wait(PATIENCE, self.living())
+        for p in self.living():
+            self._dies_by_order(p)  # one that was a member by then, and took its last steps before
         found = [f"processes {late} did not end\n{self.trial.stacks(late)}"] if late else []
         found += [f"process {p} ended with {self.trial.code(p)}: {self.trial.cried(p)[-2000:]}" for p in self.living()
                   if p not in late and self.trial.code(p)]  # fmt: skip
