@@ -8,7 +8,6 @@
 set -eu
 
 CORE="tests/algorithms tests/collectives tests/control tests/kernels tests/system tests/transports"
-DEBIAN=http://deb.debian.org/debian
 ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 
 # The files that git knows, or would know, with their times: only what has changed is built again.
@@ -42,7 +41,7 @@ try_in_debian() {
 debian() {
     [ "$(id -u)" = 0 ] && command -v debootstrap > /dev/null || return 1
     [ -e "$1/ready" ] || debootstrap --variant=minbase --include="ca-certificates,g++,gcc,iproute2,$2-dev,$2-venv" \
-        sid "$1" $DEBIAN > /dev/null || return 1
+        sid "$1" > /dev/null || return 1
     touch "$1/ready"
     # What this machine's pip, and what it connects by, need.
     cp /etc/resolv.conf "$1/etc/"
