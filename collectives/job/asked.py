@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 import weakref
 from types import FrameType
 
@@ -32,7 +33,11 @@ def answer(number: int, frame: FrameType | None) -> None:
     for own in list(_own):
         try:
             path = os.path.join(dump.folder(), f"{own.job}-rank{own.rank}-asked-{time.time_ns():x}.txt")
-            dump.write(path, lambda: dump.text(recorders(own.job)))
+            dump.write(path, partial(_last, own.job))
             log.warning("what the ranks on %s did last: %s", os.uname().nodename, path)
         except OSError as why:
             log.warning("what the ranks did last could not be written (%s)", why)
+
+
+def _last(job: str) -> str:
+    return dump.text(recorders(job))
