@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 import weakref
+from functools import partial
 from types import FrameType
 
 from hocket.collectives.recording import dump
