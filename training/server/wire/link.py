@@ -100,11 +100,14 @@ class Link:
     @property
     def ahead(self) -> int:
         """Bytes that were posted, and are not on their way yet."""
-        posted = self._posted
+        self._settle()
+        return sum(nbytes for _, nbytes in list(self._posted)) + sum(map(_nbytes, list(self._later)))
+
+    def _settle(self) -> None:
+        """Keep nothing that is on its way."""
         with contextlib.suppress(IndexError):  # another thread was here
-            while posted and posted[0][0].done():
-                posted.popleft()
-        return sum(nbytes for _, nbytes in list(posted)) + sum(map(_nbytes, list(self._later)))
+            while self._posted and self._posted[0][0].done():
+                self._posted.popleft()
 
     def post(self, frame: Frame) -> None:
         """Send a frame some time soon; its arrays must not change."""
@@ -115,7 +118,9 @@ class Link:
         while self._later and self._sending.acquire(blocking=False):
             try:
                 while self._later:
-                    self._start(self._later.popleft())
+                    frame = self._later.popleft()
+                    self._posted.append((self._start(frame)[-1], _nbytes(frame)))
+                    self._settle()
             finally:
                 self._sending.release()
 
@@ -125,7 +130,6 @@ class Link:
         for array, tag in ((keys, KEYS), (payload, PAYLOAD)):
             if array is not None and array.size:
                 works.append(self.comm.send(array, self.peer, tag, async_op=True))
-        self._posted.append((works[-1], _nbytes(frame)))
         return works
 
     # --- in
