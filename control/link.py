@@ -87,6 +87,19 @@ def seals(sock: socket.socket) -> tuple[Seal | None, Seal | None]:
     return (client, server) if sock.dialled else (server, client)
 
 
+class Once:
+    """Encodes what goes to several ranks once.  It knows messages by their identity: they must outlive it."""
+
+    def __init__(self, encoded: Callable[[Any], Packed]) -> None:
+        self._encoded, self._ready = encoded, dict[int, Packed]()
+
+    def __call__(self, message: Any) -> Packed:
+        key = id(message)
+        if key not in self._ready:
+            self._ready[key] = self._encoded(message)
+        return self._ready[key]
+
+
 class Link:
     """Sends from any thread; calls `on_message(message)` and, once, `on_end(how)` on the reactor's thread.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hocket.control.handshake import Hello
-from hocket.control.link import Link, Packed, encode
+from hocket.control.link import Link, Once, Packed, encode
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
 from hocket.control.protocol.faults import Later, Send, Timer
@@ -119,15 +119,12 @@ class Links:
             self._empty.set()
 
     def _do(self, instructions: Iterable[Send | Later]) -> None:
-        ready: dict[int, Packed] = {}
-        """What goes to several ranks is encoded once."""
+        once = Once(_encoded)
         for each in instructions:
             if isinstance(each, Later):
                 self._reactor.later(each.seconds, lambda timer=each.timer: self._take(-1, timer))  # type: ignore[misc]
             elif link := self._links.get(each.rank):
-                key = id(each.message)
-                ready[key] = ready.get(key) or _encoded(each.message)
-                link.post(ready[key])
+                link.post(once(each.message))
                 if isinstance(each.message, Bye):
                     self._links.pop(each.rank).close()
 

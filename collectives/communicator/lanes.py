@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hocket.arguments import whole
 from hocket.collectives.communicator.members import Members
@@ -58,8 +58,8 @@ class Laned:
     def lanes(self, priorities: Mapping[str, int]) -> list[Communicator]:
         """The lanes of these names, with these priorities, as `lane` makes them one by one.
 
-        All ranks give the same names in the same order.  Cost: two allgathers for all of them that are new; a pair of
-        ranks connects at its first call on a lane.
+        All ranks give the same names in the same order.  Raises as `lane` does; ArgumentError or MismatchError where they
+        do not.  Cost: two allgathers for all of them that are new; a pair of ranks connects at its first call on a lane.
 
         >>> import hocket, numpy as np
         >>> def both(comm):
@@ -87,14 +87,7 @@ class Laned:
         offers = [lane.membership.offer() for lane in lanes.values()]
         rows = self.runner.share([[*wanted.items()], offers], within)
         for r, (asked, _) in enumerate(rows):
-            for (name, priority), (its_name, its_priority) in zip(wanted.items(), asked, strict=False):
-                if its_name != name:
-                    raise ArgumentError(f"{within}: rank {r} makes {its_name!r} where this rank makes {name!r}")
-                if its_priority != priority:
-                    text = f"{within} has priority {priority} here and {its_priority} on rank {r}"
-                    raise ArgumentError(text if len(wanted) == 1 else f"{text}: {name!r}")
-            if len(asked) != len(wanted):
-                raise ArgumentError(f"{within}: rank {r} makes {len(asked)} lanes, this rank {len(wanted)}")
+            _compare(within, [*wanted.items()], asked, r)
         for i, lane in enumerate(lanes.values()):
             lane.membership.accept([each[i] for _, each in rows])
         return lanes
@@ -108,6 +101,18 @@ class Laned:
     def _open_lanes(self) -> dict[str, Communicator]:
         """The lanes by name, without those that were closed."""
         return {name: lane for name, lane in list(self._lanes.items()) if not lane.reporter.closed}
+
+
+def _compare(within: str, mine: list[tuple[str, int]], its: list[list[Any]], r: int) -> None:
+    """ArgumentError: rank `r` makes other lanes than this rank."""
+    for (name, priority), (its_name, its_priority) in zip(mine, its, strict=False):
+        if its_name != name:
+            raise ArgumentError(f"{within}: rank {r} makes {its_name!r} where this rank makes {name!r}")
+        if its_priority != priority:
+            text = f"{within} has priority {priority} here and {its_priority} on rank {r}"
+            raise ArgumentError(text if len(mine) == 1 else f"{text}: {name!r}")
+    if len(its) != len(mine):
+        raise ArgumentError(f"{within}: rank {r} makes {len(its)} lanes, this rank {len(mine)}")
 
 
 def _name(name: str) -> str:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hocket.collectives.engine.queue import Cores
 from hocket.system.cores import in_core_order
-
-
-class Neighbours(Protocol):
-    pids: list[int]
-    """The processes of this host's ranks."""
-
-
-WORLDS: weakref.WeakSet[Neighbours] = weakref.WeakSet()
-"""The worlds of this process: a pair of `hocket.connect` shares its cores with all ranks of a job here."""
-
-
-def processes() -> list[int]:
-    """Those of this host that this process has met."""
-    return sorted({pid for world in list(WORLDS) for pid in world.pids})
 
 
 def cores_of(met: Sequence[dict[str, Any]], rank: int) -> Cores:

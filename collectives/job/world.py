@@ -20,7 +20,7 @@ from hocket.collectives.choice import declared
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.failures.callsite import thread_site
 from hocket.collectives.job.config import Config
-from hocket.collectives.job.cores import WORLDS, cores_of, processes
+from hocket.collectives.job.cores import cores_of
 from hocket.collectives.job.hosts import alike, hosts, machine, reached, sharing
 from hocket.collectives.job.opener import Opener
 from hocket.collectives.recording.own import OwnRecorder
@@ -90,6 +90,8 @@ class World:
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.closed = False
+        self.pids: list[int] = []
+        """The processes of this host's ranks."""
         self.unraised = False
         """Has one of its communicators ended with an error that could not be raised?"""
         self.recorder: OwnRecorder | None = None
@@ -111,7 +113,7 @@ class World:
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
-            "processes": processes(),
+            "processes": sorted({pid for world in list(_open) for pid in world.pids}),
             "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
             "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
             "job": secrets.token_hex(6), "seat": elastic.seat() if elastic else None,
@@ -133,7 +135,6 @@ class World:
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
         self.cores = cores_of(met, rank)
-        WORLDS.add(self)
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
         """Rank 0's, on all ranks: a rank that chose by another tuning might run another algorithm."""
         try:

@@ -134,7 +134,6 @@ class Facts:
     unnamed: int = 0
     """Texts of the process for which there was no room: records of these have `what` 0."""
 
-
     @property
     def overflow(self) -> str:
         """What there was no room for, in words; "": nothing."""

@@ -24,7 +24,7 @@ from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
 from hocket.control.elastic.reaching import PEER, Own, address_of, reach
 from hocket.control.handshake import Hello
-from hocket.control.link import Link, Packed, encode
+from hocket.control.link import Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
@@ -362,15 +362,12 @@ class Mesh:
             self._do(self.generations.late())
 
     def _do(self, instructions: Sequence[To | Claim]) -> None:
-        ready: dict[int, Packed] = {}
-        """What goes to several members is encoded once; `instructions` keeps the messages, so no id is used twice."""
+        once = Once(lambda message: encode(pack(message)))
         for each in instructions:
             if isinstance(each, Claim):
                 self._claim(each)
             elif each.uid in self._links:
-                key = id(each.message)
-                ready[key] = ready.get(key) or encode(pack(each.message))
-                self._links[each.uid].post(ready[key])
+                self._links[each.uid].post(once(each.message))
         self._look()
 
     def _claim(self, claim: Claim) -> None:

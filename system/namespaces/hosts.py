@@ -109,7 +109,7 @@ def on(name: str, own: str, called: str = "") -> list[str]:
     return ["ip", "netns", "exec", name, *apart, "sh", "-c", script, own]
 
 
-def sent(device: str = CABLE) -> int:
-    """Bytes that this host has put on its cable, or another device."""
-    counters = json.loads(ip("-json", "-s", "link", "show", device))
+def sent(device: str = CABLE, name: str = "") -> int:
+    """Bytes that this host, or the one of this name, has put on its cable or another device."""
+    counters = json.loads(ip(*(["-n", name] if name else []), "-json", "-s", "link", "show", device))
     return int(counters[0]["stats64"]["tx"]["bytes"])

@@ -109,9 +109,9 @@ class Incoming:
     def send(self, link: Link, frame: Frame) -> None:
         """Send it.  The link is heard meanwhile, so that pushes come while answers go, up to AHEAD; the reader never
         waits for one."""
-        if link.ahead < AHEAD:
-            link.reply(frame)
-        elif threading.get_ident() != self._reader.ident:
+        if link.reply(frame, AHEAD):
+            return
+        if threading.get_ident() != self._reader.ident:
             link.send(frame)
         else:
             self._lines[link.comm].jobs.put(lambda: self._lines[link.comm].send(frame))

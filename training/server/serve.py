@@ -206,7 +206,7 @@ class Server:
     def keeps(self, words: Sequence[int]) -> bool:
         """A push is over once it is applied, if its table does not keep it, it goes to no copy, and is of this view."""
         replica, number = self.replicas.get(words[0] >> 8 & 0xFFFFFF), words[0] >> 32
-        if words[0] & 0xFF != PUSH or replica is None or replica.copy is not None or not replica.now(words[1]):
+        if words[0] & 0xFF != PUSH or replica is None or not replica.now(words[1]) or replica.shard.state != "alone":
             return True
         return number < len(self.layout.tables) and self.layout.overwrites(number)
 

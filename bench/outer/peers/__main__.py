@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from hocket.bench.outer.peers import flower
 from hocket.bench.outer.peers.learning import EVERY, SITES, Learner
 from hocket.conformance.jobs.ranks import found_on
-from hocket.system.namespaces.hosts import CABLE, ip, refusal, remove_stale
+from hocket.system.namespaces.hosts import refusal, remove_stale, sent
 from hocket.system.namespaces.switch import switch
 
 MODULE, PATIENCE = "hocket.bench.outer.peers", 600.0
@@ -43,12 +43,6 @@ def site(way: str, rounds: int, rank: int) -> None:
             after()
         seconds = time.perf_counter() - began
         print(json.dumps({"accuracy": learner.accuracy(), "round": seconds / rounds, "computing": computing / rounds}))
-
-
-def carried(hosts: Sequence[str]) -> int:
-    """Bytes that all of them have put on their cables."""
-    lines = (json.loads(ip("-n", name, "-json", "-s", "link", "show", CABLE)) for name in hosts)
-    return sum(int(line[0]["stats64"]["tx"]["bytes"]) for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 row, rounds = flower.federated(at.hosts, options.rounds, place, PATIENCE), options.rounds
             else:
                 row, rounds = _trained(at.hosts[:SITES], name, options.rounds), options.rounds + 1
-            part = carried(at.hosts) / (SITES * rounds * size)
+            part = sum(sent(name=host) for host in at.hosts) / (SITES * rounds * size)
         print(f"| {name} | {part:.3f} | {row['round']:.3f} | {row['accuracy']:.2f} |", flush=True)
     return 0
 

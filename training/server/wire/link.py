@@ -90,16 +90,23 @@ class Link:
             room[at:end] = payload
         return end
 
-    def reply(self, frame: Frame) -> None:
-        """Send it now if it can be on its way at once, else some time soon: never waits."""
-        if frame.payload is None and not self._later and not self.ahead:
+    def reply(self, frame: Frame, most: int) -> bool:
+        """Send it now if it can be on its way at once, else some time soon: never waits.  False: more than `most` bytes
+        are ahead of it, and it is not sent."""
+        ahead = self.ahead
+        if ahead > most:
+            return False
+        if frame.payload is None and not ahead:
             self.send(frame)
         else:
             self.post(frame)
+        return True
 
     @property
     def ahead(self) -> int:
         """Bytes that were posted, and are not on their way yet."""
+        if not self._posted and not self._later:
+            return 0
         self._settle()
         return sum(nbytes for _, nbytes in list(self._posted)) + sum(map(_nbytes, list(self._later)))
 

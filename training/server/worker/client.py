@@ -29,6 +29,7 @@ LONG = 100_000
 
 
 def rotated(parts: Sequence[Part], by: int) -> list[Part]:
+    """All of them, beginning with number `by` modulo their count."""
     by %= max(1, len(parts))
     return [*parts[by:], *parts[:by]]
 
