@@ -3,8 +3,8 @@
 `python -m hocket.bench.elastic.renewals [--ranks 4,16,64,256,1000] [--comes]`
 All members call `renew`; then rank 0, which leads, dies, and the others renew.  Each word goes through JSON as it does
 between processes.  messages: those of all ranks; chain: the longest row of messages of which each waits for the one
-before it, which is what latency counts.  ms: of computing, where nobody else computes, at the rank that leads, and at the
-last of the others.  `--comes`: `Communicator.come` in place of renew, as a Crew calls it at each moment of a round.
+before it, which is what latency counts.  ms: of computing on a core of its own, at the rank that leads, and at the last
+of the others.  `--comes`: `Communicator.come` in place of renew, as a Crew calls it at each moment of a round.
 """
 
 from __future__ import annotations

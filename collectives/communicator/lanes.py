@@ -58,8 +58,9 @@ class Laned:
     def lanes(self, priorities: Mapping[str, int]) -> list[Communicator]:
         """The lanes of these names, with these priorities, as `lane` makes them one by one.
 
-        All ranks give the same names in the same order.  Raises as `lane` does; ArgumentError or MismatchError where they
-        do not.  Cost: two allgathers for all of them that are new; a pair of ranks connects at its first call on a lane.
+        All ranks give the same names in the same order.  Raises as `lane` does; ArgumentError or MismatchError where
+        they do not.  Cost: two allgathers for all of them that are new; a pair of ranks connects at its first call on
+        a lane.
 
         >>> import hocket, numpy as np
         >>> def both(comm):
