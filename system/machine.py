@@ -37,6 +37,16 @@ def clock_ahead() -> int:
     return 0
 
 
+@functools.cache
+def counts_ticks() -> bool:
+    """Does the kernel keep time by the cores' own counter?  Then those of all cores agree (clock.h)."""
+    try:
+        with open("/sys/devices/system/clocksource/clocksource0/current_clocksource") as file:
+            return file.read() == "tsc\n"
+    except OSError:
+        return False
+
+
 def loopback() -> str:
     """The address of this machine for itself: 127.0.0.1, or ::1 where there is no IPv4."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

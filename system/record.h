@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "system/atomics.h"
+#include "system/clock.h"
 
 enum {
     HK_RECORD_VERSION = 1,
@@ -47,10 +48,8 @@ enum hk_record_kind {
     HK_SAW_SUBMIT = 16,     /* from here on in traces only */
     HK_SAW_STEP = 17,
     HK_SAW_SEND_READY = 18,
-    HK_SAW_SEND_FIRST = 19,
     HK_SAW_SEND_END = 20,
     HK_SAW_RECV_READY = 21,
-    HK_SAW_RECV_FIRST = 22,
     HK_SAW_RECV_END = 23,
     HK_SAW_KERNEL = 24,
     HK_SAW_NO_CORE = 25,
@@ -58,7 +57,7 @@ enum hk_record_kind {
 };
 
 typedef struct hk_record {
-    uint64_t ns;        /* CLOCK_MONOTONIC; of what is not timed, the last time that was known */
+    uint64_t ns;        /* CLOCK_MONOTONIC (in a trace, nearly: clock.h); of what is not timed, the last time that was known */
     uint32_t seq;       /* the call's number in its engine */
     uint32_t what;      /* a line of the table */
     uint64_t bytes;
@@ -94,6 +93,7 @@ typedef struct hk_writer {
     uint64_t n, mask;   /* bytes; the writer's own: what others scribble into the file moves nothing */
     uint64_t last;      /* the last time known, ns */
     uint32_t traces;    /* write what only traces have? */
+    hk_clock clock;     /* ... whose time it tells */
 } hk_writer;
 
 static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }

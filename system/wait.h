@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "system/atomics.h"
+#include "system/clock.h"
 
 typedef struct hk_ladder {
     uint32_t spins;     /* polls on the first rung at most: many if each local rank has a core, few otherwise */
@@ -48,12 +49,6 @@ typedef struct hk_wait {
     uint64_t delay;     /* the kernel's count of such time, ns, at the latest sleep; 0: it was not asked */
     uint64_t (*asks)(void); /* the caller's: tells that count (run_delay.h), if `away` is wanted of sleeps, too */
 } hk_wait;
-
-static inline uint64_t hk_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static inline void hk_sleep_on(uint32_t *bell, uint32_t seen, uint64_t ns) {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};

@@ -22,8 +22,8 @@ from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, REC
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
                                             State, hk_load32, hk_now, hk_wait, hk_wait_reset,
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped)
-from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_FIRST, HK_SAW_RECV_READY,
-                                                    HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_put)
+from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
+                                                    HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
 from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
 
 
@@ -33,10 +33,6 @@ cdef extern from "system/run_delay.h" nogil:
 cdef extern from "poll.h" nogil:
     enum: POLLIN
     enum: POLLOUT
-
-cdef enum:                  # of State.ready
-    READY = 1
-    MOVING = 2
 
 cdef enum:
     MOST_TOLD = 8               # peers of a wait that are recorded
@@ -101,11 +97,11 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
             while st.piece < x.npieces and piece_length(x, &p[st.piece], k) == 0:
                 st.piece += 1
             if x.kind == COPY or x.kind == APPLY:
-                began = hk_now() if e.trace != NULL else 0
+                began = hk_clock_now(&e.trace.clock) if e.trace != NULL else 0
                 if (copy(e, r, x, st) if x.kind == COPY else apply(e, r, x, st)) < 0:
                     return RAISED
                 if began:
-                    r.kernel_ns += hk_now() - began
+                    r.kernel_ns += hk_clock_now(&e.trace.clock) - began
                     r.kernel_bytes += st.total
                 continue
             r.active[r.nactive] = i
@@ -119,7 +115,6 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     """Try everything that is in flight once."""
     cdef int i, j, k, rc, moved = BLOCKED
     cdef uint32_t now = e.pass_number
-    cdef uint64_t tried = 0
     cdef uint32_t* mark
     cdef Instr* x
     cdef State* s
@@ -147,11 +142,9 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 held |= mark[x.peers[j]] == now
         rc = BLOCKED
         if not held:
-            if e.trace != NULL and s.ready < MOVING:
-                tried = hk_now()
-                if not s.ready:
-                    s.ready = READY
-                    message(e, r, r.active[i], HK_SAW_RECV_READY, tried)
+            if e.trace != NULL and not s.ready:
+                s.ready = True
+                message(e, r, r.active[i], HK_SAW_RECV_READY)
             if x.kind == SEND:
                 rc = send(e, r, x, s)
             elif x.kind == REDUCE:
@@ -166,8 +159,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 rc = recv(e, r, x, s, x.peers[0])
             if rc < 0:
                 return rc
-            if e.trace != NULL and rc != BLOCKED:
-                moved_message(e, r, r.active[i], tried, rc == DONE)
+            if e.trace != NULL and rc == DONE:
+                message(e, r, r.active[i], HK_SAW_RECV_END)
         if rc == DONE:
             s.complete = True
             r.remaining -= 1
@@ -181,15 +174,6 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
     if r.remaining == 0 and r.t >= r.nsteps + r.nsegments - 1:
         return done(e, r)
     return moved
-
-
-cdef inline void moved_message(Core* e, Run* r, int place, uint64_t tried, bint all_of_it) noexcept nogil:
-    """In a trace: the try that began at `tried`, ns, has moved something of a message."""
-    if r.states[place].ready == READY:
-        r.states[place].ready = MOVING
-        message(e, r, place, HK_SAW_RECV_FIRST, tried)
-    if all_of_it:
-        message(e, r, place, HK_SAW_RECV_END, hk_now())
 
 
 cdef inline int begin(Core* e, Run* r) noexcept nogil:
@@ -239,7 +223,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
             continue
         attends = e.attends if e.attends and hk_load32(elsewhere.engines) else 0
         if r.weight or attends & HOLDS:
-            call_waits(r)
+            call_waits(e, r)
         if attends:
             now = hk_now()
             if idle_since == 0:

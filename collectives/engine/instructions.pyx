@@ -3,8 +3,9 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr
-from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, hk_now, not_ours, piece_at,
+from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
                                      piece_length, residual, step_on)
+from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
@@ -138,7 +139,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if n == 0 and left:
             return moved
         if n:
-            began = hk_now() if e.trace != NULL else 0
+            began = hk_clock_now(&e.trace.clock) if e.trace != NULL else 0
             if r.user != NULL:
                 if call_user(e, r, piece_at(r, x, &x.dst[s.piece], s), ways, k, n) < 0:
                     return RAISED
@@ -152,7 +153,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             else:
                 r.reduce(piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize)
             if began:
-                r.kernel_ns += hk_now() - began
+                r.kernel_ns += hk_clock_now(&e.trace.clock) - began
                 r.kernel_bytes += n
         for i in range(x.npeers):
             rc = drop(r, x.peers[i], e.rx[x.peers[i]], n, s.done + n == s.total)

@@ -82,7 +82,7 @@ cdef struct State:          # of one instruction, while its step is in flight
     size_t at               # ... within the piece
     int piece, segment
     bint opened, complete
-    int ready               # in a trace: was it tried, and not held up (1), and has something moved (2)?
+    int ready               # in a trace: was it tried, and not held up?
 
 
 cdef struct Run

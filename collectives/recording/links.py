@@ -37,7 +37,7 @@ def numbers(fd: int) -> dict[Link, int]:
 
 
 class Links:
-    """A thread that looks at the connections of a rank: also while its calls wait, or compute."""
+    """A thread that looks at the connections of a rank, also while its calls wait, and has memory ready for records."""
 
     def __init__(self, own: OwnRecorder) -> None:
         self._own = weakref.ref(own)
@@ -58,6 +58,12 @@ class Links:
         pause = OFTEN
         while not over.wait(pause) and self._own() is not None:
             pause = max(OFTEN, self.look() * len(Link) / MOST)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        own = self._own()
+        if own is not None and own.recorder.copy is not None:
+            own.recorder.copy.touch_ahead()
 
     def look(self) -> int:
         """Record what has changed; how many connections there are."""

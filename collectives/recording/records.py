@@ -21,7 +21,6 @@ A record is 32 bytes.  Fields that a kind does not use are 0, or NOBODY (peer, s
 | SUBMIT | when it was queued | the call | | | | |
 | STEP | when it opened | the call | | | merged step | |
 | SEND_READY, RECV_READY | first try, not held up | the call | of the message | peer | merged step | instruction |
-| SEND_FIRST, RECV_FIRST | its first bytes moved | the same | the same | peer | the same | the same |
 | SEND_END, RECV_END | all of it has moved | the same | the same | peer | the same | the same |
 | KERNEL | end of the step | seq: the call; what: ns in kernels | of what they wrote | | merged step | |
 | NO_CORE | end of the wait | the call | ns without a core before it | | merged step | |
@@ -87,10 +86,8 @@ class Kind(enum.IntEnum):
     SUBMIT = 16
     STEP = 17
     SEND_READY = 18
-    SEND_FIRST = 19
     SEND_END = 20
     RECV_READY = 21
-    RECV_FIRST = 22
     RECV_END = 23
     KERNEL = 24
     NO_CORE = 25

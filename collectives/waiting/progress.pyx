@@ -12,7 +12,7 @@ from libc.limits cimport INT_MIN
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, has_failed, overdue, tell_waits
-from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits
+from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits, time_now
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
                                      run_stopped)
 from hocket.collectives.plans.plan cimport SEND
@@ -123,8 +123,8 @@ cdef inline void blocked(Core* e, Node* n) noexcept nogil:
     """Nothing moves: since when.  A run that is not timed reads no clock for it before LOOKS tries were in vain."""
     n.vain += 1
     if n.run.weight or n.vain == LOOKS:
-        call_waits(&n.run)
-    if e.record != NULL and n.vain % LOOKS == 0 and not n.run.told and hk_now() - n.run.blocked_at > TOLD_NS:
+        call_waits(e, &n.run)
+    if e.record != NULL and n.vain % LOOKS == 0 and not n.run.told and time_now(e) - n.run.blocked_at > TOLD_NS:
         tell_waits(e, &n.run, n.run.blocked_at)
 
 
