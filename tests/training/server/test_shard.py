@@ -80,7 +80,7 @@ class Worker:
         return out
 
 
-class World:
+class SimulatedJob:
     """Servers 0, 1, ... of which the first living whole one is the head; and the workers."""
 
     def __init__(
@@ -252,7 +252,7 @@ def clone(made: Any) -> Any:
         if made and isinstance(made, dict) and isinstance(next(iter(made.values())), (Shard, Worker)):
             return {key: clone(each) for key, each in made.items()}
         return made.copy()
-    if isinstance(made, (World, Worker, Shard, Outbox, Clocks, Sets)):
+    if isinstance(made, (SimulatedJob, Worker, Shard, Outbox, Clocks, Sets)):
         other = object.__new__(type(made))
         other.__dict__.update({name: clone(value) for name, value in vars(made).items()})
         return other
@@ -267,36 +267,36 @@ def frozen(made: Any) -> Any:
         return tuple(map(frozen, made))
     if isinstance(made, set):
         return frozenset(made)
-    if isinstance(made, (World, Worker, Shard, Outbox, Clocks, Sets)):
+    if isinstance(made, (SimulatedJob, Worker, Shard, Outbox, Clocks, Sets)):
         return tuple(frozen(value) for value in vars(made).values())
     return made
 
 
-def wander(world: World, kills: tuple[Any, ...], seed: str, cuts: float = 0.0) -> None:
+def wander(job: SimulatedJob, kills: tuple[Any, ...], seed: str, cuts: float = 0.0) -> None:
     """One random order of steps; one of `kills` dies at one of the first, chosen by lot, and links end now and then."""
     dice = random.Random(seed)
     until_kill = dice.randrange(40) if kills else -1
-    while steps := list(world.steps()):
+    while steps := list(job.steps()):
         kind, what = dice.choice(steps)
         if until_kill == 0:
             kind, what = "kill", dice.choice(kills)
         until_kill -= 1
         if dice.random() < cuts:
-            world.cut()
+            job.cut()
             continue
         if kind == "kill":
-            world.kill(what)
+            job.kill(what)
         else:
-            world.step(kind, what)
-        world.settle()
-        world.check()
-    world.end()
+            job.step(kind, what)
+        job.settle()
+        job.check()
+    job.end()
 
 
-def walk(world: World, kills: tuple[Any, ...] = ()) -> int:
+def walk(job: SimulatedJob, kills: tuple[Any, ...] = ()) -> int:
     """Every order of steps; and at each step one of `kills` may die, if nobody has.  How many states there are."""
     seen: set[int] = set()
-    left = [world]
+    left = [job]
     while left:
         now = left.pop()
         steps: list[tuple[str, Any]] = list(now.steps())
@@ -324,25 +324,25 @@ HEAD_DIES, COPY_DIES, WORKER_DIES = ("s", 0), ("s", 1), ("w", 2)
 
 @pytest.mark.parametrize(("rule", "least"), [("bsp", 1000), ("ssp:1", 1000), ("async", 1000)])
 def test_every_order_of_two_workers_and_two_clocks(rule: str, least: int) -> None:
-    assert walk(World(rule, clocks=2, servers=1, copies=0)) >= least
+    assert walk(SimulatedJob(rule, clocks=2, servers=1, copies=0)) >= least
 
 
 def test_every_order_with_a_copy() -> None:
-    assert walk(World("bsp", servers=2)) > 3000
+    assert walk(SimulatedJob("bsp", servers=2)) > 3000
 
 
 @pytest.mark.parametrize("who", [HEAD_DIES, COPY_DIES, WORKER_DIES])
 def test_every_order_and_a_death_at_every_step(who: Any) -> None:
     """One worker, or two where one of them dies."""
     workers = 1 if who[0] == "s" else 2
-    assert walk(World("bsp", workers=workers, servers=2, copies=int(who[0] == "s")), (who,)) > 100
+    assert walk(SimulatedJob("bsp", workers=workers, servers=2, copies=int(who[0] == "s")), (who,)) > 100
 
 
 @pytest.mark.more
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("servers", "who"), [(2, HEAD_DIES), (2, COPY_DIES), (2, WORKER_DIES), (3, COPY_DIES)])
 def test_every_order_of_two_workers_and_a_death_at_every_step(servers: int, who: Any) -> None:
-    assert walk(World("bsp", servers=servers), (who,)) > 30000
+    assert walk(SimulatedJob("bsp", servers=servers), (who,)) > 30000
 
 
 @pytest.mark.parametrize("servers", [2, 3])
@@ -350,8 +350,8 @@ def test_every_order_of_two_workers_and_a_death_at_every_step(servers: int, who:
 def test_random_orders_with_deaths(rule: str, servers: int) -> None:
     """Three workers; what is sent to them may be late, too; with a third server the copy is filled anew."""
     for seed in range(150):
-        world = World(rule, workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
-        wander(world, (HEAD_DIES, COPY_DIES, WORKER_DIES), f"{rule} {servers} {seed}")
+        job = SimulatedJob(rule, workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
+        wander(job, (HEAD_DIES, COPY_DIES, WORKER_DIES), f"{rule} {servers} {seed}")
 
 
 def test_a_copy_refuses_a_change_that_comes_before_another() -> None:
@@ -365,5 +365,5 @@ def test_a_copy_refuses_a_change_that_comes_before_another() -> None:
 @pytest.mark.parametrize("servers", [2, 3])
 def test_random_orders_with_links_that_end(servers: int) -> None:
     for seed in range(100):
-        world = World("ssp:1", workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
-        wander(world, (HEAD_DIES, COPY_DIES), f"cuts {servers} {seed}", cuts=0.15)
+        job = SimulatedJob("ssp:1", workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
+        wander(job, (HEAD_DIES, COPY_DIES), f"cuts {servers} {seed}", cuts=0.15)
