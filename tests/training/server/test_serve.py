@@ -7,7 +7,7 @@ import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.training import SGD, Client, Range, Rows, serve
+from hocket.training import SGD, Client, Range, Rows, Server, serve
 from support.worlds import same, spread
 
 ONES = np.ones((5, 7), np.float32)
@@ -134,3 +134,7 @@ def test_wrong_arguments() -> None:
                     serve(comm, given, on=[0])
 
         world.run(wrong)
+
+
+def test_users_see_what_is_theirs() -> None:
+    assert {name for name in vars(Server) if name[0] != "_"} == {"close", "snapshot", "view", "wait", "whole"}

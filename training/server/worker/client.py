@@ -11,6 +11,7 @@ import numpy as np
 
 from hocket.arguments import whole
 from hocket.errors import ArgumentError
+from hocket.training.server.holder import Holder
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
@@ -48,19 +49,19 @@ class Client:
         self, comm: Any, tables: Mapping[str, Table] | None = None, *, codec: Any = None, answers: Any = None,
         window: int = WINDOW, timeout: float = 60.0, **how: Any,
     ) -> None:  # fmt: skip
-        server = comm if isinstance(comm, Server) else None
-        self.uid = server.uid if server is not None else secrets.randbits(48)
-        given: Any = server.tables if server is not None else tables
+        holder = comm._holder if isinstance(comm, Server) else None
+        self.uid = holder.uid if holder is not None else secrets.randbits(48)
+        given: Any = holder.tables if holder is not None else tables
         self.layout = Layout(given, 1)
-        member = server.member if server is not None else None
+        member = holder.member if holder is not None else None
         self.who = f"rank {comm.rank if member is None else member.comm.rank}: Client"
         self._encoder, self._answers = Encoder(wire_codec(codec)), wire_codec(answers)
         self._window, self.clock = whole(window, "window"), 0
         elastic = comm.door is not None if member is None else member.elastic
         self._heads = Heads(self.who, self.uid, elastic, timeout, how)
         self._receiver = Receiver(self._heads)
-        self._own = self._meet(comm, server)
-        self._member = server.member if self._own is None else self._own  # type: ignore[union-attr]
+        self._own = self._meet(comm, holder)
+        self._member = holder.member if self._own is None else self._own  # type: ignore[union-attr]
         self.ways: list[Way] = self._heads.ways
         """To each shard."""
         self.layout = Layout(given, len(self.ways))
@@ -69,15 +70,15 @@ class Client:
         """Each table's slices: every worker begins with another one, so that they do not all wait for one server."""
         self._join()
 
-    def _meet(self, comm: Any, server: Server | None) -> Member | None:
+    def _meet(self, comm: Any, holder: Holder | None) -> Member | None:
         """Take part in the agreement on views; a rank that serves, too, does so already."""
-        if server is None:
+        if holder is None:
             says = Says(self.uid, True, "", {}, 0, self.layout.said(), [])
             return Member(comm, lambda: says, self._heads.install, self.who)
-        if not server.works or server.view is None:
+        if not holder.works or holder.view is None:
             raise ArgumentError(f"{self.who}: serve(..., works=True) is needed on a rank that has a client, too")
-        server.installed.append(self._heads.install)
-        self._heads.install(server.view)
+        holder.installed.append(self._heads.install)
+        self._heads.install(holder.view)
         return None
 
     def _join(self) -> None:
