@@ -4,8 +4,10 @@
 
 The switch is this program, and each host's cable a TAP device of it.  A frame leaves its host's port when all frames
 before it have left, and its first byte is `delay` later at the port of the host that it goes to, where it waits for the
-frames before it, too.  No frame is lost: queues have no end.  So a message takes what Hockney's model says, for
-whatever program sends it.  Needs root and iproute2.
+frames before it, too.  No frame is lost: queues have no end.  Acknowledgements alone wait for nobody, as in the fair
+queues of real hosts: behind data, both ways, they come so late that plain sockets need 1.2 times as long for 4 MB each
+way as for 4 MB one way.  So a message takes what Hockney's model says, for whatever program sends it.  Needs root and
+iproute2.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import fcntl
 import math
 import os
 import select
+import socket
 import struct
 import subprocess
 import sys
@@ -36,6 +39,10 @@ TUN = "/dev/net/tun"
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 TURN = 16
 """Frames of a host that are read before the others' are."""
+ETHERNET, IPV4, ACK = 14, b"\x08\x00", 0x10
+"""Bytes of a header, a kind of packet, and a segment's flags."""
+HEADERS = ETHERNET + 60 + 60
+"""Bytes of a frame without data, at most."""
 Event = tuple[float, int, bool, int, bytes]
 """When, a number that orders what is at the same time, has it passed the port of its target, the target, the frame."""
 
@@ -90,6 +97,9 @@ class Ports:
         """This host sends a frame."""
         self._hosts[frame[6:12]] = source
         known = self._hosts.get(frame[:6])
+        if known is not None and acknowledges(frame):
+            self._add(now + self.delay, True, known, frame)
+            return
         begins = max(now, self._left[source])
         self._left[source] = begins + len(frame) / self.rate
         for target in range(len(self._left)) if known is None else (known,):
@@ -114,6 +124,15 @@ class Ports:
     def _add(self, at: float, passed: bool, target: int, frame: bytes) -> None:
         self._number += 1
         heappush(self._events, (at, self._number, passed, target, frame))
+
+
+def acknowledges(frame: bytes) -> bool:
+    """Is it a segment of TCP without data, which neither opens nor closes?"""
+    if len(frame) > HEADERS or frame[12:14] != IPV4 or frame[23] != socket.IPPROTO_TCP:
+        return False
+    header, total = 4 * (frame[ETHERNET] & 15), int.from_bytes(frame[16:18], "big")
+    segment = frame[ETHERNET + header :]
+    return segment[13] == ACK and total == header + 4 * (segment[12] >> 4)
 
 
 def forward(ports: Ports, ends: Sequence[int]) -> None:

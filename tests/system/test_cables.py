@@ -11,7 +11,7 @@ import pytest
 
 from hocket.errors import ArgumentError
 from hocket.system.namespaces import cables as module
-from hocket.system.namespaces.cables import Ports, cables
+from hocket.system.namespaces.cables import ACK, Ports, cables
 from hocket.system.namespaces.hosts import PREFIX, ip, refusal
 
 WHY_NOT = refusal()
@@ -72,6 +72,26 @@ def test_all_get_what_is_for_all_or_for_an_unknown_host(ports: Ports) -> None:
     ports.take(0.0, 0, frame(0, None))
     ports.take(10.0, 0, b"\2\0\0\0\0\7" + frame(0, 1)[6:])
     assert came(ports) == [(6.0, 1), (6.0, 2), (16.0, 1), (16.0, 2)]
+
+
+def segment(source: int, target: int, flags: int, data: int) -> bytes:
+    """Of TCP: 20 bytes of IPv4, and 32 with a time stamp."""
+    ip = bytes([0x45, 0, 0, 52 + data, 0, 0, 0x40, 0, 64, 6]) + bytes(10)
+    tcp = bytes(12) + bytes([0x80, flags]) + bytes(18 + data)
+    return HOSTS[target] + HOSTS[source] + b"\x08\x00" + ip + tcp
+
+
+def test_an_acknowledgement_passes_what_waits(ports: Ports) -> None:
+    ports.take(0.0, 0, frame(0, 1))
+    ports.take(0.0, 0, segment(0, 1, ACK, 0))
+    assert came(ports) == [(5.0, 1), (6.0, 1)]
+
+
+@pytest.mark.parametrize(("flags", "data"), [(ACK, 1), (ACK | 1, 0), (ACK | 2, 0)], ids=["data", "fin", "syn"])
+def test_other_segments_wait(ports: Ports, flags: int, data: int) -> None:
+    ports.take(0.0, 0, frame(0, 1))
+    ports.take(0.0, 0, segment(0, 1, flags, data))
+    assert came(ports) == [(6.0, 1), (round(6.0 + (66 + data) / 1000, 6), 1)]
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
