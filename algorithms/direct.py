@@ -37,7 +37,10 @@ def allgather(rank: int, size: int) -> Schedule:
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True, period=cyclic, repeats=False)
+@algorithm(
+    "allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True, even=True, period=cyclic,
+    repeats=False,
+)  # fmt: skip
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2 steps, 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))

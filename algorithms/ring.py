@@ -11,7 +11,7 @@ from hocket.algorithms.language.registry import algorithm, cyclic
 from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
-@algorithm("reduce_scatter", "ring", pipeline=True, period=cyclic, repeats=False)
+@algorithm("reduce_scatter", "ring", pipeline=True, even=True, period=cyclic, repeats=False)
 def reduce_scatter(rank: int, size: int) -> Schedule:
     """Each block starts right of its owner and collects its way round to it.  p-1 steps, n(p-1)/p bytes."""
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -19,13 +19,13 @@ def reduce_scatter(rank: int, size: int) -> Schedule:
         yield Send(right, (rank - i) % size), Recv(left, (rank - i - 1) % size, reduce=True)
 
 
-@algorithm("allgather", "ring", order="rank", pipeline=True, period=cyclic)
+@algorithm("allgather", "ring", order="rank", pipeline=True, even=True, period=cyclic)
 def allgather(rank: int, size: int) -> Schedule:
     """Each block goes once around the ring, to the left.  p-1 steps, n(p-1)/p bytes."""
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "ring", chunks=lambda size: size, pipeline=True, period=cyclic, repeats=False)
+@algorithm("allreduce", "ring", chunks=lambda size: size, pipeline=True, even=True, period=cyclic, repeats=False)
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2(p-1) steps, 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))

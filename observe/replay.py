@@ -64,6 +64,9 @@ class Links(Topology):
         shared = self.cables.get(self._cable(source, target))
         return shared or self.of.get((self.members[source], self.members[target]), self.link)
 
+    def spread(self, size: int) -> bool:
+        return len({self.host_of.get(member, "") for member in self.members}) > 1
+
     def period(self, size: int) -> int:
         return size
 
@@ -231,8 +234,8 @@ def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
     if each.algorithm is None or each.algorithm.requires(len(starts)):
         return [max(starts) + each.tail] * len(starts)
     zero, links = min(starts), replace(run.links, members=each.members)
-    segment = each.segment if each.algorithm.pipeline else 0
-    made = simulate(each.algorithm, len(starts), each.nbytes, links, 0, segment, [start - zero for start in starts])
+    since = [start - zero for start in starts]
+    made = simulate(each.algorithm, len(starts), each.nbytes, links, 0, each.segment, since)
     return [zero + end for end in made.ends]
 
 

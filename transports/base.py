@@ -38,8 +38,8 @@ class Traits(NamedTuple):
     """Bytes of one message that a channel surely buffers; here well below any socket's buffers."""
     far: int = 245760
     """As `segment`, between hosts, if that is more.  A step of a pipeline waits for the way's latency: with 61440 bytes
-    a ring of 4 ranks takes 1.30 times as long as its bytes on 10 Gbit/s with 50 us, and 2.9 times on 1 Gbit/s with
-    5 ms; with 4 times as many 1.10 and 1.6 (16 MB, simulate.py)."""
+    a double binary tree of 4 ranks takes 33 ms on 10 Gbit/s with 50 us, and 910 ms on 1 Gbit/s with 5 ms; with 4 times
+    as many 30 and 420 (16 MB, simulate.py)."""
 
     @property
     def between_hosts(self) -> int:

@@ -53,6 +53,9 @@ class Algorithm:
     """"rank": every result combines contributions in rank order, so the op need not commute."""
     pipeline: bool = False
     """Worth running over segments."""
+    even: bool = False
+    """Does every step keep all links alike busy?  Then segments gain nothing between hosts, and each waits for the
+    latency of the way; inside a host they stay in a cache."""
     requires: Callable[[int], str | None] = any_size
     """size -> None, or the reason why this size is refused."""
     doc: str = ""
@@ -68,6 +71,11 @@ class Algorithm:
     """Is it one of hocket's own, which its tests prove?  A copy that `dataclasses.replace` makes is not."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet before it."""
+
+    def cut(self, chunk: float, segment: int, across: bool) -> int:
+        """`segment`, if a chunk is to run over segments as long as that, else 0: it is too short, or nothing is gained.
+        `across`: the ranks are on several hosts."""
+        return segment if self.pipeline and chunk >= 2 * segment and not (self.even and across) else 0
 
 
 _known: dict[tuple[str, str], Algorithm] = {}
@@ -94,6 +102,7 @@ def algorithm(
     scratch: int = 0,
     order: Order = "any",
     pipeline: bool = False,
+    even: bool = False,
     requires: Callable[[int], str | None] = any_size,
     period: Callable[[int], int] = lopsided,
     repeats: bool = True,
@@ -117,6 +126,7 @@ def algorithm(
             scratch,
             order,
             pipeline,
+            even,
             requires,
             inspect.getdoc(steps) or "",
             period,

@@ -48,7 +48,8 @@ def counts(
     size = sum(map(len, groups))
     tallies = _tallies(algorithm, tuple(map(tuple, groups)))
     piece = nbytes / (size if algorithm.collective == "alltoall" else algorithm.chunks(size))
-    cuts = -(-int(piece) // segment) if algorithm.pipeline and piece >= 2 * segment else 1
+    cut = algorithm.cut(piece, segment, len(groups) > 1)
+    cuts = -(-int(piece) // cut) if cut else 1
     ranks = max(map(len, groups))
     turns = max(1.0, ranks / cores)
 

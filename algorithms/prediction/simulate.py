@@ -143,10 +143,10 @@ class _Run:
         self.starts = [0.0] * self.period if starts is None else starts
         chunks = algorithm.chunks(size)
         chunk = nbytes / (size if algorithm.collective == "alltoall" else chunks)
-        piped = algorithm.pipeline and segment and chunk >= 2 * segment
-        self.segments = ceil(chunk / segment) if piped else 1
+        cut = algorithm.cut(chunk, segment, topology.spread(size))
+        self.segments = ceil(chunk / cut) if cut else 1
         self.span = chunks + algorithm.scratch
-        self.whole = segment if piped else chunk
+        self.whole = cut or chunk
         self.last = chunk - (self.segments - 1) * self.whole
         """Bytes of a chunk in the last segment; in the others, `whole`."""
         self._check_work(sum(1 for _ in algorithm.steps(0, size, root)))

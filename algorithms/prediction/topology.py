@@ -69,6 +69,10 @@ class Topology:
         """The ranks of each host."""
         return tuple(tuple(range(at, min(at + self.ranks, size))) for at in range(0, size, self.ranks))
 
+    def spread(self, size: int) -> bool:
+        """Are so many ranks on several hosts?"""
+        return size > self.ranks
+
     def period(self, size: int) -> int:
         """Ranks so far apart, counted around `size`, see the same topology; `size` if no smaller number will do."""
         rack = self.ranks * self.hosts

@@ -88,8 +88,7 @@ class Planner:
         far = _far(algorithm, call, self.size)
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
-        if not algorithm.pipeline or longest < 2 * segment:  # nothing to overlap
-            segment = 0
+        segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
         given = call.model.dtype if call.codec else None
         elements = Elements(
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,

@@ -243,6 +243,18 @@ def test_a_host_that_is_not_full_is_no_period() -> None:
 # --------------------------------------------------------------------------------------------- what it is for
 
 
+@pytest.mark.parametrize("name", ["ring", "direct"])
+def test_between_hosts_what_keeps_all_links_busy_is_not_cut(name: str) -> None:
+    """Each segment would wait for the latency of the way once more; a rank inside a host has it in its cache."""
+    segment, even = 1 << 18, get("allreduce", name)
+    slow = topology("flat:latency=5ms,bandwidth=1Gbit")
+    whole, cut = (simulate(each, 4, 16 * N, slow, segment=segment) for each in (even, replace(even, even=False)))
+    assert (whole.segments, cut.segments) == (1, 16)
+    assert whole.seconds < 0.8 * cut.seconds
+    assert simulate(even, 4, 16 * N, topology(HOSTS), segment=segment).segments == 16
+    assert simulate(get("broadcast", "chain"), 4, 16 * N, slow, segment=segment).segments == 64
+
+
 def test_two_levels_beat_the_flat_ring_over_slow_links() -> None:
     there = topology(HOSTS)
     levels = simulate(hierarchical("allreduce", there.groups(8)), 8, 16 * N, there, segment=1 << 18)
