@@ -120,7 +120,8 @@ class Reporter:
         self.take(states.Raising())
         if isinstance(error, ArgumentError):
             raise ArgumentError(str(error))
-        raise type(error)(*error.args, *_details(error)) from error
+        again = type(error)(*error.args, *_details(error))
+        raise again from (error if error.__traceback__ else None)  # a cause that nobody raised would print twice
 
     def fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
         """Tell the others, hear them, and raise what happened.

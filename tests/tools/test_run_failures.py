@@ -132,6 +132,12 @@ def test_what_is_wrong_at_the_end_is_printed_once(run):
     assert err.count("prints the full text") == 2, err
 
 
+def test_each_survivor_reports_a_dead_rank_once(run):
+    """It dies before their call or in it: one error, which no other one caused."""
+    code, _, err = run(3, FAILS.replace("HOW", "if comm.rank == 1: os.abort()\nelse: time.sleep(0.3 * comm.rank)"))
+    assert code == 134 and err.count("PeerLostError: rank 1 is gone") == err.count("Traceback") == 2, err
+
+
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_rank_that_ended_well_and_is_waited_for_is_named(run, gone):
     """It never came to init, as the launcher knows."""
