@@ -212,7 +212,7 @@ class Job:
 
     def _ended(self, rank: Rank, now: float) -> None:
         """The first failure ends the job, whichever rank is named for it."""
-        if rank.code == 0 or self.exit_code:
+        if rank.code == 0 or self.exit_code or (self.options.elastic and self.due):  # the last: it was ended from here
             return
         self.failed.append(rank)
         if self.options.elastic:
@@ -239,6 +239,8 @@ class Job:
             return
         if self.options.elastic:  # all wait for members, and these have ended
             self.exit_code = 0 if any(rank.code == 0 for rank in self.ranks) else 1
+            late = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in living)
+            self._say(f"the members have ended; ending rank {late}, which came too late")
             self.due = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
             return
         gone = next(rank for rank in self.ranks if rank.code == 0)
@@ -252,7 +254,7 @@ class Job:
         how = f"was killed by {_name(-rank.code)}" if rank.code < 0 else f"ended with exit code {rank.code}"
         self._say(f"rank {rank.number} (pid {rank.process.pid}) {how}; the others go on (--elastic)")
         living = sum(each.code is None for each in self.ranks)
-        if living and self.restarts and not self.due:
+        if living and self.restarts:
             self.restarts -= 1
             self.again(len(self.ranks))
             living += 1

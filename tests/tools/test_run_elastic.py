@@ -58,6 +58,7 @@ while not comm.waiting:
     pass
 """, *["--elastic", "--restarts", "1"])
     assert code == 0, err
+    assert "; ending rank 2 (pid " in err and "SIGTERM" not in err, err
 
 
 def test_options_that_do_not_fit(run):
