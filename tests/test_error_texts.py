@@ -13,7 +13,7 @@ FOLDERS = (
     "src/hocket", "system", "tools", "training", "transports",
 )  # fmt: skip
 TWICE = {
-    r"\bis none\b|\bnone of\b": "None is a value of Python: say \"is unknown\", \"is not one of\"",
+    r"\bis none\b|\bnone of\b|\bfor none\b": "None is a value of Python: say \"is unknown\", \"is not one of\"",
     r"\b(of|to|in) (which|whom)\b|\bso many\b": "say it in two sentences, or with the noun",
     r"(?<!there )\bis no [a-z]": 'say "is not a"',
     r"\bwanted (is|are)\b|\bwants\b": 'say "expected", "must be", "needs"',

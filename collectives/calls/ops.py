@@ -88,11 +88,12 @@ def resolve(op: Op | None, x: Buffer, size: int) -> Resolved:
         return Resolved(name, -1, expression=op)
     if callable(op):
         if x.dtype.itemsize > LARGEST_ELEMENT:
-            raise ArgumentError(f"elements of {x.dtype.itemsize} bytes; a function op takes at most {LARGEST_ELEMENT}")
+            most = f"a function as op takes elements of at most {LARGEST_ELEMENT} bytes"
+            raise ArgumentError(f"{most}; those of x have {x.dtype.itemsize}")
         if x.foreign and not hasattr(x.array, "dtype"):
             raise ArgumentError(
-                f"a function as op is called with arrays of x's kind, and of a {type(x.array).__name__} hocket knows "
-                "only the memory: use a built-in op or hocket.expression"
+                f"a function as op is called with arrays of x's type, and hocket cannot make a "
+                f"{type(x.array).__name__}: use a built-in op or hocket.expression"
             )
         return Resolved(told_apart(op), -1, folded(op, x), function=op)
     raise ArgumentError(

@@ -70,7 +70,7 @@ class Planner:
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
         if call.codec and algorithm.library:
-            raise ArgumentError(f"algorithm={algorithm.name!r} carries elements as they are: ask for it without codec=")
+            raise ArgumentError(f"algorithm={algorithm.name!r} is another library's and takes no codec: omit either")
         if algorithm.library:
             return self._library_plan(queue, call, how, ask, algorithm)
         if not algorithm.own:
@@ -252,7 +252,7 @@ def _keeps_none(call: Call, algorithm: Algorithm, size: int) -> str:
     fit = [each.name for each in all_ if each.requires(size) is None and keeps_residuals(each, size)]
     return (
         f"algorithm={algorithm.name!r} of {size} ranks encodes an element of a sum twice on a rank, or on two ranks, "
-        f"so a residual cannot hold what that loses; ask for {' or '.join(map(repr, fit))}, or for none"
+        f"so a residual cannot hold what that loses; ask for {' or '.join(map(repr, fit))}, or omit algorithm="
     )
 
 

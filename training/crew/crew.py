@@ -72,7 +72,7 @@ class Crew:
         serve: Replica | None = None,
     ) -> None:  # fmt: skip
         if isinstance(grace, str) and grace != "adaptive":
-            raise ArgumentError(f'grace={grace!r}: seconds, or "adaptive"')
+            raise ArgumentError(f'grace={grace!r} must be seconds, or "adaptive"')
         self.comm = comm
         self.left_out: tuple[int, ...] = ()
         """Ranks that did not come to the latest moment in time."""

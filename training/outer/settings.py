@@ -18,8 +18,8 @@ def check(every: int, fragments: int, delay: int, mix: float, weight: str | None
             "a round ends before the next begins"
         )
     if not 0 <= mix < 1:
-        raise ArgumentError(f"mix={mix!r} must be at least 0 and below 1: what part of theta stays")
+        raise ArgumentError(f"mix={mix!r} must be at least 0 and below 1: the part of the parameters that stays")
     if weight not in (None, "count"):
-        raise ArgumentError(f"weight={weight!r}: {choices(weight, ['count', 'None'])}")
+        raise ArgumentError(f"weight={weight!r} is unknown; {choices(weight, ['count', 'None'])}")
     if by not in ("steps", "count"):
-        raise ArgumentError(f"by={by!r}: {choices(by, ['steps', 'count'])}")
+        raise ArgumentError(f"by={by!r} is unknown; {choices(by, ['steps', 'count'])}")

@@ -106,4 +106,4 @@ def optimizer(given: str | Optimizer | Inner | Callable[[Array, Array], object])
         return NAMES[given]()
     if callable(given):
         return Function(given)
-    raise ArgumentError(f"optimizer={given!r}: {choices(given, [*NAMES])}; or an Optimizer, or a function")
+    raise ArgumentError(f"optimizer={given!r} must be a name, an Optimizer or a function; {choices(given, [*NAMES])}")

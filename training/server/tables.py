@@ -43,9 +43,10 @@ class Range:
         self.shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (whole(self.shape, "shape"),)
         self.dtype, self.optimizer = checked(self.dtype), optimizer(self.optimizer)
         if np.shape(self.initial) not in ((), self.shape):
-            raise ArgumentError(f"initial has shape {np.shape(self.initial)}: a number, or one of shape {self.shape}")
+            shape = np.shape(self.initial)
+            raise ArgumentError(f"initial must be a number or an array of shape {self.shape}; it has shape {shape}")
         if whole(self.slice, "slice") < 1:
-            raise ArgumentError(f"slice={self.slice} must be bytes, at least 1")
+            raise ArgumentError(f"slice={self.slice} must be a number of bytes, at least 1")
 
     @property
     def size(self) -> int:
@@ -183,5 +184,5 @@ class Layout:
 def checked(dtype: Any) -> str:
     name = str(np.dtype(dtype).name)
     if name not in DTYPES:
-        raise ArgumentError(f"dtype={dtype!r}: {choices(name, DTYPES)}")
+        raise ArgumentError(f"dtype={dtype!r} is unknown; {choices(name, DTYPES)}")
     return name

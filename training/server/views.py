@@ -103,4 +103,4 @@ def _agree(said: Sequence[Says], known: Sequence[Says], who: str) -> None:
         told = {rank: each.tables for rank, each in enumerate(said)}
         raise MismatchError(f"{who}: the ranks' tables differ: {'  /  '.join(sorted(tables))}", told)
     if not any(each.address for each in said):
-        raise ArgumentError(f"{who}: no rank serves")
+        raise ArgumentError(f"{who}: no rank serves: call hocket.training.serve on at least one")

@@ -113,7 +113,7 @@ def whatever_the_algorithm(comm: Communicator) -> None:
             except ArgumentError as error:
                 refused.add(algorithm)
                 if "residual" in str(error):
-                    assert str(error).endswith("or for none") and "'direct'" in str(error)
+                    assert str(error).endswith("or omit algorithm=") and "'direct'" in str(error)
     assert not refused & {None, "direct", "ring"}
     assert comm.size == 1 or refused >= {"recursive_doubling", "one_shot"}
 

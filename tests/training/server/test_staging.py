@@ -39,7 +39,7 @@ def passes(comm: Communicator) -> None:
         assert list(Staged(client, [])) == []
         with pytest.raises(hocket.ArgumentError, match="ahead=0"):
             Staged(client, ["l0"], ahead=0)
-        with pytest.raises(hocket.ArgumentError, match="layers are Ranges"):
+        with pytest.raises(hocket.ArgumentError, match="a layer must be a Range"):
             Staged(client, ["e"])
         comm.barrier()
 

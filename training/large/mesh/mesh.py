@@ -83,7 +83,7 @@ class Mesh:
         if not self.at:
             raise ArgumentError(f"rank {self.job.rank} is spare: it has no place in the mesh")
         if (name,) not in self._made:
-            raise ArgumentError(f"the mesh has no axis {name!r}, but {', '.join(self.axes)}")
+            raise ArgumentError(f"the mesh has no axis {name!r}; it has {', '.join(self.axes)}")
         return self._made[name,]
 
     def along(self, *names: str) -> Axis:
@@ -93,7 +93,7 @@ class Mesh:
         """
         unknown = [name for name in names if name not in self.axes]
         if unknown or not names:
-            raise ArgumentError(f"the mesh has no axis {unknown[:1] or names!r}, but {', '.join(self.axes)}")
+            raise ArgumentError(f"the mesh has no axis {unknown[:1] or names!r}; it has {', '.join(self.axes)}")
         if names not in self._made:
             order = [*self.axes]
             comm = self._grid.along(*sorted(order.index(name) for name in names))

@@ -41,7 +41,7 @@ class Downpour:
     def __init__(self, client: Client, name: str, *, rate: float, n_push: int = 1, n_fetch: int = 1) -> None:
         table = client.table(name)
         if not isinstance(table, Range):
-            raise ArgumentError(f"{client.who}: Downpour trains a Range, and table {name!r} is {type(table).__name__}")
+            raise ArgumentError(f"{client.who}: Downpour needs a Range; table {name!r} is {type(table).__name__}")
         if whole(n_push, "n_push") < 1 or whole(n_fetch, "n_fetch") < 1:
             raise ArgumentError(f"{client.who}: n_push={n_push} and n_fetch={n_fetch} must be at least 1")
         self._client, self._name, self._rate, self._every = client, name, rate, (n_push, n_fetch)

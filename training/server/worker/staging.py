@@ -54,7 +54,7 @@ class Staged:
     def _range(client: Client, name: str) -> Range:
         table = client.table(name)
         if not isinstance(table, Range):
-            raise ArgumentError(f"{client.who}: layers are Ranges, and table {name!r} is {type(table).__name__}")
+            raise ArgumentError(f"{client.who}: a layer must be a Range; table {name!r} is {type(table).__name__}")
         return table
 
     @property
