@@ -111,8 +111,8 @@ class Renewing:
         if found is None:
             raise PeerLostError(f"rank {self.rank}: the others have left this communicator: call renew()", [])
         if isinstance(found, list):
-            late = f"missing: ranks {found}"
-            raise TimeoutError(f"rank {self.rank}: too few members came within {limit:g} s; {late}", found)
+            missing = f"missing: ranks {found}"
+            raise TimeoutError(f"rank {self.rank}: too few members came within {limit:g} s; {missing}", found)
         return Came(found.members, found.infos, dict(found.lost))
 
     @property
