@@ -5,27 +5,28 @@ import os
 import re
 import secrets
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from hocket.system.namespaces.hosts import V4, on, refusal
+from hocket.system.namespaces.hosts import V4, refusal
 from hocket.system.namespaces.switch import switch
+from support import examples
+from support.warm_ranks import Warm
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "outer_sites.py"
+PROGRAM = examples.program("outer_sites", "--sites", "4")
 
 
 class Sites:
     """Their processes, each on a host of its own where the system allows hosts, and what they say."""
 
     def __init__(self, place: Path, names: list[str]) -> None:
-        self.place, self.names = place, names
+        self.place, self.names, self.script = place, names, place / "site.py"
+        self.script.write_text(PROGRAM)
         (place / "tmp").mkdir()  # each host sees a folder of its own there
         self.lines: list[str] = []
-        self.lost, self.processes = threading.Event(), list[subprocess.Popen[str]]()
+        self.lost, self.processes = threading.Event(), list[Warm]()
         self._readers: list[threading.Thread] = []
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")},
@@ -38,19 +39,18 @@ class Sites:
         """The same words when it starts again."""
         own = self.place / f"host{site}"
         own.mkdir(exist_ok=True)
-        before = on(self.names[site], str(own)) if self.names else []
-        words, env = [*before, sys.executable, str(EXAMPLE), "--sites", "4"], {**self._env, "RANK": str(site)}
-        process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+        host = (self.names[site], str(own)) if self.names else ()
+        process = Warm(str(self.script), {**self._env, "RANK": str(site)}, PROGRAM, host)
         self.processes.append(process)
         self._readers.append(threading.Thread(target=self._read, args=(process,)))
         self._readers[-1].start()
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
+    def _read(self, process: Warm) -> None:
         for line in process.stdout:
             self.lines.append(line)
             if "round 5:" in line:
                 self.lost.set()
+        self.lines += process.stderr
 
     def wait(self, seconds: float) -> list[int]:
         codes = [each.wait(seconds) for each in self.processes]

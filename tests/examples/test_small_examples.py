@@ -1,23 +1,10 @@
 """The small examples: each ends well on one rank and on three, and finds the same there."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def run(name: str, ranks: int) -> str:
-    launch = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
-    command = [*(launch if ranks > 1 else []), sys.executable, str(EXAMPLES / f"{name}.py")]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=one_thread)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    return done.stdout
+from support.examples import EXAMPLES, run
 
 
 @pytest.mark.parametrize("name", ["kmeans", "halo", "logistic"])

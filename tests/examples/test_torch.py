@@ -11,14 +11,14 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support import jobs, ports
+from support import examples, jobs, ports
+from support.examples import EXAMPLES
 from support.jobs import SOURCES
-
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
@@ -61,12 +61,11 @@ def torchrun(path: str, ranks: int, example: str, *words: str, restarts: int = 0
 
 def quiet(ranks: int, example: str) -> str:
     """What its ranks print, started with the variables that torchrun sets; they must complain about nothing."""
-    program = EXAMPLES / f"torch_{example}.py"
-    source = f"""
-        import os, runpy, torch._dynamo, hocket.torch
-        os.environ |= {{"RANK": os.environ["HOCKET_RANK"], "LOCAL_RANK": os.environ["HOCKET_RANK"]}}
-        runpy.run_path({str(program)!r}, run_name="__main__")
+    source = """
+        import os, torch._dynamo, hocket.torch
+        os.environ |= {"RANK": os.environ["HOCKET_RANK"], "LOCAL_RANK": os.environ["HOCKET_RANK"]}
     """
+    source = textwrap.dedent(source) + examples.program(f"torch_{example}")
     env = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free()[0])}
     with jobs.Job(ranks, source, env=env) as job:
         ends = job.wait(100)

@@ -41,6 +41,8 @@ MODULES = [
 TORCH = ["torch", "torch.distributed", "hocket.torch"]
 DDP = ["torch._dynamo", "torch._inductor.compile_fx"]
 """The first is imported by the first DDP or FSDP module, or optimizer, of a process."""
+SKLEARN = ["sklearn.datasets"]
+"""Three seconds, for the digits of examples/."""
 NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo", "optim")
 MOST = 1 << 16  # bytes of an order
 NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # CLONE_NEWNS, MS_...
@@ -111,7 +113,7 @@ def _read(file: Any, said: list[str]) -> None:
 def _wanted(source: str) -> list[str]:
     """What a program imports."""
     if "torch" not in source:
-        return MODULES
+        return [*MODULES, *(SKLEARN if "sklearn" in source else [])]
     return [*MODULES, *TORCH, *(DDP if any(word in source for word in NEED_DDP) else [])]
 
 
