@@ -31,7 +31,7 @@ class Ended:
 
 
 AFTER_START = (
-    "HOCKET_", "FAKE_CUDA", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_", "MASTER_", "RANK",
+    "HOCKET_", "FAKE_CUDA", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MASTER_", "RANK",
     "LOCAL_RANK", "WORLD_SIZE", "TORCH_DISTRIBUTED_DEBUG", "HOROVOD_",
 )  # fmt: skip
 """Prefixes of the variables that a process reads after its start."""
