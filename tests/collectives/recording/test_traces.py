@@ -114,7 +114,7 @@ comm.close()
 
 
 def test_times_are_those_of_the_system(tmp_path: Path) -> None:
-    """A trace counts the core's ticks between readings of the clock: no call begins before it was made, or ends later."""
+    """A trace counts the core's ticks between readings of the clock: no call begins earlier, or ends later."""
     source = """
 import time, hocket, numpy as np
 comm = hocket.init()
