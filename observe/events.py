@@ -75,11 +75,11 @@ def _key(records: Rows, *fields: str) -> Rows:
 
 
 def _made(records: Rows, begin: Rows, end: Rows) -> Rows:
-    made = slices(len(records))
-    made["begin"], made["end"] = begin, np.maximum(begin.astype(np.int64), end.astype(np.int64))
+    spans = slices(len(records))
+    spans["begin"], spans["end"] = begin, np.maximum(begin.astype(np.int64), end.astype(np.int64))
     for name in ("seq", "bytes", "step"):
-        made[name] = records[name]
-    return made
+        spans[name] = records[name]
+    return spans
 
 
 def _ends(begun: Rows, ended: Rows, until: int, *fields: str) -> Rows:
@@ -92,8 +92,8 @@ def _ends(begun: Rows, ended: Rows, until: int, *fields: str) -> Rows:
 
 def _calls(records: Rows, until: int) -> list[Part]:
     begun, ended = _is(records, Kind.CALL), _is(records, *ENDS)
-    made = _made(begun, begun["ns"], _ends(begun, ended, until))
-    made["step"] = NOBODY
+    spans = _made(begun, begun["ns"], _ends(begun, ended, until))
+    spans["step"] = NOBODY
     submitted = _is(records, Kind.SUBMIT)
     queued = _made(submitted, submitted["ns"], _ends(submitted, begun, until))
     queued["step"] = NOBODY
@@ -101,7 +101,7 @@ def _calls(records: Rows, until: int) -> list[Part]:
     untimed = _made(short, short["ns"], short["ns"])
     untimed["step"] = NOBODY
     return [
-        Part("calls", "calls", made, begun["what"]),
+        Part("calls", "calls", spans, begun["what"]),
         Part("queue", "queue", queued, submitted["what"]),
         Part("untimed", "calls, not timed", untimed, short["what"]),
     ]
@@ -128,10 +128,10 @@ def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
     for kind, group in ((Kind.WAIT_RECV, "waits"), (Kind.WAIT_SEND, "room")):
         mine = rows["kind"] == kind
         begun = taken(rows, mine)
-        made = _made(begun, begun["ns"], ends[mine])
-        made["peer"], made["bytes"] = peers[begun["peer"]], 0
+        spans = _made(begun, begun["ns"], ends[mine])
+        spans["peer"], spans["bytes"] = peers[begun["peer"]], 0
         what = "wait for a message" if group == "waits" else "wait until it is taken"
-        found.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", made, what))
+        found.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", spans, what))
     return found
 
 
@@ -144,9 +144,9 @@ def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
     for peer in np.unique(every["peer"]).tolist():
         begun = taken(every, every["peer"] == peer)
         ends = _ends(begun, taken(over, over["peer"] == peer), -1, "step", "lane")
-        made = _made(begun, begun["ns"], np.where(ends >= 0, ends, _ends_of_calls(begun, done, until)))
-        made["peer"] = peers[peer]
-        found.append(Part(group, f"{words} {int(peers[peer])}", made, way))
+        spans = _made(begun, begun["ns"], np.where(ends >= 0, ends, _ends_of_calls(begun, done, until)))
+        spans["peer"] = peers[peer]
+        found.append(Part(group, f"{words} {int(peers[peer])}", spans, way))
     return found
 
 
@@ -165,9 +165,9 @@ def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
     wanted = records["kind"] == kind
     rows = taken(records, wanted)
     end = rows["ns"].astype(np.int64)
-    made = _made(rows, np.maximum(0, end - ns[wanted].astype(np.int64)), end)
-    made["bytes"][:] = rows["bytes"] if kind == Kind.KERNEL else 0
-    return Part(group, group, made, name)
+    spans = _made(rows, np.maximum(0, end - ns[wanted].astype(np.int64)), end)
+    spans["bytes"][:] = rows["bytes"] if kind == Kind.KERNEL else 0
+    return Part(group, group, spans, name)
 
 
 MOST_ROWS = 32
@@ -182,28 +182,28 @@ def _moments(records: Rows, marks: Rows, peers: Rows) -> list[Part]:
     found = []
     for kind, (group, name) in MOMENTS.items():
         rows = marks if kind == Kind.MARK else _is(records, kind)
-        made = _made(rows, rows["ns"], rows["ns"])
-        made["peer"], made["step"] = peers[rows["peer"]], NOBODY
+        spans = _made(rows, rows["ns"], rows["ns"])
+        spans["peer"], spans["step"] = peers[rows["peer"]], NOBODY
         if kind == Kind.LONG_WAIT:
-            made["begin"], made["bytes"] = rows["ns"] - np.minimum(rows["ns"], rows["bytes"]), 0
-        found.append(Part(group, name, made, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
+            spans["begin"], spans["bytes"] = rows["ns"] - np.minimum(rows["ns"], rows["bytes"]), 0
+        found.append(Part(group, name, spans, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
     return found
 
 
 def _spans(records: Rows, of: Recorded) -> list[Part]:
     """A track for those of each group that lie in each other; more where they overlap."""
     ends = records["ns"].astype(np.int64)
-    made = _made(records, np.maximum(0, ends - records["bytes"].astype(np.int64)), ends)
-    made["seq"], made["bytes"], made["step"] = 0, 0, NOBODY
+    spans = _made(records, np.maximum(0, ends - records["bytes"].astype(np.int64)), ends)
+    spans["seq"], spans["bytes"], spans["step"] = 0, 0, NOBODY
     found = []
     for group in np.unique(records["seq"]).tolist():
         mine = np.flatnonzero(records["seq"] == group)
-        mine = mine[np.lexsort((-made["end"][mine], made["begin"][mine]))]
-        rows = _rows(made["begin"][mine].tolist(), made["end"][mine].tolist())
+        mine = mine[np.lexsort((-spans["end"][mine], spans["begin"][mine]))]
+        rows = _rows(spans["begin"][mine].tolist(), spans["end"][mine].tolist())
         for row in range(max(rows) + 1):
             kept = mine[np.array(rows) == row]
             name = f"{of.what(group).text or 'spans'}{f' {row + 1}' if row else ''}"
-            found.append(Part("spans", name, made[kept], records["what"][kept]))
+            found.append(Part("spans", name, spans[kept], records["what"][kept]))
     return found
 
 

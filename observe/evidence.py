@@ -81,8 +81,8 @@ def evidence(timeline: Timeline) -> Evidence:
 
 def hosts_of(timeline: Timeline) -> dict[int, str]:
     """The host of each rank."""
-    told = timeline.about.get("ranks")
-    ranks = told if isinstance(told, dict) else {}
+    facts = timeline.about.get("ranks")
+    ranks = facts if isinstance(facts, dict) else {}
     return {rank: str(_of(ranks, rank).get("host", "")) for rank in timeline.processes}
 
 
@@ -92,10 +92,10 @@ def _of(ranks: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
 
 
 def _clocks(timeline: Timeline) -> dict[int, tuple[object, float]]:
-    told = timeline.about.get("ranks")
+    facts = timeline.about.get("ranks")
     found: dict[int, tuple[object, float]] = {}
     for rank in timeline.processes:
-        said = _of(told if isinstance(told, dict) else {}, rank)
+        said = _of(facts if isinstance(facts, dict) else {}, rank)
         error = said.get("clock_error_us")
         found[rank] = str(said.get("clock")), 1e-6 * error if isinstance(error, (int, float)) else math.inf
     return found

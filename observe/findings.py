@@ -184,8 +184,8 @@ def _call(rows: Rows) -> Rows:
 
 def _calls(timeline: Timeline) -> list[Calls]:
     rows = np.concatenate([timeline.of("calls"), timeline.of("untimed")])
-    told = timeline.about.get("calls")
-    about: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    facts = timeline.about.get("calls")
+    about: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
     found = []
     for number in np.unique(rows["name"]).tolist():
         mine, name = rows[rows["name"] == number], timeline.names[number]

@@ -37,15 +37,15 @@ def ping(
     All ranks of `comm` call it with the same arguments; those that are not asked return at once.  Cost: a round trip a
     ping, 20 to 100 us over TCP.
     """
-    asked, told = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    asked, answer = np.zeros(1, np.int64), np.zeros(2, np.int64)
     if comm.rank in ranks:
-        return [_ask(comm, asked, told, clock) for _ in range(count)]
+        return [_ask(comm, asked, answer, clock) for _ in range(count)]
     for rank in ranks if comm.rank == 0 else ():
         for _ in range(count):
             comm.recv(asked, rank)
-            told[0] = clock()
-            told[1] = clock()
-            comm.send(told, rank)
+            answer[0] = clock()
+            answer[1] = clock()
+            comm.send(answer, rank)
     return []
 
 

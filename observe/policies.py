@@ -98,10 +98,10 @@ def _events(found: Findings) -> tuple[int, list[Event], str, float]:
     if not by_rank:
         raise ArgumentError("--what-if policy: the trace has no gradients of a hocket.training.Scheduler")
     rank = max(by_rank, key=lambda each: len(by_rank[each]))
-    told = sorted(by_rank[rank], key=lambda row: row[:2])
+    gradients = sorted(by_rank[rank], key=lambda row: row[:2])
     events: list[Event] = []
-    own, before = POLICIES[0], told[0][0]
-    for begin, end, name in told:
+    own, before = POLICIES[0], gradients[0][0]
+    for begin, end, name in gradients:
         computed = max(0, begin - before) / 1e9
         if match := READY.fullmatch(name):
             own = match[3]
@@ -111,7 +111,7 @@ def _events(found: Findings) -> tuple[int, list[Event], str, float]:
         before = max(before, end)
     if own not in POLICIES:
         raise ArgumentError(f"--what-if policy: gradients in the order {own!r} are not replayed, only {POLICIES}")
-    return rank, events, own, (before - told[0][0]) / 1e9
+    return rank, events, own, (before - gradients[0][0]) / 1e9
 
 
 def _rate(found: Findings, rank: int, events: Sequence[Event]) -> float:

@@ -157,8 +157,8 @@ def taken(found: Findings) -> Run:
 
 
 def _members(found: Findings) -> dict[Hashable, tuple[int, ...]]:
-    told = found.timeline.about.get("comms")
-    comms = told if isinstance(told, dict) else {}
+    facts = found.timeline.about.get("comms")
+    comms = facts if isinstance(facts, dict) else {}
     calls = {stay.call for stay in found.evidence.stays}
     made = {}
     for call in calls:
@@ -199,15 +199,15 @@ def _links(found: Findings) -> Links:
     seen: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in found.evidence.transfers:
         seen[each.link][each.nbytes].append(each.seconds)
-    made = {link: _line({n: statistics.fmean(times) for n, times in sizes.items()}) for link, sizes in seen.items()}
+    lines = {link: _line({n: statistics.fmean(times) for n, times in sizes.items()}) for link, sizes in seen.items()}
     typical = Link(0.0, inf)
-    if made:
-        latency = statistics.median(link.latency for link in made.values())
-        typical = Link(latency, statistics.median(link.bandwidth for link in made.values()))
+    if lines:
+        latency = statistics.median(link.latency for link in lines.values())
+        typical = Link(latency, statistics.median(link.bandwidth for link in lines.values()))
     kernels = found.timeline.of("kernels")
     nbytes = int(kernels["bytes"].sum())
     reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
-    return Links(typical, reduction=reducing, of=made, host_of=hosts_of(found.timeline), cables=cables(found))
+    return Links(typical, reduction=reducing, of=lines, host_of=hosts_of(found.timeline), cables=cables(found))
 
 
 def _line(points: Mapping[int, float]) -> Link:
@@ -235,8 +235,8 @@ def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
         return [max(starts) + each.tail] * len(starts)
     zero, links = min(starts), replace(run.links, members=each.members)
     since = [start - zero for start in starts]
-    made = simulate(each.algorithm, len(starts), each.nbytes, links, 0, each.segment, since)
-    return [zero + end for end in made.ends]
+    replayed = simulate(each.algorithm, len(starts), each.nbytes, links, 0, each.segment, since)
+    return [zero + end for end in replayed.ends]
 
 
 # --------------------------------------------------------------------------------------------------------- what changes

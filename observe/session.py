@@ -54,8 +54,8 @@ def trace(
     end()
     pings = first + ping(apart, who)
     recorded = _gathered(apart, _of_rank(folder, comm.members[comm.rank], apart.name))
-    told = comm.share([list(each) for each in pings], "trace()")
-    by_rank = {comm.members[r]: [Ping(*each) for each in some] for r, some in enumerate(told) if some}
+    pings_by_rank = comm.share([list(each) for each in pings], "trace()")
+    by_rank = {comm.members[r]: [Ping(*each) for each in some] for r, some in enumerate(pings_by_rank) if some}
     why = comm.share(_written(path, recorded, by_rank) if comm.rank == 0 else "", "trace()")[0]
     apart.close()
     if why:

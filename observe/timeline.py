@@ -88,9 +88,9 @@ def in_line(slices: NDArray[Any]) -> NDArray[Any]:
 
 def slices(count: int) -> NDArray[Any]:
     """So many empty ones."""
-    made = np.zeros(count, SLICE)
-    made["peer"] = made["step"] = NOBODY
-    return made
+    spans = np.zeros(count, SLICE)
+    spans["peer"] = spans["step"] = NOBODY
+    return spans
 
 
 def described(timeline: Timeline) -> dict[str, Any]:

@@ -106,9 +106,9 @@ class Form:
 
     def rows(self, count: int) -> NDArray[Any]:
         """So many, of `dtype`, with what is fixed."""
-        made = np.empty((count, self.size), np.uint8)
-        made[:] = self.template
-        return made.reshape(-1).view(self.dtype)
+        encoded = np.empty((count, self.size), np.uint8)
+        encoded[:] = self.template
+        return encoded.reshape(-1).view(self.dtype)
 
 
 SLICES, COUNTS = Form(ROW), Form(COUNTED)

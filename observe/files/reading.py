@@ -118,28 +118,28 @@ def _run(table: NDArray[np.uint8], at: int, form: perfetto.Form) -> NDArray[np.u
 
 
 def _slices(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    made = slices(sum(map(len, parts)))
+    spans = slices(sum(map(len, parts)))
     at = 0
     for rows in parts:
-        into = made[at : at + len(rows)]
+        into = spans[at : at + len(rows)]
         for name in ("begin", "end", "bytes", "seq", "held", "step", "peer"):
             into[name] = perfetto.plain(rows[name])
         into["track"] = _less(rows["track"], perfetto.SMALLEST_UUID)
         into["name"] = _less(rows["name"], 1)
         into["flow"] = np.where(rows["flow"] < perfetto.NO_ARROW, rows["flow"], 0)
         at += len(rows)
-    return made
+    return spans
 
 
 def _counts(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    made = np.zeros(sum(map(len, parts)), COUNT)
+    counts = np.zeros(sum(map(len, parts)), COUNT)
     at = 0
     for rows in parts:
-        into = made[at : at + len(rows)]
+        into = counts[at : at + len(rows)]
         into["at"], into["value"] = perfetto.plain(rows["at"]), perfetto.plain(rows["value"])
         into["track"] = _less(rows["track"], perfetto.SMALLEST_UUID)
         at += len(rows)
-    return made
+    return counts
 
 
 def _less(numbers: NDArray[Any], first: int) -> NDArray[Any]:
@@ -209,12 +209,12 @@ def _varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
 
 def _chrome(data: bytearray) -> Timeline:
     try:
-        told = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as why:
         raise ArgumentError(f"it is cut off, or not JSON ({why!s:.80})") from None
-    other = told.get("otherData")
+    other = document.get("otherData")
     made = structure(other.get("hocket") if isinstance(other, dict) else None)
-    rows = told.get("traceEvents")
+    rows = document.get("traceEvents")
     try:
         _take(made, rows)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):

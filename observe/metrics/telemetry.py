@@ -21,8 +21,8 @@ def observe(*comms: hocket.Communicator, meter: Meter | None = None) -> None:
     reader = Reader(comms)
     for name, family in FAMILIES.items():
         make = meter.create_observable_counter if family.counts else meter.create_observable_gauge
-        told = name.replace("_", ".", 1)
-        make(told, callbacks=[_callback(name, reader)], unit=family.unit, description=family.about)
+        dotted = name.replace("_", ".", 1)
+        make(dotted, callbacks=[_callback(name, reader)], unit=family.unit, description=family.about)
 
 
 def _callback(name: str, reader: Reader) -> Callable[[CallbackOptions], Iterable[Observation]]:

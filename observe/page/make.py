@@ -191,9 +191,9 @@ CLOCKS = ("host", "pid", "clock_error_us", "drift_ppm", "lost")
 
 
 def _clocks(found: Findings) -> str:
-    told = found.timeline.about.get("ranks")
+    facts = found.timeline.about.get("ranks")
     rows = []
-    for rank, said in sorted(told.items()) if isinstance(told, dict) else ():
+    for rank, said in sorted(facts.items()) if isinstance(facts, dict) else ():
         if isinstance(said, dict):
             rows.append([f"rank {rank}", *(said.get(key) for key in CLOCKS)])
     heads = ["rank", "host", "process", "clock wrong by at most (us)", "drift (ppm)", "records lost"]
