@@ -29,7 +29,7 @@ def downpours(comm: Communicator) -> None:
         everything = comm.allreduce(gradients.sum(0))
         same(client.pull("w"), -everything, "of all workers")
         comm.barrier()
-        with pytest.raises(hocket.ArgumentError, match="trains a Range"):
+        with pytest.raises(hocket.ArgumentError, match="needs a Range"):
             Downpour(client, "e", rate=1.0)
         with pytest.raises(hocket.ArgumentError, match="n_fetch=0"):
             Downpour(client, "w", rate=1.0, n_fetch=0)
